@@ -19,5 +19,5 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         module, name = function.split(":")
         return getattr(import_module(module), name)(**arguments)
 
-    for module in ("rounds", "round_times", "memory", "population", "ranks", "evaluations"):
+    for module in ("rounds", "round_times", "memory", "population"):
         monkeypatch.setattr(import_module(f"lit_fednas.benchmarks.{module}"), "call_in_child", call)

@@ -42,12 +42,6 @@ def test_many_take_turns_and_none_is_favoured() -> None:
     assert all(before[pair] == 3 for pair in permutations("abc", 2))
 
 
-def test_clients_of_unequal_sizes_have_all_the_data_between_them() -> None:
-    setting = Setting(examples=64, clients=20, unequal=8.0, image=8)
-    assert 8 <= min(setting.sizes) < max(setting.sizes) <= 64
-    assert setting.starts[-1] + setting.sizes[-1] == len(setting.data())
-
-
 def test_the_plain_loop_is_federated_averaging() -> None:
     """A weighted mean of what the clients trained, where sizes differ."""
     setting = Setting("tiny", examples=12, clients=3, cohort=3, batch_size=5, unequal=4.0, image=8)
@@ -91,12 +85,7 @@ def test_losses_and_generations_that_differ_are_noticed() -> None:
     row = {"arch": "a", "macs": 2, "accuracy": 0.5, "examples": 100, "seconds": 1.0}
     same = {way: [dict(row), {**row, "arch": "b", "macs": 3, "accuracy": 0.7}] for way in evaluations.GENERATIONS}
     evaluations.check_generations(same, 100)
-    for way, changed in (
-        ("processes", {"accuracy": 0.6}),
-        ("channels last", {"accuracy": 0.6}),
-        ("races", {"examples": 64}),
-        ("after", {"accuracy": 0.9, "macs": 1, "arch": "c"}),
-    ):
+    for way, changed in (("processes", {"accuracy": 0.6}), ("races", {"examples": 64})):
         with pytest.raises(AssertionError, match=way):
             evaluations.check_generations({**same, way: [same[way][0], {**same[way][1], **changed}]}, 100)
 

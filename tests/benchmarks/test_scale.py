@@ -4,27 +4,23 @@ from typing import Any
 
 import pytest
 
-from lit_fednas.benchmarks.library import Fits
 from lit_fednas.benchmarks.population import rows
 from lit_fednas.cli import main
-from lit_fednas.errors import ClientError
 
 SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
 
 
 def report_of(folder: Path, words: str, *more: str) -> dict[str, Any]:
     """Runs a sub-command; returns its report, after a look at what all of them promise."""
-    plot = folder / "plot.png"
-    files = ["--json", str(folder / "report.json"), "--plot", str(plot)]
-    assert main(["benchmark", "scale", *words.split(), *more, "--threads", "1", *files]) == 0
+    options = ["--threads", "1", "--json", str(folder / "report.json")]
+    assert main(["benchmark", "scale", *words.split(), *more, *options]) == 0
     report = json.loads((folder / "report.json").read_text())
     assert report["command"] == words.split()[0]
     assert {"torch", "device", "cores", "threads", "load_average"} <= report.keys()
-    assert plot.stat().st_size > 0
     return report
 
 
-def test_memory(tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory(tmp_path: Path, in_this_process: None) -> None:
     runs = report_of(tmp_path, "memory --rounds 3 --cohorts 2 3 --examples 4 --settled 1", *SMALL)["runs"]
     pairs = [("cnn", "library"), ("cnn", "plain"), ("elastic", "library")]
     expected = [(*pair, cohort) for cohort in (2, 3) for pair in pairs]
@@ -33,18 +29,16 @@ def test_memory(tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFix
         assert len(run["mib"]) == 3
         assert max(0, run["start_mib"], run["end_mib"]) <= run["peak_mib"] + 1
         assert run["imports_mib"] > 50
-    lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines[1:]) == len(lines[1])  # no cell is wider than its column
 
 
 def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     peak = 2.0**20  # that of this process may have been before, and what did not grow has no logarithm
     monkeypatch.setattr("lit_fednas.benchmarks.population.peak_memory", lambda device: peak)
-    words = "population --clients 20 80 --cohort 3 --rounds 3 --warmup 1 --repeats 2 --tiers"
+    words = "population --clients 20 80 --cohort 3 --rounds 2 --warmup 1 --repeats 2 --tiers"
     report = report_of(tmp_path, words)
     assert [(clients, len(runs)) for clients, runs in report["runs"]] == [(20, 2), (80, 2)]
     for run in [run for _, runs in report["runs"] for run in runs]:
-        assert len(run["round_seconds"]) == 3
+        assert len(run["round_seconds"]) == 2
         assert run["setup_seconds"] > 0
         assert 0 < run["peak_mib"] < peak
         assert run["checkpoint_bytes"] > 1000 < run["record_bytes"]
@@ -55,9 +49,7 @@ def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.M
     ("words", "message"),
     [
         (["memory", "--rounds", "3"], "rounds: 3 is too few to see a growth; give at least 7"),
-        (["memory", "--ruonds", "3"], "unrecognized arguments: --ruonds 3 (lit-fednas benchmark scale --help"),
         (["round", "--only", "plain", "--plot", "a.png"], "plot: draws ratios"),
-        (["memories"], "invalid choice: 'memories'"),
     ],
 )
 def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
@@ -68,7 +60,9 @@ def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], word
 
 
 def test_subnets(tmp_path: Path) -> None:
-    report = report_of(tmp_path, "subnets --fits 2 --warmup 1 --steps 2 --batch-size 4", *SMALL)
+    plot = tmp_path / "plot.png"
+    report = report_of(tmp_path, "subnets --fits 2 --warmup 1 --steps 2 --batch-size 4", *SMALL, "--plot", str(plot))
+    assert plot.stat().st_size > 0
     assert [row["name"] for row in report["subnets"]] == ["smallest", "middle", "largest"]
     assert 0 <= report["greatest_difference"] <= 1e-6
     macs = [row["macs"] for row in report["subnets"]]
@@ -93,44 +87,6 @@ def test_layout(tmp_path: Path) -> None:
     assert [(row["name"], len(row["ratios"])) for row in report["evaluation"]] == [(name, 2) for name in sizes]
 
 
-def test_what_cannot_be_done_here_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train = Fits.train
-
-    def refuse(self: Fits, *args: Any) -> None:
-        if self.client.get("compile"):
-            raise ClientError("no compiler")
-        train(self, *args)
-
-    monkeypatch.setattr(Fits, "train", refuse)
-    words = "layout --fits 1 --steps 1 --batch-size 4 --passes 1 --networks elastic --variants compiled"
-    report = report_of(tmp_path, words, *SMALL)
-    assert report["layouts"][-1] == {"network": "elastic", "variant": "compiled", "left_out": "no compiler"}
-    assert "left out" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_levers(tmp_path: Path) -> None:
-    levers = ["fused optimizer", "channels last", "bf16", "stacked"]
-    words = "levers --fits 1 --warmup 1 --tasks cnn-32 tiny-50 --tolerance 1e-5"
-    runs = report_of(tmp_path, words, "--levers", *levers)["runs"]
-    common = ["library", *levers[:-1]]
-    expected = [*(("cnn-32", lever) for lever in common), *(("tiny-50", lever) for lever in ("library", *levers))]
-    assert [(row["task"], row["lever"]) for row in runs] == expected
-    for row in runs:
-        assert len(row["ratios"]) == 1
-        assert (row["greatest_difference"] > 1e-5) == (row["lever"] == "bf16")
-    assert runs[0]["greatest_difference"] == 0
-
-
-def test_ranks(tmp_path: Path, in_this_process: None) -> None:
-    words = "ranks --grid 1x1 1x2 --rounds 2 --warmup 1 --repetitions 2 --clients 4 --cohort 2 --examples 8"
-    ways = report_of(tmp_path, words, *SMALL)["ways"]
-    assert [(way["ranks"], way["threads"], way["busiest_to_mean"]) for way in ways] == [(1, 1, 1), (1, 2, 1)]
-    assert [(len(way["seconds"]), len(way["by_run"])) for way in ways] == [(4, 2)] * 2
-
-
 def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two rounds, the busiest of two ranks took three quarters and two thirds of the CPU time."""
     alone = {"seconds": [0.5, 0.25], "cpu_by_rank": [[1.0, 4.0], [3.0, 2.0]], "first_loss": 2.3}
@@ -153,15 +109,3 @@ def test_together(tmp_path: Path) -> None:
         assert len(run["ratios"]) == len(run["library"]["seconds"]) == 2
         assert run["clients_per_second"]["library"] > 0
     assert runs[0]["speed_up"] == runs[2]["speed_up"] == 1
-
-
-def test_evaluations(tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "evaluations --archs 3 --warmup 1 --examples 80 --batch-size 40 --generation 20 --processes 1"
-    report = report_of(tmp_path, words + " --repetitions 1", *SMALL)
-    counts = {way: len(seconds) for way, seconds in report["seconds"].items()}
-    assert counts == {"in place": 3, "extracted": 3, "built and loaded": 3}
-    assert "1.000 to 1.000" in capsys.readouterr().out
-    generations = report["generations"]
-    assert generations["architectures"] == 20
-    assert generations["share_of_examples"]["before"] == 1 >= generations["share_of_examples"]["after"]
-    assert {len(seconds) for seconds in generations["seconds"].values()} == {1}

@@ -27,16 +27,6 @@ def test_beta_follows_the_formula(decay, expected):
     assert got == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("decay", ["cosine", "linear"])
-@pytest.mark.parametrize(("period", "rounds"), [(0.8, 10), (0.5, 8), (1.0, 5), (0.55, 100), (0.7, 10)])
-def test_the_final_value_is_reached_at_the_periods_end_and_kept(decay, period, rounds):
-    callback = BetaDecay(beta0=0.9, decay=decay, period=period, final=0.2)
-    end = round(period * rounds)
-    assert callback.beta(end - 1, rounds, 4) > 0.2 + 1e-4
-    assert callback.beta(end, rounds, 4) == pytest.approx(0.2, abs=1e-12)
-    assert [callback.beta(later, rounds, 4) for later in range(end + 1, rounds)] == [0.2] * (rounds - end - 1)
-
-
 def test_an_extended_run_keeps_its_betas_if_the_period_is_in_rounds():
     """Eight clients: 0.125 from round 80 on. As a share, round 100 of 200 has 0.125 + 0.775 (1 + cos(5 pi / 8)) / 2."""
     share, rounds = BetaDecay(), BetaDecay(rounds=80)
@@ -56,9 +46,7 @@ def test_the_final_value_is_one_over_the_cohort():
     ("name", "value", "words"),
     [
         ("beta0", 0.0, "above 0 and below 1"),
-        ("final", 1.0, "above 0 and below 1"),
         ("rounds", 0, "at least 1"),
-        ("period", 1.1, "above 0 and at most 1"),
     ],
 )
 def test_settings_out_of_range_are_refused(name, value, words):
@@ -86,27 +74,3 @@ def test_every_round_uses_and_logs_its_beta():
     fit(module, tiny_data(), 4, callbacks=[BetaDecay(0.9, "linear", period=1.0), Betas()])
     assert used == pytest.approx([0.9, 0.7375, 0.575, 0.4125])
     assert logged == pytest.approx(used)
-
-
-@pytest.mark.parametrize("decay", [None, "constant", "cosine"])
-def test_a_run_without_a_schedule_says_so(decay, caplog):
-    callbacks = [] if decay is None else [BetaDecay(0.6, decay)]
-    fit(make_module(aggregation=MaxNet()), tiny_data(), 2, callbacks=callbacks)
-    told = [record.getMessage() for record in caplog.records if "aggregation.beta: 0.9 in every" in record.getMessage()]
-    assert len(told) == (decay is None)
-
-
-@pytest.mark.parametrize(
-    ("settings", "second"),
-    [({"decay": "constant"}, 0.6), ({"decay": "linear", "rounds": 2, "final": 0.2}, 0.4)],
-    ids=["constant", "rounds"],
-)
-def test_a_beta_that_has_no_share_of_all_rounds_needs_no_end(settings, second):
-    class TwoRounds(FederatedCallback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            expected = second if trainer.current_epoch else 0.6
-            assert pl_module.aggregation.metrics([]) == pytest.approx({"beta": expected})
-            trainer.should_stop = trainer.current_epoch == 1
-
-    callbacks = [BetaDecay(0.6, **settings), TwoRounds()]
-    assert fit(make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=callbacks).current_epoch == 2

@@ -45,7 +45,7 @@ def step(path):
     return torch.load(path, weights_only=True)["global_step"]
 
 
-@pytest.mark.parametrize(("every", "written"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])])
+@pytest.mark.parametrize(("every", "written"), [(1, [1, 2, 3]), (2, [2, 3])])
 def test_the_last_is_written_every_so_many_rounds_and_at_the_end(tmp_path, every, written):
     last, steps = tmp_path / "checkpoints" / "last.ckpt", []
 
@@ -58,26 +58,14 @@ def test_the_last_is_written_every_so_many_rounds_and_at_the_end(tmp_path, every
 
         on_train_end = on_cohort_start
 
-    _, module = run(tmp_path, RoundCheckpoint(every_n_rounds=every), 5, [Saves()])
+    _, module = run(tmp_path, RoundCheckpoint(every_n_rounds=every), 3, [Saves()])
     assert steps == written
     assert names(tmp_path) == ["last.ckpt"]
     saved = torch.load(last, weights_only=True)["state_dict"]
     assert_same({f"supernet.{name}": tensor for name, tensor in weights(module).items()}, saved)
 
 
-def test_a_run_that_ends_early_writes_the_last(tmp_path):
-    class Stop(FederatedCallback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            trainer.should_stop = trainer.current_epoch == 2
-
-    run(tmp_path, RoundCheckpoint(every_n_rounds=2), 8, [Stop()])
-    assert step(tmp_path / "checkpoints" / "last.ckpt") == 3
-
-
-@pytest.mark.parametrize(
-    ("mode", "top_k", "kept"),
-    [("max", 1, [1]), ("max", 2, [1, 3]), ("min", 1, [0]), ("min", 3, [0, 2, 4])],
-)
+@pytest.mark.parametrize(("mode", "top_k", "kept"), [("max", 2, [1, 3]), ("min", 1, [0])])
 def test_the_best_are_kept(tmp_path, mode, top_k, kept):
     checkpoint = RoundCheckpoint("val/largest/accuracy", mode, top_k, dirpath=str(tmp_path / "here"))
     run(tmp_path, checkpoint, 5, [Values([0.1, 0.9, 0.3, 0.7, 0.5])])
@@ -85,15 +73,6 @@ def test_the_best_are_kept(tmp_path, mode, top_k, kept):
     for round in kept:
         assert step(tmp_path / "here" / f"round={round}.ckpt") == round + 1
     assert step(tmp_path / "here" / "last.ckpt") == 5
-
-
-def test_only_rounds_that_validated_can_be_best(tmp_path):
-    checkpoint = RoundCheckpoint("val/mean/accuracy", save_top_k=2)
-    values = Values({1: 0.9, 3: 0.5})
-    run(tmp_path, checkpoint, 5, [values], check_val_every_n_rounds=2)
-    assert names(tmp_path) == ["last.ckpt", "round=1.ckpt", "round=3.ckpt"]
-    found = {path.split("/")[-1]: round(float(value), 3) for path, value in checkpoint.best_k_models.items()}
-    assert found == {"round=1.ckpt": 0.9, "round=3.ckpt": 0.5}
 
 
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", "round=1"), ("loss", "round=2")])
@@ -108,18 +87,11 @@ def test_without_a_mode_the_metric_says_what_is_best(tmp_path, metric, best):
     assert again.best_model_path.endswith(f"{best}.ckpt")
 
 
-@pytest.mark.parametrize("monitor", ["val/smallest/accuracy", "clients/loss"])
-def test_a_metric_that_will_not_be_there_is_refused_before_training(tmp_path, monitor):
-    expected = f"checkpoint.monitor: '{monitor}' will not be logged; choose from val/largest/accuracy, "
+def test_a_metric_that_will_not_be_there_is_refused_before_training(tmp_path):
+    expected = "checkpoint.monitor: 'clients/loss' will not be logged; choose from val/largest/accuracy, "
     with pytest.raises(ConfigError, match=expected):
-        run(tmp_path, RoundCheckpoint(monitor=monitor))
+        run(tmp_path, RoundCheckpoint(monitor="clients/loss"))
     assert names(tmp_path) == []
-
-
-def test_a_trial_run_writes_nothing(tmp_path):
-    trainer, _ = run(tmp_path, RoundCheckpoint(monitor="val/largest/accuracy"), fast_dev_run=True)
-    assert trainer.current_epoch == 1
-    assert list(tmp_path.rglob("*")) == []
 
 
 class Break(FederatedCallback):
@@ -142,10 +114,7 @@ def straight(tmp_path_factory):
     return run_record(full_run(tmp_path_factory.mktemp("straight")))
 
 
-@pytest.mark.parametrize(
-    "hook",
-    ["on_cohort_start", "on_train_batch_end", "on_validation_start", "on_validation_end"],
-)
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end"])
 def test_an_error_within_a_round_leaves_the_round_before(tmp_path, straight, hook):
     """Rounds 1 and 3 validate; in round 3 the server may have stepped already."""
     last = tmp_path / "run" / "only" / "checkpoints" / "last.ckpt"
@@ -190,9 +159,3 @@ def test_a_checkpoint_that_cannot_be_taken_in_is_not_overwritten(tmp_path):
     with pytest.raises(ValueError, match="parameter groups"):
         with_groups(2, str(last))
     assert last.read_bytes() == before
-
-
-def test_an_error_before_the_first_round_is_over_writes_nothing(tmp_path):
-    with pytest.raises(RuntimeError, match="out of the blue"):
-        run(tmp_path, RoundCheckpoint(), callbacks=[StopAt(0, 1, "error")])
-    assert names(tmp_path) == []

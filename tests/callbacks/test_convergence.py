@@ -19,13 +19,13 @@ def test_degree_of_convergence_by_hand() -> None:
     assert degree_of_convergence([99.0, 1.0, 1.0, 1.0], 1, 2) == 0.0  # only the last rounds count
 
 
-@pytest.mark.parametrize(("gamma", "delta"), [(4, 3), (6, 1), (1, 6)])
+@pytest.mark.parametrize(("gamma", "delta"), [(4, 3), (1, 6)])
 def test_degree_of_convergence_needs_enough_rounds(gamma: int, delta: int) -> None:
     assert degree_of_convergence([1.0] * (gamma + delta - 1), gamma, delta) is None
     assert degree_of_convergence([1.0] * (gamma + delta), gamma, delta) == 0.0
 
 
-@pytest.mark.parametrize(("gamma", "delta"), [(3, 5), (5, 3), (4, 4), (1, 9), (10, 10)])
+@pytest.mark.parametrize(("gamma", "delta"), [(3, 5), (5, 3), (1, 9)])
 def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> None:
     """Of falling losses with noise, drawn many times."""
     draws = torch.Generator().manual_seed(0)
@@ -52,17 +52,6 @@ def test_activeness_by_hand() -> None:
     found = cell_activeness(suite, 0, averages)
     assert found == pytest.approx({"conv1": ((18 * 0.25 + 2 * 1) / (18 + 8)) ** 0.5, "head": (27 / (6 + 12)) ** 0.5})
     assert cell_activeness(suite, 1, averages)["conv1"] == 0
-
-
-def test_a_cell_of_zeros() -> None:
-    suite = ModelSuite((1, 4, 4), 3, GrowableCNN([2], norm=None))
-    averages = {name: tensor.clone() for name, tensor in suite.shared_tensors().items()}
-    with torch.no_grad():
-        for parameter in suite.networks[0].cells["conv1"].parameters():
-            parameter.zero_()
-    found = cell_activeness(suite, 0, averages)
-    assert found["conv1"] == float("inf")
-    assert found["head"] == 0
 
 
 def test_mean_and_selection() -> None:

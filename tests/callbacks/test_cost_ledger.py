@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 
 import pytest
 
@@ -11,8 +10,7 @@ from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.costs import RoundCost
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FaultPolicy, UniformCohort
-from lit_fednas.objectives import CrossEntropy
+from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
 from lit_fednas.records import read_rounds
 from tests.support import fit, linear_net, make_module, make_trainer, sgd, tiny_data, tiny_supernet
 
@@ -48,9 +46,7 @@ def test_a_linear_network_counted_by_hand(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("budget", "rounds"), [({"max_macs": 2 * 3 * 40 * 256}, 2), ({"max_macs": 31_000}, 2), ({"max_bytes": 6240.5}, 2)]
-)
+@pytest.mark.parametrize(("budget", "rounds"), [({"max_macs": 2 * 3 * 40 * 256}, 2), ({"max_bytes": 6240.5}, 2)])
 def test_training_ends_after_the_round_in_which_a_budget_is_spent(tmp_path, budget, rounds):
     def trained(ckpt_path=None):  # as above, a round costs 30,720 MACs and 6,240 bytes
         module = make_module(linear_net(), client=ClientSettings(sgd(0.1), batch_size=8, epochs=2))
@@ -63,15 +59,9 @@ def test_training_ends_after_the_round_in_which_a_budget_is_spent(tmp_path, budg
     assert trained(str(tmp_path / "last.ckpt")) == rounds  # nothing is left
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_totals_equal_a_recount_of_the_records(tmp_path, dropout):
-    supernet = tiny_supernet()
-    module = make_module(
-        supernet,
-        RandomArchitectures(),
-        cohort=UniformCohort(count=4),
-        faults=FaultPolicy(dropout_rate=dropout),
-    )
+def test_totals_equal_a_recount_of_the_records(tmp_path):
+    supernet, faults = tiny_supernet(), FaultPolicy(dropout_rate=0.5)
+    module = make_module(supernet, RandomArchitectures(), cohort=UniformCohort(count=4), faults=faults)
     ledger, _ = run(tmp_path, module, rounds=4, independent=FAMILY)
     total = [0, 0, 0]
     archs = set()
@@ -85,14 +75,7 @@ def test_totals_equal_a_recount_of_the_records(tmp_path, dropout):
             total = [total[0] + macs, total[1] + size(supernet, arch), total[2] + up]
     assert len(archs) > 3
     assert ledger.total == RoundCost(*total)
-    assert (ledger.total.bytes_up < ledger.total.bytes_down) == (dropout > 0)
-
-
-@pytest.mark.parametrize(("arch", "dropout"), [("smallest", 0.0), ("d: [0,1], e: 0.25", 0.4)])
-def test_training_one_architecture_costs_what_it_costs_alone(tmp_path, arch, dropout):
-    module = make_module(assignment=FixedArchitecture(arch), faults=FaultPolicy(dropout_rate=dropout))
-    summary = run(tmp_path, module, independent=[arch])[0].summary()
-    assert summary["times_less_computation"] == summary["times_less_communication"] == 1.0
+    assert ledger.total.bytes_up < ledger.total.bytes_down
 
 
 def test_a_family_costs_the_sum_of_its_members(tmp_path):
@@ -108,64 +91,7 @@ def test_a_family_costs_the_sum_of_its_members(tmp_path):
     # App. G.2: twice the cohort times the size, per round and subnet
     alone = {name: cost["bytes_down"] + cost["bytes_up"] for name, cost in summary["independent"].items()}
     assert list(alone.values()) == [3 * 2 * 3 * size(supernet, arch) for arch in archs]
-
-
-def test_training_the_supernet_costs_less_than_the_largest_alone(tmp_path):
-    """App. E."""
-    ledger, _ = run(tmp_path, make_module(assignment=RandomArchitectures()), independent=["largest"])
-    assert ledger.summary()["times_less_computation"] > 1
-    assert ledger.summary()["times_less_communication"] > 1
-    other = CostLedger()
-    other.load_state_dict(json.loads(json.dumps(ledger.state_dict())))  # plain values only
-    assert other.summary() == ledger.summary()
-
-
-def test_the_evaluated_subnets_are_compared_with_unless_others_are_named(tmp_path):
-    evaluation = EvaluationSettings(["small = smallest", "largest"])
-    ledger, _ = run(tmp_path, make_module(evaluation=evaluation), rounds=1)
-    assert list(ledger.baseline) == ["small", "largest"]
-
-
-class Troubled(CrossEntropy):
-    """Clients up to a number fail."""
-
-    def __init__(self, last):
-        super().__init__()
-        self.last = last
-
-    def begin(self, network, task, generator):
-        self.client = task.client
-
-    def loss(self, network, inputs, targets):
-        if self.client < self.last:
-            raise RuntimeError("the disk is full")
-        return super().loss(network, inputs, targets) * (float("nan") if self.client == self.last else 1)
-
-
-def test_failed_clients_count_down_but_not_up(tmp_path):
-    module = make_module(linear_net(), objective=Troubled(2), cohort=UniformCohort(count=6))
-    ledger, _ = run(tmp_path, module, rounds=2)
-    assert ledger.total == RoundCost(2 * 3 * 20 * 256, 2 * 6 * 1040, 2 * 3 * 1040)
-
-
-def test_a_run_in_which_nobody_trains_has_no_ratio_of_computation(tmp_path):
-    ledger, _ = run(tmp_path, make_module(linear_net(), objective=Troubled(6)), rounds=1)
-    assert ledger.summary()["times_less_computation"] is None
-    assert json.loads((tmp_path / "ledger.json").read_text())["total"]["macs"] == 0
-
-
-def test_the_file_and_the_last_line(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, logger="lit_fednas"):
-        ledger, _ = run(tmp_path, make_module(assignment=FixedArchitecture("largest")), independent=["largest"])
-    written = json.loads((tmp_path / "ledger.json").read_text())
-    assert written == ledger.summary()
-    assert written["rounds"] == 3
-    names = "rounds total independent times_less_computation times_less_communication"
-    assert written.keys() == set(names.split())
-    (said,) = [text for text in caplog.messages if "times less" in text]
-    assert said == (
-        "1.00 times less computation, 1.00 times less communication than training these 1 subnets one by one: largest"
-    )
+    assert json.loads((tmp_path / "ledger.json").read_text()) == summary
 
 
 def test_an_unknown_subnet_is_named(tmp_path):

@@ -10,10 +10,10 @@ import pytest
 
 from lit_fednas.callbacks import RunRecorder
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, FederatedCallback, StepRate, UniformCohort
+from lit_fednas.federation import FederatedCallback, UniformCohort
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import ROUNDS_FILE, append_round, read_rounds
-from tests.support import fit, linear_net, make_module, sgd, tiny_data
+from tests.support import fit, linear_net, make_module, tiny_data
 
 VAL = {"val/largest/accuracy", "val/largest/loss", "val/mean/accuracy"}
 CLIENTS = {"clients/loss", "clients/used", "clients/failed", "clients/lr"}
@@ -29,13 +29,6 @@ def run(folder, module=None, rounds=3, callbacks=(), **settings):
         **settings,
     )
     return list(read_rounds(folder))
-
-
-def test_the_learning_rate_is_the_clients(tmp_path):
-    settings = ClientSettings(sgd(0.2), lr_schedule=StepRate(every=1, gamma=0.5))
-    module = make_module(linear_net(), client=settings, server_optimizer=sgd(1.0))
-    rates = [record["metrics"]["clients/lr"] for record in run(tmp_path, module)]
-    assert rates == pytest.approx([0.2, 0.1, 0.05])
 
 
 def test_one_record_per_round_with_its_clients(tmp_path):
@@ -71,11 +64,9 @@ def test_one_record_per_round_with_its_clients(tmp_path):
         assert record["metrics"]["clients/loss"] == pytest.approx(sum(losses) / 3)
 
 
-@pytest.mark.parametrize(("every", "validated"), [(2, [1, 3]), (9, [])])
-def test_validation_is_only_in_rounds_that_validated(tmp_path, every, validated):
-    records = run(tmp_path, rounds=5, check_val_every_n_rounds=every)
-    for record in records:
-        assert set(record["metrics"]) == CLIENTS | (VAL if record["round"] in validated else set())
+def test_validation_is_only_in_rounds_that_validated(tmp_path):
+    for record in run(tmp_path, rounds=4, check_val_every_n_rounds=2):
+        assert set(record["metrics"]) == CLIENTS | (VAL if record["round"] in (1, 3) else set())
 
 
 class Troubled(CrossEntropy):
@@ -92,7 +83,7 @@ class Troubled(CrossEntropy):
 
 def test_failures_are_written_with_their_reason_and_no_loss(tmp_path):
     module = make_module(linear_net(), objective=Troubled(), cohort=UniformCohort(count=6))
-    first = run(tmp_path, module, rounds=1)[0]
+    first, second, third = run(tmp_path, module)
     assert [client["status"] for client in first["clients"]] == ["error", "non-finite", "ok", "ok", "ok", "ok"]
     assert first["clients"][0]["reason"] == "RuntimeError: the disk is full"
     for client in first["clients"]:
@@ -100,14 +91,8 @@ def test_failures_are_written_with_their_reason_and_no_loss(tmp_path):
         assert (client["loss"] is None) == failed
         assert (client["bytes_up"] == 0) == failed
         assert (client["num_seen"], client["num_steps"]) == ((0, 0) if failed else (20, 3))
-    assert first["metrics"]["clients/used"] == 4
-    assert first["metrics"]["clients/failed"] == 2
-
-
-def test_a_round_without_updates_has_no_loss_of_an_earlier_one(tmp_path):
-    records = run(tmp_path, make_module(linear_net(), objective=Troubled(), cohort=UniformCohort(count=6)))
-    assert ["clients/loss" in record["metrics"] for record in records] == [True, False, True]
-    assert records[1]["metrics"]["clients/used"] == 0
+    assert (first["metrics"]["clients/used"], first["metrics"]["clients/failed"]) == (4, 2)
+    assert ["clients/loss" in record["metrics"] for record in (first, second, third)] == [True, False, True]
 
 
 def test_a_new_run_in_the_same_folder_starts_the_file_anew(tmp_path):

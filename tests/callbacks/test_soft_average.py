@@ -8,17 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import ByUtility
 from lit_fednas.callbacks import SoftAverage
-from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, UniformCohort
-from lit_fednas.messages import ClientTask
 from lit_fednas.rng import generator
 from lit_fednas.supernets import BatchNorm, Model, ModelSuite
-from lit_fednas.testing.updates import aggregate
 from tests.supernets.suites import GROWTH, grown_suite
-from tests.support import assert_same, fit, make_module, tiny_data, weights
+from tests.support import fit, make_module, tiny_data, weights
 
 SUITE = grown_suite(norm=BatchNorm())
 BORN = [0, *(round for _, _, round in GROWTH)]
@@ -84,80 +80,20 @@ def test_against_the_formula(from_larger, since, round):
     assert changed == ({"0", "1", "2", "3"} if from_larger else {"1", "2", "3"})
 
 
-def two() -> tuple[ModelSuite, dict[str, Tensor], float]:
-    """Two models, the second with eight units where the first has four; 1 and 3 everywhere."""
-    suite = grown_suite(models=2)
+def test_models_count_by_the_examples_of_the_round():
+    """Model 0 with 30 examples counts half in model 1, which has 60; what was not trained neither gives nor takes."""
+    suite, soft = grown_suite(models=2), SoftAverage(decay=0.9)
     averages = {
         name: torch.full_like(tensor, 3.0 if name.startswith("networks.1") else 1.0)
         for name, tensor in suite.shared_tensors().items()
     }
-    return suite, averages, (40 / 80 + 222 / 438 + 1) / 3
-
-
-@pytest.mark.parametrize(("round", "since", "t"), [(0, "start", 0), (5, "start", 5), (5, "birth", 3)])
-def test_by_hand(round, since, t):
-    """The models' weights are 1 and sim * 0.9^t; model 1 was added in round 2."""
-    suite, averages, sim = two()
-    soft = SoftAverage(decay=0.9, decay_from=since)
-    mixed = soft.mix(suite, round, averages)
-    share = sim * 0.9**t
-    assert soft.coefficients(suite, round, 0) == {0: 1.0}
-    assert soft.coefficients(suite, round, 1) == pytest.approx({0: share, 1: 1.0})
-    shared = (3 + share * 1) / (1 + share)
-    bias = mixed["networks.1.cells.head.classifier.bias"]
-    torch.testing.assert_close(bias, torch.full_like(bias, shared))
-    kernel = mixed["networks.1.cells.conv2.conv.weight"]  # [6, 8, 3, 3], and in model 0 [6, 4, 3, 3]
-    torch.testing.assert_close(kernel[:, :4], torch.full((6, 4, 3, 3), shared))
-    torch.testing.assert_close(kernel[:, 4:], torch.full((6, 4, 3, 3), 3.0))
-    for name, tensor in mixed.items():
-        if name.startswith("networks.0"):
-            assert (tensor == 1).all()
-
-
-def test_models_count_by_the_examples_of_the_round():
-    """Model 0 with 30 examples counts half in model 1, which has 60; what was not trained neither gives nor takes."""
-    suite, averages, sim = two()
-    soft = SoftAverage(decay=0.9)
-    share = sim * 0.9**5 * 30 / 60
+    share = (40 / 80 + 222 / 438 + 1) / 3 * 0.9**5 * 30 / 60  # the similarity, and the decay
     assert soft.coefficients(suite, 5, 1, {0: 30, 1: 60}) == pytest.approx({0: share, 1: 1.0})
     bias = soft.mix(suite, 5, averages, {0: 30, 1: 60})["networks.1.cells.head.classifier.bias"]
     torch.testing.assert_close(bias, torch.full_like(bias, (3 + share) / (1 + share)))
     for examples in ({0: 0, 1: 60}, {0: 30, 1: 0}):
         for name, tensor in soft.mix(suite, 5, averages, examples).items():
             assert torch.equal(tensor, averages[name]), name
-
-
-def test_weights_do_not_shrink():
-    """As printed, with the decay in the numerator alone, equal weights would not stay what they are."""
-    same = {name: torch.full_like(tensor, 2.5) for name, tensor in averages_of(SUITE).items()}
-    for tensor in SoftAverage(decay=0.5).mix(SUITE, 40, same).values():
-        torch.testing.assert_close(tensor, torch.full_like(tensor, 2.5))
-
-
-def test_late_rounds_and_one_model_are_left_alone():
-    averages = averages_of(SUITE)
-    for name, tensor in SoftAverage().mix(SUITE, 5000, averages).items():
-        torch.testing.assert_close(tensor, averages[name], rtol=1e-6, atol=1e-7)
-    alone = grown_suite(models=1)
-    averages = averages_of(alone)
-    mixed = SoftAverage(from_larger=True).mix(alone, 0, averages)
-    assert all(torch.equal(mixed[name], tensor) for name, tensor in averages.items())
-
-
-def test_a_suite_that_has_grown_since():
-    """The next round mixes the new model, too."""
-    suite = grown_suite(models=1)
-    soft, average = SoftAverage(), OverlapAverage()
-    for round in range(2):
-        tasks = [ClientTask(round, 0, Model(0), 10)]
-        mixed = soft.mix(suite, round, aggregate(average, suite, [], tasks))
-        assert mixed.keys() == suite.shared_tensors().keys()
-        if round == 0:
-            suite.add(*GROWTH[0][:2], seed=0, round=round)
-    share = 0.98 * suite.similarity(0, 1)
-    name = "cells.conv1.conv.weight"
-    old, wide = (suite.shared_tensors()[f"networks.{number}.{name}"] for number in (0, 1))
-    torch.testing.assert_close(mixed[f"networks.1.{name}"][:4], (wide[:4] + share * old) / (1 + share))
 
 
 # ---- in a round ---------------------------------------------------------------------------------------
@@ -180,53 +116,16 @@ class Recording(FederatedCallback):
         self.weights.append(weights(module))
 
 
-def run(*callbacks) -> tuple[ModelSuite, Recording, dict[str, float]]:
-    suite, recording = grown_suite(norm=BatchNorm()), Recording()
-    module = make_module(suite, ByUtility(), cohort=UniformCohort(count=6))
-    trainer = fit(module, tiny_data(), max_rounds=2, callbacks=[*callbacks, recording])
-    return suite, recording, trainer.callback_metrics
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_server_steps_to_the_mixed_averages(weighted):
     """Callbacks after it still see the averages within the models."""
     soft = SoftAverage(decay=0.9, from_larger=True, weighted=weighted)
-    suite, recording, _ = run(soft)
+    suite, recording = grown_suite(norm=BatchNorm()), Recording()
+    module = make_module(suite, ByUtility(), cohort=UniformCohort(count=6))
+    fit(module, tiny_data(), max_rounds=2, callbacks=[soft, recording])
     assert len(recording.averages) == len(recording.weights) == 2
     for round, (averages, stepped) in enumerate(zip(recording.averages, recording.weights, strict=True)):
         mixed = soft.mix(suite, round, averages, recording.examples[round] if weighted else None)
         for name, tensor in stepped.items():
             assert torch.equal(tensor, mixed[name].to(tensor.dtype)), name
         assert not all(torch.equal(tensor, averages[name]) for name, tensor in mixed.items())
-
-
-def test_the_averages_are_those_within_the_models():
-    """In the first round the callback changes nothing before the averages are taken."""
-    _, with_soft, metrics = run(SoftAverage())
-    _, alone, plain_metrics = run()
-    assert_same(with_soft.averages[0], alone.averages[0])
-    for name, tensor in alone.weights[0].items():
-        assert torch.equal(tensor, alone.averages[0][name].to(tensor.dtype)), name
-    assert "others_share" in metrics
-    assert "others_share" not in plain_metrics
-
-
-def test_share_of_the_others():
-    suite, _, sim = two()
-    soft = SoftAverage(decay=0.5, weighted=False)
-    assert soft.others_share(suite, 0) == pytest.approx((0 + sim / (1 + sim)) / 2)
-    assert soft.others_share(suite, 3) == pytest.approx((0 + sim / 8 / (1 + sim / 8)) / 2)
-    _, _, metrics = run(soft)
-    assert float(metrics["others_share"]) == pytest.approx(soft.others_share(SUITE, 1))  # the last round's
-
-
-# ---- settings -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "text"),
-    [("decay", 1.5, "must be above 0 and at most 1"), ("decay_from", "death", "is unknown; choose from start, birth")],
-)
-def test_settings_out_of_range_are_refused(setting, value, text):
-    with pytest.raises(ConfigError, match=f"soft_average.{setting}: {value!r} {text}"):
-        SoftAverage(**{setting: value})

@@ -6,7 +6,6 @@ import json
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from lightning.pytorch.loggers import WandbLogger
 from wandb.proto.wandb_internal_pb2 import Record
 
 from lit_fednas.callbacks import WandbLogging
-from lit_fednas.callbacks.wandb_logging import search_charts, tier_artifacts
+from lit_fednas.callbacks.wandb_logging import tier_artifacts
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.records import SearchFiles
-from lit_fednas.supernets import Cut, GrowableCNN, Model, ModelSuite, PrunedSequence, SlicedCNN
+from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import Deepen, Widen
 from tests.analysis.searching import write_search
-from tests.support import fit, make_module, make_trainer, tiny_data, tiny_supernet
+from tests.support import fit, make_module, tiny_data, tiny_supernet
 
 BLOCK = 32768
 
@@ -59,20 +58,31 @@ def searched(folder: Path) -> SearchFiles:
     return files
 
 
-@contextmanager
-def offline(folder: Path, name: str) -> Iterator[WandbLogger]:
-    """The logger of an offline run, which is finished at the end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WANDB_SILENT", "true")
-        yield WandbLogger(name, save_dir=str(folder), project="test", offline=True)
-        wandb.finish()
+class Grow(FederatedCallback):
+    """Adds a model after rounds 1 and 2."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        steps = {1: Widen("conv1", {"conv1.out": 8}), 2: Deepen("conv1", ("conv1_m2",))}
+        if batch.number in steps:
+            parent = batch.number - 1
+            batch.restructure(lambda: pl_module.supernet.add(parent, [steps[batch.number]], 0, batch.number))
 
 
 @pytest.fixture(scope="module")
-def logged(searched: SearchFiles, folder: Path) -> list[Record]:
-    """All records of a run that was told of the search's end."""
-    with offline(folder, "a=1,b/seed0") as logger:
-        WandbLogging().on_search_end(make_trainer(logger=logger), make_module(), searched.folder)
+def suite() -> ModelSuite:
+    return ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
+
+
+@pytest.fixture(scope="module")
+def logged(suite: ModelSuite, searched: SearchFiles, folder: Path) -> list[Record]:
+    """All records of an offline run in which a suite has grown, and which was told of a search's end."""
+    callback = WandbLogging()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_SILENT", "true")
+        logger = WandbLogger("a=1,b/seed0", save_dir=str(folder), project="test", offline=True)
+        trainer = fit(make_module(suite), tiny_data(), 5, logger=logger, callbacks=[Grow(), callback])
+        callback.on_search_end(trainer, make_module(), searched.folder)
+        wandb.finish()
     return written(folder)
 
 
@@ -124,15 +134,6 @@ def test_a_search_is_logged_as_tables(logged: list[Record], searched: SearchFile
         assert f"search/{row['tier']}/latency_ms" not in summary
 
 
-def test_the_charts_show_accuracy_against_the_traded_cost(tmp_path: Path) -> None:
-    searched = write_search(tmp_path, tiny_supernet())
-    assert search_charts(searched)["evaluations"].spec.fields == {"x": "macs", "y": "accuracy"}
-    searched.write_settings({**searched.settings(), "cost": "bytes"})
-    charts = search_charts(searched)
-    assert charts["evaluations"].spec.fields == {"x": "bytes", "y": "accuracy"}
-    assert {row[0] for row in charts["fronts"].table.data} <= {row["bytes"] for row in searched.rows("front")}
-
-
 def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: SearchFiles) -> None:
     found = {record.artifact.name: record.artifact for record in logged if record.artifact.type == "model"}
     files = list(tier_artifacts(searched, "run"))
@@ -151,20 +152,6 @@ def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: Searc
     assert not found
 
 
-def test_without_a_wandb_logger_nothing_happens(searched: SearchFiles) -> None:
-    WandbLogging().on_search_end(make_trainer(), make_module(), searched.folder)
-
-
-class Grow(FederatedCallback):
-    """Adds a model after rounds 1 and 2."""
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        steps = {1: Widen("conv1", {"conv1.out": 8}), 2: Deepen("conv1", ("conv1_m2",))}
-        if batch.number in steps:
-            parent = batch.number - 1
-            batch.restructure(lambda: pl_module.supernet.add(parent, [steps[batch.number]], 0, batch.number))
-
-
 def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
     """All history records that have a key."""
     every = [
@@ -175,72 +162,20 @@ def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
     return [one for one in every if key in one]
 
 
-def test_a_model_of_another_supernet_is_not_logged() -> None:
-    class Refuse(WandbLogging):
-        def _log_models(self, *settings: Any) -> None:
-            raise AssertionError(settings)
-
-    fit(make_module(tiny_supernet()), tiny_data(), 2, callbacks=[Refuse()])
-
-
-class Select(FederatedCallback):
-    """Cuts a group of the newest model after rounds 3 and 4."""
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        steps = {3: ("layer1", {"layer0": 8, "layer1": 10}), 4: ("layer0", {"layer0": 4, "layer1": 10})}
-        if batch.number not in steps:
-            return
-        sequence, (group, sizes) = pl_module.supernet, steps[batch.number]
-        removed = {group: sequence.models[-1].sizes[group] - sizes[group]}
-        batch.restructure(lambda: sequence.propose([Cut(group, removed, sizes, resource=0.0)]))
-        batch.restructure(lambda: sequence.select(group, batch.number))
-
-
-COSTS = "macs parameters bytes"
-SUITE = [
-    (0, None, None, "conv1 4, head", ""),
-    (1, 0, 1, "conv1 8, head", "widen conv1"),
-    (2, 1, 2, "conv1 8, conv1_m2, head", "deepen conv1"),
-]
-SEQUENCE = [
-    (0, None, None, "layer0 8, layer1 16"),
-    (1, "layer1", 3, "layer0 8, layer1 10"),
-    (2, "layer0", 4, "layer0 4, layer1 10"),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "net", "callback", "columns", "wanted"),
-    [
-        ("suite", lambda: ModelSuite((1, 8, 8), 4, GrowableCNN([4])), Grow, "number parent round cells steps", SUITE),
-        (
-            "sequence",
-            lambda: PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16))),
-            Select,
-            "number unit round sizes",
-            SEQUENCE,
-        ),
-    ],
-    ids=["suite", "sequence"],
-)
 def test_each_new_model_is_an_event_in_its_round_and_a_row(
-    tmp_path: Path, name: str, net: Any, callback: Any, columns: str, wanted: list[tuple]
+    suite: ModelSuite, logged: list[Record], folder: Path
 ) -> None:
-    supernet = net()
-    with offline(tmp_path, name) as logger:
-        fit(make_module(supernet), tiny_data(), 5, logger=logger, callbacks=[callback(), WandbLogging()])
-    logged = written(tmp_path)
-    costs = [(one.macs, one.parameters, one.bytes) for one in (supernet.cost(Model(number)) for number in range(3))]
-    found = entries(logged, f"{name}/model")
-    assert [(one[f"{name}/model"], one[f"{name}/macs"], one[f"{name}/parameters"]) for one in found] == [
+    costs = [(one.macs, one.parameters, one.bytes) for one in (suite.cost(Model(number)) for number in range(3))]
+    found = entries(logged, "suite/model")
+    assert [(one["suite/model"], one["suite/macs"], one["suite/parameters"]) for one in found] == [
         (number, *costs[number][:2]) for number in (1, 2)
     ]
     steps = {one["epoch"]: one["trainer/global_step"] for one in entries(logged, "clients/loss")}
-    assert [one["trainer/global_step"] for one in found] == [steps[row[2]] for row in wanted[1:]]
-    rows = table_of(f"{name}/models", logged, tmp_path)
-    assert [" ".join(row) for row in rows] == [f"{columns} {COSTS}"] * 3
-    assert [tuple(row.values()) for row in rows] == [(*row, *cost) for row, cost in zip(wanted, costs, strict=True)]
-    summary, second = last_of(logged, "summary"), columns.split()[1]
-    assert summary[f"{name}/2/{second}"] == wanted[2][1]
-    assert summary[f"{name}/0/macs"] == costs[0][0]
-    assert f"{name}/0/{second}" not in summary
+    assert [one["trainer/global_step"] for one in found] == [steps[1], steps[2]]
+    rows = [tuple(row.values()) for row in table_of("suite/models", logged, folder)]
+    assert rows == [
+        (0, None, None, "conv1 4, head", "", *costs[0]),
+        (1, 0, 1, "conv1 8, head", "widen conv1", *costs[1]),
+        (2, 1, 2, "conv1 8, conv1_m2, head", "deepen conv1", *costs[2]),
+    ]
+    assert last_of(logged, "summary")["suite/2/parent"] == 1

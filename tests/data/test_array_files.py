@@ -1,6 +1,5 @@
 """Arrays and tables in files."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +76,6 @@ class TestTables:
         [
             ({"categorical": []}, r"data\.source\.inputs: kind of .*train\.csv are not numbers; name them as cat"),
             ({"target": "cost"}, r"data\.source\.target: .*no column 'cost'; name one of: size, rooms, kind"),
-            ({"client": "town"}, r"data\.source\.client: .* no column 'town'"),
-            ({"categorical": ["kind", "price"]}, r"data\.source\.categorical: 'price' is not an input"),
-            ({"inputs": ["size", "price"], "categorical": []}, r"inputs: 'price' of .*train\.csv is a target"),
-            ({"target": ["size", "city"], "client": None}, "target: 'city' of .* holds text in place of numbers"),
         ],
     )
     def test_wrong_columns_are_named(self, table: str, settings: dict[str, Any], message: str) -> None:
@@ -90,31 +85,16 @@ class TestTables:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("size,rooms,kind\n1,2,flat\n", r"target: .*test\.csv has no column 'price'"),
             ("size,rooms,kind,price\n1,2,flat,3\n1,,flat,3\n", r"test\.csv has no value of 'rooms' in row 1"),
             ("size,rooms,kind,price\n1,2,tent,3\n", r"test\.csv has kind 'tent', which train does not"),
-            ("size,rooms,kind,price\n1,two,flat,3\n", r"inputs: 'rooms' of .*test\.csv holds text"),
-            ("size,rooms,kind,price\n1,2,flat,low\n", r"target: 'price' of .*test\.csv holds text"),
-            ("size,rooms,kind,price\n", r"test\.csv has no rows"),
-            ("", r"test\.csv cannot be read"),
             ("size,rooms,kind,price\n1,2,flat,3\n1,2,flat,3e\n", r"'price' of .*test\.csv holds .*, '3e' in row 1"),
             ("size,rooms,kind,price\n1,2,flat,3,4\n", r"test\.csv has more cells in row 0 than columns"),
-            ("size,rooms,price,kind,price\n1,2,3,flat,4\n", r"test\.csv has 2 columns 'price'; rename or remove"),
         ],
     )
     def test_faults_of_another_split_are_named(self, table: str, text: str, message: str) -> None:
         (Path(table).parent / "test.csv").write_text(text)
         with pytest.raises(DataError, match=message):
             load(self.source(table))
-
-    def test_text_is_no_number_and_infinity_has_no_scale(self, table: str) -> None:
-        days = Path(table).with_name("days.csv")
-        days.write_text("size,day\n1,mon\n2,tue\n3,mon\n")
-        with pytest.raises(ConfigError, match=r"source\.task: Regression needs numbers, and 'day' of .* holds text"):
-            load(ArrayFiles({"train": str(days)}, "day", task=Regression()))
-        days.write_text("size,price\n1,2.0\ninf,3.0\n")
-        with pytest.raises(DataError, match="train holds NaN or infinity"):
-            load(ArrayFiles({"train": str(days)}, "price", standardize=True))
 
     @pytest.mark.parametrize(
         ("cells", "targets", "names"),
@@ -123,7 +103,6 @@ class TestTables:
             (["EU", "NA", "AS"], [1, 2, 0], ("AS", "EU", "NA")),
             (["True", "False", "True"], [1, 0, 1], ("0", "1")),
             (["1.5", "NA", "2.5"], "no value of 'target' in row 1", ()),
-            (["1.5", "2.5", "low"], "'target' of .*holds text in place of numbers, 'low' in row 2", ()),
         ],
     )
     def test_what_cells_of_the_target_are(self, tmp_path: Path, cells: list[str], targets: Any, names: Any) -> None:
@@ -150,31 +129,17 @@ class TestTables:
         train = load(ArrayFiles({"train": str(tmp_path / "a.csv")}, client="site", categorical=["kind"]))
         assert train.columns["site"].tolist() == ["007", "7", "10"]
         assert train.inputs.tolist() == [[0, 1], [1, 0], [0, 1]]  # 2 is before 10
-        (tmp_path / "a.csv").write_text("site,kind,target\n10,07,0\n9,7,1\n")
-        train = load(ArrayFiles({"train": str(tmp_path / "a.csv")}, client="site", categorical=["kind"]))
-        assert train.columns["site"].tolist() == [10, 9]  # by number, as without "007"
-        assert train.inputs.tolist() == [[1, 0], [0, 1]]
 
     def test_parquet(self, table: str) -> None:
-        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow")
         for path in (Path(table), Path(table).with_name("test.csv")):
             pd.read_csv(path).astype({"kind": "category"}).to_parquet(path.with_suffix(".parquet"))
         path = table.replace(".csv", ".parquet")
         assert torch.equal(load(self.source(path)).inputs, load(self.source(table)).inputs)
         assert torch.equal(load(self.source(path)).targets, load(self.source(table)).targets)
-        columns = pyarrow.table([[1], [2], [3]], names=["x", "price", "price"])
-        pytest.importorskip("pyarrow.parquet").write_table(columns, path)
-        with pytest.raises(DataError, match=r"train\.parquet has 2 columns 'price'"):
-            load(self.source(path))
         Path(path).write_bytes(b"no table")
         with pytest.raises(DataError, match=r"train\.parquet cannot be read"):
             load(self.source(path))
-
-    def test_parquet_without_pyarrow(self, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "pyarrow", None)
-        with pytest.raises(ConfigError, match=r"train\.parquet needs pyarrow; pip install 'lit-fednas\[tables\]'") as e:
-            load(self.source(table.replace(".csv", ".parquet")))
-        assert "\n" not in str(e.value)
 
 
 class TestArrays:
@@ -213,14 +178,8 @@ class TestArrays:
         ("files", "settings", "message"),
         [
             ({"train": "a.npz"}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
-            ({"train": "none.npz"}, {}, r"none\.npz is missing"),
-            ({"train": "a.bin"}, {}, r"a\.bin is not a folder, \.npz"),
-            ({"train": "a.npz", "val": "t.csv"}, {}, r"t\.csv and train are not of one kind"),
-            ({"train": "a.npz"}, {"inputs": ["x"]}, r"data\.source\.inputs: .*a\.npz has no columns"),
             ({"train": "b.npz"}, {}, r"b\.npz cannot be read"),
-            ({"train": "c.npz"}, {}, r"c\.npz has inputs of type <U1; give numbers"),
             ({"train": "a.npz", "val": "d.npz"}, {}, r"val: .*targets 0\.\.7"),
-            ({"test": "a.npz"}, {}, r"data\.source\.files: "),
             ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
         ],
     )
@@ -228,9 +187,7 @@ class TestArrays:
         self, tmp_path: Path, files: dict[str, str], settings: dict[str, Any], message: str
     ) -> None:
         self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 1]))
-        self.write(tmp_path / "c.npz", inputs=np.array(["a"]), targets=np.array([0]))
         self.write(tmp_path / "d.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 7]))
-        (tmp_path / "t.csv").write_text(TABLE)
         (tmp_path / "b.npz").write_bytes(b"no zip")
         with pytest.raises((ConfigError, DataError), match=message):
             load(ArrayFiles({split: str(tmp_path / name) for split, name in files.items()}, **settings))

@@ -40,8 +40,6 @@ def test_sizes_and_what_there_is_not(kind: type[readers.Reader]) -> None:
     assert (data.num_clients, data.sizes.tolist()) == (3, [10, 30, 1])
     assert [data.size(client, "val") for client in range(3)] == [2, 1, 0]
     assert (data.size(0, "test"), data.split_sizes("test").tolist()) == (0, [0, 0, 0])
-    with pytest.raises(ValueError, match="read-only"):
-        data.sizes[0] = 1
     for client, split in ((2, "val"), (0, "test")):
         assert list(data.batches(client, 8, generator(0, "b"), split=split)) == []
     for client, split, field in ((3, "train", "client"), (-1, "train", "client"), (0, "training", "split")):
@@ -58,8 +56,6 @@ def test_classes_and_their_counts(kind: type[readers.Reader]) -> None:
     assert (counts.dtype, counts.tolist()) == (np.int64, [2, 1, 1, 0])
     assert data.label_counts(0, 3, ("train",)).tolist() == [2, 1, 0]
     assert data.label_counts(1, 3, ("val",)).tolist() == [0, 0, 0]
-    with pytest.raises(DataError, match="client: 2 is not one of the 2"):
-        data.classes(2)
     with pytest.raises(DataError, match=r"num_classes: 2 for classes 0\.\.2 of client 0; give at least 3"):
         data.label_counts(0, 2)
 
@@ -159,11 +155,3 @@ def test_move_to_gives_the_same_order_on_a_gpu(kind: type[readers.Reader]) -> No
         assert torch.equal(y, v.cpu())
     first, again = (torch.cat([x for x, _ in there.batches(1, 8, generator(0, "b"))]) for _ in range(2))
     assert torch.equal(first, again)
-
-
-@pytest.mark.parametrize(
-    ("targets", "columns", "field"), [(2, {}, "targets"), (3, {"site": np.array([1])}, "site")], ids=["targets", "site"]
-)
-def test_examples_of_which_something_is_missing(targets: int, columns: dict[str, np.ndarray], field: str) -> None:
-    with pytest.raises(DataError, match=rf"{field}: \d rows for 3 inputs; give one row per input"):
-        Examples(torch.zeros(3), torch.zeros(targets), columns)

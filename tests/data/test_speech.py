@@ -1,7 +1,5 @@
 """Recordings, from WAV files to features and clients."""
 
-import re
-import textwrap
 from math import cos, log10, pi, sqrt
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from scipy.io import wavfile
 
 from lit_fednas.data import AddNoise, Examples, SpeechFeatures, SpeechFolder, TimeShift
@@ -79,13 +76,9 @@ class TestFeatures:
         assert log_mel[0, 0, :, 3] == pytest.approx(logs, rel=1e-4)
 
     def test_the_papers_size_and_settings_that_cannot_be(self) -> None:
-        assert SpeechFeatures()(np.zeros((2, 8000), dtype=np.float32)).shape == (2, *SpeechFeatures().shape)
-        assert SpeechFeatures().shape == (1, 40, 51)
+        assert SpeechFeatures()(np.zeros((2, 8000), dtype=np.float32)).shape == (2, 1, 40, 51)
         with pytest.raises(ConfigError, match=r"features\.mels: 128 are too many for frames of 320 samples"):
             mel_filters(128, 320, 8000)
-        for settings in ({"coefficients": 41}, {"window": 2.1}, {"stride": 1e-6}, {"mels": 0}, {"kind": "mel"}):
-            with pytest.raises(ConfigError, match=next(iter(settings))):
-                SpeechFeatures(**settings)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("dtype", [np.int16, np.int32, np.uint8, np.float32])
     def test_samples_of_all_types_are_from_minus_one_to_one(self, tmp_path: Path, dtype: Any) -> None:
@@ -122,20 +115,6 @@ class TestSpeechFolder:
         assert splits.count("val") / 4000 == pytest.approx(0.1, abs=0.02)
         assert splits.count("test") / 4000 == pytest.approx(0.1, abs=0.02)
 
-    def test_digits_as_the_docstring_configures_them(self, tmp_path: Path) -> None:
-        for name in ("7_jackson_4", "7_jackson_40", "3_theo_0", "3_theo_14", "0_theo_12"):
-            write(tmp_path / "recordings" / f"{name}.wav", tone(440, 1.5, 8000), 8000)
-        shown = re.search(r"init_args:\n((?: {10}.*\n)+)", SpeechFolder.__doc__ or "")
-        assert shown is not None
-        settings = {**yaml.safe_load(textwrap.dedent(shown[1])), "root": tmp_path}
-        source = SpeechFolder(**settings)
-        assert source.class_names == ("0", "3", "7")
-        assert load(source).targets.tolist() == [0, 1, 2]
-        assert load(source).columns["speaker"].tolist() == ["theo", "theo", "jackson"]
-        assert load(source, "test").columns["speaker"].tolist() == ["theo", "jackson"]
-        assert source.load("val") is None
-        assert load(SpeechFolder(**{**settings, "classes": ["7", "3"]})).targets.tolist() == [1, 0]
-
     def test_kept_words_unknown_ones_and_silence(self, root: Path) -> None:
         assert load(SpeechFolder(root, classes=["yes", "no"])).targets.tolist() == [1, 1, 0]
         source = SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5)
@@ -164,22 +143,12 @@ class TestSpeechFolder:
     @pytest.mark.parametrize(
         ("folder", "settings", "message"),
         [
-            ("none", {}, r"data\.source\.root: .*none is not a folder"),
-            ("empty", {}, r"empty has no \*\.wav"),
             ("odd", {}, r"pattern: is not found in odd\.wav"),
             ("", {"classes": ["dog"]}, r"classes: 'dog' is not a word of .*; choose from: bed, no, yes"),
-            ("", {"split": {"val": "bed", "test": "bed"}}, "val and test are both found in bed"),
-            ("", {"pattern": "(?P<label>x)"}, "pattern"),
-            ("", {"pattern": "("}, "pattern"),
-            ("", {"split": {"dev": "x"}}, "split"),
-            ("", {"split": {"val": "["}}, "split"),
             ("", {"unknown": True}, "unknown"),
-            ("", {"silence": -1.0}, "silence"),
         ],
     )
     def test_faults_are_named(self, root: Path, folder: str, settings: dict[str, Any], message: str) -> None:
-        if folder in ("odd", "empty"):
-            (root / folder).mkdir()
         if folder == "odd":
             write(root / "odd" / "odd.wav", tone(100))
         with pytest.raises((ConfigError, DataError), match=message):

@@ -42,17 +42,13 @@ def test_next_tokens_count_one_by_one_and_padding_does_not() -> None:
     assert not task.metrics["perplexity"]
 
 
-def test_a_batch_of_padding_has_no_loss_and_without_padding_every_token_counts() -> None:
+def test_a_batch_of_padding_has_no_loss() -> None:
     outputs = torch.zeros(2, 3, 3, requires_grad=True)
     loss = NextToken(3, ignored=0).loss(outputs, torch.zeros_like(TOKENS), label_smoothing=0.1)
     loss.backward()
     assert float(loss.detach()) == 0.0
     assert outputs.grad is not None
     assert not outputs.grad.any()
-    uniform = torch.zeros(2, 3, 3)
-    assert NextToken(3).units(TOKENS).tolist() == [3, 3]
-    assert float(NextToken(3).loss(uniform, TOKENS)) == pytest.approx(LOG3)
-    assert NextToken(3).values(uniform, TOKENS, top_k=3)["accuracy"].tolist() == [3.0, 3.0]
 
 
 def test_labels_by_hand() -> None:
@@ -94,14 +90,9 @@ def test_a_task_agrees_with_itself(task: Task, outputs: tuple[int, ...]) -> None
 @pytest.mark.parametrize(
     ("task", "targets", "said"),
     [
-        (Classification(2), torch.tensor([[0, 1]]), r"torch.int64 \(1, 2\) are not classes"),
         (Classification(2), torch.tensor([0, 2]), r"has targets 0..2; give targets from 0 to 1"),
-        (NextToken(3), torch.tensor([0, 1]), r"are not tokens; give an int64 tensor of shape \[N, length\]"),
-        (NextToken(3), torch.tensor([[0, 3]]), "has targets 0..3"),
         (NextToken(3, ignored=0), torch.tensor([[1, 0], [0, 0]]), "1 examples are padding alone, .*; remove them"),
         (MultiLabel(2), torch.tensor([[0.0, 0.5]]), "give 0 or 1 for each"),
-        (MultiLabel(2), torch.tensor([[0, 1]]), "are not labels; give a float32"),
-        (Regression(1), torch.tensor([1.0]), r"give a float32 tensor of shape \[N, 1\]"),
         (Regression(1), torch.tensor([[torch.nan]]), "NaN"),
     ],
 )

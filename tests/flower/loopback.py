@@ -109,7 +109,8 @@ def device(
 
 
 def connected(grid: Grid, **settings: Any) -> Link:
-    return Link(grid, CONFIG, poll=0, **{"timeout": 1, "join_timeout": 1, **settings})
+    """Returns the server's end; devices have answered when they are waited for."""
+    return Link(grid, CONFIG, poll=0, **{"timeout": 0.01, "join_timeout": 1, **settings})
 
 
 def server_data(link: Link, data: FederatedDataModule) -> ServerData:

@@ -25,7 +25,7 @@ pytest.importorskip("flwr")
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
-ROUNDS = 2
+ROUNDS = 3  # the first two of them simulated
 PATIENCE = 600  # seconds for a step on a slow or busy machine
 _BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 
@@ -97,11 +97,6 @@ class Network:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(PATIENCE)
 
-    def command(self, words: str) -> str:
-        self.start(name := "command", words)
-        assert self.ended(name) == 0, self.log(name)
-        return self.log(name)
-
 
 def free_port() -> int:
     with socket.socket() as listening:
@@ -138,6 +133,7 @@ data:
     class_path: lit_fednas.data.IID
   num_clients: 2
   client_val: 0.2
+beta_decay: {{rounds: 2}}
 model:
   supernet:
     init_args: {{stem_width: 8, stage_widths: [8, 16, 16, 16]}}
@@ -145,6 +141,7 @@ model:
   cohort: {{init_args: {{ratio: 1.0}}}}
 """)
     (folder / "simulated.yaml").write_text(f"""
+trainer: {{max_rounds: 2}}
 data:
   source:
     init_args:
@@ -191,7 +188,9 @@ def statuses(folder: Path) -> list[dict[int, str]]:
     return [{one["client"]: one["status"] for one in row["clients"]} for row in rounds]
 
 
-def test_run_that_was_stopped_and_resumed_equals_the_simulation(network: Network, folder: Path):
+def test_a_run_that_was_stopped_and_resumed_equals_the_simulation_and_outlives_a_device(
+    network: Network, folder: Path
+) -> None:
     key = network.folder / "stranger"
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
     network.start_node(2, folder / "site-0.npz", key="stranger")
@@ -200,29 +199,21 @@ def test_run_that_was_stopped_and_resumed_equals_the_simulation(network: Network
     for client in (0, 1):
         network.wait(f"node-{client}", r"Receiving: train", count=2)
     number = network.wait("first", r"started run (\d+)")
-    network.command(f"flwr stop {number} server")
+    network.start("stop", f"flwr stop {number} server")
+    assert network.ended("stop") == 0, network.log("stop")
     network.ended("first")
     network.start_run("second", resume=True)
+    network.wait("node-1", "Receiving: train", count=4)  # of the third round
+    run = network.folder / "runs/digits/version_0"
+    expected, found = weights(folder / "digits/version_0"), weights(run)
+    network.end("node-1")
     network.ended("second")
     assert f"round {ROUNDS}/{ROUNDS} " in network.log("second"), network.log("second")
-
-    expected, found = weights(folder / "digits/version_0"), weights(network.folder / "runs/digits/version_0")
     assert expected.keys() == found.keys()
     assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
-    assert statuses(network.folder / "runs/digits/version_0") == [{0: "ok", 1: "ok"}] * ROUNDS
+    assert statuses(run) == [{0: "ok", 1: "ok"}, {0: "ok", 1: "ok"}, {0: "ok", 1: "dropped"}]
     assert "No SuperNode found with the given public key" in network.log("link")
     assert "Failed to activate SuperNode" in network.log("node-2")
-
-
-def test_a_device_that_is_killed_is_dropped_and_may_come_back(network: Network, folder: Path):
-    before = network.log("node-1").count("Receiving: train")
-    network.start_run("third")
-    network.wait("node-1", "Receiving: train", before + ROUNDS)
-    network.end("node-1")
-    network.ended("third")
-    assert f"round {ROUNDS}/{ROUNDS} " in network.log("third"), network.log("third")
-    run = max((network.folder / "runs/digits").iterdir())
-    assert statuses(run) == [{0: "ok", 1: "ok"}, {0: "ok", 1: "dropped"}]
 
     network.start_node(1, folder / "site-1.npz")
     network.wait("node-1", r"SuperNode ID: \d+", count=2)

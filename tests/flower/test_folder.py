@@ -8,7 +8,6 @@ import shutil
 import stat
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -70,26 +69,9 @@ def test_each_device_has_a_key_that_nobody_else_can_read(folder: Path) -> None:
     assert len({(folder / "keys" / f"client-{number}.pub").read_text() for number in range(3)}) == 3
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--config", "data: {source: Digits, partitioner: IID}", "--clients", "2"],
-            "model.supernet, model.assignment, model.aggregation: not given",
-        ),
-        (["--clients", "3"], "--config: is not given; give the configuration of a run"),
-        ([*OPTIONS, "--address", "18000"], "--address: 18000 is not HOST:PORT; give, for instance, 127.0.0.1:18000"),
-        (
-            ["--config", "tasks/text.yaml"],
-            "--clients: a run begins when all devices are there, and their number is not",
-        ),
-    ],
-)
-def test_what_cannot_work_is_told_in_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["flower", "init", str(tmp_path / "run"), *words]) == 2
-    assert f"lit-fednas: {message}" in capsys.readouterr().err
+def test_what_cannot_work_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flower", "init", str(tmp_path / "run"), *OPTIONS, "--address", "18000"]) == 2
+    assert "lit-fednas: --address: 18000 is not HOST:PORT; give, for instance" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -98,13 +80,3 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.Captur
     assert main(["flower", "init", str(tmp_path), *OPTIONS]) == 2
     assert "is not empty; give a new folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_without_flower_the_command_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    find: Any = importlib.util.find_spec
-    monkeypatch.setattr("lit_fednas.flower.missing.find_spec", lambda name: None if name == "flwr" else find(name))
-    assert main(["flower", "init", str(tmp_path / "run"), *OPTIONS]) == 2
-    expected = "lit-fednas: flower: needs the package flwr; pip install 'lit-fednas[flower]'\n"
-    assert capsys.readouterr().err == expected

@@ -52,7 +52,7 @@ def replaced(tree: Any, factor: int = 1) -> Iterator[tuple[list[Any], Any]]:
                 yield way, changed
 
 
-@pytest.mark.parametrize("name", one_of_many(REPORTING, "widths", "operators late"))
+@pytest.mark.parametrize("name", one_of_many(REPORTING, "widths"))
 def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, found = FlowerRunner._outcome, []
 

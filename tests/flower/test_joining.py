@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lit_fednas.data import ArraySource, DataSource, FederatedDataModule, Normalize, RandomFlip
+from lit_fednas.data import ArraySource, DataSource, FederatedDataModule, RandomFlip
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from tests.support import make_module, tiny_data, tiny_examples
@@ -19,7 +19,7 @@ from tests.support import make_module, tiny_data, tiny_examples
 loopback = pytest.importorskip("tests.flower.loopback")
 from flwr.app import Error, Message  # noqa: E402
 
-from lit_fednas.flower.device import DeviceData, device_of  # noqa: E402
+from lit_fednas.flower.device import device_of  # noqa: E402
 from lit_fednas.flower.server import FlowerRunner  # noqa: E402
 from lit_fednas.flower.wire import Packet  # noqa: E402
 
@@ -41,7 +41,6 @@ def server(grid: Any, source: DataSource | None = None) -> Any:
     ("settings", "message"),
     [
         ({"augmentation": [RandomFlip()]}, r"client 1 has augmentation .*'p': 0.5.*, the server \[\]; give both"),
-        ({"normalization": Normalize([0.5], [2.0])}, "client 1 has normalization .*; set mean and std"),
         ({"class_names": list("abcx")}, "client 1 has class_names .*; give classes as numbers"),
     ],
 )
@@ -50,17 +49,6 @@ def test_a_device_that_prepares_its_data_otherwise_is_refused(settings: dict[str
     with pytest.raises(ConfigError, match=f"^data.source: {message}"):
         server(grid).setup("fit")
     server(loopback.Loopback({10: own(0), 11: own(1)})).setup("fit")
-
-
-def test_a_device_trains_on_all_examples_of_its_own_and_reads_no_validation_split():
-    def split_of(share: bool) -> tuple[int, bool]:
-        data = loopback.like(tiny_data(1, server_val=0), DeviceData)
-        data.share = share
-        data.setup("fit")
-        return len(data.targets), bool(data.val_dataloader())
-
-    assert split_of(share=False) == (len(tiny_examples()), False)
-    assert split_of(share=True) == (len(tiny_examples()), True)
 
 
 def test_a_second_node_takes_part_when_the_first_is_gone(caplog: pytest.LogCaptureFixture):
@@ -138,32 +126,15 @@ def test_a_device_that_comes_back_with_other_data_is_an_error_of_its_rounds():
     assert result.reason.startswith("data.source: the device's data differ from the server's in their shape, classes")
 
 
-def test_an_answer_that_cannot_be_read_ends_the_start_and_no_run():
-    def fault(message: Any, answer: Any) -> Any:
-        fields = {**Packet.of(answer.content).fields, "macs_per_second": float("nan")}
-        return Message(Packet(fields).record(), reply_to=message)
-
-    grid = loopback.Loopback({10: own(0), 11: own(1)})
-    joining = server(grid)
-    joining.setup("fit")
-    grid.fault, grid.devices[12] = fault, own(1)
-    joining.link._newcomers()
-    assert joining.link.nodes == {0: 10, 1: 11}
-    with pytest.raises(ConfigError, match=r"^the answer cannot be read \(\w+: .*\) \(node 10\)"):
-        server(grid).setup("fit")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"client": "zero"}, "node-config: partition-id or client is 'zero'"),
         ({"client": 0, "data.source.init_args.fils": "x"}, "node-config: .*fils"),
         ({"client": 0, "model.client.epochs": 3}, "node-config: model.client.epochs is not a setting"),
         (
             {"client": 0, "data.client_val": 0.3},
             "data.client_val: 0.3 on the device and 0.0 at the server; leave it out",
         ),
-        ({"partition-id": 0, "data.seed": 1}, "data.seed: 1 on the device and 0 at the server; leave it out"),
     ],
 )
 def test_a_node_s_settings_are_checked(settings: dict[str, Any], message: str):

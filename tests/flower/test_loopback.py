@@ -17,12 +17,11 @@ import yaml
 from lit_fednas.assignment import ByTier
 from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.cli import with_paths
-from lit_fednas.data import IID, ArraySource, ByColumn, Examples, FederatedDataModule, MultiLabel
-from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.data import IID, ArraySource, ByColumn, Examples, FederatedDataModule
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
 from lit_fednas.lightning_cli import FederatedCLI, run
 from lit_fednas.messages import ClientResult, nbytes
-from lit_fednas.objectives import TaskLoss
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.search import ClientDraw, FederatedEvaluation, FederatedEvaluator
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, MeasuredTiers
@@ -41,7 +40,7 @@ from tests.support import (
 )
 
 loopback = pytest.importorskip("tests.flower.loopback")
-from flwr.app import ConfigRecord, Error, Message  # noqa: E402
+from flwr.app import Error, Message  # noqa: E402
 
 from lit_fednas.flower.device import device_settings  # noqa: E402
 from lit_fednas.flower.folder import resolved  # noqa: E402
@@ -49,7 +48,7 @@ from lit_fednas.flower.link import Link  # noqa: E402
 from lit_fednas.flower.server import FlowerCLI, FlowerEvaluator, ServerData  # noqa: E402
 from lit_fednas.flower.wire import Packet, result_fields, task_fields  # noqa: E402
 
-QUICK = ("operators scale", "counting scale", "suites", "sequences", "exits away", "elastic away")
+QUICK = ("counting scale", "suites", "elastic away")
 
 
 class Notes(FederatedCallback):
@@ -73,8 +72,12 @@ def devices(make: Callable[[], Any], data: Callable[[], Any], share: bool = True
     return {1000 + 7 * number: loopback.device(make, data(), number, share) for number in range(count)}
 
 
+def linear(**settings: Any) -> Any:
+    return make_module(linear_net(), **settings)
+
+
 def three() -> dict[int, Any]:
-    return devices(make_module, lambda: tiny_data(3))
+    return devices(linear, lambda: tiny_data(3))
 
 
 # ---- equality -----------------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ def own_examples() -> tuple[FederatedDataModule, list[FederatedDataModule]]:
 
 def test_devices_with_data_of_their_own_equal_the_clients_of_one_data_set() -> None:
     whole, parts = own_examples()
-    make = partial(make_module, client=ClientSettings(sgd(0.1), batch_size=8, validate="trained"))
+    make = partial(linear, client=ClientSettings(sgd(0.1), batch_size=8, validate="trained"))
     here, there = Notes(), Notes()
     fit(simulated := make(), own_examples()[0], callbacks=[here])
     nodes = {50 + number: loopback.device(make, part, number, share=False) for number, part in enumerate(parts)}
@@ -121,7 +124,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
     def run(rounds: int, folder: Path, ckpt_path: Path | None = None) -> dict[str, torch.Tensor]:
         settings = {"callbacks": [RoundCheckpoint()], "enable_checkpointing": True, "default_root_dir": folder}
         link = loopback.connected(loopback.Loopback(three()))
-        loopback.fit_over(link, module := make_module(), tiny_data(3), rounds, ckpt_path, **settings)
+        loopback.fit_over(link, module := linear(), tiny_data(3), rounds, ckpt_path, **settings)
         return weights(module)
 
     straight = run(4, tmp_path / "straight")
@@ -133,12 +136,12 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
 # ---- who is there -------------------------------------------------------------------------------------
 
 
-def run_over(grid: Any, rounds: int = 1, data: FederatedDataModule | None = None, **settings: Any) -> Notes:
+def run_over(grid: Any, rounds: int = 1, **settings: Any) -> Notes:
     """Trains with all clients in every round."""
     notes = Notes()
-    module = make_module(cohort=UniformCohort(ratio=1.0), **settings)
+    module = linear(cohort=UniformCohort(ratio=1.0), **settings)
     link = loopback.connected(grid)
-    loopback.fit_over(link, module, data or tiny_data(3), rounds, callbacks=[notes])
+    loopback.fit_over(link, module, tiny_data(3), rounds, callbacks=[notes])
     notes.module, notes.link = module, link
     return notes
 
@@ -163,8 +166,6 @@ def test_a_registered_name_says_which_client_a_node_is() -> None:
             lambda grid: setattr(grid.devices[1000], "config", "seed_everything: 1"),
             "seed_everything: 1 on the device and 0 at the server; start the run with one app folder",
         ),
-        (lambda grid: setattr(grid.devices[1000], "number", None), "node-config: has no number of a client"),
-        (lambda grid: setattr(grid.devices[1000], "number", 3), "partition-id: 3 is not one of the 3 clients"),
         (lambda grid: grid.devices.pop(1007), r"flower: after 0.2 s, the clients \[0, 2\] are there and 3 are wanted"),
     ],
 )
@@ -177,17 +178,9 @@ def test_who_does_not_fit_is_refused_before_any_training(change: Callable[[Any],
     assert {message.metadata.message_type for message in grid.asked} == {"query.join"}
 
 
-def test_another_kind_of_server_or_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"^client.fast: auto measures this process, and devices train in theirs"):
-        run_over(loopback.Loopback(three()), client=ClientSettings(sgd(0.1), batch_size=8, fast="auto"))
-    grid = loopback.Loopback(three())
-    grid.devices[1000] = loopback.device(make_module, methods.image_data(), 0)
-    data = loopback.like(methods.image_data(MultiLabel(4)), FederatedDataModule, num_clients=3)
-    server = loopback.server_data(loopback.connected(grid), data)
-    with pytest.raises(ConfigError, match=r"^data.source: client \d has task Classification, the server MultiLabel"):
-        server.setup("fit")
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lit_fednas.flower.link.__version__", "9.9")
-    server.link = loopback.connected(loopback.Loopback(three()))
+    server = loopback.server_data(loopback.connected(loopback.Loopback(three())), tiny_data(3))
     with pytest.raises(ConfigError, match=r"^version: the device has lit-fednas .*, the server 9.9; install that"):
         server.setup("fit")
 
@@ -249,11 +242,6 @@ def of_result(**values: Any) -> Fault:
     return changed(lambda fields, tensors: fields["result"].update(values))
 
 
-def without_message(message: Message, answer: Message) -> Message:
-    del answer.content["message"]
-    return answer
-
-
 def from_node_one(message: Message, code: int) -> Message:
     """As Flower reports that a node is gone: in the name of the SuperLink."""
     answer = answered(message, code=code, reason="Node Unavailable")
@@ -266,9 +254,7 @@ UNREAD = "the answer cannot be read (ValueError: {})"
 FAULTS: dict[str, tuple[Fault, str]] = {
     "exception": (lambda m, a: answered(m, code=2, reason="ValueError: plums"), "ValueError: plums"),
     "dead node": (lambda m, a: from_node_one(m, 5), "Node Unavailable"),
-    "silence": (lambda m, a: None, "no answer after flower's timeout, 1 s"),
-    "no message of ours": (without_message, "flower: a message cannot be read (KeyError: 'message')"),
-    "no result": (changed(lambda fields, _: fields.pop("result")), "the answer cannot be read (KeyError: 'result')"),
+    "silence": (lambda m, a: None, "no answer after flower's timeout, 0.01 s"),
     "another tensor": (
         changed(lambda _, tensors: tensors.update({next(iter(tensors)): torch.zeros(1)})),
         "the answer's tensor 1.weight is not that of whole",
@@ -277,9 +263,6 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         changed(lambda _, tensors: next(iter(tensors.values())).fill_(torch.nan)),
         "a number that the device sent is not finite",
     ),
-    "words": (of_result(loss="low"), UNREAD.format("loss: 'low' is not a number")),
-    "steps back": (of_result(num_seen=-4), UNREAD.format("num_seen: -4 is not from 5 to 40")),
-    "beyond floats": (of_result(loss=10**400), UNREAD.format("loss: 10000000000000000000... is not from 0 to 1e+18")),
     "the server's status": (of_result(status="wild"), UNREAD.format("status 'wild'")),
     "a test of its own": (of_result(tested={"beauty": 1.0}), UNREAD.format("tested by ['beauty']")),
     "another report": (of_result(reports={"MacsReport": {"macs": 1}}), UNREAD.format("reports of ['MacsReport']")),
@@ -290,45 +273,13 @@ STATUSES = {"dead node": "dropped", "silence": "timeout", "not a number": "non-f
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_failure_is_one_client_s_of_one_round(name: str) -> None:
     fault, reason = FAULTS[name]
-    grid = loopback.Loopback(devices(lambda: make_module(linear_net()), lambda: tiny_data(3)))
+    grid = loopback.Loopback(three())
     grid.fault = of_client_one(fault)
-    notes = run_over(grid, 3, supernet=linear_net())
+    notes = run_over(grid, 3)
     expected = [(client, "ok") for _ in range(3) for client in range(3)]
     expected[4] = (1, STATUSES.get(name, "error"))
     assert statuses(notes) == expected
     assert notes.results[4]["reason"] == reason
-
-
-def test_the_round_goes_on_as_without_the_client_that_failed() -> None:
-    """Against a simulated run in which that client of that round fails."""
-
-    class Fails(TaskLoss):
-        def begin(self, network: Any, task: Any, generator: Any) -> None:
-            if (task.client, task.round) == (1, 1):
-                raise ArithmeticError
-
-    simulated = make_module(linear_net(), cohort=UniformCohort(ratio=1.0), objective=Fails())
-    fit(simulated, tiny_data(3), 3)
-    grid = loopback.Loopback(devices(lambda: make_module(linear_net()), lambda: tiny_data(3)))
-    grid.fault = of_client_one(FAULTS["dead node"][0])
-    assert_same(weights(run_over(grid, 3, supernet=linear_net()).module), weights(simulated))
-
-
-def test_the_policy_may_be_to_stop() -> None:
-    grid = loopback.Loopback(three())
-    grid.fault = of_client_one(FAULTS["exception"][0])
-    with pytest.raises(ClientError, match=r"^round 1, client 1: ValueError: plums"):
-        run_over(grid, 3, faults=FaultPolicy(on_client_error="raise"))
-
-
-def test_a_late_answer_is_not_used() -> None:
-    grid, late = loopback.Loopback(three()), []
-    grid.fault = of_client_one(lambda message, answer: late.append(answer))
-    run_over(grid, 2)
-    again = loopback.Loopback(three())
-    again._answers["of a round that is over"] = late[0]
-    assert_same(weights(run_over(again, 2).module), weights(run_over(loopback.Loopback(three()), 2).module))
-    assert "of a round that is over" in again._answers
 
 
 def test_a_device_may_go_and_come_back_as_another_node() -> None:
@@ -342,7 +293,7 @@ def test_a_device_may_go_and_come_back_as_another_node() -> None:
             if round.number == 2:
                 grid.devices[77] = away.pop()
 
-    notes, module = Notes(), make_module(cohort=UniformCohort(ratio=1.0))
+    notes, module = Notes(), linear(cohort=UniformCohort(ratio=1.0))
     loopback.fit_over(loopback.connected(grid), module, tiny_data(3), 3, callbacks=[notes, Travels()])
     assert [status for client, status in statuses(notes) if client == 1] == ["ok", "dropped", "ok"]
     assert notes.results[4]["reason"] == "the device is not connected"
@@ -351,13 +302,11 @@ def test_a_device_may_go_and_come_back_as_another_node() -> None:
 # ---- after training -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["operators", "elastic"])
-def test_devices_score_architectures_as_simulated_clients_do(kind: str) -> None:
-    method = METHODS[kind]
-    module, data = method(), methods.image_data(client_val=0.3)
+def test_devices_score_architectures_as_simulated_clients_do() -> None:
+    module, data = make_module(), methods.image_data(client_val=0.3)
     data.setup("fit")
     module.meet(data.clients)
-    grid = loopback.Loopback(devices(method, lambda: methods.image_data(client_val=0.3)))
+    grid = loopback.Loopback(devices(make_module, lambda: methods.image_data(client_val=0.3)))
     server = loopback.server_data(loopback.connected(grid), methods.image_data(client_val=0.3))
     server.setup("fit")
     rng = np.random.default_rng(0)
@@ -366,27 +315,18 @@ def test_devices_score_architectures_as_simulated_clients_do(kind: str) -> None:
     for kind_of_evaluator, clients in ((FederatedEvaluator, data.clients), (FlowerEvaluator, server.clients)):
         draw = ClientDraw(clients, module.population, 3, FederatedEvaluation(rounds=2), seed=0)
         evaluator = kind_of_evaluator(module.supernet, draw, module.evaluation, (), 16)
-        tier = "weak" if kind == "operators" else ALL_TIERS
-        score = evaluator.scorer(tier, 0, archs)
+        score = evaluator.scorer(ALL_TIERS, 0, archs)
         scores.append([score(arch) for arch in archs])
     assert scores[0] == scores[1]
     asked = [message for message in grid.asked if message.metadata.message_type == "evaluate"]
     assert len(asked) == 6  # clients, not architectures
     sent = sum(nbytes(Packet.of(message.content).tensors.values()) for message in asked)
-    assert sent == evaluator._rows[tier, 0]["bytes_down"]
-
-    grid.fault = lambda message, answer: answered(message, code=5, reason="gone")
-    with pytest.raises(ClientError, match=r"^search.federated: none of the 6 devices that were asked has answered"):
-        evaluator.scorer(tier, 1, archs)(archs[0])
+    assert sent == evaluator._rows[ALL_TIERS, 0]["bytes_down"]
 
 
 SEARCH = ["--config=search/fedoras_small.yaml", "--search.evaluations=8", "--search.method.init_args.population=8"]
 TUNED = ["--finetune.objective=lit_fednas.objectives.CrossEntropy"]
 TUNED += ["--finetune.objective.init_args.label_smoothing=0.1", "--finetune.head_rounds=1"]
-PRUNE = ["--prune_by_budgets.rounds={1: 1}", "--prune_by_budgets.budget=0.6", "--prune_by_budgets.initial_rounds=1"]
-PRUNE += ["--model.evaluation.recalibrate_batches=0"]  # the server recalibrates on its own examples
-PRUNE += ["--prune_by_budgets.groups=2", "--model.assignment.init_args.initial_clients=4", "--model.client.epochs=1"]
-ONE = ["--finetune.models=[smallest]", "--finetune.rounds=1"]
 SMALL = ["--model.client.steps=1", "--model.supernet.init_args.stem_width=8"]
 SMALL += ["--model.supernet.init_args.stage_widths=[8,8,8,8]"]
 LARGE_STEPS = "--model.client.optimizer.init_args.lr=0.5"
@@ -400,14 +340,6 @@ STAGES = {
         },
     ),
     "options": (["--config=superfed/digits.yaml", "--trainer.max_rounds=1", *SMALL], {"fit": [LARGE_STEPS]}),
-    "fednas": (["--config=fednas/digits.yaml", "--trainer.max_rounds=-1", *PRUNE], {"finetune": ONE}),
-    "fedtrans": (
-        [
-            *("--config=fedtrans/digits.yaml", "--trainer.max_rounds=2", "--deployed_accuracy=null"),
-            "--model.client.clients_per_fit=1",
-        ],
-        {"finetune": ONE},
-    ),
 }
 
 
@@ -437,12 +369,8 @@ def test_all_stages_over_devices_equal_the_simulated_ones(
     assert len(files) >= len(stages.keys() - {"fit"})
     for file in files:
         left, right = (pd.read_csv(run / file) for run in runs)
-        times = left.filter(like="seconds").columns.union(
-            right.columns.difference(left.columns)
-        )  # and bytes on the wire
-        pd.testing.assert_frame_equal(
-            left.drop(columns=times, errors="ignore"), right.drop(columns=times, errors="ignore"), check_exact=True
-        )
+        same = [name for name in left if "seconds" not in name]  # nor are bytes on the wire simulated
+        pd.testing.assert_frame_equal(left[same], right[same], check_exact=True)
 
 
 # ---- what travels -------------------------------------------------------------------------------------
@@ -459,7 +387,7 @@ def test_what_leaves_a_device() -> None:
     assert set(joined.fields["kind"]) == shared
     assert not joined.tensors
     assert set(trained.fields) == {"result"}
-    supernet = make_module().supernet
+    supernet = linear_net()
     assert {name: tensor.shape for name, tensor in trained.tensors.items()} == {
         name: tensor.shape for name, tensor in supernet.views(supernet.space.largest).items()
     }
@@ -492,20 +420,3 @@ def test_packets_arrive_as_they_were_sent() -> None:
     for name, tensor in tensors.items():
         assert found.tensors[name].dtype == tensor.dtype
         torch.testing.assert_close(found.tensors[name], tensor, rtol=0, atol=0, equal_nan=True)
-
-
-def test_what_cannot_be_sent_or_read() -> None:
-    with pytest.raises(ClientError, match=r"^flower: a is of torch.bfloat16, which cannot be sent; use float32"):
-        Packet({}, {"a": torch.zeros(2, dtype=torch.bfloat16)}).record()
-    record = Packet({}, {"a": torch.zeros(2)}).record()
-    record["message"] = ConfigRecord({"json": '{"fields": {}, "layout": {"float32": [["a", [3]]]}}'})
-    with pytest.raises(ClientError, match=r"^flower: a message cannot be read \("):
-        Packet.of(record)
-
-
-def test_bytes_on_the_wire_are_those_of_the_weights_and_little_more() -> None:
-    notes = run_over(loopback.Loopback(three()), 2)
-    supernet = notes.module.supernet
-    weights = 2 * 3 * supernet.cost(supernet.space.largest).bytes
-    assert weights < notes.link.bytes_down < weights + 6 * 4000 + 3 * 1000
-    assert weights < notes.link.bytes_up < weights + 6 * 4000 + 3 * 1000

@@ -11,9 +11,7 @@ import pytest
 import yaml
 
 from lit_fednas.costs import Cost
-from lit_fednas.supernets import PathCNN
 from lit_fednas.supernets.paths.space import PathCosts, PathSpace
-from lit_fednas.tiers import Tier
 from tests.scripts.conftest import load
 
 FAMILY = {"class_path": "lit_fednas.supernets.SlicedCNN", "init_args": {"hidden": [10, 20], "norm": None}}
@@ -50,8 +48,6 @@ def test_fednas_costs_of_one_iteration_by_hand(tmp_path, capsys) -> None:
         expected = {"FedNAS": 2 * sent / 5, "no dynamic rounds": 4 * sent / 5, "no dropping": 2 * both / 5}
         expected |= {"no groups": 2 * sent, "all off": 4 * both}
         assert found == pytest.approx({name: up / 1e6 for name, up in expected.items()}, rel=1e-3)
-        ratio = expected["all off"] / expected["FedNAS"]
-        assert cells["all off"][2] == (f"×{ratio:.1f}" if ratio < 9.95 else f"×{ratio:.0f}")
         lost = count(*cuts[1 - won])[0]
         assert cells["all off"][-1] == f"×{4 * (macs + lost) * 5 / (2 * macs + lost):.0f}"
     assert winners == {0, 1}
@@ -74,26 +70,6 @@ def test_fedoras_communication_by_hand():
             assert sent / communication.PAPER_GB == pytest.approx(457.03, abs=0.01)
         elif row.size not in (0.1, 0.2):
             assert sent / communication.PAPER_GB == pytest.approx(row.paper, rel=0.6 * 10**-digits / row.size)
-
-
-def test_fedoras_subspaces_and_paths_of_a_small_network():
-    communication = load("fedoras_communication")
-    net = PathCNN((3, 8, 8), 4, width=4, stage_layers=[2], strides=[2], operators=["sep_e1", "mb3_e2", "id"])
-    whole = net.cost(net.space.superset)
-    assert {cost.parameters for cost in communication.drawn(net, 1.0, 5, seed=0)} == {whole.parameters}
-    halves = communication.drawn(net, 0.5, 50, seed=0)
-    assert max(cost.parameters for cost in halves) <= whole.parameters / 2
-    assert len({cost.parameters for cost in halves}) > 1
-    small, large = (net.operations(net.space.parse(text)) for text in ("sep_e1 id", "mb3_e2 mb3_e2"))
-    tiers = [Tier("a", {"operations": small}), Tier("b", {"operations": large})]
-    lines = [line.replace(",", "").split() for line in communication.paths(net, tiers, 4000, seed=0).splitlines()[1:]]
-    sizes = net.path_costs("parameters")
-    fitting = [net.space.parse(text) for text in ("id id", "sep_e1 id", "id sep_e1")]
-    uniform = np.mean([sizes.of(arch) for arch in fitting]) / 1e6
-    greedy = (sizes.of(fitting[0]) / 4 + sizes.of(fitting[1]) * 3 / 4) / 1e6  # id first, then either; or sep_e1
-    assert [float(cell) for cell in lines[0][2:4]] == pytest.approx([greedy, uniform], abs=1e-3)
-    assert int(lines[0][4]) + int(lines[1][4]) == 4000
-    assert int(lines[0][4]) == pytest.approx(4000 * 3 / 9, abs=150)
 
 
 @pytest.mark.parametrize("layers", [LAYERS, [[7, 3, 0]] * 6], ids=["unequal", "equal"])
@@ -133,8 +109,7 @@ def test_scripts_write_what_their_papers_say(tmp_path, monkeypatch, capsys):
     load("fedoras_communication").main(["--subspaces", "3", "--paths", "60", "--samples", "300"])
     text = capsys.readouterr().out
     assert "449.22  449.22  +0.0 %" in text
-    assert "20.80 million parameters" in text
-    words = f"--samples 300 --paths 40 --most 400 --csv {tmp_path / 'a.csv'} --plot {tmp_path / 'a.png'}"
+    words = f"--samples 300 --paths 40 --most 400 --csv {tmp_path / 'a.csv'}"
     load("fedoras_paths").main(words.split())
     assert "1,853,020,188,851,841 paths" in capsys.readouterr().out  # 9^16
     rows = list(csv.DictReader((tmp_path / "a.csv").open()))
@@ -143,7 +118,6 @@ def test_scripts_write_what_their_papers_say(tmp_path, monkeypatch, capsys):
     for name in ("greedy", "uniform"):
         assert sum(float(row[name]) for row in rows) == pytest.approx(8, abs=1e-4)
     assert [float(row["uniform"]) for row in rows[-9:]] == pytest.approx([1 / 9] * 9, abs=1e-6)  # T4 holds all
-    assert (tmp_path / "a.png").stat().st_size > 0
 
     def said(name: str, words: str) -> str:
         monkeypatch.setattr(sys, "argv", [name, *words.split()])
@@ -156,14 +130,3 @@ def test_scripts_write_what_their_papers_say(tmp_path, monkeypatch, capsys):
     rows = list(csv.DictReader((tmp_path / "noise.csv").open()))
     assert [(row["method"], row["round"]) for row in rows[::6]] == [("FedAvg", "1"), ("SuperFed", "1"), ("MaxNet", "1")]
     assert all(0 < float(row["smallest_network"]) <= float(row["whole_network"]) for row in rows)
-
-
-@pytest.mark.slow
-def test_an_attack_and_its_guards(tmp_path, capsys) -> None:
-    words = "--methods OverlapAverage --attacks none NaN --guards off median --seeds 0 --rounds 3"
-    load("attacked_clients").main([*words.split(), "--csv", str(tmp_path / "attacked.csv")])
-    assert "OverlapAverage" in capsys.readouterr().out
-    rows = list(csv.DictReader((tmp_path / "attacked.csv").open()))
-    runs = [(attack, guard) for attack in ("none", "NaN") for guard in ("off", "median")]
-    assert [(row["attack"], row["guard"]) for row in rows] == runs
-    assert min(float(row["accuracy"]) for row in rows) > 0.15  # NaN is left out

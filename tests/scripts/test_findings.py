@@ -82,11 +82,3 @@ def test_a_command_that_fails_is_named_and_run_again(findings, calls, tmp_path, 
     assert findings.main(["mine", "--seeds", "3", "--results", "kept.csv"]) == 2
     assert "new/seed3: was made by other commands; remove it" in capsys.readouterr().err
     assert len(calls) == 4
-
-
-def test_unknown_names_are_one_line(findings, calls, capsys) -> None:
-    assert findings.main(["other"]) == findings.main(["mine", "--arms", "odd"]) == 2
-    error = capsys.readouterr().err
-    assert "'other' is no experiment; choose from mine" in error
-    assert "'odd' is not in mine" in error
-    assert not calls
