@@ -22,7 +22,7 @@ from scipy.io import wavfile
 from lit_fednas.cli import main
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import UniformCohort
-from lit_fednas.lightning_cli import LINKED, FederatedCLI
+from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.parts import described, instantiated
 from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import BaseNetworks, ElasticArch, GrowablePerceptron, ModelSuite, Supernet
@@ -152,34 +152,6 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return {name: leaf for key, item in value.items() for name, leaf in flat(item, f"{prefix}{key}.").items()}
 
 
-SUPERNET, SCALER = "model.supernet.class_path", "model.supernet.init_args.scaler"
-OBJECTIVE, AGGREGATION, ASSIGNMENT = "model.objective", "model.aggregation", "model.assignment"
-PLAIN = (OBJECTIVE, AGGREGATION)  # HeteroFL's masked loss and its average by class go together
-#: What each overlay may change besides the run's name.
-CHANGES: dict[str, tuple[str, ...]] = {
-    "fedhen/decouple": (SUPERNET, "model.supernet.init_args.early_heads", OBJECTIVE),
-    "fedhen/noniid": ("data.partitioner",),
-    "fedhen/noside": (OBJECTIVE,),
-    "fedhen/noside_own_head": ("model.supernet.init_args.early_heads", OBJECTIVE),
-    "width/fedavg_narrowest": (SCALER, ASSIGNMENT, *PLAIN),
-    "width/fedavg_whole": (SCALER, ASSIGNMENT, *PLAIN),
-    "width/fedprox": PLAIN,
-    "width/fedrolex": (ASSIGNMENT, *PLAIN),
-    "width/fedrolex_fast": (ASSIGNMENT, *PLAIN),
-    "width/fjord": (SCALER, *PLAIN),
-    "width/fjord_distilled": (SCALER, *PLAIN),
-    "width/fluid": (SCALER, ASSIGNMENT, *PLAIN),
-    "width/heterofl_dynamic": (ASSIGNMENT,),
-    "width/heterofl_masked": PLAIN,
-    "width/iid": ("data.partitioner",),
-    "width/partial_work": ("model.client.epochs", "model.faults.straggler_rate"),
-    "width/separate": (SUPERNET, SCALER, *PLAIN),
-    "width/stragglers": ("model.tiers.allocation",),
-    "width/splitmix": (SUPERNET, SCALER, "model.supernet.init_args.count", ASSIGNMENT, *PLAIN),
-}
-RUN_NAME = "trainer.logger.init_args.name"
-
-
 def supernet(config: dict[str, Any], **settings: Any) -> Supernet:
     part = config["model"]["supernet"]
     given = {**part["init_args"], "input_shape": (3, 32, 32), "num_classes": 10, **settings}
@@ -187,40 +159,21 @@ def supernet(config: dict[str, Any], **settings: Any) -> Supernet:
         return instantiated(Supernet, {"class_path": part["class_path"], "init_args": given})
 
 
-def test_the_changes_of_all_overlays_are_listed():
-    folders = {name.partition("/")[0] for name in CHANGES}
-    there = {f"{folder}/{path.stem}" for folder in folders for path in (CONFIGS / folder / "overlays").glob("*.yaml")}
-    assert set(CHANGES) == there
+OVERLAYS = [name for name in FILES if name.startswith(("fedhen/overlays/", "width/overlays/"))]
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_an_overlay_changes_only_what_it_is_named_after(parsers, name):
-    folder, _, overlay = name.partition("/")
-    over = FILES[f"{folder}/overlays/{overlay}.yaml"]
-    base = FILES[f"{folder}/cifar10.yaml"]
-    before, after = (parsers["fit"].parse_args(words(*paths)).as_dict() for paths in ([base], [base, over]))
-    theirs, ours = (flat({**config, "config": None}) for config in (before, after))
-    differing = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
-    differing = [key for key in differing if not key.endswith(tuple(LINKED))]  # what the data give
-    allowed = (RUN_NAME, *CHANGES[name])
-    assert [key for key in differing if not any(f"{key}.".startswith(f"{one}.") for one in allowed)] == []
-    assert RUN_NAME not in differing or not any(word in ours[RUN_NAME] for word in ("cifar", "digits", "small"))
-    check_network(before, after)
-
-
-def check_network(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Asserts that the largest network is the base's, without the heads before its last or as its base networks."""
-    if before["model"]["supernet"] == after["model"]["supernet"]:
-        return
-    net = supernet(after)
-    settings = before["model"]["supernet"]["init_args"]
+@pytest.mark.parametrize("name", one_of_many(OVERLAYS, "width/overlays/fjord.yaml", "width/overlays/separate.yaml"))
+def test_an_overlays_largest_network_is_its_bases(parsers, name):
+    """Without the heads before its last, or as base networks of the smallest width."""
+    base, over = (parsers["fit"].parse_args(words(*paths)).as_dict() for paths in (layers(name)[:1], layers(name)))
+    net, settings = supernet(over), base["model"]["supernet"]["init_args"]
     if isinstance(net, BaseNetworks):
-        assert net.family.units(net.input_shape) == supernet(before).units
+        assert net.family.units(net.input_shape) == supernet(base).units
         assert len(net.networks) == 1 / min(settings["widths"])
-        return
-    without = {"early_heads": False} if "early_heads" in settings else {}
-    whole = supernet(before, **without)
-    assert net.cost(net.space.largest).parameters == whole.cost(whole.space.largest).parameters
+    else:
+        given = over["model"]["supernet"]["init_args"]
+        whole = supernet(base, **({"early_heads": given["early_heads"]} if "early_heads" in given else {}))
+        assert net.cost(net.space.largest).parameters == whole.cost(whole.space.largest).parameters
 
 
 #: Rounds, clients of a round, all clients and alpha of SuperFed's Figures 2 to 5.
@@ -255,7 +208,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def test_superfeds_baselines_and_ablations_are_the_papers():
-    """iFedAvg's four subnets (Table 4), Table 2, Figure 5 and Table 5, as the files write them."""
+    """iFedAvg's four subnets (Table 4) and Figure 5, as the files write them."""
     space = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)
     rows = [((0, 0, 0, 0), 0.1), ((0, 1, 0, 1), 0.14), ((1, 1, 1, 1), 0.18), ((2, 2, 2, 2), 0.25)]
     for name, (depths, ratio) in zip(("smallest", "middle1", "middle2", "largest"), rows, strict=True):
@@ -263,20 +216,11 @@ def test_superfeds_baselines_and_ablations_are_the_papers():
         trained = space.named(model["assignment"]["init_args"]["arch"])
         assert trained == ElasticArch(depths, (ratio,) * 12)
         assert [space.named(text) for text in model["evaluation"]["subnets"]] == [trained]
-    parts = {"random": "Random", "sandwich": "Sandwich", "tracking_sandwich": "TrackingSandwich"}
-    parts |= {"overlap": "OverlapAverage", "maxnet": "MaxNet"}
-    for name, part in parts.items():
-        model = read(f"superfed/overlays/{name}")["model"]
-        assert model.get("assignment", model.get("aggregation"))["class_path"].split(".")[-1].startswith(part)
-    assert read("superfed/overlays/overlap")["beta_decay"] is None
     usual = {"beta0": 0.9, "decay": "cosine", "period": 0.8}
     changes = {"maxnet": {}, "beta0_0.5": {"beta0": 0.5}, "period_0.5": {"period": 0.5}}
     changes |= {f"decay_{decay}": {"decay": decay} for decay in ("linear", "constant")}
     for name, change in changes.items():
         assert usual | read(f"superfed/overlays/{name}")["beta_decay"] == usual | change
-    search = read("search/superfed_table5")["search"]
-    assert [one["macs"] for one in search["tiers"]["init_args"]["budgets"].values()] == [1e9, 2e9, 3e9]
-    assert search["method"]["class_path"].endswith(".Evolution")
 
 
 @pytest.fixture
@@ -321,15 +265,6 @@ def test_a_suite_grows(folder):
     where = fit("fedtrans/digits", trainer__max_rounds=2, **derive)
     assert len(json.loads((where / "suite.json").read_text())["models"]) == 2
     assert (where / "clients.csv").exists()
-
-
-def test_a_model_is_pruned(folder):
-    prune = {"initial_rounds": 1, "budget": 0.7, "first": 0.2, "rounds": {"1": 2}, "groups": 2}
-    settings = {f"prune_by_budgets__init_args__{name}": value for name, value in prune.items()}
-    where = fit("fednas/digits", trainer__max_rounds=-1, **settings)
-    sequence = json.loads((where / "sequence.json").read_text())
-    assert sequence["complete"]
-    assert sequence["models"][-1]["resource"] <= 0.7 * sequence["initial"]
 
 
 @pytest.mark.slow
@@ -408,7 +343,7 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch):
     write, metric = DATA[name]
     (tmp_path / "data").mkdir()
     small: dict[str, Any] = {
-        "trainer": {"max_rounds": 2, "check_val_every_n_rounds": 1},
+        "trainer": {"max_rounds": 1, "check_val_every_n_rounds": 1},
         "model": {
             "client": {"steps": 2, "epochs": 1},
             "cohort": {"init_args": {"ratio": None, "count": 4}},
@@ -429,8 +364,6 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch):
     assert last["metrics"][f"val/largest/{metric}"] > 0
     main(["search", *config, "--search.evaluations", "4", "--search.method", "RandomSearch"])
     tiers = [folder.name for folder in (run / "search" / "tiers").iterdir()]
-    found = [row.split(",") for row in (run / "search" / "history.csv").read_text().splitlines()]
-    assert found[0][4] == f"best_{metric}"
     main(["finetune", *config, "--finetune.rounds", "1"])
     assert {folder.name for folder in (run / "finetune" / "tiers").iterdir()} == set(tiers)
     main(["export", *config, "--tier", tiers[0]])
@@ -440,6 +373,4 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch):
     raw = torch.zeros(3, *metadata["input_shape"], dtype=getattr(torch, metadata["input_type"]))
     assert program(raw).shape[-1] == len(metadata["class_names"])
     main(["report", str(run)])
-    report = (run / "report.html").read_text()
-    assert f"Validation {metric}" in report
-    assert f"test {metric}" in report
+    assert f"test {metric}" in (run / "report.html").read_text()

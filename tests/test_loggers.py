@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from lit_fednas.loggers import RunLogger
-from tests.support import linear_net, make_module, make_trainer, tiny_data
 
 
 def open_run(folder: Path) -> RunLogger:
@@ -24,19 +23,6 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def log(logger: RunLogger, steps, **values: float) -> None:
     for step in steps:
         logger.log_metrics({"loss": float(step), **values}, step)
-
-
-@pytest.mark.parametrize("version", [0, None])
-def test_folders_are_named_as_lightning_names_them(tmp_path, version):
-    log(RunLogger(str(tmp_path), "run", version), [0])
-    assert (tmp_path / "run" / "version_0" / "metrics.csv").exists()
-    assert Path(RunLogger(str(tmp_path), "run").log_dir).name == "version_1"
-
-
-def test_a_run_from_the_start_in_the_same_folder_drops_all(tmp_path):
-    log(open_run(tmp_path), range(5), old=1.0)
-    log(open_run(tmp_path), [0])
-    assert rows(tmp_path) == [{"loss": "0.0", "step": "0"}]
 
 
 def test_new_columns_replace_the_file_as_a_whole(tmp_path, monkeypatch):
@@ -76,11 +62,3 @@ def test_a_row_that_a_kill_cut_short_is_dropped(tmp_path):
     path.write_text(path.read_text() + "3.0")
     log(open_run(tmp_path), [3], other=1.0)
     assert [row["step"] for row in rows(tmp_path)] == ["0", "1", "2", "3"]
-
-
-def test_a_run_logs_one_row_per_round_and_one_per_validation(tmp_path):
-    trainer = make_trainer(4, logger=open_run(tmp_path), check_val_every_n_rounds=2)
-    trainer.fit(make_module(linear_net()), datamodule=tiny_data())
-    found = rows(tmp_path)
-    assert [int(row["step"]) for row in found if row["clients/loss"]] == [0, 1, 2, 3]
-    assert [int(row["step"]) for row in found if row["val/largest/accuracy"]] == [1, 3]

@@ -7,14 +7,12 @@ import json
 import pytest
 
 from lit_fednas.messages import (
-    WITHHELD,
     ClassesReport,
     ClientResult,
     ClientTask,
     MacsReport,
     OperatorReport,
     Report,
-    RoundValues,
     UnitChangesReport,
 )
 
@@ -62,12 +60,6 @@ def test_reports_are_summed_and_go_to_plain_values_and_back(kind: type[Report]) 
     assert json.dumps([one.to_plain(), other.to_plain()]) == before
 
 
-def test_units_that_do_not_match_are_not_added() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        _ = ClassesReport([1, 2]) + ClassesReport([1])
-    assert ClassesReport((0, 2)) + ClassesReport((1, 1)) == ClassesReport((1, 3))  # as a tuple, too
-
-
 def test_examples_through_a_tensor() -> None:
     """By the name of its operator; other tensors are trained by every example."""
     report = OperatorReport({"layers.0.conv1": 5, "layers.1.sep_e1": 0, "layers.10.id": 7})
@@ -87,27 +79,3 @@ def test_a_result_has_a_report_of_each_type() -> None:
     assert result.report(ClassesReport) is classes
     assert result.report(OperatorReport) is None
     assert ClientResult(TASK).report(MacsReport) is None
-
-
-@pytest.mark.parametrize(
-    ("status", "ok", "answered"),
-    [
-        ("ok", True, True),
-        (WITHHELD, False, True),
-        *[(status, False, False) for status in ("error", "non-finite", "timeout", "dropped", "empty")],
-    ],
-)
-def test_which_results_count(status: str, ok: bool, answered: bool) -> None:
-    result = ClientResult(TASK, status)
-    assert (result.ok, result.answered) == (ok, answered)
-
-
-def test_a_round_has_one_value_of_each_type() -> None:
-    values = RoundValues()
-    assert values.get(MacsReport) is None
-    values.give(MacsReport(3))
-    values.give(ClassesReport([1]))
-    values.give(MacsReport(4))
-    assert values.get(MacsReport) == MacsReport(4)
-    assert values.get(ClassesReport) == ClassesReport([1])
-    assert RoundValues().get(MacsReport) is None

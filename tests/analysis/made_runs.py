@@ -9,9 +9,7 @@ from typing import Any
 import yaml
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.tables import validations
 from lit_fednas.records import FinetuneFiles, append_round, write_sequence, write_suite
-from lit_fednas.records.measures import reaches
 
 #: Unit, the sizes of conv1, conv2 and fc that are left, MACs, and accuracy on the clients' data.
 Steps = Sequence[tuple[str, tuple[int, int, int], int, float | None]]
@@ -57,13 +55,6 @@ def made_run(
         lines = ["subnet,arch,split,accuracy,loss,macs,parameters,bytes", *rows]
         (folder / "subnets-val.csv").write_text("\n".join(lines) + "\n")
     return Run(folder)
-
-
-def rounds_to_target(run: Run, metric: str, target: float) -> int | None:
-    """After how many rounds a run's records first have a metric at a target; none where they never do."""
-    table = validations(run, [metric])
-    reached = table["rounds"][[reaches(value, target) for value in table[metric]]]
-    return None if reached.empty else int(reached.iloc[0])
 
 
 def candidate(unit: str, accuracies: Sequence[float | None], dropped: int | None, resource: float) -> dict[str, Any]:

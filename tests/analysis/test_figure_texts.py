@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lit_fednas.analysis import SearchResult, fronts_figure, pareto_figure, progress_figure
-from lit_fednas.analysis.clients import client_boxes, fairness_figure
-from lit_fednas.analysis.findings import effects_figure
-from lit_fednas.analysis.report.charts import front_chart, line_chart
-from lit_fednas.analysis.spreads import draw_rows
-from lit_fednas.analysis.style import legend, new_figure
+from lit_fednas.analysis import SearchResult, fronts_figure
+from lit_fednas.analysis.clients import client_boxes
 from lit_fednas.analysis.sweeps import sweep_figure
 from lit_fednas.data.statistics import plot_partition
 from tests.analysis.test_fairness import write
@@ -43,31 +38,18 @@ def _searches(name: str) -> dict[str, list[SearchResult]]:
     return {name: [result], "b": [result]}
 
 
-def _rows(name: str, folder: Path) -> Figure:
-    figure, table = new_figure(), pd.DataFrame({"mean": [1.0], "min": [0.0], "max": [2.0]}, [name])
-    draw_rows(figure.axes[0], {name: table, "b": table}, name)
-    legend(figure)
-    return figure
-
-
 def _groups(name: str, folder: Path) -> dict[str, list[Path]]:
     clients = write(folder / "clients", {"t": [0.5, 0.75]})
     return {name: [clients], "b": [clients]}
 
 
-EFFECT = pd.DataFrame([{"where": "", "claim": "", "low": 0, "high": 1, "effect": 0, "verdict": "seen", "by": "ratio"}])
 SWEEP = pd.DataFrame({"p": "", "seed": 0, "status": "finished", "folder": "", "val/mean/accuracy": [0.1, 0.2]})
 
 
 FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "partition": lambda name, folder: plot_partition(np.array([[1, 2], [3, 0]]), [name, "b"]),
-    "pareto": lambda name, folder: pareto_figure(_searches(name)["b"][0]),
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
-    "progress": lambda name, folder: progress_figure(_searches(name), "b"),
     "sweep": lambda name, folder: sweep_figure(SWEEP.assign(p=pd.Series([name, "b"], dtype=object))),
-    "rows": _rows,
-    "effects": lambda name, folder: effects_figure(EFFECT.assign(where=name)),
-    "fairness": lambda name, folder: fairness_figure(_groups(name, folder)),
     "boxes": lambda name, folder: client_boxes(_groups(name, folder)),
 }
 
@@ -89,11 +71,3 @@ def test_users_texts_are_drawn_as_they_are(kind: str, tmp_path: Path) -> None:
 def test_folders_whose_names_are_no_text_are_classes() -> None:
     figure = plot_partition(np.array([[1, 2]]), ["cat\udcff", "b"])
     assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == ["cat?", "b"]
-
-
-def test_metrics_are_no_html_for_plotly() -> None:
-    lines = {"<i>": pd.Series([1.0, 2.0])}
-    points = pd.Series([1.0], [2.0])
-    for chart in (line_chart("t", lines, "<b>", "<b>"), front_chart("t", 0, points, [], [], [], ("<b>", "<b>"))):
-        layout = json.loads(chart.figure)["layout"]
-        assert {layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")} == {"&lt;b&gt;"}

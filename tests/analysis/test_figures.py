@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from lit_fednas.analysis import SearchResult, fronts_figure, pareto_figure, progress_figure, read_run
 from lit_fednas.analysis.spreads import draw_rows, means, spread_table
-from lit_fednas.analysis.style import legend, look, new_figure
+from lit_fednas.analysis.style import new_figure
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:
@@ -58,14 +56,6 @@ def test_pareto_figure(finished_run: Path, run_folder: Path) -> None:
     assert len(begun.axes[0].collections[0].get_offsets()) == 40
 
 
-def test_pareto_figure_is_logarithmic_beyond_a_factor_of_twenty() -> None:
-    figure = pareto_figure(searched((1e6, 0.5), (21e6, 0.6)))
-    figure.draw_without_rendering()
-    ticks = {tick.get_text() for tick in figure.axes[0].get_xticklabels(which="both")}
-    assert {"1", "2", "5", "10", "20"} <= ticks
-    assert pareto_figure(searched((1e6, 0.5), (20e6, 0.6))).axes[0].get_xscale() == "linear"
-
-
 def test_fronts_compared_by_hand() -> None:
     figure = fronts_figure({"a": [searched((1, 0.2), (3, 0.6)), searched((2, 0.4))], "b": [searched((2, 0.9))]})
     drawn = lines(figure)
@@ -87,46 +77,6 @@ def test_progress_by_hand() -> None:
         assert alone.get_xydata().tolist() == [[2, 0.3 * factor], [4, 0.4 * factor]]
         assert len(axes.collections) == 1  # a band for two seeds, none for one
     assert progress_figure({"a": [other]}, "t").axes[0].get_lines()[0].get_xydata().size == 0
-
-
-def test_figures_leave_pyplot_alone(finished_run: Path) -> None:
-    search = read_run(finished_run).search()
-    assert search is not None
-    matplotlib.get_backend()  # found at the first reading, which the comparison below is too
-    before = matplotlib.rcParams.copy()
-    for figure in (pareto_figure(search), progress_figure({"x": [search]}, "small")):
-        figure.canvas.draw()
-    assert pyplot.get_fignums() == []
-    assert matplotlib.rcParams == before
-
-
-def test_equal_fronts_are_all_visible() -> None:
-    """Those below are larger, also where only some points are shared."""
-    points = [("a", 1, 0.2), ("a", 3, 0.6), ("b", 1, 0.2), ("b", 3, 0.6), ("c", 3, 0.6), ("c", 9, 0.8), ("d", 9, 0.9)]
-    front = pd.DataFrame(points, columns=["tier", "macs", "accuracy"])
-    settings = {"cost": "macs", "tiers": [{"name": name} for name in "abcd"]}
-    best = front.groupby("tier").last().reset_index().rename(columns={"accuracy": "val_accuracy"})
-    axes = pareto_figure(SearchResult("search", settings, front, front, front, best, {})).axes[0]
-    a, b, c, d = (next(line for line in axes.lines if line.get_label() == name) for name in "abcd")
-    assert d.get_markersize() == a.get_markersize() < b.get_markersize() < c.get_markersize()
-    assert a.get_zorder() > b.get_zorder() > c.get_zorder()
-
-
-@pytest.mark.parametrize(
-    ("panels", "count", "name"), [(1, 12, "tier {}"), (1, 9, "d: [0,1,0,{}], e: 0.14"), (2, 3, "{}")]
-)
-def test_a_legend_is_within_the_figure_and_covers_no_panel(panels: int, count: int, name: str) -> None:
-    figure = new_figure(panels)
-    for axes in figure.axes:
-        for place in range(count):
-            axes.plot([0, 1], [0, place], **look(place), label=name.format(place))
-    legend(figure)
-    figure.draw_without_rendering()
-    (box,) = [one.get_window_extent() for one in figure.legends]
-    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
-    assert box.y0 >= 0
-    assert box.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
-    assert min(axes.get_window_extent().height for axes in figure.axes) > 1.8 * figure.dpi  # of 3 inches
 
 
 def test_measurements_that_are_kept_with_their_spread(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from lit_fednas.analysis.findings import (
     RESULT_COLUMNS,
     Claim,
     Experiment,
-    effects_figure,
     figure,
     judged,
     measured,
@@ -133,10 +132,3 @@ def test_every_arm_was_run_with_the_seeds_that_its_file_names() -> None:
         assert set(measures) == {*experiments[name].measures, MINUTES}
     for (name, arm, measure), seeds in kept.groupby(["experiment", "arm", "measure"])["seed"]:
         assert sorted(seeds) == experiments[name].seeds, f"{name}: {measure} of {arm}"
-
-
-def test_a_figure_has_a_point_and_a_range_per_claim() -> None:
-    table = judged([Experiment("e", "", claims=[CLAIM])], results(new={0: 0.8, 1: 0.9}, old={0: 0.5, 1: 0.4}))
-    ranges, point, _ = effects_figure(table).axes[0].lines
-    assert list(ranges.get_xdata()) == pytest.approx([0.3, 0.5])
-    assert list(point.get_xdata()) == pytest.approx([0.4])

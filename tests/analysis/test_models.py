@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.sequence import kept_units, sequence_of, sequence_table
+from lit_fednas.analysis.sequence import kept_units, sequence_table
 from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
 from lit_fednas.errors import DataError
-from lit_fednas.records import write_sequence
 from tests.analysis.made_runs import made_run, made_sequence, made_suite
 
 
@@ -54,16 +53,6 @@ def test_losses_are_weighted_by_the_examples_and_clients_are_those_that_ended(gr
     assert counts["model 0"].tolist() == [2.0, 1.5, 1.0, 0.5]
 
 
-def test_models_come_by_number_and_combinations_by_themselves(tmp_path: Path) -> None:
-    rounds = [[client(0, "10", 1.0), client(1, "2", 2.0), client(2, "0,2", 4.0), client(3, "0", 3.0)]]
-    run = made_suite(tmp_path / "many", [(None, None, 10, [])] * 11, rounds)
-    assert model_rounds(run)[0].columns.tolist() == ["model 0", "model 0,2", "model 2", "model 10", ALL_CLIENTS]
-    assert suite_table(run).set_index("number").loc[[0, 2, 10], "clients"].tolist() == [2, 2, 1]
-    other = [[{**client(0, "0", 1.0), "arch": "width: 1"}, client(1, "0", 2.0)]]  # no model
-    run = made_suite(tmp_path / "other", rounds=other)
-    assert model_rounds(run)[0].to_dict("list") == {"model 0": [2.0], ALL_CLIENTS: [2.0]}
-
-
 def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
     columns = ["number", "parent", "round", "macs", "parameters", "bytes", "clients", "trainings", "done"]
     assert suite_table(grown)[columns].astype(object).fillna("").to_numpy().tolist() == [
@@ -91,11 +80,6 @@ def test_the_models_of_a_sequence(pruned: Run) -> None:
     ]
     spent = table[["up_mb", "down_mb", "client_macs"]].T
     np.testing.assert_allclose(spent, [[0, 0.1, 0.3, 0.6], [0, 1, 3, 6], [0, 1e8, 3e8, 6e8]])
-    sequence = {**sequence_of(pruned), "resource": "bytes", "initial": 400}  # shares are of what budgets limit
-    for model, size in zip(sequence["models"], (400, 300, 240, 80), strict=True):
-        model["resource"] = size
-    write_sequence(pruned.folder, sequence)
-    assert sequence_table(pruned)["share"].tolist() == [1, 0.75, 0.6, 0.2]
 
 
 def test_what_is_left_of_the_layers(pruned: Run, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,12 +57,7 @@ def test_the_page_says_what_the_files_say(finished_run: Path, finished_page: Pag
     assert f"{whole[0]:.2f}" in cells
     assert [one["y"][-1] for one in families] == pytest.approx(whole)  # of all that were evaluated
     assert {f"{examples:.0f}" for examples in run.clients.groupby("client")["num_examples"].last()} <= set(cells)
-    assert {"data.num_clients", "num_clients", "assignment.class_path"} & set(cells) == {"num_clients"}  # by group
-    assert [tip.split("\n")[0] for tip in page.tips[:3]] == ["round 0", "round 1", "round 2"]
-    counts = (run.partition.iloc[:, 2:] > 0).to_numpy().sum()
-    assert sum(tip.startswith("client ") for tip in page.tips) == counts
-    captions = [text.split(",")[0] for text in page.texts["figcaption"] if text[:3] in ("sma", "lar", "All")]
-    assert captions == 2 * ["small", "large", "All", "small", "large"]  # of each search fronts, and architectures
+
     for method, name in (("NSGA2", "search"), ("RandomSearch", "random")):
         search = run.search(name)
         assert search is not None
@@ -135,18 +129,16 @@ def test_a_section_without_its_file_is_one_line(
     assert [re.sub(r"Left out: (.*), because.*", r"\1", line) for line in missing] == left_out
 
 
-RECORD = '{"round": 9, '
 DAMAGED = [
-    *((ROUNDS_FILE, text) for text in (RECORD + '"clients": 5}\n', RECORD + '"metrics": {"a": [1]}}\n')),
-    *((ROUNDS_FILE, text) for text in ('{"round": "one"}\n', RECORD + '"clients": [{"client": 1, "loss": "x"}]}\n')),
-    *(("config.yaml", text) for text in ("a: [", "- 1", "words", "model: words", "\0")),
-    *(("ledger.json", text) for text in ("", "[1]", "{}", '{"total": 5, "independent": {"a": 1}}')),
-    *(("subnets-val.csv", text) for text in ("", "a,b\n1,2\n", "subnet,arch,split,accuracy\na,a,val,high\n")),
-    *(("partition.csv", text) for text in ('client,size\n"', "client,size,a,b\n0,1,many,3\n")),
-    *(("search/settings.json", text) for text in ("", "[]")),
-    *(("search/evaluations.csv", text) for text in ("number,accuracy\nx,1\n", "number,accuracy\n1,x\n")),
-    *(("search/tiers/small/architecture.json", text) for text in ("[]", "{}", '{"tier": "small", "more": 1}')),
-    *(("suite.json", text) for text in ("{", '{"models": 5}', '{"models": [{"number": 0}]}')),
+    (ROUNDS_FILE, '{"round": 9, "clients": [{"client": 1, "loss": "x"}]}\n'),
+    ("config.yaml", "model: words"),
+    ("ledger.json", '{"total": 5, "independent": {"a": 1}}'),
+    ("subnets-val.csv", "subnet,arch,split,accuracy\na,a,val,high\n"),
+    ("partition.csv", "client,size,a,b\n0,1,many,3\n"),
+    ("search/settings.json", ""),
+    ("search/evaluations.csv", "number,accuracy\n1,x\n"),
+    ("search/tiers/small/architecture.json", '{"tier": "small", "more": 1}'),
+    ("suite.json", '{"models": [{"number": 0}]}'),
 ]
 
 
@@ -160,9 +152,6 @@ def test_a_damaged_file_is_one_line(run_folder: Path, name: str, text: str, caps
     assert line.startswith(f"lit-fednas: {path}: is damaged (")
     assert line.endswith("; restore it, or delete it to do without it")
     assert not (run_folder / "report.html").exists()
-    path.write_bytes(b"\xff\xfe\n")
-    assert main(["report", str(run_folder)]) == 2
-    assert str(path) in capsys.readouterr().err
 
 
 def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_page: Page) -> None:
@@ -183,10 +172,6 @@ def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_pag
     assert cells[14:21] == ["search", "all", "4", "0.5000", "0.3536", "0.2500", "0.0000"]
     assert cells[28:36] == ["finetune", "all", "3", "0.5000", "0.2041", "0.2500", "0.2500", "finetune"]
     assert (cells[36], cells[42]) == (EVIL, "again")
-    assert [tip for tip in tips_of(page, "client ") if "search: 0.5" in tip] == [
-        ["client 2", "search: 0.5", "finetune: 0.5"],
-        ["client 3", "search: 0.5", "finetune: 0.75"],
-    ]
     assert ["client 1", "run: 1", "search: 0", "finetune: 0.25", "again: 1"] in tips_of(page, "client 1")
 
 
@@ -208,38 +193,7 @@ def test_models_of_a_suite(finished_page: Page, tmp_path: Path) -> None:
     assert "3 models; training ended before the largest." in page.texts["p"]
     row = ["1", "0", "round 1", "2.5 k", "250", "1 kB", "1", "1", "0.002"]
     assert cells_from(page, "round 1", 9, before=2) == row
-    first, second, _ = tips_of(page, "model ")
-    assert first == ["model 0, start: initial model", "1 k MACs, 100 parameters", "conv1 8, head"]
-    assert second == [
-        *("model 1, round 1: widen conv1 8, head", "2.5 k MACs, 250 parameters", "conv1 8, head"),
-        "activeness of model 0: conv1 8, head 0.5",
-    ]
-    assert [tip for tip in tips_of(page, "round ") if "model" in "".join(tip)] == [
-        ["round 0", "model 0: 1", "all: 1"],
-        ["round 1", "model 0: 1", "model 1: 2", "all: 1.5", "model 1 is added"],
-        ["round 2", "model 2 is added"],
-        ["round 0", "model 0: 1", "model 1: 0"],
-        ["round 1", "model 0: 1", "model 1: 1", "model 1 is added"],
-        ["round 2", "model 2 is added"],
-    ]
-    assert {"+1", "+2", "start", "round 1", "1 k MACs, 100 par.", "initial model"} <= set(page.labels)
-
-
-def test_when_a_suite_converged(tmp_path: Path) -> None:
-    """An event is told in a long run, whose losses are averaged over a window."""
-    folder = suite_run(tmp_path / "run", rounds=700)
-    (folder / "config.yaml").write_text("transform_on_convergence: {init_args: {threshold: 0.25}}\n")
-    found: list[dict[str, Any]] = [{}, {"doc": 0.5, "doc_error": 0.125}, {"doc": None, "doc_error": None}]
-    found.append({"doc": 0.125, "doc_error": 0.0})
-    records = [json.loads(line) for line in (folder / ROUNDS_FILE).read_text().splitlines()]
-    for record, metrics in zip(records, found, strict=False):
-        record["metrics"] = {f"transform/{name}": value for name, value in metrics.items()}
-    (folder / ROUNDS_FILE).write_text("".join(json.dumps(record) + "\n" for record in records))
-    page = Page(write_report(folder))
-    assert [tip for tip in tips_of(page, "round ") if "degree" in tip[1]] == [
-        ["round 1", "degree of convergence: 0.5", "threshold: 0.25", "model 1 is added"],
-        ["round 3", "degree of convergence: 0.125", "threshold: 0.25"],
-    ]
+    assert ["round 1", "model 0: 1", "model 1: 2", "all: 1.5", "model 1 is added"] in tips_of(page, "round ")
 
 
 def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> None:
@@ -252,25 +206,14 @@ def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> Non
     row = ["1", "conv2", "1", "770", "75%", "750", "75", "300 B", "0.7000", "2", "2", "100 M", "0.1", "1"]
     assert cells_from(page, "conv2", 14, before=1) == row
     assert cells_from(page, "round 1: conv1", 5, before=4) == ["1", "conv2", "2", "0.02", "round 1: conv1"]
-    assert tips_of(page, "model ") == [  # model 2 is dominated by model 3
-        ["model 3, conv2 lost filters", "accuracy 0.6250", "400 (40%)"],
-        ["model 1, conv2 lost filters", "accuracy 0.7000", "750 (75%)"],
-        ["model 0", "accuracy 0.7500", "1 k (100%)"],
-    ]
-    candidates = [["round of the iteration 1", f"conv2: {x}", "conv1: 0.25"] for x in (0.7, 0.625)]
-    assert tips_of(page, "round of the iteration 1\n") == candidates
     captions = [text for text in page.texts["figcaption"] if text.startswith("Candidates")]
     assert captions == [f"Candidates of iteration {number}: conv2 is selected" for number in (1, 3)]
     assert tips_of(page, "iteration 2") == [["iteration 2", "up: 0.2", "down: 2"], ["iteration 2", "MACs: 200"]]
-    kept = [tip for tip in page.tips if re.fullmatch(r"\d+ of \d+ \(.*\)", tip)]
-    assert (len(kept), kept[-3:]) == (12, ["8 of 8 (100%)", "4 of 16 (25%)", "10 of 20 (50%)"])
-    assert re.findall(r"width:([\d.]+)%", page.text)[-3:] == ["100", "25", "50"]
 
 
 def test_models_that_all_clients_tested_or_nobody(tmp_path: Path) -> None:
     run = by_clients(made_sequence(tmp_path / "all"), {1: (0.61, 0.66), 0: (0.72, None)})
     page = Page(write_report(run.folder))
-    assert page.texts["th"][8:12] == ["decides", "test", "test, fine-tuned", "rounds"]
     cells = cells_from(page, "conv2", 32, before=17)
     assert cells[8:13] == ["0.7500", "0.7200", "–", "0", "0"]
     assert cells[24:28] == ["0.7000", "0.6100", "0.6600", "2"]
@@ -279,17 +222,3 @@ def test_models_that_all_clients_tested_or_nobody(tmp_path: Path) -> None:
     assert cells_from(page, "conv2", 10, before=1)[8:] == ["–", "3"]
     assert [tip[0] for tip in tips_of(page, "model ")] == ["model 1, conv1 lost filters", "model 0"]
     assert "nan" not in page.text.lower()
-
-
-def test_a_sequence_that_has_just_begun(tmp_path: Path) -> None:
-    run = made_sequence(tmp_path / "run", [("", (8, 16, 20), 1000, None)], complete=False)
-    (run.folder / "config.yaml").write_text("seed_everything: 0\n")
-    text = "0 iterations, down to 100% of the initial network's MACs; "
-    page = Page(write_report(run.folder))
-    assert any(said.startswith(text + "training ended before the last.") for said in page.texts["p"])
-    assert not any(caption.startswith(("Candidates", "Accuracy on")) for caption in page.texts.get("figcaption", []))
-    sequence = json.loads((run.folder / "sequence.json").read_text())
-    costs = dict.fromkeys(sequence["models"][0]["costs"], 0)
-    sequence["models"][0]["costs"] = costs
-    write_sequence(run.folder, {**sequence, "under_way": {"number": 1, "costs": costs}})
-    assert text + "iteration 1 is under way." in Page(write_report(run.folder)).texts["p"]

@@ -33,23 +33,6 @@ def finetune(run: Path, rows: list[dict[str, Any]], name: str = "finetune", **se
     return files
 
 
-def test_searches_are_in_order_and_tiers_look_alike_in_all_charts(run_folder: Path) -> None:
-    """A tier of a search that leaves out the first one."""
-    files = SearchFiles(run_folder / "random")
-    files.write_settings({**files.settings(), "tiers": files.settings()["tiers"][1:]})
-    for table in ("history", "front", "tiers"):
-        files.write(table, [row for row in files.rows(table) if row["tier"] != "small"])
-    finetune(run_folder, [candidate("large", 0, 0.5, 0.75)])
-    finetune(run_folder, [candidate("small", 0, 0.5, 0.75)], "again")
-    page = Page(write_report(run_folder))
-    assert page.texts["h2"][-5:] == ["Search", "Search: random", "Fine-tuning", "Fine-tuning: again", "Settings"]
-    drawn = [one for figure in page.figures for one in figure["data"]]
-    looks = [(one["name"], one["line"]["color"]) for one in drawn if one.get("name") in ("small", "large")]
-    assert set(looks) == {("small", "var(--series-0)"), ("large", "var(--series-1)")}
-    stars = [one["marker"]["color"] for one in drawn if one.get("marker", {}).get("symbol") == "star"]
-    assert stars == [f"var(--series-{place})" for place in (0, 1, 2, 1)]
-
-
 def test_searches_that_have_not_ended_or_that_clients_scored(run_folder: Path, finished_page: Page) -> None:
     files = SearchFiles(run_folder / "search")
     spent = {"macs": 5_000_000, "bytes_down": 2000, "bytes_up": 30}
@@ -80,18 +63,6 @@ def test_a_fine_tuning(run_folder: Path) -> None:
     assert "arch-large-0" in page.texts["code"]
     curves = [tip.splitlines() for tip in page.tips if tip.startswith("round") and "small: 0." in tip]
     assert curves[-2:] == [["round 0", "small: 0.5", "large: 0.25"], ["round 2", "small: 0.625"]]
-
-
-def test_all_candidates_and_how_they_ranked(run_folder: Path) -> None:
-    rows = [candidate("small", place, 0.1 * place, 0.1 * place) for place in range(5)]
-    finetune(run_folder, rows[:4], architectures=4)
-    finetune(run_folder, rows, "five", initial="supernet")
-    page = Page(write_report(run_folder))
-    few = section(page, "Fine-tuning")
-    assert "4 networks per tier, drawn at random" in few
-    assert "All 4 networks that were fine-tuned" in few
-    assert "Kendall" not in few  # four networks
-    assert "test accuracy: 1.00." in section(page, "Fine-tuning: five")
 
 
 def test_models_that_clients_tested_and_a_fine_tuning_that_has_just_begun(run_folder: Path) -> None:

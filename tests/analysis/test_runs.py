@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,8 @@ import pytest
 
 from lit_fednas.analysis import Run, newest_run, read_run, read_search
 from lit_fednas.analysis.report import write_report
-from lit_fednas.analysis.tables import client_table, family_costs, independent_costs, stairs, subnet_metric, total_costs
+from lit_fednas.analysis.tables import client_table, independent_costs, stairs, subnet_metric, total_costs
 from lit_fednas.comparison import Result, comparison_table, methods_of, networks
-from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, FinetuneFiles, SearchFiles, append_round
 from tests.analysis.pages import Page
 
@@ -111,16 +109,6 @@ def test_old_records_have_fewer_keys_and_newer_ones_more(tmp_path: Path) -> None
     np.testing.assert_equal(table["a"].tolist(), [np.nan, np.nan, 1.5])
 
 
-@pytest.mark.parametrize(
-    ("read", "words"), [(read_run, "is not a run"), (read_search, "no search"), (newest_run, "holds no run")]
-)
-def test_folders_of_something_else_are_refused(tmp_path: Path, read: Callable[[Path], object], words: str) -> None:
-    with pytest.raises(DataError, match=words) as caught:
-        read(tmp_path)
-    assert str(tmp_path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_the_newest_run_is_the_one_written_to_last(tmp_path: Path) -> None:
     """The trainings of a fine-tuning are no runs."""
     written = {"b/version_0": 99, "a/version_0": 99.5, "a/version_0/finetune/runs/small-0": 200, "c/version_0": 99.2}
@@ -144,18 +132,6 @@ def test_a_fine_tuning(tmp_path: Path) -> None:
     assert table["val_accuracy"].isna().tolist() == [True, False]
     assert (table["bytes"].dtype, run.finetuned("other").empty) == (int, True)
     assert list(table.columns) == list(run.finetuned("other").columns) == columns
-
-
-def test_a_familys_costs_by_hand() -> None:
-    """From the largest down, whatever the order of the ledger."""
-    alone = {"small": (10, 1, 1), "largest": (60, 8, 8), "middle": (30, 3, 2)}
-    costs = {name: dict(zip(COSTS, values, strict=True)) for name, values in alone.items()}
-    table = family_costs({"total": dict(zip(COSTS, (40, 5, 5), strict=True)), "independent": costs})
-    assert table.index.tolist() == [1, 2, 3]
-    assert table["macs"].tolist() == [60, 90, 100]
-    assert table["bytes"].tolist() == [16, 21, 23]
-    assert table["times_macs"].tolist() == pytest.approx([1.5, 2.25, 2.5])
-    assert table["times_bytes"].tolist() == pytest.approx([1.6, 2.1, 2.3])
 
 
 def test_clients_by_hand(tmp_path: Path) -> None:

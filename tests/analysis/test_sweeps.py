@@ -104,25 +104,6 @@ def test_the_figure_has_a_panel_per_parameter_with_means_ranges_and_points(sweep
     assert {line.get_linestyle() for line in decays.get_lines()} == {"None"}  # linear and cosine have no order
 
 
-def test_a_parameter_that_was_drawn_has_points_only() -> None:
-    table = pd.DataFrame({LR: np.geomspace(0.001, 1, 9), "seed": 0, "status": "finished", "m": np.arange(9.0)})
-    (axes,) = sweep_figure(table, ["m"]).axes
-    assert axes.get_xscale() == "log"
-    (line,) = axes.get_lines()
-    np.testing.assert_array_equal(line.get_xydata(), table[[LR, "m"]])
-    assert line.get_linestyle() == "None"
-    table[LR] = np.linspace(1, 10, 9)
-    assert sweep_figure(table, ["m"]).axes[0].get_xscale() == "linear"
-
-
-@pytest.mark.parametrize("values", [[True, False], [None, 2.0], ["x", None]], ids=str)
-def test_values_that_are_no_numbers_are_named(values: list[Any]) -> None:
-    table = pd.DataFrame({"p": values, "seed": 0, "status": "finished", "m": [0.5, 0.6]})
-    (axes,) = sweep_figure(table, ["m"]).axes
-    assert [list(line.get_ydata()) for line in axes.get_lines() if line.get_marker() == "o"] == [[0.5, 0.6]]
-    assert len(compare(table, ["m"])) == 2
-
-
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path, sweep: Path) -> None:
     table = read_sweep(sweep)
     both = ["val/largest/accuracy", "val/nobody/accuracy"]

@@ -2,14 +2,12 @@
 
 import itertools
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
+from lit_fednas.tiers import ClientTiers, ListedTiers
 from tests.finetune.small import (
     ELIGIBLE,
     RANGES,
@@ -92,41 +90,17 @@ def test_the_rank_correlation_of_all_candidates(files, tmp_path):
     assert files.rank_correlation() == pytest.approx(tau)
 
     made = FinetuneFiles(tmp_path)
-    assert made.rank_correlation() is None
     made.write_settings({"initial": "random"})
     made.write("candidates", found)
     assert made.rank_correlation() is None  # the accuracies before are those of random weights
     made.write_settings({"initial": "supernet"})
-    made.write("candidates", [row | {"test_accuracy": 0.5} for row in found])
+    made.write("candidates", found[:4])  # of few, a rank correlation says nothing
     assert made.rank_correlation() is None
-    ranked = [row | {"val_accuracy_before": place, "test_accuracy": place} for place, row in enumerate(found)]
-    made.write("candidates", ranked[:5])
-    assert made.rank_correlation() == pytest.approx(1)
-    made.write("candidates", ranked[:4])  # of few, a rank correlation says nothing
-    assert made.rank_correlation() is None
-
-
-def redrawn(drawn: Trained, folder: Path, tiers: ClientTiers, **settings: Any) -> dict[str, list[str]]:
-    made = drawn._replace(module=module_of(drawn.module.supernet, tiers=tiers), folder=folder)
-    return archs(made.finetune(**{**QUICK, **settings}))
 
 
 def test_draws_do_not_depend_on_other_tiers_nor_on_how_many(drawn, files, tmp_path):
     tiers = ClientTiers(Ranges("middle", "large"), ListedTiers({"middle": [0, 1, 2, 4, 5], "large": [3]}))
-    fewer = redrawn(drawn, tmp_path, tiers, architectures=2)
-    assert fewer == {tier: archs(files)[tier][:2] for tier in ("middle", "large")}
-    assert redrawn(drawn, tmp_path, tiers, architectures=2, seed=9, name="other") != fewer
-    limits = Budgets({"one": {"macs": 1e9}, "two": {"macs": 1e9}})
-    same = ClientTiers(limits, ListedTiers({"one": [0, 1, 2], "two": [3, 4, 5]}))
-    found = redrawn(drawn, tmp_path / "same", same, architectures=2)
-    assert found["one"] != found["two"]
-
-
-def test_a_tier_of_few_architectures_has_so_many_candidates(drawn, tmp_path):
-    supernet = drawn.module.supernet
-    paths = [supernet.space.decode(genes) for genes in itertools.product(range(9), range(9))]
-    least = sorted(supernet.macs(path) for path in paths)[1]
-    tiers = ClientTiers(Budgets({"least": {"macs": float(least)}}), ListedTiers({"least": range(6)}))
-    found = redrawn(drawn, tmp_path, tiers, architectures=50)
-    assert set(found["least"]) == {str(path) for path in paths if supernet.macs(path) <= least}
-    assert 1 <= len(found["least"]) < 5
+    fewer = drawn._replace(module=module_of(drawn.module.supernet, tiers=tiers), folder=tmp_path)
+    assert archs(fewer.finetune(**QUICK, architectures=2)) == {
+        tier: archs(files)[tier][:2] for tier in ("middle", "large")
+    }

@@ -78,20 +78,3 @@ def test_all_clients_test_every_model_of_a_sequence_before_and_after(tmp_path):
             assert int(one["num_examples"]) == count
             assert float(one["accuracy_before"]) == pytest.approx(expected[client] / count)
             assert one["accuracy"] == ("" if tuned is None else str(tuned[client] / count))
-
-
-def test_what_is_not_there_is_not_written(tuned_once, tmp_path):
-    """No tiers of clients, no test data, or no network of a tier."""
-    folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search", ignore=lambda *_: {"clients.csv"})
-    files = SearchFiles(folder)
-    untiered = module_of(tuned_once.module.supernet, tiers=None)
-    untiered.meet(tuned_once.data.clients)
-    write_clients(untiered, tuned_once.data, files)
-    assert not (folder / "clients.csv").exists()
-    without = small_data(client_test=0.0)
-    without.setup("fit")
-    write_clients(tuned_once.module, without, files)
-    assert not (folder / "clients.csv").exists()
-    shutil.rmtree(folder / "tiers" / "small")
-    write_clients(tuned_once.module, tuned_once.data, files)
-    assert {row["tier"] for row in rows(folder / "clients.csv")} == {"middle", "large"}

@@ -1,28 +1,21 @@
 """``lit-fednas finetune`` and ``export`` as a user types them, on a run of digits; and the networks on disk."""
 
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.federation import EvaluationSettings
-from lit_fednas.federation.evaluation import recalibrated
-from lit_fednas.finetune import finetuning
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.tier_models import load_tier_network
 from tests.finetune.small import (
     accuracy_and_loss,
     by_tier,
     cohorts,
-    everything,
     last_weights,
     only_batch,
-    searched,
 )
-from tests.finetune.test_resume import StopIn
 from tests.support import assert_same, right_in_onnxruntime
 
 CONFIG = Path(__file__).parents[2] / "configs" / "fedoras" / "digits.yaml"
@@ -91,19 +84,6 @@ def test_finetune_and_export(home, capsys):
     assert right == pytest.approx(359 * float(by_tier(files)["large"]["test_accuracy"]), abs=1e-3)
 
 
-@pytest.mark.slow
-def test_a_command_that_is_stopped_goes_on(home, capsys, monkeypatch):
-    command = ["finetune", *options("finetune")]
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "_Stop", StopIn(1, 1, "SIGINT"))
-        assert main(command) == 128 + signal.SIGINT
-    assert "stopped by SIGINT" in capsys.readouterr().err
-    assert len(cohorts(RUN / "finetune/runs/large-0")) == 1
-    assert main(command) == 0
-    assert main([*command, "--finetune.name", "straight"]) == 0
-    assert everything(FinetuneFiles(RUN / "finetune")) == everything(FinetuneFiles(RUN / "straight"))
-
-
 def test_a_tiers_network_is_what_was_trained(tuned_once):
     files = tuned_once.files
     data = tuned_once.data
@@ -120,24 +100,3 @@ def test_a_tiers_network_is_what_was_trained(tuned_once):
         assert model.metrics == {name: float(row[name]) for name in ("val_accuracy", "val_loss")}
         assert model.costs["macs"] == float(row["macs_per_example"])
         assert list(tuned_once.module.supernet.space.decode(model.encoding).layers) == list(arch.layers)
-
-
-@pytest.mark.slow
-def test_networks_whose_norms_are_recalibrated(tmp_path):
-    made = searched(tmp_path, evaluation=EvaluationSettings(["largest"], recalibrate_batches=2))
-    files = made.finetune()
-    batches = made.module.recalibration_batches(made.data.clients)
-    assert len(batches) == 2
-    inputs, targets = only_batch(made.data.val_dataloader())
-    supernet = made.module.supernet
-    for tier, row in by_tier(files).items():
-        arch, network = load_tier_network(supernet, files, tier)
-        assert files.tier_model(tier).recalibrated
-        trained = supernet.subnet(arch)
-        trained.load_state_dict(last_weights(made.path(tier)))
-        expected = recalibrated(trained, batches)
-        assert_same(dict(network.state_dict()), dict(expected.state_dict()))
-        for one, which in ((network, ""), (recalibrated(supernet.subnet(arch), batches), "_before")):
-            found = float(row[f"val_accuracy{which}"]), float(row[f"val_loss{which}"])
-            assert found == pytest.approx(accuracy_and_loss(one, inputs, targets), rel=1e-5)
-    assert (files.folder / "clients.csv").exists()

@@ -71,6 +71,7 @@ def test_each_tier_is_searched_and_trained_on_its_own_labels(tmp_path: Path) -> 
         assert float(row["accuracy"]) == pytest.approx(accuracy_and_loss(network, x, wanted)[0], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_transfer_trains_the_classifier_first_and_only_where_the_labels_are(tmp_path: Path) -> None:
     made = trained(tmp_path, labels="halves")
     searched_rows = rows(made.folder / "search" / "tiers.csv")

@@ -1,8 +1,6 @@
 """A file that was exported computes what the network computes, by itself."""
 
 import copy
-import json
-import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,14 +29,12 @@ from tests.search.test_tier_models import model_of
 from tests.supernets.instances import instance, kept_instance
 from tests.support import assert_same, make_module
 
-FORMATS = ("torch-export", "onnx")
-
 #: What every test of a format runs on.
 NAME = "elastic"
 #: One of each kind of layer: the largest as it is as a program, the smallest with recalibrated norms as ONNX.
-PROGRAMS = (NAME, "early-exit", "path-cnn-labels", "rolling", "suite-vit", "widths-mobilenet")
+PROGRAMS = (NAME, "rolling", "suite-vit")
 NETWORKS = ("cells", "early-exit", "elastic-transformer-text", "path-cnn-labels", "suite-vit", "widths-mobilenet")
-CASES = [pytest.param(FORMATS[0], name, "largest", False, id=f"program-{name}") for name in PROGRAMS]
+CASES = [pytest.param("torch-export", name, "largest", False, id=f"program-{name}") for name in PROGRAMS]
 CASES += [pytest.param("onnx", name, "smallest", True, id=f"onnx-{name}", marks=pytest.mark.slow) for name in NETWORKS]
 
 
@@ -63,12 +59,12 @@ def exported(net: Supernet, network: nn.Module, path: Path, format: Any) -> expo
     return export_network(network, net.input_shape, path, format, batch(net, 12))
 
 
-@pytest.fixture(scope="module", params=FORMATS)
-def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, export.Exported]:
-    """A network and its file in each format. Read only."""
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, export.Exported]:
+    """A network and its program. Read only."""
     net = kept_instance(NAME)
     network = subnet(net, "smallest")
-    return network, exported(net, network, tmp_path_factory.mktemp("kept") / "network", request.param)
+    return network, exported(net, network, tmp_path_factory.mktemp("kept") / "network", "torch-export")
 
 
 @pytest.mark.parametrize(("format", "name", "which", "again"), CASES)
@@ -89,27 +85,17 @@ def test_a_file_computes_what_the_network_does(tmp_path, format, name, which, ag
 
 
 @pytest.mark.parametrize(("format", "given"), [("onnx", True), ("torch-export", False)])
-def test_a_file_takes_raw_images_and_says_what_they_are(tmp_path, format, given):
+def test_a_file_takes_raw_images(tmp_path, format, given):
     """The reference scales and normalises in numpy."""
     net = kept_instance(NAME)
     network = subnet(net, "smallest")
     images = torch.randint(256, (9, 3, 8, 8), generator=generator(0, "images"), dtype=torch.uint8)
     mean, std = ([0.5, 0.25, 0.1], [0.2, 0.1, 0.5]) if given else ([0.0] * 3, [1.0] * 3)
-    said = {"class_names": ["cat", "dog"], "tier": "small", "test_accuracy": None, "macs": 12}
     path = tmp_path / "network"
-    export_network(network, net.input_shape, path, format, images, Normalize(mean, std) if given else None, said)
+    export_network(network, net.input_shape, path, format, images, Normalize(mean, std) if given else None)
     prepared = (images.numpy() / 255 - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
     expected = network(torch.from_numpy(prepared).float()).detach()
     torch.testing.assert_close(read(path, format)(images), expected, rtol=1e-4, atol=1e-4)
-    if format == "onnx":
-        import onnx
-
-        found = {entry.key: entry.value for entry in onnx.load(str(path)).metadata_props}
-        assert found == {key: text if key == "tier" else json.dumps(text) for key, text in said.items()}
-    else:
-        texts = {"metadata.json": ""}
-        torch.export.load(path, extra_files=texts)
-        assert json.loads(texts["metadata.json"]) == said
 
 
 ALONE = """
@@ -125,7 +111,7 @@ print("ran")
 """
 
 
-@pytest.mark.parametrize("kept", ["torch-export"], indirect=True)
+@pytest.mark.slow
 def test_a_program_of_torch_runs_without_the_package(kept, tmp_path):
     network, made = kept
     inputs = batch(kept_instance(NAME), 20, seed=7)
@@ -136,7 +122,7 @@ def test_a_program_of_torch_runs_without_the_package(kept, tmp_path):
     assert found.stdout == "ran\n", found.stderr
 
 
-def test_equal_files_quietly_without_examples_or_paths(kept, tmp_path, capfd, caplog, recwarn):
+def test_equal_files_without_examples_or_paths(kept, tmp_path):
     network, made = kept
     content = made.path.read_bytes()
     network = copy.deepcopy(network).train()
@@ -147,23 +133,6 @@ def test_equal_files_quietly_without_examples_or_paths(kept, tmp_path, capfd, ca
     assert batch(kept_instance(NAME), 12)[0, 0].numpy().tobytes() not in content
     assert str(Path(lit_fednas.__file__).parents[1]).encode() not in content
     assert not any(str(one.path.parent).encode() in content for one in (made, again))
-    assert capfd.readouterr() == ("", "")
-    assert [str(warning.message) for warning in recwarn] == []
-    assert [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG] == []
-
-
-@pytest.mark.parametrize("kept", ["onnx"], indirect=True)
-def test_onnx_names_its_ends_and_leaves_the_batch_open(kept):
-    import onnx
-
-    graph = onnx.load(str(kept[1].path), load_external_data=False).graph
-    ends = {
-        end.name: [size.dim_param or size.dim_value for size in end.type.tensor_type.shape.dim]
-        for end in (*graph.input, *graph.output)
-    }
-    assert ends == {"inputs": ["batch", 3, 8, 8], "logits": ["batch", 5]}
-    assert not any(tensor.external_data for tensor in graph.initializer)
-    assert "BatchNormalization" not in {node.op_type for node in graph.node}
 
 
 def test_the_logits_are_compared_in_batches_of_every_size():
@@ -173,16 +142,12 @@ def test_the_logits_are_compared_in_batches_of_every_size():
     logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.49998], [0.0, 0.25]])
     shift = torch.tensor([-6e-5, 0.0])
     assert compare(lambda x: x + shift, logits) == (pytest.approx(6e-5, rel=1e-2), 0.75)  # the third changes sides
-    assert compare(lambda x: x + 6e-5 * (len(x) == 1), logits) == (pytest.approx(6e-5, rel=1e-2), 1.0)
+
     large = torch.tensor([[100.0, -300.0], [2.0, 1.0]])
-    assert compare(lambda x: x + 0.029, large)[0] == pytest.approx(0.029, rel=1e-3)
     with pytest.raises(ConfigError, match=r"differ by 0\.031 in a batch of 1, at most 0\.03 is allowed"):
         compare(lambda x: x + 0.031, large)
-    with pytest.raises(ConfigError, match=r"at most 0\.0001 is allowed"):
-        compare(lambda x: x + 1.1e-4, large / 1000)
-    for wrong in (1, 2, 4):
-        with pytest.raises(ConfigError, match=f"in a batch of {wrong},"):
-            compare(lambda x, wrong=wrong: x + (len(x) == wrong), torch.zeros(4, 2))
+    with pytest.raises(ConfigError, match=r"in a batch of 2,"):
+        compare(lambda x: x + (len(x) == 2), torch.zeros(4, 2))
 
 
 def test_a_file_that_differs_is_not_left_behind(tmp_path, monkeypatch):
@@ -208,15 +173,9 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
 
     refused("its norms use each batch's statistics; give it recalibrated", net.subnet(net.space.smallest).eval())
     network = subnet(net, "smallest")
-    for shape in ((8, 3, 8, 9), (8, 8, 8), (0, 3, 8, 8)):
-        refused(r"export\.examples: .* some of shape \[3, 8, 8\]", network, torch.zeros(*shape))
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "onnxruntime", None)
-        refused(r"onnx needs onnxruntime, .* pip install 'lit-fednas\[export\]'", network, format="onnx")
-        export._check_installed("torch-export")
-    with torch.no_grad():
-        network.classifier.bias[0] = float("nan")
-    refused("differ by nan", network)
+    refused(r"export\.examples: .* some of shape \[3, 8, 8\]", network, torch.zeros(8, 3, 8, 9))
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    refused(r"onnx needs onnxruntime, .* pip install 'lit-fednas\[export\]'", network, format="onnx")
 
 
 def exported_tier(
@@ -243,7 +202,6 @@ def exported_tier(
 @pytest.mark.parametrize(
     ("name", "again", "changed", "refused"),
     [
-        (NAME, False, "network.stages.0.0.block.conv1.weight", True),
         (NAME, True, "network.stages.0.0.block.conv1.weight", True),
         ("elastic-batchnorm", False, "network.norm.running_mean", True),
         ("elastic-batchnorm", True, "network.norm.running_mean", False),

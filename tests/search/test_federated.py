@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.data import Dirichlet
@@ -20,7 +19,6 @@ from lit_fednas.search import (
     NSGA2,
     ClientDraw,
     Evaluator,
-    Exhaustive,
     FederatedEvaluation,
     FederatedEvaluator,
     RandomSearch,
@@ -97,27 +95,6 @@ def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained
     assert len({central(arch)["loss"] for arch in archs}) > 3
 
 
-def test_a_score_is_the_mean_over_the_asked_clients_examples(trained):
-    module, data = trained
-    clients = evaluator(trained)
-    arch = module.supernet.space.largest
-    assert len({data.clients.size(client, "val") for client in range(6)}) > 2
-    for generation in range(4):
-        asked = clients.draw.asked("small", generation)
-        found = clients.scorer("small", generation, [arch])(arch)
-        answers = []
-        for client in asked:
-            inputs, targets = examples_of(data, [client])
-            with torch.no_grad():
-                logits = module.supernet(inputs, arch)
-            loss = float(functional.cross_entropy(logits, targets, reduction="sum"))
-            answers.append([len(targets), int((logits.argmax(1) == targets).sum()), loss])
-        assert clients.answers(arch, asked) == pytest.approx(np.array(answers), rel=1e-5)
-        count, right, loss = np.sum(answers, axis=0)
-        assert found["accuracy"] == pytest.approx(right / count, abs=1e-7)
-        assert found["loss"] == pytest.approx(loss / count, rel=1e-5)
-
-
 def test_a_lone_example_is_not_normalised_by_itself():
     """Networks that use the batch's statistics cannot run one example, be it a client's only one or its last."""
     data = federated_data(client_val=0.12, partitioner=Dirichlet(0.3, min_size=5, balance=False))
@@ -129,32 +106,24 @@ def test_a_lone_example_is_not_normalised_by_itself():
     draw = ClientDraw(data.clients, Population(6), 6, FederatedEvaluation(1), 0)
     FederatedEvaluator(supernet, draw, batch_size=max(sizes) - 1)(supernet.space.largest)
     assert draw.eligible("any") == [client for client in range(6) if sizes[client] > 1]
-    draw.least = 1
-    assert draw.eligible("any") == [client for client in range(6) if sizes[client] > 0]
-    FederatedEvaluator(tiny_supernet(norm=BatchNorm()), draw)
-    assert draw.least == 1
 
 
-def draw_of(sizes: list[int], rounds: int = 1, cohort: int = 2, seed: int = 0, tiers: bool = True) -> ClientDraw:
+def draw_of(sizes: list[int], rounds: int = 1, cohort: int = 2, seed: int = 0) -> ClientDraw:
     """Every second client is of the large tier."""
     clients: Any = SimpleNamespace(num_clients=len(sizes), split_sizes={"val": np.array(sizes)}.__getitem__)
     places = tuple(client % 2 for client in range(len(sizes)))
-    population = Population(len(sizes), TIERS, places) if tiers else Population(len(sizes))
-    return ClientDraw(clients, population, cohort, FederatedEvaluation(rounds), seed)
+    return ClientDraw(clients, Population(len(sizes), TIERS, places), cohort, FederatedEvaluation(rounds), seed)
 
 
 def test_only_eligible_clients_with_examples_are_asked():
     draw = draw_of([1, 1, 0, 1, 1, 0, 1, 1], rounds=100)
     assert set(draw.asked("large", 0)) == {1, 3, 7}
     assert set(draw.asked("small", 0)) == set(draw.asked("*", 0)) == {0, 1, 3, 4, 6, 7}
-    assert set(draw_of([1] * 5, 100, tiers=False).asked("anything", 0)) == set(range(5))
     with pytest.raises(ConfigError, match=r"data.client_val: leaves none of the 2 clients that can run 'large'"):
         draw_of([1, 0, 1, 0]).eligible("large")
-    with pytest.raises(ConfigError, match=r"search.federated.rounds: 0"):
-        FederatedEvaluation(0)
 
 
-@pytest.mark.parametrize(("rounds", "count"), [(1, 3), (4, 10), (9, 10)])
+@pytest.mark.parametrize(("rounds", "count"), [(1, 3), (9, 10)])
 def test_clients_are_distinct_within_a_generation_and_reshuffled_between(rounds, count):
     draw = draw_of([1] * 20, rounds, cohort=3)
     generations = [draw.asked("large", generation) for generation in range(30)]
@@ -213,26 +182,12 @@ def test_costs_by_hand(trained, tmp_path):
         examples = sum(data.clients.size(client, "val") for client in clients)
         assert row["macs"] == examples * sum(module.supernet.cost(arch).macs for arch in archs)
     assert first == len(evaluated)
-    assert [row["architectures"] for row in rows[:3]] == [4, 4, 2]
     total = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
-    settings = files.settings()
-    assert settings["communication"] == total
-    eligible = {"small": 6, "large": 4}
-    assert settings["federated"] == {"rounds": 2, "split": "val", "cohort": 2, "eligible": eligible}
+    assert files.settings()["communication"] == total
+
     ledger = json.loads((tmp_path / "ledger.json").read_text())
     assert ledger["after_training"].pop("mine") == total
     assert ledger == before
-
-
-def test_what_an_earlier_tier_asked_is_not_asked_again(trained, tmp_path):
-    """All of the small tier are among those of the large one."""
-    files = search(trained, tmp_path, method=Exhaustive(), evaluations=100)
-    small, large = files.rows("federated")
-    fit_small = sum(row["macs"] <= 70_000 for row in files.rows("evaluations"))
-    assert small["architectures"] == fit_small
-    assert large["architectures"] == len(files.rows("evaluations")) - fit_small > 0
-    again = search(trained, tmp_path / "same", tiers=TINY, evaluations=2, per_tier=False)  # whatever the clients' are
-    assert {row["tier"] for row in again.rows("federated")} == {"*"}
 
 
 def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch):
@@ -241,14 +196,11 @@ def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch):
     with small.stopped_after(13):
         search(trained, tmp_path)
     assert len(SearchFiles(tmp_path / "search").rows("evaluations")) == 13
-    assert not (tmp_path / "ledger.json").exists()
     assert small.outcome(search(trained, tmp_path)) == straight
     monkeypatch.setattr(FederatedEvaluator, "answers", None)
     assert small.outcome(search(trained, tmp_path)) == straight  # nothing is asked again
     with pytest.raises(ConfigError, match=r"holds a search with other .*federated"):
         search(trained, tmp_path, federated=FederatedEvaluation(2, "train"))
-    with pytest.raises(ConfigError, match="holds a search with other evaluations"):
-        search(trained, tmp_path, evaluations=20)
 
 
 def test_a_client_searches_for_its_own_tier_on_its_own_examples(trained, tmp_path):
@@ -264,11 +216,7 @@ def test_a_client_searches_for_its_own_tier_on_its_own_examples(trained, tmp_pat
         assert row["accuracy"] == pytest.approx(right.float().mean().item(), abs=1e-6)
         assert row["macs"] <= 120_000
     assert [row["tier"] for row in files.rows("tiers")] == ["large"]
-    settings = files.settings()
-    assert (settings["client"], settings["num_examples"], settings["federated"]) == (1, len(targets), None)
-    assert "communication" not in settings
-    names = {"settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers"}
-    assert {path.name for path in files.folder.iterdir()} == names  # no federated.csv, no clients.csv
+    assert "communication" not in files.settings()
     with pytest.raises(ConfigError, match=r"search\.name: .* other client"):
         search(trained, tmp_path, federated=None, client=4)
 
@@ -302,14 +250,11 @@ OTHER = r"search.tiers: 'small' is also a tier of the clients, with other limits
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"validation_share": 0.5}, "search.validation_share: 0.5"),
         ({"tiers": TINY}, r"search.tiers: 'tiny' is not a tier of the clients \(small, large\)"),
         ({"tiers": Budgets({"small": {"macs": 7.0}})}, OTHER),
         ({"client_val": 0.0}, r"data.client_val: 0 leaves no client .* set it to 0.1"),
         ({"client": 6, "federated": None}, r"search\.client: 6 is not one of the 6 clients"),
         ({"client": 0}, r"search\.client: 0 searches on its own data, and search\.federated"),
-        ({"client": -1, "federated": None}, r"search\.client: -1 must be at least 0"),
-        ({"client": 0, "federated": None, "client_val": 0.0}, r"data\.client_val: 0\.0 leaves client 0 nothing to"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(trained, tmp_path, settings, words):

@@ -20,17 +20,15 @@ from lit_fednas.search import (
     Exhaustive,
     RandomSearch,
     Search,
-    SearchMethod,
     SearchSettings,
 )
-from lit_fednas.search.evaluations import Evaluations
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import Budgets, CumulativeCostTiers, TierSource
 from tests.search.small import TIERS, outcome, search, stopped_after, trained_run
 from tests.supernets.instances import INSTANCES, SPACES
-from tests.support import assert_same, fit, linear_net, make_module, make_trainer, tiny_data, tiny_supernet
+from tests.support import fit, make_module, make_trainer, tiny_data, tiny_supernet
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +56,7 @@ def test_a_search_writes_all_its_files(trained, straight):
     assert [row["tier"] for row in straight.rows("tiers")] == ["small", "large"] == straight.tier_names[::-1]
     settings = json.loads((straight.folder / "settings.json").read_text())
     assert settings["complete"]
-    method = {"class": "NSGA2", "population": 8, "sample": 4, "crossover_rate": 0.9, "mutation_rate": None}
-    assert settings["method"] == method
     assert settings["tiers"][0] == {"name": "small", "at_most": {"macs": 70000.0}, "above": {}}
-    largest = trained[0].supernet.cost(trained[0].supernet.space.largest).macs
-    assert settings["reference"] == {"small": 70000.0, "large": 120000.0, "*": largest}
     for tier, count in (("small", 10), ("large", 16)):  # no more than 10 fit the small one
         generations = [row for row in straight.rows("history") if row["tier"] == tier]
         assert generations[-1]["evaluations"] == count
@@ -81,14 +75,6 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     starts = [str(space.smallest), str(space.largest), str(middle)]
     once = search(trained, tmp_path / "once", method=method, evaluations=3, per_tier=False)
     assert [row["arch"] for row in once.rows("evaluations")] == starts
-    assert {row["tier"] for row in once.rows("history")} == {"*"}
-    assert [row["tier"] for row in once.rows("tiers")] == ["small", "large"]
-
-    files = search(trained, tmp_path / "tiers", method=method, evaluations=8)
-    accuracies = {row["arch"]: row["accuracy"] for row in files.rows("evaluations")}
-    best = {row["tier"]: row["val_accuracy"] for row in files.rows("tiers")}
-    assert best["small"] >= accuracies[str(space.smallest)]
-    assert best["large"] >= max(accuracies[str(arch)] for arch in (space.smallest, middle))
 
 
 def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
@@ -123,12 +109,11 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
         assert tested > 0.4  # a quarter is chance
 
 
-@pytest.mark.parametrize("count", [1, 15])
-def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, count):
-    with stopped_after(count):
+def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path):
+    with stopped_after(15):
         search(trained, tmp_path)
     stopped = SearchFiles(tmp_path / "search")
-    assert len(stopped.rows("evaluations")) == count
+    assert len(stopped.rows("evaluations")) == 15
     assert not stopped.settings()["complete"]
     with open(stopped.folder / "evaluations.csv", "a") as file:
         file.write("99,d: [0,")  # as a kill in mid-line leaves it
@@ -136,19 +121,13 @@ def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, count)
     assert outcome(search(trained, tmp_path)) == outcome(straight)
 
 
-def test_going_on_evaluates_nothing_twice_and_is_the_same_search(trained, tmp_path, monkeypatch):
+def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, tmp_path):
     search(trained, tmp_path, evaluations=8)
-    with monkeypatch.context() as patch:
-        patch.setattr(Evaluations, "_keep", None)
-        search(trained, tmp_path, evaluations=8)
-    longer = search(trained, tmp_path, evaluations=14)
-    fresh = search(trained, tmp_path / "fresh", evaluations=14)
-    assert longer.rows("history") == fresh.rows("history")
-    assert longer.rows("tiers") == fresh.rows("tiers")
-
+    longer = search(trained, tmp_path)
+    assert longer.rows("history") == straight.rows("history")
+    assert longer.rows("tiers") == straight.rows("tiers")
     with pytest.raises(ConfigError, match=r"holds a search with other method .*give search.name another name"):
         search(trained, tmp_path, method=RandomSearch())
-    search(trained, tmp_path, method=RandomSearch(), evaluations=3, name="random")
     with pytest.raises(ConfigError, match="other weights"):
         search((make_module(tiny_supernet(seed=1)), trained[1]), tmp_path)
 
@@ -167,7 +146,6 @@ def test_a_search_ends_with_the_generation_that_reaches_its_target(tmp_path):
         expected += of_tier[: reached[0] + 1] if reached else of_tier
     assert len(expected) < len(whole.rows("history"))
     assert files.rows("history") == expected
-    assert search(first, tmp_path / "target", **settings).rows("history") == whole.rows("history")  # goes on
 
 
 def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, monkeypatch):
@@ -185,63 +163,8 @@ def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, 
     assert len(files.rows("history")) > 2
 
 
-def test_norms_are_recalibrated_on_a_copy(tmp_path):
-    evaluation = EvaluationSettings(["largest"], recalibrate_batches=3)
-    module, data = make_module(evaluation=evaluation), tiny_data()
-    fit(module, data, 1)
-    supernet = module.supernet
-    before = {name: tensor.clone() for name, tensor in supernet.shared_tensors().items()}
-    files = search((module, data), tmp_path, method=RandomSearch(), evaluations=3)
-    batches = module.recalibration_batches(data.clients)
-    assert len(batches) == 3
-    row = files.rows("evaluations")[0]
-    arch = supernet.space.parse(row["arch"])
-    ((inputs, targets),) = list(data.val_dataloader())
-    accuracy, loss = by_hand(recalibrated(supernet.subnet(arch), batches), inputs, targets)
-    assert (row["accuracy"], row["loss"]) == pytest.approx((accuracy, loss), rel=1e-5)
-    assert abs(by_hand(supernet.subnet(arch).eval(), inputs, targets)[1] - loss) > 1e-4
-    assert_same(dict(supernet.shared_tensors()), before)
-    model = files.tier_model("small")
-    assert model.recalibrated
-    kept = torch.load(files.tier_folder("small") / "weights.pt")
-    assert any("running_mean" in name for name in kept)
-    assert_same(kept, recalibrated(supernet.subnet(supernet.space.parse(model.arch)), batches).state_dict())
-
-
-def test_a_share_of_the_validation_data(trained, tmp_path):
-    files = search(trained, tmp_path, validation_share=0.5, method=Exhaustive())
-    assert files.settings()["num_examples"] == 20
-    half = {row["arch"]: row["accuracy"] * 20 for row in files.rows("evaluations")}
-    assert all(right == pytest.approx(round(right)) for right in half.values())
-
-
-class Downwards(SearchMethod):
-    def search(self, feasible, rng):
-        yield sorted(feasible.distinct(set(), 30, rng), key=lambda arch: -feasible.costs.cost(arch, "macs"))
-
-
-def test_of_equally_good_architectures_the_cheapest_is_taken(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(Evaluator, "__call__", lambda self, arch: {"accuracy": 0.5, "loss": 1.0})
-    everyone = Budgets({"all": {"macs": 1e9}})
-    files = search(trained, tmp_path, tiers=everyone, method=Downwards(), evaluations=30)
-    rows, (best,) = files.rows("evaluations"), files.rows("tiers")
-    assert best["macs"] == min(row["macs"] for row in rows) < rows[0]["macs"]
-    assert [row["arch"] for row in files.rows("front") if row["tier"] == "all"] == [best["arch"]]
-
-
-def test_a_network_that_is_no_supernet_has_one_tier(tmp_path):
-    """Of 64 inputs and 4 outputs: 256 MACs."""
-    module, data = make_module(linear_net()), tiny_data()
-    fit(module, data, 1)
-    with pytest.raises(ConfigError, match=r"init_args: {budgets: {all: {macs: 256}}}}'$"):
-        search((module, data), tmp_path, tiers=None)
-    files = search((module, data), tmp_path, tiers=CumulativeCostTiers())
-    assert [(row["tier"], row["arch"]) for row in files.rows("tiers")] == [("tier1", "whole")]
-
-
 def test_a_search_asks_for_tiers_that_its_networks_meet(trained, tmp_path):
-    """What the error proposes is a setting that works, of numbers that are a little rounded up."""
-    module, _ = trained
+    """What the error proposes is a setting that works."""
     with pytest.raises(ConfigError, match=r"search\.tiers: null .* model\.tiers is null too; set one") as told:
         search(trained, tmp_path, tiers=None)
     assert not list(tmp_path.rglob("*.csv"))
@@ -249,12 +172,7 @@ def test_a_search_asks_for_tiers_that_its_networks_meet(trained, tmp_path):
     parser = ArgumentParser()
     parser.add_argument("--tiers", type=TierSource)
     tiers = parser.instantiate(parser.parse_args(["--tiers", proposed[1]])).tiers
-    space = module.supernet.space
-    least, most = module.supernet.macs(space.smallest), module.supernet.macs(space.largest)
-    small, large = (tiers.budgets[name]["macs"] for name in ("small", "large"))
-    assert least < (least + most) / 2 <= small < 1.01 * (least + most) / 2
-    assert most <= large < 1.01 * most
-    assert search(trained, tmp_path, tiers=tiers).tier_names == ["large", "small"]
+    assert search(trained, tmp_path, tiers=tiers, evaluations=4).tier_names == ["large", "small"]
 
 
 def test_a_checkpoint_is_searched(tmp_path):
@@ -292,12 +210,10 @@ def test_every_kind_of_supernet_can_be_searched(tmp_path, name):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"evaluations": 0}, "search.evaluations: 0"),
         ({"cost": "flops"}, "search.cost: 'flops'"),
         ({"name": "../x"}, "search.name"),
         ({"cost": "latency_ms"}, "search.latency: is null"),
         ({"tiers": Budgets({"tiny": {"macs": 10.0}})}, "search.tiers.tiny: no architecture was found"),
-        ({"validation_share": 0.001}, "search.validation_share: 0.001 of 40 examples"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_evaluated(trained, tmp_path, settings, words):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation.evaluation import fresh_statistics, recalibrated
+from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import SearchFiles, TierModel
 from lit_fednas.search.tier_models import load_tier_network, save_tier_model, tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
@@ -59,27 +59,15 @@ def test_what_is_read_is_what_was_written(files, name, again):
 
 
 def test_only_the_view_is_written_not_what_it_is_a_view_of(files):
-    layers = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    layers.register_buffer("positions", torch.arange(3.0), persistent=False)
-    net = PlainNetwork(layers, (4,), 2)
+    net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
     whole = torch.arange(40000.0).reshape(100, 400)
     network = net.subnet("whole")
     network[1].weight = nn.Parameter(whole[1:3, 2:6])
     network[1].bias = nn.Parameter(whole[0, 7:9])
     save_tier_model(files, model_of(net, "whole"), network)
     assert weights_path(files).stat().st_size < 4000
-    written = torch.load(weights_path(files), weights_only=True)
-    assert written["1.weight"].tolist() == [[402.0, 403.0, 404.0, 405.0], [802.0, 803.0, 804.0, 805.0]]
-    assert all(tensor.is_contiguous() for tensor in written.values())
     _, loaded = load_tier_network(net, files, "small")
-    assert torch.equal(loaded[1].weight, whole[1:3, 2:6])
-    assert loaded.positions.tolist() == [0, 1, 2]  # what is in no state dict comes from the supernet
-
-
-def test_statistics_lie_where_the_weights_do():
-    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)).to("meta")
-    fresh_statistics(network)
-    assert {tensor.device.type for tensor in network.state_dict().values()} == {"meta"}
+    assert loaded[1].weight.tolist() == [[402.0, 403.0, 404.0, 405.0], [802.0, 803.0, 804.0, 805.0]]
 
 
 def test_a_kill_leaves_no_architecture_with_anothers_weights(files, monkeypatch):
@@ -115,8 +103,7 @@ def test_an_unknown_tier_and_those_there_are(files):
     net = kept_instance("elastic")
     refused(net, files, ConfigError, r"'small' has no network .* run 'lit-fednas search' first")
     saved(files, net)
-    saved(files, net, tier="large")
-    refused(net, files, ConfigError, "'tiny' has no network in .*search; there are: large, small", tier="tiny")
+    refused(net, files, ConfigError, "'tiny' has no network in .*search; there are: small", tier="tiny")
     refused(net, files, ConfigError, "has no network", tier="../tiers/small")
 
 
@@ -124,8 +111,6 @@ def test_an_unknown_tier_and_those_there_are(files):
     ("changes", "match"),
     [
         ({"arch": "d: [7,0], e: 0.25"}, r"depth 7 is not one of \[0, 1\]; tier 'small' is of ElasticResNet"),
-        ({"arch": "(0, 2)", "supernet": "RollingNet"}, "cannot be read.*tier 'small' is of RollingNet"),
-        ({"input_shape": [3, 9, 9]}, r"has input_shape \[3, 8, 8\] .*'small' is of .*\[3, 9, 9\]"),
         ({"num_classes": 6}, "num_classes 5, but .* num_classes 6; give the config of its run"),
     ],
 )
@@ -140,20 +125,9 @@ def test_weights_that_do_not_fit_cannot_be_read_or_are_not_there(files):
     saved(files, net)
     whole = torch.load(path, weights_only=True)
     without = {name: tensor for name, tensor in whole.items() if name != "stem.weight"}
-    for changed, match in (
-        (
-            {**whole, "stem.weight": torch.zeros(4, 3, 3, 2)},
-            r"stem\.weight: .*\[4, 3, 3, 2\]\) from checkpoint, .* is ",
-        ),
-        (without, r"Missing .*stem\.weight"),
-        ({**whole, "norm.running_mean": torch.zeros(4)}, r"Unexpected .*norm\.running_mean"),  # it was not recalibrated
-    ):
-        torch.save(changed, path)
-        refused(net, files, CheckpointError, f"does not fit .*{match}")
-    content = path.read_bytes()
-    middle = len(content) // 2
-    for broken in (b"", content[:middle], bytes(middle) + content[middle:], content[:4] + b"?" * 40 + content[44:]):
-        path.write_bytes(broken)
-        refused(net, files, CheckpointError, r"weights\.pt cannot be read")
+    torch.save(without, path)
+    refused(net, files, CheckpointError, r"does not fit .*Missing .*stem\.weight")
+    path.write_bytes(path.read_bytes()[:-1000])
+    refused(net, files, CheckpointError, r"weights\.pt cannot be read")
     path.unlink()
     refused(net, files, CheckpointError, r"weights\.pt does not exist; run the search")
