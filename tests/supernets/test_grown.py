@@ -98,6 +98,7 @@ def changed(path: Path, change: Callable[[dict], None]) -> GrownModel:
             lambda path: changed(path, lambda record: record["models"][1].update(steps=[{"shrink": "conv1"}])),
             "not a step of a transformation",
         ),
+        (lambda path: changed(path, lambda record: record["models"][0].pop("cells")), "suite.json is damaged .*cells"),
         (
             lambda path: changed(path, lambda record: record.update(family=None)),
             "does not say with which model it began; give the family",

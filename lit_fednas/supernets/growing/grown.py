@@ -71,17 +71,21 @@ class GrownModel(GrowableFamily):
                 f"one of them, middle, or last"
             )
         blueprint = self._initial.blueprint(input_shape, num_classes)
-        if str(blueprint) != rows[0]["cells"]:
-            raise ConfigError(
-                f"supernet.family.family: begins with {blueprint}, and {self.run} with {rows[0]['cells']}; give "
-                f"the family that the run had"
-            )
-        steps: list[Mapping[str, Any]] = []
-        row = rows[number]
-        while row["parent"] is not None:
-            steps = [*row["steps"], *steps]
-            row = rows[row["parent"]]
         try:
+            if str(blueprint) != rows[0]["cells"]:
+                raise ConfigError(
+                    f"supernet.family.family: begins with {blueprint}, and {self.run} with {rows[0]['cells']}; give "
+                    f"the family that the run had"
+                )
+            steps: list[Mapping[str, Any]] = []
+            row = rows[number]
+            while row["parent"] is not None:
+                steps = [*row["steps"], *steps]
+                row = rows[row["parent"]]
             return reduce(grown, from_plain(steps), blueprint)
         except CheckpointError as error:
             raise ConfigError(f"supernet.family.run: {self.run}: {error}") from None
+        except (LookupError, TypeError) as error:
+            raise ConfigError(
+                f"supernet.family.run: {self.run}: its suite.json is damaged ({error!r}); name a run whose file is whole"
+            ) from None
