@@ -28,6 +28,7 @@ class Round:
         rng: The round's own generator.
         lr_factor: What the round multiplies the local learning rate with.
         values: What schedules gave for the round.
+        max_rounds: Rounds of the whole run; -1 if it has no end.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Round:
     rng: np.random.Generator
     lr_factor: float = 1.0
     values: RoundValues = field(default_factory=RoundValues)
+    max_rounds: int = -1
 
     def task(self, client: int, arch: Any, group: int | None = None) -> ClientTask:
         """Returns the task of a client, which trains ``arch``, in a group of clients if they are grouped."""

@@ -80,4 +80,4 @@ class BetaDecay(FederatedCallback):
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         cohort_size = module.cohort.size(module.population.num_clients)
-        round.give(Beta(self.beta(round.number, trainer.max_epochs or -1, cohort_size)))
+        round.give(Beta(self.beta(round.number, round.max_rounds, cohort_size)))

@@ -359,7 +359,8 @@ class Privacy(FederatedCallback):
         available = np.flatnonzero(module.cohort.availability.present(round.number, np.arange(clients), round.seed))
         draws = numpy_generator(module.seed, "privacy-planned", round.number)  # public, and apart from the cohort's
         some = np.sort(draws.choice(available, min(_PLANNED, len(available)), replace=False)).tolist()
-        plan = Round(round.number, some, module.supernet.space, module.population, draws, values=round.values)
+        place = (round.number, some, module.supernet.space, module.population, draws)
+        plan = Round(*place, values=round.values, max_rounds=round.max_rounds)
         return module.assignment.plan(plan), module.cohort.ratio * len(available)
 
     def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:

@@ -129,12 +129,12 @@ class RoundLoop(RoundFitLoop):
             The round with its results; which updates count has been decided.
         """
         module = self.module
-        round = ServerRound(number, module.restructure, module.seed)
+        round = ServerRound(number, module.restructure, module.seed, self.max_epochs or -1)
         own: list[ClientResult] = []
         failure: Exception | None = None
         try:
             call_hook(self.trainer, "on_round_start", round)
-            round.tasks = module.plan(round, self.max_epochs or -1)
+            round.tasks = module.plan(round)
             call_hook(self.trainer, "on_cohort_start", round)
             by_architecture = overrides_hook(self.trainer, "on_results", FederatedCallback)
             module.aggregation.start(round.tasks, round.values, by_architecture)

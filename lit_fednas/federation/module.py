@@ -175,12 +175,11 @@ class FederatedLightningModule(pl.LightningModule):
 
     # ---- a round --------------------------------------------------------------------------------------
 
-    def plan(self, round: ServerRound, max_rounds: int) -> list[ClientTask]:
+    def plan(self, round: ServerRound) -> list[ClientTask]:
         """Draws the round's cohort and assigns a subnet to each of its clients.
 
         Args:
             round: The round, with its seed and the values that schedules gave.
-            max_rounds: Rounds of the whole run; -1 if it has no end.
 
         Returns:
             One task or several per client of the cohort, or none.
@@ -189,10 +188,9 @@ class FederatedLightningModule(pl.LightningModule):
         if not cohort:
             return []
         rng = numpy_generator(round.seed, "assignment", round.number)
-        factor = self.client.lr_schedule.factor(round.number, max_rounds)
-        return self.assignment.plan(
-            Round(round.number, cohort, self.supernet.space, self.population, rng, factor, round.values)
-        )
+        factor = self.client.lr_schedule.factor(round.number, round.max_rounds)
+        place = (round.number, cohort, self.supernet.space, self.population, rng)
+        return self.assignment.plan(Round(*place, factor, round.values, round.max_rounds))
 
     def traffic(self, arch: Any) -> tuple[int, int]:
         """Returns the bytes that travel down to a client of an architecture, and up from it."""

@@ -24,9 +24,11 @@ class ServerRound:
         number: The round, from 0.
         restructure: See the attribute.
         seed: The run's seed.
+        max_rounds: See the attribute.
 
     Attributes:
         number: The round, from 0.
+        max_rounds: Rounds of the whole run; -1 if it has no end.
         seed: What cohort and architectures are drawn from: the run's, unless a callback sets another before the round
             is planned.
         values: What schedules gave, before the round is planned.
@@ -37,8 +39,11 @@ class ServerRound:
             that makes the change, the same on all ranks, it returns what that returns.
     """
 
-    def __init__(self, number: int, restructure: Callable[[Callable[[], Any]], Any], seed: int = 0) -> None:
+    def __init__(
+        self, number: int, restructure: Callable[[Callable[[], Any]], Any], seed: int = 0, max_rounds: int = -1
+    ) -> None:
         self.number = number
+        self.max_rounds = max_rounds
         self.seed = seed
         self.values = RoundValues()
         self.tasks: Sequence[ClientTask] = ()

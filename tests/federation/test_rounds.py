@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import ClientSettings, FederatedCallback, MilestoneRate, UniformCohort
 from lit_fednas.rng import generator
@@ -217,3 +218,15 @@ def test_the_examples_of_a_fit_are_known_before(settings, of_twenty):
     assert "steps" not in settings or {one.num_steps for one in seen.results} == {settings["steps"]}
     loss = sum(one.loss * one.num_seen for one in seen.results) / sum(one.num_seen for one in seen.results)
     assert float(trainer.callback_metrics["clients/loss"]) == pytest.approx(loss)
+
+
+def test_an_assignment_knows_how_long_the_run_is():
+    told = []
+
+    class Told(RandomArchitectures):
+        def plan(self, round):
+            told.append((round.number, round.max_rounds))
+            return super().plan(round)
+
+    fit(make_module(assignment=Told()), tiny_data(), 2)
+    assert told == [(0, 2), (1, 2)]

@@ -87,5 +87,5 @@ class GrownModel(GrowableFamily):
             raise ConfigError(f"supernet.family.run: {self.run}: {error}") from None
         except (LookupError, TypeError) as error:
             raise ConfigError(
-                f"supernet.family.run: {self.run}: its suite.json is damaged ({error!r}); name a run whose file is whole"
+                f"supernet.family.run: {self.run}: suite.json is damaged ({error!r}); name a run whose file is whole"
             ) from None
