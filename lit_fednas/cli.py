@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from lit_fednas import __doc__ as package
 from lit_fednas import __version__
-from lit_fednas.commands import BENCHMARKS, COMMANDS, LIGHT, TRAINING, Command
+from lit_fednas.commands import COMMANDS, LIGHT, MOVED, TRAINING, Command
 from lit_fednas.config_files import find_config
 from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
 from lit_fednas.formatting import listing
@@ -109,15 +109,12 @@ def _run(name: str | None, words: Sequence[str]) -> int:
         return 0 if words else 2
     if name in LIGHT:
         return _run_light(name, words[len(name.split()) :])
-    if name in BENCHMARKS:
-        with _ending_at_once():
-            benchmark = BENCHMARKS[name].load()
-        benchmark(words[len(name.split()) :])
-        return 0
     if name is None and not first.startswith("-"):  # an option may name a file that names the command
         if group := {one: command for one, command in COMMANDS.items() if one.startswith(f"{first} ")}:
             print(_help(group))
             return 0 if words[1:] in (["-h"], ["--help"]) else 2
+        if first in MOVED:
+            raise ConfigError(f"{first}: is no longer a command; run {MOVED[first]}")
         near = did_you_mean(first, COMMANDS)
         raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
     words = with_paths(words)

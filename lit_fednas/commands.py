@@ -70,15 +70,6 @@ LIGHT = {
         "lit_fednas.analysis.commands:report", "Writes a finished run's folder as one HTML page that needs no network."
     ),
 }
-#: Commands that read their words themselves.
-BENCHMARKS = {
-    "benchmark round": Command(
-        "lit_fednas.benchmarks.round_times:round_times",
-        "Measures the seconds per round of federated averaging, beside those of a hand-written PyTorch loop.",
-    ),
-    "benchmark scale": Command(
-        "lit_fednas.benchmarks.scale:scale",
-        "Measures speed and memory as populations, cohorts, subnets, processes and clients per fit grow.",
-    ),
-}
-COMMANDS = {**TRAINING, **LIGHT, **BENCHMARKS}
+COMMANDS = {**TRAINING, **LIGHT}
+#: Former commands, and what replaces them.
+MOVED = {"benchmark": "scripts/benchmark of the repository"}

@@ -48,7 +48,6 @@ ALLOWED: dict[str, set[str]] = {
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},
     "run_config": ENGINE | {"callbacks"},
-    "benchmarks": ENGINE | {"callbacks", "loggers", "search"},
     "commands": set(),  # names what it imports
     "lightning_cli": ENGINE | {"callbacks", "loggers", "analysis", "run_config", "commands"},
     "cli": FLOOR | {"commands", "options", "lightning_cli"},

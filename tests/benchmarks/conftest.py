@@ -1,13 +1,16 @@
 """Benchmarks in this process."""
 
+import sys
 from importlib import import_module
 from typing import Any
 
 import pytest
 
-from tests.scripts.conftest import as_quiet_as_before
+from tests.scripts.conftest import SCRIPTS, as_quiet_as_before
 
 __all__ = ["as_quiet_as_before"]  # benchmarks silence Lightning as scripts do
+
+sys.path.insert(0, str(SCRIPTS))
 
 
 @pytest.fixture
@@ -19,5 +22,5 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         module, name = function.split(":")
         return getattr(import_module(module), name)(**arguments)
 
-    for module in ("rounds", "round_times", "memory", "population"):
-        monkeypatch.setattr(import_module(f"lit_fednas.benchmarks.{module}"), "call_in_child", call)
+    for module in ("rounds", "population"):
+        monkeypatch.setattr(import_module(f"benchmarks.{module}"), "call_in_child", call)

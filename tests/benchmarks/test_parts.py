@@ -7,24 +7,24 @@ from itertools import permutations
 import pytest
 import torch
 
-from lit_fednas.benchmarks import evaluations
-from lit_fednas.benchmarks.child import call_in_child, environments
-from lit_fednas.benchmarks.measuring import Turns, check_losses, in_turns
-from lit_fednas.benchmarks.plain import PlainLoop
-from lit_fednas.benchmarks.population import slope
-from lit_fednas.benchmarks.tasks import Setting
+from benchmarks import evaluations
+from benchmarks.child import call_in_child, environments
+from benchmarks.measuring import Turns, check_losses, in_turns
+from benchmarks.plain import PlainLoop
+from benchmarks.population import slope
+from benchmarks.tasks import Setting
 
 
 def test_two_take_turns_and_each_is_first_as_often() -> None:
     done: list[tuple[str, int]] = []
-    turns = Turns("cpu", lambda unit: done.append(("plain", unit)))
+    turns = Turns({"library": None, "plain": lambda unit: done.append(("plain", unit))}, 4, "cpu")
+    turns.advance()
     for unit in range(4):
-        turns.begin()
         done.append(("library", unit))
-        turns.end()
+        turns.advance()
     order = ["library", "plain", "plain", "library"] * 2
     assert done == list(zip(order, (0, 0, 1, 1, 2, 2, 3, 3), strict=True))
-    assert len(turns.library_times) == len(turns.plain_times) == 4
+    assert [len(times) for times in turns.times.values()] == [4, 4]
 
 
 def test_many_take_turns_and_none_is_favoured() -> None:
@@ -70,7 +70,7 @@ def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pyte
 
 @pytest.mark.slow  # processes that import torch
 def test_a_child_answers_and_one_rank_that_fails_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
-    function = "lit_fednas.benchmarks.showing:counted"
+    function = "benchmarks.showing:counted"
     assert call_in_child(function, {"count": 2, "what": "rank"}) == "2 ranks"
     with pytest.raises(RuntimeError, match="counted failed in a process of its own"):
         call_in_child(function, {"count": 2}, ranks=2)

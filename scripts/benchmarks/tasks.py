@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,24 +20,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Setting:
-    """A task at the sizes asked for.
-
-    Attributes:
-        network: One of ``NETWORKS``.
-        examples: Examples per client; where sizes differ, the most that one has.
-        clients: Clients in the population.
-        cohort: Clients per round.
-        batch_size: Examples per step.
-        lr: The clients' learning rate.
-        seed: Of weights, data, cohorts and batches.
-        device: ``cpu`` or ``cuda``.
-        ranks: Processes that share a cohort.
-        threads: Torch's threads in each process; left to the library, and to torch, if not given.
-        image: Pixels along an image's side.
-        unequal: The largest client over the smallest.
-        stem: Channels of the elastic network's first convolution.
-        widths: Channels of the elastic network's stages.
-    """
+    """A task: ``network`` is one of ``NETWORKS``, ``ranks`` and ``threads`` are those of a run."""
 
     network: str = "cnn"
     examples: int = 32
@@ -51,6 +36,12 @@ class Setting:
     unequal: float = 1.0
     stem: int = 16
     widths: Sequence[int] = (16, 32, 64, 128)
+
+    @classmethod
+    def of(cls, options: Namespace, **more: Any) -> Setting:
+        """The options that are a task's, and what replaces them."""
+        given = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
+        return cls(**given | more)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -81,26 +72,23 @@ class Setting:
         return Examples(images, torch.randint(0, CLASSES, (count,), generator=draws)).to(self.device)
 
 
-def tiny(setting: Setting) -> PlainNetwork:
+def architecture(net: Supernet, text: str, seed: int = 0) -> Any:
+    """An architecture by the space's words, ``middle``, the middle of all choices, or ``random``."""
+    space = net.space
+    if text == "random":
+        return space.sample(numpy_generator(seed, "lever"))
+    return space.decode([count // 2 for count in space.cardinalities]) if text == "middle" else space.named(text)
+
+
+def _tiny(setting: Setting) -> PlainNetwork:
     """A network so small that starting an operation takes longer than the operation; without dropout."""
-    network = nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(8 * 16, CLASSES),
-    )
-    return PlainNetwork(network, setting.shape, CLASSES)
-
-
-def elastic(setting: Setting) -> ElasticResNet:
-    """SuperFed's network at the widths asked for."""
-    return ElasticResNet(setting.shape, CLASSES, setting.stem, tuple(setting.widths))
+    layers = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()
+    return PlainNetwork(nn.Sequential(*layers, nn.Linear(8 * 16, CLASSES)), setting.shape, CLASSES)
 
 
 NETWORKS: dict[str, Callable[[Setting], Supernet]] = {
     "cnn": lambda setting: SmallCNN(setting.shape, CLASSES),
     "resnet18": lambda setting: ResNet18(setting.shape, CLASSES),
-    "elastic": elastic,
-    "tiny": tiny,
+    "elastic": lambda setting: ElasticResNet(setting.shape, CLASSES, setting.stem, tuple(setting.widths)),
+    "tiny": _tiny,
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn.functional import cross_entropy
 
-from lit_fednas.benchmarks.tasks import Setting
+from benchmarks.tasks import Setting
 from lit_fednas.data import Examples
 from lit_fednas.rng import address_seed, generator, numpy_generator
 from lit_fednas.supernets import Supernet

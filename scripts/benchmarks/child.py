@@ -1,6 +1,6 @@
 """Runs a function in a process of its own, or in several that talk to each other, and hands its result back.
 
-As a module, ``python -m lit_fednas.benchmarks.child request.json``, it is such a process.
+As a module, ``python -m benchmarks.child request.json``, it is such a process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+import torch
+from torch import distributed
+
 #: What tells a process that it is one of several; left behind by a launcher, it would mislead a new one.
 RANK_VARIABLES = (
     "GROUP_RANK",
@@ -34,24 +37,11 @@ RANK_VARIABLES = (
 
 
 def call_in_child(function: str, arguments: dict[str, Any], ranks: int = 1, threads: int | None = None) -> Any:
-    """Calls a function elsewhere.
-
-    Args:
-        function: ``module:name``.
-        arguments: Its keyword arguments, as JSON can carry them.
-        ranks: How many processes call it, each told its place in ``LOCAL_RANK`` (if there are several).
-        threads: Torch's threads in each; as the environment has it, if not given.
-
-    Returns:
-        What it returned (on rank 0), as JSON carries it.
-
-    Raises:
-        RuntimeError: A process failed; its own message is on the standard error.
-    """
+    """Returns what ``module:name`` does in a process of its own, on rank 0 if there are several, as JSON carries it."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         request.write_text(json.dumps({"function": function, "arguments": arguments, "answer": str(answer)}))
-        command = [sys.executable, "-m", "lit_fednas.benchmarks.child", str(request)]
+        command = [sys.executable, "-m", "benchmarks.child", str(request)]
         places = environments(ranks, threads)
         processes = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) for env in places]
         try:
@@ -66,8 +56,8 @@ def call_in_child(function: str, arguments: dict[str, Any], ranks: int = 1, thre
 def environments(ranks: int, threads: int | None) -> Iterator[dict[str, str]]:
     """The environment of each process, without what belongs to another launch."""
     common = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
-    folder = str(Path(__file__).parents[2])  # of a checkout, where the package is not installed
-    common["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, common.get("PYTHONPATH")]))
+    folders = [str(folder) for folder in Path(__file__).parents[1:3]]  # scripts/, and the package if not installed
+    common["PYTHONPATH"] = os.pathsep.join(filter(None, [*folders, common.get("PYTHONPATH")]))
     if threads is not None:
         common["OMP_NUM_THREADS"] = str(threads)
     if ranks == 1:
@@ -81,8 +71,6 @@ def environments(ranks: int, threads: int | None) -> Iterator[dict[str, str]]:
 @contextmanager
 def joined(device: str) -> Iterator[None]:
     """Connects this process with the others of its launch, if there are any."""
-    from torch import distributed
-
     if "LOCAL_RANK" in os.environ:
         distributed.init_process_group("nccl" if device == "cuda" else "gloo")
     try:
@@ -118,8 +106,6 @@ def silence() -> None:
 
 def main() -> None:
     """Calls the function that the request names; rank 0 writes the answer."""
-    import torch
-
     request = json.loads(Path(sys.argv[1]).read_text())
     rank = int(os.environ.get("LOCAL_RANK", 0))
     if rank and torch.cuda.is_available():

@@ -1,0 +1,121 @@
+"""The command: reads the words, measures, and prints a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from benchmarks import showing
+from benchmarks.child import silence
+from benchmarks.settings import CHOSEN, CORES, HELP, SETTINGS
+from lit_fednas.errors import ClientError, ConfigError, FedNASError
+from lit_fednas.formatting import text_table
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises what is told in one line."""
+        raise ConfigError(f"{message} ({self.prog} --help lists all options)")
+
+
+def module_of(name: str) -> ModuleType:
+    return import_module("benchmarks.rounds" if name == "round" else f"benchmarks.{name}")
+
+
+def ranks_and_threads(text: str) -> tuple[int, int]:
+    """Reads ``RANKSxTHREADS``, as 2x1."""
+    ranks, threads = text.split("x")
+    return int(ranks), int(threads)
+
+
+def add_option(parser: argparse.ArgumentParser, name: str, default: Any, text: str) -> None:
+    """Adds an option of the type of its default."""
+    flag = f"--{name.replace('_', '-')}"
+    if default is False:
+        parser.add_argument(flag, action="store_true", help=text)
+        return
+    several = isinstance(default, list)
+    first = default[0] if several else default
+    kind: Any = int if first is None else ranks_and_threads if isinstance(first, tuple) else type(first)
+    choices = default if name in CHOSEN else None
+    shown = "" if default is None or choices else " (%(default)s)"
+    parser.add_argument(
+        flag, nargs="+" if several else None, type=kind, default=default, choices=choices, help=text + shown
+    )
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Reads the options."""
+    parser = Parser(prog="scripts/benchmark", description="What the library costs and gains on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
+    for name, defaults in SETTINGS.items():
+        text = str(module_of(name).__doc__)
+        command = commands.add_parser(name, help=text.partition("\n")[0], description=text)
+        for option, default in defaults.items():
+            add_option(command, option, default, HELP.get(f"{name} {option}") or HELP[option])
+        command.add_argument("--threads", type=int, help="torch's threads in each process")
+        command.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+        command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
+    return parser.parse_args(words)
+
+
+def circumstances(options: argparse.Namespace) -> dict[str, Any]:
+    """Where and how it was measured."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processor": platform.processor() or platform.machine(),
+        "gpu": torch.cuda.get_device_name() if options.device == "cuda" else None,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": CORES,
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "torch_threads": torch.get_num_threads(),
+        **{name: value for name, value in vars(options).items() if name != "json"},
+    }
+
+
+def run(words: Sequence[str]) -> None:
+    """Measures what the words say, and shows it."""
+    options = parse(words)
+    silence()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    module = module_of(options.command)
+    report = circumstances(options)
+    counts = [
+        showing.counted(value, name.rstrip("s"))
+        for name in ("ranks", "threads", "rounds")
+        if (value := report.get(name)) is not None
+    ]
+    print(", ".join([f"{options.command}: torch {torch.__version__}", options.device, *counts]))
+    report |= module.measure(options)
+    rows = module.rows(report)
+    print(text_table(list(rows[0]), [list(row.values()) for row in rows]))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit status."""
+    try:
+        run(sys.argv[1:] if args is None else args)
+    except (FedNASError, ClientError, OSError) as error:
+        print(f"benchmark: {error}", file=sys.stderr)
+        return 2
+    return 0

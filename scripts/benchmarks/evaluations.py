@@ -1,0 +1,180 @@
+"""Evaluations per second of the search, against building each subnet and loading its weights.
+
+The search runs a subnet in place: its network is built without memory, once, and its weights are views into the
+shared ones. What a program without that does: build the network of the architecture with its constructor, load a
+state_dict of its part of the weights, evaluate it. The supernet's own extraction is in between.
+All ways evaluate the same random architectures on the same data, in turns, and must find the same accuracies.
+
+Then whole generations, rows and costs included: one process that evaluates in full (before), and with channels last,
+races, several processes, and all three (after), in turns as well. The labels are what the largest architecture answers,
+so that accuracies differ. Several processes must find what one does, and all ways the same front; channels last may
+differ by one example in a thousand.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from benchmarks.child import call_in_child, joined
+from benchmarks.measuring import compared, in_turns
+from benchmarks.settings import SETTINGS
+from lit_fednas.federation import EvaluationSettings
+from lit_fednas.federation.ranks import Ranks
+from lit_fednas.records import ALL_TIERS, SearchFiles
+from lit_fednas.rng import generator, numpy_generator
+from lit_fednas.search import Evaluator, Feasible, Racing
+from lit_fednas.search.evaluations import Evaluations, Processes, Scorer
+from lit_fednas.search.pareto import pareto_front
+from lit_fednas.search.racing import Race
+from lit_fednas.supernets import BatchNorm, ElasticResNet
+from lit_fednas.tiers import ArchitectureCosts, Tier
+
+WAYS = ("in place", "extracted", "built and loaded")
+#: Ways to evaluate a generation: whether with channels last, with races, and in several processes.
+GENERATIONS = {
+    "before": (False, False, False),
+    "channels last": (True, False, False),
+    "races": (False, True, False),
+    "processes": (False, False, True),
+    "after": (True, True, True),
+}
+
+
+def network_of(options: argparse.Namespace, **more: Any) -> tuple[ElasticResNet, tuple[Tensor, ...]]:
+    """The supernet, and the inputs in batches."""
+    shape = (3, options.image, options.image)
+    torch.manual_seed(options.seed)  # every process has the same weights
+    net = ElasticResNet(shape, 10, options.stem, options.widths, divisor=2, **more).to(options.device).eval()
+    inputs = torch.randn(options.examples, *shape, generator=generator(options.seed, "benchmark-data"))
+    return net, inputs.to(options.device).split(options.batch_size)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    net, inputs = network_of(options)
+    draws = generator(options.seed, "benchmark-targets")
+    batches = [(part, torch.randint(10, (len(part),), generator=draws).to(options.device)) for part in inputs]
+    evaluate = Evaluator(net, batches)
+
+    def built(arch: Any) -> Any:
+        weights = {name: view.clone() for name, view in net.views(arch).items()}
+        network = net.build(arch).to(options.device)
+        network.load_state_dict(weights)
+        return evaluate.metrics(network.eval())
+
+    ways = dict(zip(WAYS, (evaluate, lambda arch: evaluate.metrics(net.subnet(arch).eval()), built), strict=True))
+    rng = numpy_generator(options.seed, "benchmark-archs")
+    archs = [net.space.sample(rng) for _ in range(options.warmup + options.archs)]
+    found: dict[str, Any] = {}
+
+    def work(way: str, unit: int) -> None:
+        found[way] = ways[way](archs[unit])
+
+    def compare(unit: int) -> None:
+        assert all(one == found[WAYS[0]] for one in found.values()), f"the ways disagree on {archs[unit]}: {found}"
+
+    workers = {way: partial(work, way) for way in WAYS}
+    prepare = net._skeletons.clear  # every architecture is new to every way
+    seconds = in_turns(workers, options.archs, options.device, compare, warmup=options.warmup, prepare=prepare)
+    report = {"seconds": seconds, "generations": None}
+    if options.generation:
+        names = {*SETTINGS["evaluations"], "device", "seed"} - {"archs", "warmup", "processes"}
+        arguments = {"settings": {name: getattr(options, name) for name in names}}
+        function = "benchmarks.evaluations:generations"
+        report["generations"] = call_in_child(function, arguments, options.processes, options.threads or 1)
+    return report
+
+
+def generations(settings: dict[str, Any]) -> dict[str, Any]:
+    """Times generations in each way, in as many processes as were started."""
+    options = argparse.Namespace(**settings)
+    with joined(options.device):
+        net, inputs = network_of(options, norm=BatchNorm())  # running statistics: examples stay independent
+        with torch.no_grad():
+            batches = [(part, net(part, net.space.largest).argmax(1)) for part in inputs]
+        several = distributed.is_initialized()
+        ranks = Ranks(distributed.get_rank(), distributed.get_world_size()) if several else Ranks()
+        rng = numpy_generator(options.seed, "benchmark-generation")
+        feasible = Feasible(net.space, ArchitectureCosts(net), Tier(ALL_TIERS, {}), rng)
+        archs = feasible.distinct(set(), options.generation, rng)
+        evaluators = {last: Evaluator(net, batches, EvaluationSettings(channels_last=last)) for last in (False, True)}
+        rows: dict[str, list[dict[str, Any]]] = {}
+
+        def work(way: str, unit: int) -> None:
+            last, races, shared = GENERATIONS[way]
+            race = Race(evaluators[last], Racing(), "accuracy", options.seed) if races else None
+            processes = Processes(ranks if shared else Ranks())
+            scorer = Scorer(evaluators[last], ArchitectureCosts(net), race, processes)
+            if ranks.rank:
+                if shared:
+                    scorer.serve()
+                return
+            with TemporaryDirectory() as folder:
+                evaluations = Evaluations(scorer, SearchFiles(folder), "accuracy", "macs", [Tier(ALL_TIERS, {})])
+                rows[way] = list(evaluations.of(ALL_TIERS, 0, archs, len(archs) * evaluations.price))
+            processes.close()
+
+        workers = {way: partial(work, way) for way in GENERATIONS}
+        seconds = in_turns(workers, options.repetitions, options.device, prepare=net._skeletons.clear)
+    if ranks.rank:
+        return {}
+    check_generations(rows, options.examples)
+    shares = {way: sum(row.get("examples") or options.examples for row in found) for way, found in rows.items()}
+    return {
+        "architectures": len(archs),
+        "processes": ranks.size,
+        "seconds": seconds,
+        "share_of_examples": {way: share / len(archs) / options.examples for way, share in shares.items()},
+        "front": sorted(front_of(rows["before"], options.examples)),
+    }
+
+
+def front_of(rows: list[dict[str, Any]], examples: int) -> list[str]:
+    """Returns the architectures on the front of those that were evaluated in full."""
+    full = [row for row in rows if row.get("examples") in (None, examples)]
+    front = pareto_front([row["macs"] for row in full], [row["accuracy"] for row in full])
+    return [full[place]["arch"] for place in front]
+
+
+def check_generations(rows: dict[str, list[dict[str, Any]]], examples: int) -> None:
+    """Refuses ways that did not do the same work.
+
+    Raises:
+        AssertionError: They have found different things.
+    """
+    found = {way: [{**row, "seconds": None} for row in own] for way, own in rows.items()}
+    assert found["before"] == found["processes"], "several processes found other rows than one"
+    pairs = zip(found["before"], found["channels last"], strict=True)
+    furthest = max(abs(one["accuracy"] - other["accuracy"]) for one, other in pairs)
+    assert furthest <= 1e-3 + 1 / examples, f"channels last: accuracies differ by {furthest}"
+    for plain, raced in (("before", "races"), ("channels last", "after")):
+        one, other = front_of(rows[plain], examples), front_of(rows[raced], examples)
+        assert one == other, f"{raced}: the front is {other}, not {one}"
+
+
+def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    found = _rows(report["seconds"], "", 1)
+    if generations := report["generations"]:
+        found += _rows(generations["seconds"], "generation, ", generations["architectures"])
+    return found
+
+
+def _rows(seconds: dict[str, list[float]], prefix: str, archs: int) -> list[dict[str, str]]:
+    first = next(iter(seconds.values()))
+    each = {way: compared(values, first) for way, values in seconds.items()}
+    return [
+        {
+            "way": f"{prefix}{way}",
+            "evaluations/s": f"{archs / median(values):.1f}",
+            "ms": f"{1000 * median(values) / archs:.1f}",
+            "x first": f"{each[way]['ratio']:.3f}",
+            "quartiles": " to ".join(f"{value:.3f}" for value in each[way]["ratio_quartiles"]),
+        }
+        for way, values in seconds.items()
+    ]

@@ -1,0 +1,60 @@
+"""Rounds per second with one process and with several, where clients differ in size and draw their architectures.
+
+Each way to use the cores, RANKSxTHREADS, runs alone, in turns with the others, and must come to the same loss in
+its first round. How evenly the work was dealt is the CPU time of the busiest rank over the mean of all ranks, the
+median over rounds; 1 is perfect (waiting for the others takes no CPU time).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks import showing
+from benchmarks.child import call_in_child
+from benchmarks.measuring import check_losses, repeated
+from benchmarks.tasks import Setting
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    calls = {}
+    for ranks, threads in options.grid:
+        setting = asdict(Setting.of(options, network="elastic", ranks=ranks, threads=None))
+        arguments = {"setting": setting, "rounds": options.rounds, "warmup": options.warmup, "who": "library"}
+        calls[ranks, threads] = partial(call_in_child, "benchmarks.rounds:alone", arguments, ranks, threads)
+    runs = repeated(calls, options.repetitions)
+    losses = [run["first_loss"] for made in runs.values() for run in made]
+    check_losses(losses, losses[:1] * len(losses), 1e-3, "ranks")  # batch norms amplify the order of sums
+    found: list[dict[str, Any]] = []
+    for (ranks, threads), made in runs.items():
+        seconds = [second for run in made for second in run["seconds"]]
+        shares = [shares for run in made for shares in zip(*run["cpu_by_rank"], strict=True)]
+        speed = 1 / median(seconds)
+        found.append(
+            {
+                "ranks": ranks,
+                "threads": threads,
+                "seconds": seconds,
+                "rounds_per_second": speed,
+                "by_run": [1 / median(run["seconds"]) for run in made],
+                "busiest_to_mean": median(max(each) * len(each) / sum(each) for each in shares),
+                "speed_up": speed / (found[0]["rounds_per_second"] if found else speed),
+            }
+        )
+    return {"ways": found}
+
+
+def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        {
+            "ranks x threads": f"{row['ranks']} x {row['threads']}",
+            "rounds/s": f"{row['rounds_per_second']:.3f}",
+            "quartiles": showing.between([1 / second for second in row["seconds"]]),
+            "speed-up": f"{row['speed_up']:.2f}",
+            "busiest/mean rank": f"{row['busiest_to_mean']:.3f}",
+        }
+        for row in report["ways"]
+    ]
