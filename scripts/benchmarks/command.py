@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from benchmarks import showing
 from benchmarks.child import silence
-from benchmarks.settings import CHOSEN, CORES, HELP, SETTINGS
+from benchmarks.measuring import counted
+from benchmarks.settings import BENCHMARKS, CHOSEN, CORES, OPTIONS
 from lit_fednas.errors import ClientError, ConfigError, FedNASError
 from lit_fednas.formatting import text_table
 
@@ -63,11 +63,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Reads the options."""
     parser = Parser(prog="scripts/benchmark", description="What the library costs and gains on this machine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
-    for name, defaults in SETTINGS.items():
+    for name in BENCHMARKS:
         text = str(module_of(name).__doc__)
         command = commands.add_parser(name, help=text.partition("\n")[0], description=text)
-        for option, default in defaults.items():
-            add_option(command, option, default, HELP.get(f"{name} {option}") or HELP[option])
+        for option, meaning, defaults in OPTIONS:
+            if name in defaults:
+                add_option(command, option, defaults[name], meaning)
         command.add_argument("--threads", type=int, help="torch's threads in each process")
         command.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
         command.add_argument("--seed", type=int, default=0)
@@ -99,7 +100,7 @@ def run(words: Sequence[str]) -> None:
     module = module_of(options.command)
     report = circumstances(options)
     counts = [
-        showing.counted(value, name.rstrip("s"))
+        counted(value, name.rstrip("s"))
         for name in ("ranks", "threads", "rounds")
         if (value := report.get(name)) is not None
     ]

@@ -24,7 +24,6 @@ from torch import Tensor, distributed
 
 from benchmarks.child import call_in_child, joined
 from benchmarks.measuring import compared, in_turns
-from benchmarks.settings import SETTINGS
 from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records import ALL_TIERS, SearchFiles
@@ -84,8 +83,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     seconds = in_turns(workers, options.archs, options.device, compare, warmup=options.warmup, prepare=prepare)
     report = {"seconds": seconds, "generations": None}
     if options.generation:
-        names = {*SETTINGS["evaluations"], "device", "seed"} - {"archs", "warmup", "processes"}
-        arguments = {"settings": {name: getattr(options, name) for name in names}}
+        arguments = {"settings": {name: value for name, value in vars(options).items() if name != "json"}}
         function = "benchmarks.evaluations:generations"
         report["generations"] = call_in_child(function, arguments, options.processes, options.threads or 1)
     return report
@@ -143,11 +141,7 @@ def front_of(rows: list[dict[str, Any]], examples: int) -> list[str]:
 
 
 def check_generations(rows: dict[str, list[dict[str, Any]]], examples: int) -> None:
-    """Refuses ways that did not do the same work.
-
-    Raises:
-        AssertionError: They have found different things.
-    """
+    """Refuses ways that have found different things."""
     found = {way: [{**row, "seconds": None} for row in own] for way, own in rows.items()}
     assert found["before"] == found["processes"], "several processes found other rows than one"
     pairs = zip(found["before"], found["channels last"], strict=True)

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import showing
 from benchmarks.library import Fits
-from benchmarks.measuring import compared, in_turns
+from benchmarks.measuring import between, compared, in_turns
 from benchmarks.settings import LEVERS
 from benchmarks.tasks import Setting, architecture
 from lit_fednas.errors import ClientError
@@ -95,7 +94,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
                 "what": f"{row['network']}, {row['variant']}",
                 "ms": f"{median(row['ms_per_step']):.2f}" if measured else "",
                 "speed-up": f"{row['speed_up']:.2f}" if measured else "left out",
-                "quartiles": showing.between(row["speed_ups"], 2) if measured else "",
+                "quartiles": between(row["speed_ups"], 2) if measured else "",
                 "ratio": "",
             }
         )
@@ -105,7 +104,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
                 "what": f"evaluation in place, {row['name']}",
                 "ms": f"{row['median_ms']['in place']:.2f}",
                 "speed-up": "",
-                "quartiles": showing.between(row["ratios"], 2),
+                "quartiles": between(row["ratios"], 2),
                 "ratio": f"{row['ratio']:.2f}",
             }
         )

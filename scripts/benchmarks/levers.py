@@ -14,9 +14,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks import showing
 from benchmarks.library import Fits, fastest_settings
-from benchmarks.measuring import check_equal, compared, greatest_difference, in_turns
+from benchmarks.measuring import between, check_equal, compared, greatest_difference, in_turns
 from benchmarks.plain import PlainLoop
 from benchmarks.settings import AUTO, LEVERS, TASKS, TOGETHER
 from benchmarks.tasks import Setting, architecture
@@ -87,7 +86,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "ms": f"{row['ms']:.1f}",
             "plain ms": f"{row['plain_ms']:.1f}",
             "ratio": f"{row['ratio']:.3f}",
-            "quartiles": showing.between(row["ratios"]),
+            "quartiles": between(row["ratios"]),
             "difference": f"{row['greatest_difference']:.0e}",
         }
         for row in report["runs"]

@@ -45,16 +45,8 @@ def order(names: Sequence[str], unit: int) -> list[str]:
 class Turns:
     """Times workers who do units of work in turns, so that a busy machine slows all alike.
 
-    Args:
-        workers: What does the unit of a number, by name. A worker of None works outside: it begins when
-            :meth:`advance` returns, and has done its unit when that is called again.
-        units: How many.
-        device: Where the work is done.
-        after: Called when all have done a unit.
-        prepare: Called before each piece of work; its time does not count.
-
-    Attributes:
-        times: Of each unit, by the workers' names.
+    A worker of None works outside: it begins when :meth:`advance` returns, and has done its unit when that is called
+    again. ``after`` is called when all have done a unit, ``prepare`` before each piece of work; neither is timed.
     """
 
     def __init__(
@@ -137,6 +129,17 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
         return values[0], values[0]
     lower, _, upper = quantiles(values, n=4, method="inclusive")
     return lower, upper
+
+
+def between(values: Sequence[float], digits: int = 3) -> str:
+    """The quartiles as text."""
+    lower, upper = quartiles(values)
+    return f"{lower:.{digits}f}-{upper:.{digits}f}"
+
+
+def counted(count: int, what: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 @torch.no_grad()

@@ -16,16 +16,10 @@ from lit_fednas.supernets import Supernet
 
 
 class PlainLoop:
-    """Federated averaging as one writes it by hand.
+    """Federated averaging as one writes it by hand; every client trains the largest architecture if none is given.
 
     Several processes deal the cohort round-robin, and add up their sums with one ``all_reduce`` of a flat
     buffer; the last element of it is the loss.
-
-    Args:
-        setting: The task.
-        net: The shared weights, whose initial values are copied.
-        data: All clients' examples.
-        arch: What every client trains; the largest if not given.
     """
 
     def __init__(self, setting: Setting, net: Supernet, data: Examples, arch: Any = None) -> None:

@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import showing
 from benchmarks.child import call_in_child
-from benchmarks.measuring import forget_peak, memory, peak_memory, repeated
+from benchmarks.measuring import between, forget_peak, memory, peak_memory, repeated
 from benchmarks.rounds import Rounds
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
@@ -155,7 +154,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "set-up s": f"{row['setup_seconds']:.2f}",
             "peak MiB": f"{row['peak_mib']:.0f}",
             "ms/round": f"{1000 * row['round_seconds']:.1f}",
-            "quartiles": showing.between([1000 * one for run in runs for one in run["round_seconds"]], 1),
+            "quartiles": between([1000 * one for run in runs for one in run["round_seconds"]], 1),
             "last/first": f"{row['last_over_first']:.2f}",
             "KiB/round": f"{row['growth_kib_per_round']:+.2f}",
             "overhead ms": f"{1000 * row['overhead_seconds']:.1f}",

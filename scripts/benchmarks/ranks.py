@@ -13,9 +13,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks import showing
 from benchmarks.child import call_in_child
-from benchmarks.measuring import check_losses, repeated
+from benchmarks.measuring import between, check_losses, repeated
 from benchmarks.tasks import Setting
 
 
@@ -52,7 +51,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
         {
             "ranks x threads": f"{row['ranks']} x {row['threads']}",
             "rounds/s": f"{row['rounds_per_second']:.3f}",
-            "quartiles": showing.between([1 / second for second in row["seconds"]]),
+            "quartiles": between([1 / second for second in row["seconds"]]),
             "speed-up": f"{row['speed_up']:.2f}",
             "busiest/mean rank": f"{row['busiest_to_mean']:.3f}",
         }

@@ -29,12 +29,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import showing
 from benchmarks.child import call_in_child, joined
 from benchmarks.library import run_library
 from benchmarks.measuring import (
     WHO,
     Turns,
+    between,
     check_equal,
     check_losses,
     compared,
@@ -52,15 +52,7 @@ from lit_fednas.federation import FederatedCallback
 
 
 class Rounds(FederatedCallback):
-    """Times rounds of the library, of the plain loop, or of both in turns, whose weights it then compares.
-
-    Args:
-        device: Where the work is done.
-        rounds: How many, those included that do not count.
-        warmup: First rounds that do not count.
-        who: Those that are timed.
-        loop: The plain loop, if it is among them.
-    """
+    """Times rounds of the library, of the plain loop, or of both in turns, whose weights it then compares."""
 
     def __init__(
         self, device: str, rounds: int, warmup: int, who: Sequence[str] = WHO[:1], loop: PlainLoop | None = None
@@ -197,7 +189,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "library s": f"{row['library']['median_seconds']:.3f}",
             "plain s": f"{row['plain']['median_seconds']:.3f}",
             "ratio": f"{row['ratio']:.3f}",
-            "quartiles": showing.between(row["ratios"]),
+            "quartiles": between(row["ratios"]),
             "CPU ratio": f"{row['cpu_ratio']:.3f}",
             "extra ms/client": f"{row['extra_ms_per_client']:.2f}",
             "difference": f"{row['greatest_difference']:.0e}",

@@ -12,9 +12,8 @@ import argparse
 from statistics import median
 from typing import Any
 
-from benchmarks import showing
 from benchmarks.library import Fits
-from benchmarks.measuring import WHO, check_equal, compared, greatest_difference, in_turns
+from benchmarks.measuring import WHO, between, check_equal, compared, greatest_difference, in_turns
 from benchmarks.plain import PlainLoop
 from benchmarks.tasks import Setting, architecture
 
@@ -65,7 +64,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "library ms/step": f"{row['median_ms_per_step']['library']:.2f}",
             "plain ms/step": f"{row['median_ms_per_step']['plain']:.2f}",
             "ratio": f"{row['ratio']:.3f}",
-            "quartiles": showing.between(row["ratios"]),
+            "quartiles": between(row["ratios"]),
             "ns/MAC": f"{row['ns_per_mac']:.3g}",
             "MACs x first": f"{row['macs_to_first']:.2f}",
             "time x first": f"{row['time_to_first']:.2f}",

@@ -11,8 +11,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks import showing
-from benchmarks.measuring import WHO
+from benchmarks.measuring import WHO, between
 from benchmarks.rounds import interleaved
 from benchmarks.tasks import Setting
 
@@ -41,7 +40,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "s/round": f"{row['library']['median_seconds']:.3f}",
             "plain s/round": f"{row['plain']['median_seconds']:.3f}",
             "ratio": f"{row['ratio']:.3f}",
-            "quartiles": showing.between(row["ratios"]),
+            "quartiles": between(row["ratios"]),
             "clients/s": f"{row['clients_per_second']['library']:.0f}",
             "speed-up": f"{row['speed_up']:.2f}",
             "difference": f"{row['greatest_difference']:.0e}",

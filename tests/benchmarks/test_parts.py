@@ -70,7 +70,7 @@ def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pyte
 
 @pytest.mark.slow  # processes that import torch
 def test_a_child_answers_and_one_rank_that_fails_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
-    function = "benchmarks.showing:counted"
+    function = "benchmarks.measuring:counted"
     assert call_in_child(function, {"count": 2, "what": "rank"}) == "2 ranks"
     with pytest.raises(RuntimeError, match="counted failed in a process of its own"):
         call_in_child(function, {"count": 2}, ranks=2)

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.command import main
 from benchmarks.population import rows
+from lit_fednas import cli
 
 SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
 
@@ -57,6 +58,13 @@ def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], word
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("benchmark: ")
     assert message in line
+
+
+def test_the_former_command_names_what_replaces_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["benchmark", "scale", "memory"]) == 2
+    assert capsys.readouterr().err == (
+        "lit-fednas: benchmark: is no longer a command; run scripts/benchmark of the repository\n"
+    )
 
 
 def test_subnets(tmp_path: Path) -> None:
