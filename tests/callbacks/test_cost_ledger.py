@@ -9,7 +9,7 @@ import pytest
 from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.costs import RoundCost
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
 from lit_fednas.records import read_rounds
 from tests.support import fit, linear_net, make_module, make_trainer, sgd, tiny_data, tiny_supernet
@@ -97,3 +97,14 @@ def test_a_family_costs_the_sum_of_its_members(tmp_path):
 def test_an_unknown_subnet_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cost_ledger.independent: .*depth 7"):
         run(tmp_path, make_module(), independent=["d: 7, e: 0.5"])
+
+
+def test_a_resumed_run_is_compared_with_the_same_subnets(tmp_path):
+    def trained(rounds, independent, ckpt_path=None):
+        callbacks = [CostLedger(independent), RoundCheckpoint(dirpath=str(tmp_path))]
+        trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
+        trainer.fit(make_module(), tiny_data(), ckpt_path=ckpt_path)
+
+    trained(1, ["smallest"])
+    with pytest.raises(CheckpointError, match="so far was compared with smallest, now it would be with smallest, larg"):
+        trained(2, ["smallest", "largest"], str(tmp_path / "last.ckpt"))
