@@ -70,17 +70,17 @@ def candidates_of(
     if not settings.architectures:
         candidates = _searched(settings, supernet, search)
     elif tiers:
-        candidates = [one for tier in tiers for one in _drawn(settings, supernet, tier, seed)]
+        candidates = [candidate for tier in tiers for candidate in _drawn(settings, supernet, tier, seed)]
     else:
         raise ConfigError("finetune.architectures: are drawn for the clients' tiers; set model.tiers")
     if settings.tiers is None:
         return candidates
-    names = [one.tier.name for one in candidates]
+    names = [candidate.tier.name for candidate in candidates]
     for unknown in set(settings.tiers) - set(names):
         raise ConfigError(
             f"finetune.tiers: no tier is named {unknown!r}; choose from {', '.join(dict.fromkeys(names))}"
         )
-    return [one for one in candidates if one.tier.name in settings.tiers]
+    return [candidate for candidate in candidates if candidate.tier.name in settings.tiers]
 
 
 def _drawn(settings: FinetuneSettings, supernet: Supernet, tier: Tier, seed: int) -> list[Candidate]:
