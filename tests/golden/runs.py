@@ -26,7 +26,7 @@ GOLDEN = OVERLAYS / "golden.json"
 
 #: Of each run the configuration, an overlay that is beside this file (if there is one), and the commands.
 RUNS: dict[str, tuple[str, list[list[str]]]] = {
-    "superfed": ("superfed/digits.yaml", [["fit"], ["search", "@search/digits.yaml", "--search.evaluations=24"]]),
+    "superfed": ("superfed/digits.yaml", [["fit"], ["search", "@search/digits.yaml", "--search.evaluations=12"]]),
     "fedoras": (
         "fedoras/digits.yaml",
         [
