@@ -123,7 +123,7 @@ from lit_fednas.callbacks.device_average import DeviceAverage
 from lit_fednas.callbacks.partition_files import PartitionFiles
 from lit_fednas.callbacks.privacy import AdaptiveNorm, Privacy
 from lit_fednas.callbacks.progress import RoundProgress
-from lit_fednas.callbacks.prune_by_budgets import PruneByBudgets
+from lit_fednas.callbacks.pruning import PruneByBudgets
 from lit_fednas.callbacks.recorder import RunRecorder
 from lit_fednas.callbacks.round_time import RoundTime
 from lit_fednas.callbacks.rounds_to_target import RoundsToTarget

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
+from math import nan, sqrt
 from typing import Annotated, Any, ClassVar, Literal, cast
 
+import torch
+from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.callbacks.activeness import cell_activeness, mean_activeness, most_active
-from lit_fednas.callbacks.convergence import degree_of_convergence, standard_error
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.parts import described
@@ -26,42 +28,42 @@ log = logging.getLogger(__name__)
 
 @checked("transform_on_convergence")
 class TransformOnConvergence(FederatedCallback):
-    """Adds a model to the suite whenever the degree of convergence is at most a threshold.
+    """Adds a model to the suite when the degree of convergence is below a threshold.
 
-    The degree is a difference of noisy losses, and where its noise exceeds the threshold, models would be added as soon
-    as there are enough losses, whatever the training does. So it must be below the threshold by its own standard error
-    (:func:`~lit_fednas.callbacks.convergence.standard_error`), times ``certainty``; and the newest model must have been
-    trained in ``window`` rounds.
+    The degree is a difference of noisy losses. If its noise exceeded the threshold, models would be added as soon as
+    there are enough losses, whatever the training does. So the degree plus ``certainty`` times its standard error
+    (:func:`standard_error`) must be at most the threshold, and the newest model must have been trained in ``window``
+    rounds.
 
-    The new model is derived from the newest, and transforms its most active cells. Counting then starts anew. A
-    model must fit the strongest device: if the selected cells make it too large, the least active of them are left
-    out, and if each of them does, the most active cell is taken that does not. When no cell is left, or there are
-    as many models as asked, nothing is added any more, and training may stop at the next convergence.
+    The new model is derived from the newest one by transforming its most active cells. Then the losses are collected
+    again. A model must fit the strongest device: if the selected cells make it too large, the least active of them are
+    left out; if each of them alone does, the most active cell that does not is selected. When no cell is left, or
+    ``max_models`` is reached, no more models are added, and training may stop at the next convergence.
 
-    The paper does not say whose loss it is: by default that of the round's whole cohort, for few clients may train
-    the newest model, and their losses are noisy. The noise is ours: without it, copies of a unit would get the
-    same gradients for ever (``lit_fednas.supernets.growing.growth``).
+    The paper does not say whose loss it is: by default that of the round's whole cohort, as few clients may train
+    the newest model, and their losses are noisy. The noise of copies is ours: without it, copies of a unit would have
+    equal gradients forever (``lit_fednas.supernets.growing.growth``).
 
     Logs ``transform/doc`` and its standard error ``transform/doc_error`` (NaN before there are gamma + delta losses)
     and ``transform/models``; writes ``suite.json`` (``lit_fednas.records.models``).
 
     Args:
         threshold: beta; the degree of convergence, per round, at which a model is transformed.
-        certainty: How many standard errors the degree of convergence must be below it; 0 for Eq. 1 alone.
+        certainty: The number of standard errors by which the degree must be below it; 0 for Eq. 1 alone.
         gamma: Slopes in the degree of convergence.
-        delta: Rounds that a slope goes over.
-        alpha: Cells are transformed whose activeness is at least so many times the largest.
-        window: T; rounds over which activeness is averaged, of those in which the model was trained.
-        factor: How many times the units a widened cell has.
+        delta: Rounds of a slope.
+        alpha: Cells are transformed whose activeness is at least this share of the largest.
+        window: T; the number of rounds that trained the model over which activeness is averaged.
+        factor: The factor by which the units of a widened cell are multiplied.
         insert: Cells that are inserted behind a deepened one.
-        order: Whether cells are widened and deepened in turns, or only the one.
-        selection: ``random`` takes as many cells, drawn at random (Table 3, without layer selection).
+        order: Whether cells are widened and deepened in turns, or only one of both.
+        selection: ``random`` selects as many cells at random (Table 3, without layer selection).
         warm_up: Whether a new model inherits weights (Table 3, without warm-up).
-        new_units: The units that a widened cell did not have are ``drawn`` anew, and nothing takes them in at first,
-            or they are ``copies`` of others (the paper).
+        new_units: New units of a widened cell are ``drawn``, and have no outgoing weights at first, or are ``copies``
+            of others (the paper).
         noise: Standard deviation of the parts that copies of a unit have, relative to an even division.
         loss: Of the whole ``cohort``, or of the clients that train the ``newest`` model.
-        max_models: How many models there shall be at most, the initial one included.
+        max_models: Maximum number of models, including the initial one.
         stop: Whether training stops when no larger model can be added and training (of every model, if ``loss`` is
             ``newest``) has converged again.
 
@@ -96,22 +98,20 @@ class TransformOnConvergence(FederatedCallback):
         self.selection, self.warm_up = selection, warm_up
         self.new_units, self.noise = new_units, noise
         self.loss, self.max_models, self.stop = loss, max_models, stop
-        self.losses: dict[int, list[float]] = {}  # of each model, or of the cohort under that of the newest
+        self.losses: dict[int, list[float]] = {}  # by model; those of the cohort under the newest
         self.activeness: list[dict[str, float]] = []  # of the newest model
-        self.reasons: list[dict[str, Any]] = []  # why each model that this callback has added was
+        self.reasons: list[dict[str, Any]] = []  # for each model that this callback has added
         self.complete = False
         self.converged = False
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes down the models so far; a run that had come to its end stays there."""
+        """Writes the models so far; a run whose suite is complete and has converged stops again."""
         self._write(trainer, pl_module)
         trainer.should_stop |= self._at_the_end
 
     @property
     def _at_the_end(self) -> bool:
         return self.stop and self.complete and self.converged
-
-    # ---- what a round shows ---------------------------------------------------------------------------
 
     @override
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -130,51 +130,48 @@ class TransformOnConvergence(FederatedCallback):
         suite = _suite(module)
         newest = len(suite.models) - 1
         self._note_losses(round, newest)
-        losses = self.losses.get(newest, [])
-        degree = degree_of_convergence(losses, self.gamma, self.delta)
-        error = standard_error(losses, self.gamma, self.delta)
-        module.log("transform/doc", float("nan") if degree is None else degree)
-        module.log("transform/doc_error", float("nan") if error is None else error)
+        degree, error = self._degree(newest)
+        module.log("transform/doc", degree)
+        module.log("transform/doc_error", error)
         self.converged = False
         if self._has_converged(newest) and len(self.activeness) == self.window:
             if not self.complete:
-                assert degree is not None
                 self._transform(trainer, module, round, degree)
             else:
                 numbers = range(newest + 1) if self.loss == "newest" else [newest]
                 self.converged = all(map(self._has_converged, numbers))
         module.log("transform/models", float(len(suite.models)))
 
-    def _has_converged(self, number: int) -> bool:
-        """Returns whether a model's degree of convergence is below the threshold for sure."""
+    def _degree(self, number: int) -> tuple[float, float]:
+        """Returns a model's degree of convergence and its standard error."""
         losses = self.losses.get(number, [])
-        degree = degree_of_convergence(losses, self.gamma, self.delta)
-        error = standard_error(losses, self.gamma, self.delta)
-        return degree is not None and error is not None and degree + self.certainty * error <= self.threshold
+        return degree_of_convergence(losses, self.gamma, self.delta), standard_error(losses, self.gamma, self.delta)
+
+    def _has_converged(self, number: int) -> bool:
+        degree, error = self._degree(number)
+        return degree + self.certainty * error <= self.threshold  # False for NaN
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Stops when all is done."""
+        """Stops when the suite is complete and has converged."""
         if self._at_the_end:
             log.info("round %d: the largest model has been reached and training has converged", trainer.current_epoch)
             trainer.should_stop = True
 
-    def _note_losses(self, batch: ServerRound, newest: int) -> None:
+    def _note_losses(self, round: ServerRound, newest: int) -> None:
         """Adds the round's mean losses, weighted by examples."""
         seen: dict[int, list[tuple[float, int]]] = {}
-        for result in batch.survivors:
-            of = newest if self.loss == "cohort" else result.task.arch.number
-            seen.setdefault(of, []).append((result.loss, result.num_seen))
+        for result in round.survivors:
+            number = newest if self.loss == "cohort" else result.task.arch.number
+            seen.setdefault(number, []).append((result.loss, result.num_seen))
         most = self.gamma + self.delta
         for number, pairs in seen.items():
             mean = sum(loss * count for loss, count in pairs) / sum(count for _, count in pairs)
             self.losses[number] = [*self.losses.get(number, []), mean][-most:]
 
-    # ---- the transformation ---------------------------------------------------------------------------
-
     def _transform(
         self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, degree: float
     ) -> None:
-        """Adds the largest of the models in question that a device can run."""
+        """Adds the first selected model that a device can run."""
         suite = _suite(module)
         parent = suite.models[-1]
         activeness = mean_activeness(self.activeness)
@@ -234,35 +231,20 @@ class TransformOnConvergence(FederatedCallback):
             yield (cell,)
 
     def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
-        """Writes ``suite.json``."""
         if not keeps_files(trainer):
             return
         suite = _suite(module)
-        rows = []
-        given = len(suite.models) - len(self.reasons)  # the first, and what was there before this callback
+        given = len(suite.models) - len(self.reasons)  # the first, and those of an initial checkpoint
         reasons = [{"degree_of_convergence": None, "activeness": {}}] * given + self.reasons
-        for model, reason in zip(suite.models, reasons, strict=True):
-            cost = suite.cost(Model(model.number))
-            rows.append(
-                {
-                    "number": model.number,
-                    "parent": model.parent,
-                    "round": model.round,
-                    "cells": str(model.blueprint),
-                    "macs": cost.macs,
-                    "parameters": cost.parameters,
-                    "bytes": cost.bytes,
-                    "steps": to_plain(model.steps),
-                    **reason,
-                }
-            )
+        rows = [
+            {**row, "steps": to_plain(model.steps), **reason}
+            for row, model, reason in zip(suite.model_rows(), suite.models, reasons, strict=True)
+        ]
         tiers = [asdict(tier) for tier in module.population.tiers]
         write_suite(run_folder(trainer), rows, self.complete, described(suite.family), tiers)
 
-    # ---- checkpoints ----------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
-        """Returns what later rounds need; plain values."""
+        """Returns losses, activeness and the models' reasons; plain values."""
         return {
             "losses": {number: list(losses) for number, losses in self.losses.items()},
             "activeness": [dict(one) for one in self.activeness],
@@ -272,7 +254,7 @@ class TransformOnConvergence(FederatedCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what later rounds need."""
+        """Restores losses, activeness and the models' reasons."""
         self.losses = {int(number): list(losses) for number, losses in state_dict["losses"].items()}
         self.activeness = [dict(one) for one in state_dict["activeness"]]
         self.reasons = list(state_dict["reasons"])
@@ -281,3 +263,83 @@ class TransformOnConvergence(FederatedCallback):
 
 def _suite(module: FederatedLightningModule) -> ModelSuite:
     return cast(ModelSuite, module.supernet)  # ``setup`` has checked it
+
+
+def degree_of_convergence(losses: Sequence[float], gamma: int, delta: int) -> float:
+    """Returns the mean of the last ``gamma`` slopes of the loss per round, each over ``delta`` rounds (Eq. 1).
+
+    DoC = 1/gamma * sum over i of (L(i - delta) - L(i)) / delta, for i = the last round and the gamma - 1 before; NaN
+    with fewer than gamma + delta losses. The faster the loss falls, the greater it is. (Eq. 1 prints i from 1 to
+    gamma, without a round to count from.)
+
+    Example:
+        >>> degree_of_convergence([3.0, 2.0, 1.5, 1.25], gamma=2, delta=2)  # (1.5 + 0.75) / 2 / 2
+        0.5625
+    """
+    if len(losses) < gamma + delta:
+        return nan
+    slopes = [(losses[-index - delta] - losses[-index]) / delta for index in range(1, gamma + 1)]
+    return sum(slopes) / gamma
+
+
+def standard_error(losses: Sequence[float], gamma: int, delta: int) -> float:
+    """Returns the standard error of the degree of convergence, if the losses are a trend and independent noise.
+
+    In the sum of the slopes all losses but the first and the last min(gamma, delta) cancel out. The variance of the
+    noise is half of that of the differences of successive losses (von Neumann, 1941). NaN as the degree.
+
+    Example:
+        >>> standard_error([3.0, 2.0, 1.0, 0.0], gamma=2, delta=2)
+        0.0
+        >>> round(standard_error([1.0, 0.0, 1.0, 0.0, 1.0], gamma=2, delta=3), 4)  # sqrt(1 / 2 * 2 * 2) / 2 / 3
+        0.2357
+    """
+    if len(losses) < gamma + delta:
+        return nan
+    window = losses[-gamma - delta :]
+    steps = [after - before for before, after in pairwise(window)]
+    mean = sum(steps) / len(steps)
+    variance = sum((step - mean) ** 2 for step in steps) / len(steps) / 2
+    return sqrt(variance * 2 * min(gamma, delta)) / gamma / delta
+
+
+@torch.no_grad()
+def cell_activeness(suite: ModelSuite, number: int, averages: Mapping[str, Tensor]) -> dict[str, float]:
+    """Returns each cell's norm of the clients' average update over the norm of its weights, without buffers."""
+    shared = dict(suite.named_parameters())
+    squares: dict[str, list[Tensor]] = {}
+    start = f"networks.{number}.cells."
+    for name, weights in shared.items():
+        if name.startswith(start):
+            cell = name.removeprefix(start).partition(".")[0]
+            moved = (averages[name] - weights).square().sum()
+            squares.setdefault(cell, []).append(torch.stack([moved, weights.square().sum()]))
+    activeness = {}
+    for cell, pairs in squares.items():
+        moved, present = torch.stack(pairs).double().sum(0).sqrt().tolist()
+        activeness[cell] = moved / present if present > 0 else float("inf") if moved > 0 else 0.0
+    return activeness
+
+
+def mean_activeness(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean over rounds, by cell.
+
+    Example:
+        >>> mean_activeness([{"conv1": 0.25, "head": 0.5}, {"conv1": 0.75, "head": 0.5}])
+        {'conv1': 0.5, 'head': 0.5}
+    """
+    return {cell: sum(one[cell] for one in rounds) / len(rounds) for cell in rounds[0]} if rounds else {}
+
+
+def most_active(activeness: Mapping[str, float], alpha: float) -> list[str]:
+    """Returns the cells whose activeness is at least ``alpha`` times the largest, the most active first.
+
+    Example:
+        >>> most_active({"conv1": 0.5, "conv2": 1.0, "conv3": 0.95}, alpha=0.9)
+        ['conv2', 'conv3']
+    """
+    if not activeness:
+        return []
+    largest = max(activeness.values())
+    ranked = sorted(activeness, key=lambda cell: -activeness[cell])
+    return [cell for cell in ranked if activeness[cell] >= alpha * largest]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_fednas.assignment.client_groups import balanced_groups
+from lit_fednas.callbacks.pruning import balanced_groups
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.finetune.settings import FinetuneSettings

@@ -86,7 +86,7 @@ PARTS += [
             "callbacks": lambda: PruneByBudgets(0.5),
             "client": lambda: ClientSettings(validate="trained"),
         },
-        "prune_by_budgets: compares candidates by their accuracy, which a Regression has not; ",
+        "prune_by_budgets: compares candidates by their accuracy, which Regression does not measure; ",
     ),
     (
         of_tokens(supernet=lambda: PlainNetwork(nn.Linear(6, 5), (6,), 5)),

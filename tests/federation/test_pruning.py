@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from lit_fednas.assignment import CandidateGroups
-from lit_fednas.assignment.client_groups import balanced_groups, group_report, random_groups
 from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
-from lit_fednas.callbacks.client_division import groups_of_candidates
+from lit_fednas.callbacks.pruning.groups import balanced_groups, group_report, groups_of_candidates, random_groups
 from lit_fednas.costs import MeasuredLatency
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import CheckpointError, ConfigError

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lit_fednas.assignment.client_groups import balanced_groups, group_report, random_groups
+from lit_fednas.callbacks.pruning.groups import balanced_groups, group_report, random_groups
 from lit_fednas.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lit_fednas.callbacks import PruneByBudgets
-from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, fused_accuracy
+from lit_fednas.callbacks.pruning.iteration import CandidateTrials, Trial, fused_accuracy
 from lit_fednas.federation import ServerRound
 from lit_fednas.messages import WITHHELD, ClientResult, ClientTask
 from lit_fednas.supernets import Model, PrunedSequence
@@ -144,7 +144,7 @@ def test_the_initial_model_is_trained_unless_it_is_measured() -> None:
     tested = [ClientResult(ClientTask(0, n, Model(0), 5), tested={"accuracy": 0.1 * n}, num_tested=n) for n in (1, 3)]
     callback = PruneByBudgets(0.5, initial_rounds=2)
     assert after_results(callback, pruned_sequence(), tested).rejected == set()
-    callback.measuring = True
+    callback = PruneByBudgets(0.5)
     round = after_results(callback, pruned_sequence(), tested)
     assert round.rejected == {Model(0)}
     assert [one.status for one in round.results] == [WITHHELD] * 2

@@ -1,13 +1,20 @@
-"""Groups of clients that each see much the same data: the client partition of FedNAS (section 4.2)."""
+"""Groups of clients with much the same data, and a group for each candidate (FedNAS, section 4.2, Alg. 4.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.rng import numpy_generator
+
+log = logging.getLogger(__name__)
 
 #: Distances this close are equal, so that rounding decides nothing.
 TOLERANCE = 1e-9
@@ -15,7 +22,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class GroupReport:
-    """What one group holds.
+    """The content of one group.
 
     Attributes:
         clients: The number of its clients.
@@ -26,6 +33,61 @@ class GroupReport:
     clients: int
     examples: int
     distance: float
+
+
+@dataclass(frozen=True)
+class ClientDivision:
+    """How the available clients are divided into groups (section 4.2); arguments as of ``PruneByBudgets``."""
+
+    groups: int
+    balance: float
+    partition: Literal["balanced", "random"]
+
+    def divide(
+        self, module: FederatedLightningModule, clients: ClientData, round: int
+    ) -> tuple[list[list[int]], list[GroupReport]]:
+        """Returns the groups of the clients that are available in a round, and their content."""
+        present = module.cohort.availability.available(round, clients.num_clients, module.seed)
+        if not present:
+            log.warning("round %d: no client is available; the groups are formed from all", round)
+            present = list(range(clients.num_clients))
+        count = min(self.groups, len(present))
+        if count < self.groups:
+            log.warning("round %d: %d clients are available, and form as many groups", round, count)
+        counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in present])
+        if self.partition == "balanced":
+            groups = balanced_groups(counts, count, self.balance)
+        else:
+            groups = random_groups(len(present), count, numpy_generator(module.seed, "client-groups", round))
+        reports = group_report(counts, groups)
+        if self.partition == "balanced" and imbalance(reports) > self.balance + 1e-9:
+            log.warning(
+                "round %d: the largest group has %.3g times the examples of the smallest, and prune_by_budgets."
+                "balance is %g; single clients are that large",
+                *(round, imbalance(reports), self.balance),
+            )
+        return [[present[index] for index in group] for group in groups], reports
+
+
+def groups_of_candidates(
+    macs: Mapping[str, float], examples: Sequence[int], rng: np.random.Generator
+) -> dict[str, int]:
+    """Returns a random group for each candidate; when all are busy, the group that is free first.
+
+    That is the group with the least work, by its ``examples`` and its candidates' multiply-accumulates per example.
+
+    Example:
+        >>> groups_of_candidates({"conv1": 1, "conv2": 1, "conv3": 1}, [1000, 10], np.random.default_rng(0))
+        {'conv1': 0, 'conv2': 1, 'conv3': 1}
+    """
+    order = [int(group) for group in rng.permutation(len(examples))]
+    busy = dict.fromkeys(order, 0.0)
+    assigned = {}
+    for candidate, work in macs.items():
+        group = min(order, key=lambda number: (busy[number], order.index(number)))
+        busy[group] += max(1, examples[group]) * work
+        assigned[candidate] = group
+    return assigned
 
 
 def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> list[list[int]]:
@@ -43,7 +105,7 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
     the one with the smallest mean distance afterwards takes the client; ties go to the group with fewer examples,
     then with fewer clients, then to the lower number. No group stays without a client.
 
-    The data of a few large clients may not allow the balance; that is not an error here: see :func:`imbalance`.
+    The data of a few large clients may not allow the balance, which is not an error (:func:`imbalance`).
 
     Args:
         counts: Examples per client and class, int [clients, classes]; a client may have none.
@@ -63,7 +125,7 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
     counts = np.asarray(counts, dtype=np.int64)
     _check(len(counts), groups)
     if not balance >= 1:
-        raise ConfigError(f"balance: {balance} is less than any balance; give 1 or more, such as 1.1")
+        raise ConfigError(f"balance: {balance} is less than 1; give 1 or more, such as 1.1")
     everyone = _shares(counts.sum(axis=0))
     sizes = counts.sum(axis=1)
     held = np.zeros((groups, counts.shape[1]), dtype=np.int64)
@@ -87,18 +149,7 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
 
 
 def random_groups(num_clients: int, groups: int, rng: np.random.Generator) -> list[list[int]]:
-    """Deals clients out at random, equally many to each group, give or take one: what FedNAS compares with.
-
-    Args:
-        num_clients: The number of clients.
-        groups: The number of groups, K.
-        rng: The source of randomness.
-
-    Returns:
-        For each group the positions of its clients, ascending.
-
-    Raises:
-        ConfigError: Fewer clients than groups, or no groups.
+    """Returns random groups of equal size, give or take one client: FedNAS's baseline.
 
     Example:
         >>> sorted(map(len, random_groups(7, 3, np.random.default_rng(0))))
@@ -109,11 +160,7 @@ def random_groups(num_clients: int, groups: int, rng: np.random.Generator) -> li
 
 
 def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[GroupReport]:
-    """Returns what each group holds; a group without examples is at distance 2.
-
-    Args:
-        counts: Examples per client and class, int [clients, classes].
-        groups: The positions in ``counts`` of each group's clients; "everyone" is all of ``counts``.
+    """Returns the content of each group, given as positions in ``counts``; one without examples is at distance 2.
 
     Example:
         >>> group_report(np.array([[3, 1], [1, 3]]), [[0], [1]])[0]
@@ -130,14 +177,7 @@ def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[Gr
 
 
 def imbalance(reports: Sequence[GroupReport]) -> float:
-    """Returns the examples of the largest group over those of the smallest; at most r where balanced.
-
-    Infinite where a group has no examples and another has; 1 where none has any.
-
-    Example:
-        >>> imbalance([GroupReport(1, 30, 0.1), GroupReport(2, 20, 0.2)])
-        1.5
-    """
+    """Returns the examples of the largest group over the smallest's: infinite if only some have any, 1 if none."""
     examples = [report.examples for report in reports]
     if not any(examples):
         return 1.0
@@ -165,7 +205,7 @@ def _shares(held: np.ndarray) -> np.ndarray:
 
 def _check(num_clients: int, groups: int) -> None:
     if groups < 1:
-        raise ConfigError(f"groups: {groups} is not enough; give 1 or more")
+        raise ConfigError(f"groups: {groups} is less than 1; give 1 or more")
     if num_clients < groups:
         raise ConfigError(
             f"groups: {groups} for {num_clients} clients leaves groups empty; give at most {num_clients}, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lit_fednas.callbacks import PruneByBudgets
-from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
+from lit_fednas.callbacks.pruning.schedules import BudgetSchedule, RoundSchedule
 from lit_fednas.errors import ConfigError
 
 
@@ -45,4 +45,4 @@ def test_settings_out_of_range_are_refused(setting, value) -> None:
 def test_the_papers_rounds() -> None:
     """Section 5.3, Celeba: 1-5 iterations 2 rounds, 6-10: 5, 11-15: 8, more: 10."""
     schedule = RoundSchedule({16: 10, 1: 2, 6: 5, 11: 8})
-    assert [schedule.of(t) for t in range(1, 18)] == [2] * 5 + [5] * 5 + [8] * 5 + [10] * 2
+    assert [schedule.number(t) for t in range(1, 18)] == [2] * 5 + [5] * 5 + [8] * 5 + [10] * 2

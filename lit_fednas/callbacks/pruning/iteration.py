@@ -1,0 +1,195 @@
+"""An iteration of pruning: its candidates are ranked and dropped early (FedNAS, section 4.3, Alg. 4.1, lines 22 to 32).
+
+:class:`SequenceRecord` is what ``sequence.json`` says of it and of those before (``lit_fednas.records.models``).
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from lit_fednas.costs import RoundCost
+from lit_fednas.messages import ClientResult
+from lit_fednas.supernets import Model, PrunedSequence, UnitCounts
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Trial:
+    """How one candidate performs.
+
+    Attributes:
+        group: The group of clients that trains and tests it.
+        saved: The resource that it saves over its parent, as a share of the initial model's.
+        accuracies: On its group's validation data, per round; NaN where no client could test it.
+        degradations: The values that ranked it, per round.
+        dropped: The round of the iteration, from 1, in which it was dropped; ``None`` if it is still tried.
+    """
+
+    group: int
+    saved: float
+    accuracies: list[float] = field(default_factory=list)
+    degradations: list[float] = field(default_factory=list)
+    dropped: int | None = None
+
+
+@dataclass
+class CandidateTrials:
+    """The groups of clients of an iteration, and the candidates that they try.
+
+    Attributes:
+        groups: The clients of each group.
+        trials: The candidates by unit, in the order in which they were made.
+        before: The accuracy of their parent.
+        fuse: Whether updates are used at all; if not, candidates are tested and none is trained (the zero rounds
+            of Fig. 7).
+        rounds: The number of rounds so far.
+    """
+
+    groups: list[list[int]]
+    trials: dict[str, Trial]
+    before: float
+    fuse: bool = True
+    rounds: int = 0
+
+    @property
+    def live(self) -> list[str]:
+        """The units of the candidates that have not been dropped."""
+        return [unit for unit, trial in self.trials.items() if trial.dropped is None]
+
+    @property
+    def best(self) -> str:
+        """The unit of the candidate that the last round ranked first."""
+        return self.ranked()[0]
+
+    def ranked(self) -> list[str]:
+        """Returns the units that have not been dropped, the smallest degradation first; ties as they were made."""
+        last = {unit: self.trials[unit].degradations[-1:] or [math.inf] for unit in self.live}
+        return sorted(last, key=lambda unit: last[unit][0])
+
+    def after(self, accuracies: Mapping[str, float], drop: float) -> tuple[Self, list[str]]:
+        """Ranks the candidates by a round's tests, and drops the weakest.
+
+        The number to drop is a share of the candidates that the iteration began with, rounded, and at least one of
+        them stays. (As printed, line 25 takes the maximum with one less than all that are left, and would drop all
+        but one at once; the text says that with 33 % all but the best are gone after three rounds.)
+
+        Args:
+            accuracies: Of each candidate that has not been dropped, by unit; NaN where no client could test it.
+            drop: Share of an iteration's candidates that is dropped after each round; 0 for none.
+
+        Returns:
+            The iteration after the round, and the units whose updates are not used.
+        """
+        after = copy.deepcopy(self)
+        after.rounds += 1
+        for unit in self.live:
+            trial, accuracy = after.trials[unit], accuracies[unit]
+            trial.accuracies.append(accuracy)
+            if math.isnan(accuracy):
+                known = trial.degradations[-1] if trial.degradations else math.inf
+                log.warning("candidate %s: no client of its group could test it in this round", unit)
+                trial.degradations.append(known)
+            else:  # "acc_degradation": accuracy lost per resource saved; as a share, which changes no order
+                trial.degradations.append((self.before - accuracy) / trial.saved)
+        ranked = after.ranked()
+        count = 0 if drop == 0 else min(max(1, round(drop * len(self.trials))), len(ranked) - 1)
+        dropped = ranked[len(ranked) - count :]
+        for unit in dropped:
+            after.trials[unit].dropped = after.rounds
+        return after, dropped if self.fuse else ranked
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Self:
+        """Restores an iteration from what ``dataclasses.asdict`` returned."""
+        plain: dict[str, Any] = copy.deepcopy(dict(values))
+        trials = {unit: Trial(**trial) for unit, trial in plain.pop("trials").items()}
+        return cls(trials=trials, **plain)
+
+
+def fused_accuracy(results: Sequence[ClientResult]) -> float:
+    """Returns the mean of clients' accuracies, weighted by the examples tested (section 4.3), or NaN."""
+    tested = [result for result in results if result.answered and result.num_tested]
+    count = sum(result.num_tested for result in tested)
+    return sum(result.accuracy * result.num_tested for result in tested) / count if count else math.nan
+
+
+class SequenceRecord:
+    """The entries of the models so far, what clients have spent since the last, and the iteration under way."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.under_way: dict[str, Any] | None = None  # as known before the first round
+        self.spent = RoundCost()
+
+    @property
+    def initial(self) -> float:
+        """The resource of the initial model; NaN before it is known."""
+        return float(self.entries[0]["resource"]) if self.entries else math.nan
+
+    @property
+    def newest(self) -> dict[str, Any]:
+        """The newest model's entry; empty before there is one."""
+        return self.entries[-1] if self.entries else {}
+
+    def add(self, sequence: PrunedSequence, resource: float, **entry: Any) -> None:
+        """Adds the newest model's entry, with its costs and those of its iteration."""
+        known = sequence.model_rows()[-1]
+        known |= {"resource": resource, "sizes": sequence.sizes(Model(known["number"])), "costs": asdict(self.spent)}
+        self.entries.append({**known, **entry})
+        self.spent = RoundCost()
+
+    def described(self, sequence: PrunedSequence, trials: CandidateTrials) -> dict[str, Any]:
+        """Returns the entry of the iteration that is under way."""
+        assert self.under_way is not None
+        candidates = []
+        for cut in sequence.cuts:
+            trial = trials.trials[cut.unit]
+            candidates.append(
+                {
+                    "unit": cut.unit,
+                    "removed": dict(cut.removed),
+                    "resource": cut.resource,
+                    "macs": sequence.cost(UnitCounts.of(cut.sizes)).macs,
+                    "group": trial.group,
+                    "accuracies": [None if math.isnan(value) else value for value in trial.accuracies],
+                    "degradations": [None if math.isinf(value) else value for value in trial.degradations],
+                    "dropped": trial.dropped,
+                }
+            )
+        return {**self.under_way, "rounds": trials.rounds, "candidates": candidates, "costs": asdict(self.spent)}
+
+    def content(self, sequence: PrunedSequence, trials: CandidateTrials | None) -> dict[str, Any]:
+        """Returns the models and units in ``sequence.json``."""
+        return {
+            "units": {unit: list(groups) for unit, groups in sequence.units.items()},
+            "models": self.entries,
+            "under_way": None if trials is None else self.described(sequence, trials),
+        }
+
+    def figures(self) -> dict[str, float]:
+        """Returns the figures of the newest model, with resource and budget as shares of the initial model's."""
+        newest = {name: math.nan if value is None else value for name, value in self.newest.items()}
+        return {
+            "iteration": float(max(0, len(self.entries) - 1)),
+            "resource": newest.get("resource", math.nan) / self.initial,
+            "budget": (self.under_way or newest).get("budget", math.nan) / self.initial,
+            "accuracy": newest.get("accuracy", math.nan),
+        }
+
+    def to_plain(self) -> dict[str, Any]:
+        """Returns plain values, for checkpoints."""
+        return {"entries": list(self.entries), "under_way": self.under_way, "spent": asdict(self.spent)}
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> SequenceRecord:
+        """Restores a record from what :meth:`to_plain` returned; other values are ignored."""
+        record = cls()
+        record.entries, record.under_way = list(values["entries"]), values["under_way"]
+        record.spent = RoundCost(**values["spent"])
+        return record
