@@ -198,7 +198,6 @@ def test_a_rank_does_not_wait_for_one_that_is_gone(tmp_path):
     [
         (signal.SIGKILL, 1, 1, "lit-fednas: rank 1 was killed by SIGKILL"),
         (signal.SIGTERM, 0, 128 + signal.SIGTERM, "lit-fednas: stopped by SIGTERM; go on with --ckpt_path last"),
-        (signal.SIGKILL, 0, -signal.SIGKILL, "lit-fednas (rank 1): rank 0 has ended; its own message, or who"),
     ],
 )
 def test_a_rank_that_is_stopped_ends_the_run_with_its_reason(tmp_path, signum, victim, status, message):

@@ -26,7 +26,11 @@ def test_the_quickstart(tmp_path):
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\nexport PYTHONPATH={ROOT}\n{line}\n")
         (tmp_path / name).chmod(0o755)
     shown = subprocess.run(
-        ["scripts/quickstart", "--trainer.max_rounds", "12"], cwd=tmp_path, capture_output=True, text=True, timeout=600
+        ["scripts/quickstart", "--trainer.max_rounds", "12", "--model.evaluation.recalibrate_batches", "4"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert shown.returncode == 0, shown.stderr
     assert all(name in shown.stdout for name in ("one supernet", "alone, a third each", "alone, all for small"))

@@ -28,6 +28,7 @@ TINY = {
             "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
         },
         "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
+        "evaluation": {"recalibrate_batches": 4},
     },
 }
 SEARCH = {
