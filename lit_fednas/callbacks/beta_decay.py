@@ -19,14 +19,14 @@ class BetaDecay(FederatedCallback):
     """A schedule of the weight of the largest architecture's client over the rounds.
 
     Beta falls from ``beta0`` in the first round to ``final`` after a share of all rounds, or a number of them, and
-    stays there. It is a function of the round alone, so a resumed run continues with the same values. A run that is
-    extended has another share, so that its beta rises again: then give ``rounds``.
+    stays there. It depends on the round alone, so a resumed run continues with the same values. If a run is extended,
+    the share changes and beta rises again: then give ``rounds``.
 
     Args:
         beta0: The first round's beta.
         decay: Along half a cosine, along a line, or not at all (``constant``: ``beta0`` throughout).
-        period: Share of all rounds over which it falls (0.8: 80 %).
-        rounds: Rounds over which it falls instead, however many there are in all.
+        period: Share of all rounds over which it falls.
+        rounds: Number of rounds over which it falls, in place of ``period``.
         final: The last value; one over the cohort's size if not given (uniform weights).
 
     Raises:
@@ -43,19 +43,11 @@ class BetaDecay(FederatedCallback):
         final: OpenUnitInterval | None = None,
         rounds: PositiveInt | None = None,
     ) -> None:
-        self.beta0 = beta0
-        self.decay = decay
-        self.period = period
-        self.final = final
-        self.rounds = rounds
+        self.beta0, self.final, self.decay = beta0, final, decay
+        self.period, self.rounds = period, rounds
 
     def beta(self, round: int, max_rounds: int, cohort_size: int) -> float:
-        """Returns the beta of a round.
-
-        Args:
-            round: The round, from 0.
-            max_rounds: Rounds of the whole run; -1 if it has no end.
-            cohort_size: Clients per round.
+        """Returns the beta of a round, from 0; ``max_rounds`` is -1 in a run without an end.
 
         Example:
             >>> decay = BetaDecay(beta0=0.9, decay="linear", period=0.5)

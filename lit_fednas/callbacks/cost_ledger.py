@@ -19,6 +19,7 @@ from lit_fednas.federation import (
     ServerRound,
 )
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records import write_ledger
 
@@ -35,12 +36,12 @@ class CostLedger(FederatedCallback):
 
     Args:
         independent: The subnets to compare with, written as in the evaluation's; those evaluated if not given. A
-            model that comes in training counts from then on, one that is evaluated no more not at all.
-        secure_aggregation: If given, ``ledger.json`` also has the bytes that the rounds would take with it, under
-            ``secure_aggregation``; all other numbers stay those of the run.
-        max_macs: A budget of multiply-accumulates: training ends after the round in which the run has spent it, if it
-            has not ended by ``trainer.max_rounds`` (-1: no end) or ``trainer.max_time``.
-        max_bytes: Likewise of bytes, down and up.
+            model that is added during training counts from then on, one that is no longer evaluated not at all.
+        secure_aggregation: If given, ``ledger.json`` also has the bytes of the rounds with secure aggregation, under
+            ``secure_aggregation``; all other numbers are unchanged.
+        max_macs: A budget of multiply-accumulates: training ends after the round in which it is spent, or at
+            ``trainer.max_rounds`` (-1: no end) or ``trainer.max_time``.
+        max_bytes: A budget of bytes, down and up.
 
     Raises:
         ConfigError: A budget is not positive.
@@ -53,10 +54,8 @@ class CostLedger(FederatedCallback):
         max_macs: PositiveFloat | None = None,
         max_bytes: PositiveFloat | None = None,
     ) -> None:
-        self.independent = independent
-        self.secure_aggregation = secure_aggregation
-        self.max_macs = max_macs
-        self.max_bytes = max_bytes
+        self.independent, self.secure_aggregation = independent, secure_aggregation
+        self.max_macs, self.max_bytes = max_macs, max_bytes
         self.rounds = 0
         self.total = RoundCost()
         self.baseline: dict[str, RoundCost] = {}
@@ -76,7 +75,7 @@ class CostLedger(FederatedCallback):
             raise ConfigError(f"cost_ledger.independent: {error}") from None
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that a resumed run continues the comparison that it began, and has something left to spend."""
+        """Validates that a resumed run continues its comparison and has budget left."""
         compared = self._compared(pl_module)
         grows = bool(pl_module.supernet.structure()) and self.independent is None  # a new model has no round yet
         same = self.baseline.keys() <= compared.keys() if grows else self.baseline.keys() == compared.keys()
@@ -93,7 +92,7 @@ class CostLedger(FederatedCallback):
         supernet = module.supernet
         spent = RoundCost()
         for result in round.results:
-            spent += client_cost(result, supernet.cost(result.task.arch), module.traffic(result.task.arch))
+            spent += cost_of(result, module)
         compared = self._compared(module)
         self.baseline = {name: cost for name, cost in self.baseline.items() if name in compared}
         for name, arch in compared.items():
@@ -106,11 +105,9 @@ class CostLedger(FederatedCallback):
             self.secure += self.secure_aggregation.cost(round.results, elements, whole, spent.bytes_down)
         self.total += spent
         self.rounds += 1
-        module.log("cost/macs", float(spent.macs))
-        module.log("cost/bytes_down", float(spent.bytes_down))
-        module.log("cost/bytes_up", float(spent.bytes_up))
-        module.log("cost/total_macs", float(self.total.macs))
-        module.log("cost/total_bytes", float(self.total.bytes))
+        totals = {"total_macs": self.total.macs, "total_bytes": self.total.bytes}
+        for name, value in {**asdict(spent), **totals}.items():
+            module.log(f"cost/{name}", float(value))
         self._end_if_spent(trainer)
 
     def _end_if_spent(self, trainer: FederatedTrainer) -> None:
@@ -122,9 +119,7 @@ class CostLedger(FederatedCallback):
 
     def summary(self) -> dict[str, Any]:
         """Returns totals, and the comparison with independent training; plain values."""
-        alone = RoundCost()
-        for cost in self.baseline.values():
-            alone += cost
+        alone = sum(self.baseline.values(), RoundCost())
         secure = {
             "neighbours": self.secure_aggregation and self.secure_aggregation.neighbours,
             "bytes_down": self.secure.bytes_down,
@@ -172,3 +167,8 @@ class CostLedger(FederatedCallback):
         self.total = RoundCost(**state_dict["total"])
         self.baseline = {name: RoundCost(**cost) for name, cost in state_dict["baseline"].items()}
         self.secure = RoundCost(**state_dict.get("secure", {}))  # checkpoints of 0.2.0 have none
+
+
+def cost_of(result: ClientResult, module: FederatedLightningModule) -> RoundCost:
+    """Returns the cost of a client's part in a round."""
+    return client_cost(result, module.supernet.cost(result.task.arch), module.traffic(result.task.arch))

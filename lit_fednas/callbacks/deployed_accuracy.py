@@ -43,17 +43,17 @@ class DeployedAccuracy(FederatedCallback):
 
     Args:
         split: On which of their splits: ``test`` (the paper) or ``val``.
-        every_n_rounds: After which rounds; with each validation if not given. In any case once more at the end of
-            training, if the last round was not among them.
+        every_n_rounds: After which rounds; with each validation if not given. Always once more at the end of training,
+            if the last round was not evaluated.
 
     Attributes:
         rows: The clients' rows of the last evaluation.
-        rounds: After how many rounds that was.
-        metric_names: What is logged at a validation, and better when higher.
+        rounds: The number of rounds before that evaluation.
+        metric_names: The metrics that are logged at a validation.
 
     Raises:
         ConfigError: A setting is unknown, no client has such a split, or the assignment does not say what a client
-            uses (told before training).
+            uses (reported before training).
     """
 
     def __init__(self, split: Literal["test", "val"] = "test", every_n_rounds: PositiveInt | None = None) -> None:
@@ -65,7 +65,7 @@ class DeployedAccuracy(FederatedCallback):
         self.metric_names: list[str] = []
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Finds what is measured; ``metric_names`` says what will be logged at a validation."""
+        """Finds the metric; ``metric_names`` says what will be logged at a validation."""
         self.task = trainer.datamodule.task
         if self.every_n_rounds is None:
             self.metric_names = [f"deployed/{self.task.metric}", "deployed/worst"]
@@ -76,7 +76,7 @@ class DeployedAccuracy(FederatedCallback):
         clients = trainer.datamodule.clients
         try:
             clients.rows(0, self.split)
-        except ConfigError as error:  # they are on devices of their own
+        except ConfigError as error:  # the clients are on other devices
             raise ConfigError(f"deployed_accuracy: {error}") from None
         sizes = clients.split_sizes(self.split)
         if not sizes.any():
@@ -86,8 +86,6 @@ class DeployedAccuracy(FederatedCallback):
             )
         pl_module.assignment.deployed(int((sizes > 0).argmax()))
 
-    # ---- when -----------------------------------------------------------------------------------------
-
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Evaluates after every n-th round."""
@@ -95,7 +93,7 @@ class DeployedAccuracy(FederatedCallback):
             self._evaluate_and_log(trainer, module)
 
     def on_validation_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Evaluates with each validation while training, if nothing else was asked for."""
+        """Evaluates with each validation while training, if ``every_n_rounds`` is not given."""
         if self.every_n_rounds is None and trainer.state.fn == "fit":
             self._evaluate_and_log(trainer, pl_module)
 
@@ -115,8 +113,6 @@ class DeployedAccuracy(FederatedCallback):
                 *self.figures().values(),
             )
 
-    # ---- what -----------------------------------------------------------------------------------------
-
     def figures(self) -> dict[str, float]:
         """Returns what the last evaluation logged, without ``deployed/``."""
         metric = self.task.metric
@@ -129,7 +125,7 @@ class DeployedAccuracy(FederatedCallback):
         with weights_evaluated(trainer, module):
             self._evaluate(trainer, module)
         for name, value in self.figures().items():
-            module.log(f"deployed/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
+            module.log(f"deployed/{name}", value, sync_dist=True)  # all ranks have it, but Lightning warns otherwise
 
     def _evaluate(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         """Sets all clients' rows, with the ranks' help; the same for any number of ranks."""
@@ -157,31 +153,21 @@ class DeployedAccuracy(FederatedCallback):
             alone = not statistics and normalises_over_batches(supernet.skeleton(arch))
             groups = batches_of_clients(sizes, 1 if alone else _BATCH_SIZE)
             batches += [(arch, group) for group in groups]
-        work = [supernet.macs(arch) * sum(using[arch][one] for one in group) for arch, group in batches]
+        work = [supernet.macs(arch) * sum(using[arch][client] for client in group) for arch, group in batches]
         rows: list[dict[str, Any]] = []
         last: Any = None
         network: Callable[[Tensor], Tensor] = supernet
         for index in deal(work, trainer.world_size)[trainer.global_rank]:
             arch, group = batches[index]
             if arch != last:
-                network, last = _network(module, arch, statistics), arch
-            scores = client_scores(
-                network,
-                clients,
-                group,
-                self.split,
-                module.evaluation,
-                _BATCH_SIZE,
-                partial(supernet.targets, arch),
-            )
+                last = arch
+                # in place, or a copy with its norms' new statistics
+                network = (
+                    recalibrated(supernet.subnet(arch), statistics) if statistics else partial(supernet, arch=arch)
+                )
+            targets = partial(supernet.targets, arch)
+            scores = client_scores(network, clients, group, self.split, module.evaluation, _BATCH_SIZE, targets)
             for score in scores:
                 tier = module.population.tier(score.client)
                 rows.append({**score.row(), "tier": tier.name if tier else ALL_TIERS, "arch": str(arch)})
         return rows
-
-
-def _network(module: FederatedLightningModule, arch: Any, statistics: list[Tensor]) -> Callable[[Tensor], Tensor]:
-    """Returns the model in place, or a copy with its norms' new statistics."""
-    if statistics:
-        return recalibrated(module.supernet.subnet(arch), statistics)
-    return partial(module.supernet, arch=arch)

@@ -1,4 +1,4 @@
-"""Writes a run's records: ``rounds.jsonl`` in the run's folder (see ``lit_fednas.records``)."""
+"""Writes a run's records and its data's partition into the run's folder (see ``lit_fednas.records``)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
+from lightning import Callback
 from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.costs import RoundCost, client_cost
+from lit_fednas.callbacks.cost_ledger import cost_of
+from lit_fednas.costs import RoundCost
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.data.statistics import write_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.records import append_round, forget_from
-from lit_fednas.records.files import FolderLock
+from lit_fednas.records.files import FolderLock, replace_json
+from lit_fednas.records.run import INPUTS_FILE
 
 log = logging.getLogger(__name__)
 
 
 class RunRecorder(FederatedCallback):
-    """Writes one record per round; on resuming, the records after the checkpoint are dropped first.
+    """Writes one record per round to ``rounds.jsonl``; resuming first removes the records after the checkpoint.
 
-    While it trains, the run's folder is locked, so that no other process writes into it.
+    The run's folder is locked during training, so that no other process writes into it.
 
     Raises:
         ConfigError: Another process trains in the folder (reported before training).
@@ -51,26 +56,23 @@ class RunRecorder(FederatedCallback):
         self.teardown(trainer, pl_module, "fit")
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Drops what the run is about to write anew."""
+        """Removes the records that the run will write again."""
         self._held = dict(trainer.callback_metrics)
         if keeps_files(trainer):
             forget_from(run_folder(trainer), trainer.global_step)  # a round is a step
         elif trainer.is_global_zero and not trainer.fast_dev_run:
-            log.info("without a logger or a trainer.default_root_dir nothing is kept of the run but its checkpoints")
+            log.info("without a logger or a trainer.default_root_dir only checkpoints are kept")
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Keeps how it went for each client."""
-        costs, traffic = module.supernet.cost, module.traffic
-        self._clients = [
-            _client_record(one, client_cost(one, costs(one.task.arch), traffic(one.task.arch))) for one in round.results
-        ]
+        """Keeps the clients' results."""
+        self._clients = [_client_record(result, cost_of(result, module)) for result in round.results]
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Writes the round's record."""
         if not keeps_files(trainer) or self._clients is None:
-            return  # the rest of a round that was recorded before
-        # Lightning still holds what was logged in earlier rounds alone: the very same tensors
+            return  # the rest of a round that has been recorded
+        # Lightning still holds values that only earlier rounds logged: the identical tensors
         held, self._held = self._held, dict(trainer.callback_metrics)
         metrics = {name: float(value) for name, value in self._held.items() if held.get(name) is not value}
         record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
@@ -81,8 +83,22 @@ class RunRecorder(FederatedCallback):
         self._clients = None
 
 
+class PartitionFiles(Callback):
+    """Writes ``inputs.json``, ``partition.csv`` and ``partition.png`` (SuperFed, Fig. 9) when training starts."""
+
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Writes the files, once."""
+        data = trainer.datamodule
+        if not keeps_files(trainer) or not isinstance(data, FederatedDataModule):
+            return
+        folder = run_folder(trainer)
+        if not (folder / "partition.png").exists():
+            replace_json(folder / INPUTS_FILE, data.inputs_record())
+            write_partition(data.class_counts, data.strata, folder)
+
+
 def _client_record(result: ClientResult, cost: RoundCost) -> dict[str, Any]:
-    """Returns a client's part of the round's record, without what is not known of it."""
+    """Returns a client's part of the round's record, without unknown values."""
     task = result.task
     record = {
         "client": task.client,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.costs import client_cost
+from lit_fednas.callbacks.cost_ledger import cost_of
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.messages import ClientResult
 from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, client_seconds, whole_round_seconds
@@ -21,25 +21,25 @@ class RoundTime(FederatedCallback):
     """Computes how long each round would take on the clients' devices, and how much their times differ.
 
     A client's part is its download, its training (three times the forward passes' multiply-accumulates), its test
-    if it was asked for one (a forward pass alone) and its upload. A client that failed or went away counts with
-    its download and with what it says it has trained; the records know nothing of work that came to nothing
-    (``lit_fednas.costs.ledger``). An update that the server did not ask for is not sent. Several tasks of one
-    client follow one another; where clients work in groups, a group's next candidate begins when all its clients
-    are through with the one before (:func:`~lit_fednas.tiers.whole_round_seconds`).
+    if it was asked for one (a forward pass alone) and its upload. A client that failed or dropped out counts with
+    its download and the training that it reports; the records know nothing of lost work (``lit_fednas.costs.ledger``).
+    An update that the server did not ask for is not sent. Several tasks of one client follow one another; in groups of
+    clients, a group's next candidate begins when all its clients have ended the one before
+    (:func:`~lit_fednas.tiers.whole_round_seconds`).
 
-    Logs ``time/round``, until the last client is through, for whom the others wait; ``time/mean`` and ``time/std``
-    over the cohort's clients, without what they wait; and ``time/total``, the rounds so far; all in seconds, and 0
-    where nobody took part. At the end it logs mean and standard deviation over all parts that clients had in
-    rounds: what Table 6 calls round completion time "among clients".
+    Logs ``time/round``, until the last client has ended; ``time/mean`` and ``time/std`` over the cohort's clients,
+    without waiting; and ``time/total``, the rounds so far; all in seconds, and 0 where nobody took part. At the end it
+    logs mean and standard deviation over all parts of clients in rounds: Table 6's round completion time "among
+    clients".
 
     Args:
         speeds: How fast the clients' devices are.
 
     Attributes:
-        times: Of the run so far.
+        times: The times so far.
 
     Raises:
-        ConfigError: The speeds follow from tiers, and a tier has no limit of ``macs`` (told before training).
+        ConfigError: The speeds follow from tiers, and a tier has no limit of ``macs`` (reported before training).
     """
 
     def __init__(self, speeds: DeviceSpeeds = DeviceSpeeds()) -> None:
@@ -51,10 +51,10 @@ class RoundTime(FederatedCallback):
         """Validates that the clients' speeds are known; the tiers have been set up before."""
         self._of_client = {}
         self.speeds.check(pl_module.population)
-        self._speed(pl_module, 0)  # a trace that cannot be read is told before training
+        self._speed(pl_module, 0)  # a trace that cannot be read is reported before training
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Starts anew with a new run."""
+        """Resets the times in a new run."""
         if trainer.global_step == 0:  # a round is a step
             self.times = CompletionTimes()
 
@@ -90,10 +90,8 @@ class RoundTime(FederatedCallback):
         self.times = CompletionTimes(**state_dict)
 
     def _seconds(self, module: FederatedLightningModule, result: ClientResult) -> float:
-        arch = result.task.arch
-        cost = module.supernet.cost(arch)
-        spent = client_cost(result, cost, module.traffic(arch))
-        return self._speed(module, result.task.client).seconds(spent, cost.macs * result.num_tested)
+        tested = module.supernet.macs(result.task.arch) * result.num_tested
+        return self._speed(module, result.task.client).seconds(cost_of(result, module), tested)
 
     def _speed(self, module: FederatedLightningModule, client: int) -> ClientSpeed:
         if client not in self._of_client:

@@ -22,14 +22,14 @@ from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE
 @final
 @checked("rounds_to_target")
 class RoundsToTarget(Callback):
-    """Notes the first round after which a validation metric is as good as a target.
+    """Records the first round after which a validation metric is as good as a target.
 
-    Rounds count from 1: as many as were trained. From then on ``rounds_to/<subnet>/<target>`` is logged, and the run's
-    folder holds ``targets.csv`` (``lit_fednas.records.run``). What the clients had spent by then is in it where a
-    :class:`CostLedger` counts. Deviation: the paper looks at test accuracy; a run sees only its validation set.
+    Rounds count from 1: the number of trained rounds. From then on ``rounds_to/<subnet>/<target>`` is logged, and the
+    run's folder holds ``targets.csv`` (``lit_fednas.records.run``), with the clients' costs so far if there is a
+    :class:`CostLedger`. Deviation: the paper uses test accuracy; a run knows only its validation set.
 
     Args:
-        targets: Values above 0 by the metric that shall reach them, for instance
+        targets: Values above 0 by the metric that has to reach them, for instance
             ``{"val/largest/accuracy": [0.5, 0.6]}``, or fall to them, as ``{"val/largest/perplexity": [8]}``. The
             metrics are the module's and those that other callbacks announce in an attribute ``metric_names`` and log
             while validating; one not named after a metric, as ``deployed/worst``, is as the task's first.
@@ -37,7 +37,7 @@ class RoundsToTarget(Callback):
 
     Raises:
         ConfigError: A target is out of range, a metric will not be logged, or nothing is validated.
-        CheckpointError: A resumed run asks for other targets than it began with.
+        CheckpointError: A resumed run has other targets than it began with.
 
     Example:
         >>> [row["target"] for row in RoundsToTarget({"val/largest/accuracy": [0.6, 0.5]}).rows]
@@ -47,7 +47,7 @@ class RoundsToTarget(Callback):
     def __init__(self, targets: Mapping[str, Sequence[PositiveFloat]], stop: bool = False) -> None:
         if not all(targets.values()) or not targets:
             raise ConfigError(
-                f"rounds_to_target.targets: {dict(targets)} asks for nothing; give every metric at least one "
+                f"rounds_to_target.targets: {dict(targets)} names no value; give every metric at least one "
                 f"value, or set rounds_to_target to null"
             )
         self.targets = {metric: sorted({float(value) for value in values}) for metric, values in targets.items()}
@@ -57,9 +57,9 @@ class RoundsToTarget(Callback):
                     f"rounds_to_target.targets: {metric} cannot reach {values[-1]:g}; give shares of 1, such as 0.8"
                 )
         self.stop = stop
-        self.rows = self._nothing_reached()
-        self.looked = 0  # the last round that was validated
-        self._from_the_start = False
+        self.rows = self._unreached()
+        self.validated = 0  # the last round that was validated
+        self._begun = False
         self._higher: dict[str, bool | None] = {}
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
@@ -88,33 +88,33 @@ class RoundsToTarget(Callback):
                 )
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that a resumed run continues with its targets, and writes what they are."""
+        """Validates that a resumed run continues with its targets, and writes them."""
         if trainer.global_step == 0:  # a round is a step
-            self.rows, self.looked = self._nothing_reached(), 0
-        elif not self._from_the_start or _asked(self.rows) != _asked(self._nothing_reached()):
-            before = "none" if not self._from_the_start else ", ".join(f"{m} {t:g}" for m, t in _asked(self.rows))
+            self.rows, self.validated = self._unreached(), 0
+        elif not self._begun or _asked(self.rows) != _asked(self._unreached()):
+            before = "none" if not self._begun else ", ".join(f"{m} {t:g}" for m, t in _asked(self.rows))
             raise CheckpointError(
                 f"rounds_to_target.targets: the run so far looked for {before}; give these, "
                 f"or set rounds_to_target to null and ask lit-fednas compare --targets when the run has ended"
             )
-        self._from_the_start = True
+        self._begun = True
         self._write(trainer)
         self._stop(trainer)
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Notes which targets have been reached."""
+        """Records which targets have been reached."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
-        self.looked = trainer.current_epoch + 1
+        self.validated = trainer.current_epoch + 1
         ledgers = [one for one in trainer.callbacks if isinstance(one, CostLedger)]
         for row in self.rows:
             value = trainer.callback_metrics.get(row["metric"])
             if row["round"] is None and value is not None and self._reaches(row, float(value)):
-                row["round"] = self.looked
+                row["round"] = self.validated
                 row.update(asdict(ledgers[0].total) if ledgers else {})
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Logs and writes what has been reached (metrics cannot be logged when a validation ends)."""
+        """Logs and writes the reached targets (metrics cannot be logged when a validation ends)."""
         for row in self.rows:
             if row["round"] is not None:
                 pl_module.log(f"rounds_to/{_short(row['metric'])}/{row['target']:g}", float(row["round"]))
@@ -134,7 +134,7 @@ class RoundsToTarget(Callback):
             [
                 row["metric"],
                 f"{row['target']:g}",
-                f"> {self.looked}" if row["round"] is None else str(row["round"]),
+                f"> {self.validated}" if row["round"] is None else str(row["round"]),
                 short(row["macs"]),
                 short(None if row["bytes_up"] is None else row["bytes_down"] + row["bytes_up"], "B"),
             ]
@@ -143,18 +143,18 @@ class RoundsToTarget(Callback):
         return text_table(head, body)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what has been reached, as plain values."""
-        return {"looked": self.looked, "rows": [dict(row) for row in self.rows]}
+        """Returns the rows and the last validated round, as plain values."""
+        return {"looked": self.validated, "rows": [dict(row) for row in self.rows]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what has been reached."""
-        self.looked, self.rows = state_dict["looked"], [dict(row) for row in state_dict["rows"]]
-        self._from_the_start = True
+        """Restores the rows and the last validated round."""
+        self.validated, self.rows = state_dict["looked"], [dict(row) for row in state_dict["rows"]]
+        self._begun = True
 
     def _reaches(self, row: Mapping[str, Any], value: float) -> bool:
         return reaches(value, row["target"], bool(self._higher[row["metric"]]))
 
-    def _nothing_reached(self) -> list[dict[str, Any]]:
+    def _unreached(self) -> list[dict[str, Any]]:
         return [
             {**dict.fromkeys(TARGET_COLUMNS), "metric": metric, "target": value}
             for metric, values in self.targets.items()
@@ -175,10 +175,5 @@ def _asked(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
 
 
 def _short(metric: str) -> str:
-    """Returns a metric's name without what all have in common, and without slashes.
-
-    Example:
-        >>> _short("val/largest/accuracy"), _short("val/devices/simple/accuracy")
-        ('largest', 'devices-simple')
-    """
+    """Returns a metric's name without common parts and slashes, such as ``devices-simple``."""
     return metric.removeprefix("val/").removesuffix("/accuracy").replace("/", "-")

@@ -23,20 +23,18 @@ class SoftAverage(FederatedCallback):
     before j in the suite's order by multiply-accumulates: large models are new and would disturb small ones, which
     have nearly converged (Table 1). All right-hand sides are the averages before mixing.
 
-    Eq. 5 counts all models alike, also one that a single client trained in the round, or nobody. Here a model counts by
-    the examples that were trained with it in the round, both as a lender and in its own mean; a model that nobody
-    trained stays as it is.
+    Deviations: Eq. 5 counts all models alike; here a model counts by the examples that were trained with it in the
+    round, in its own mean and in others', and a model that nobody trained stays as it is. Eq. 5 has the decay in the
+    numerator alone, so that weights would shrink from round to round; here the sum is divided by the same
+    coefficients, decay included.
 
-    Eq. 5 has the decay in the numerator alone, so that weights would shrink from round to round; here the sum is
-    divided by the same coefficients, decay included. Tensors are matched by their names in the networks. Where
-    shapes differ, model i is cropped as in HeteroFL: the corner that both have is averaged element by element, and
-    model i does not count for elements that it does not have. Running statistics are mixed as weights are; integer
-    buffers are left alone.
+    Tensors are matched by their names in the networks. Where shapes differ, the corner that both have is averaged
+    element by element, as in HeteroFL. Running statistics are mixed as weights are; integer buffers are unchanged.
 
     Args:
-        decay: What other models' weight is multiplied with each round, the paper's eta (Table 7); 1 for no decay.
-        decay_from: Since when the rounds t are counted: since the run's ``start``, as Eq. 5 has it ("round t"), or
-            since the ``birth`` of model j, the round in which it was added.
+        decay: The factor on other models' weight per round, the paper's eta (Table 7); 1 for no decay.
+        decay_from: The round from which t is counted: the run's ``start``, as Eq. 5 has it ("round t"), or the
+            ``birth`` of model j, the round in which it was added.
         from_larger: Whether larger models are mixed into smaller ones, too (Table 1's "l2s").
         weighted: Whether models count by the examples of the round; if not, all alike (Eq. 5).
 
@@ -53,10 +51,8 @@ class SoftAverage(FederatedCallback):
         from_larger: bool = False,
         weighted: bool = True,
     ) -> None:
-        self.weighted = weighted
-        self.decay = decay
-        self.decay_from = decay_from
-        self.from_larger = from_larger
+        self.decay, self.decay_from = decay, decay_from
+        self.from_larger, self.weighted = from_larger, weighted
 
     @override
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -77,16 +73,13 @@ class SoftAverage(FederatedCallback):
     def mix(
         self, suite: ModelSuite, round: int, averages: dict[str, Tensor], examples: Mapping[int, int] | None = None
     ) -> dict[str, Tensor]:
-        """Applies Eq. 5.
+        """Returns the averages after Eq. 5.
 
         Args:
             suite: The models.
             round: The round, from 0.
             averages: The averages of the clients' weights, by the suite's names; not changed.
-            examples: What each model was trained with in the round, by the models' numbers; all count alike without.
-
-        Returns:
-            The same names; tensors that were mixed are new, the others are those given.
+            examples: The examples of each model in the round, by number; all models count alike if not given.
         """
         mixed = dict(averages)
         for model in suite.models:
@@ -94,7 +87,7 @@ class SoftAverage(FederatedCallback):
             own = coefficients.pop(model.number)
             lenders = [(_tensors(suite, number), weight) for number, weight in coefficients.items() if weight > 0]
             for name, whole in _tensors(suite, model.number).items():
-                lent = [(averages[theirs[name]], weight) for theirs, weight in lenders if name in theirs]
+                lent = [(averages[names[name]], weight) for names, weight in lenders if name in names]
                 if lent:
                     mixed[whole] = _mean(averages[whole], own, lent)
         return mixed
@@ -102,17 +95,10 @@ class SoftAverage(FederatedCallback):
     def coefficients(
         self, suite: ModelSuite, round: int, number: int, examples: Mapping[int, int] | None = None
     ) -> dict[int, float]:
-        """Returns the weights of the models in a model's mean.
+        """Returns the weights of the models in the mean of model j, ``number``, by number: arguments as of :meth:`mix`.
 
-        Args:
-            suite: The models.
-            round: The round t, from 0.
-            number: Of model j.
-            examples: As for :meth:`mix`.
-
-        Returns:
-            decay^t * sim(i, j) for each model i that is mixed into it, 1 for itself, and times a model's examples over
-            those of model j if it counts by them; by the models' numbers, in the suite's order by size.
+        They are decay^t * sim(i, j) for each model i that is mixed into it, times its examples over those of model j,
+        and 1 for itself.
         """
         born = suite.models[number].round
         since = 0 if self.decay_from == "start" or born is None else born
@@ -127,13 +113,7 @@ class SoftAverage(FederatedCallback):
         return {**lent, number: 1.0}
 
     def others_share(self, suite: ModelSuite, round: int, examples: Mapping[int, int] | None = None) -> float:
-        """Returns the weight of other models in a model's mean, averaged over the models.
-
-        Args:
-            suite: The models.
-            round: The round, from 0.
-            examples: As for :meth:`mix`.
-        """
+        """Returns the mean over the models of the weight of other models; arguments as of :meth:`mix`."""
         shares = []
         for model in suite.models:
             coefficients = self.coefficients(suite, round, model.number, examples)
@@ -143,20 +123,14 @@ class SoftAverage(FederatedCallback):
 
 
 def _tensors(suite: ModelSuite, number: int) -> dict[str, str]:
-    """Returns a model's tensors that are mixed: their names in the suite, by those in the network."""
+    """Returns the suite's names of a model's tensors that are mixed, by their names in the network."""
     shared = suite.shared_tensors()
     regions = suite.regions(Model(number))
     return {name: region.name for name, region in regions.items() if shared[region.name].is_floating_point()}
 
 
 def _mean(own: Tensor, weight: float, lent: Sequence[tuple[Tensor, float]]) -> Tensor:
-    """Returns a weighted mean, element by element, over the tensors that have the element.
-
-    Args:
-        own: The tensor whose elements are averaged.
-        weight: Its weight.
-        lent: Others of as many dimensions, and their weights.
-    """
+    """Returns the weighted mean of a tensor and others, element by element over those that have the element."""
     total, weights = own * weight, torch.full_like(own, weight)
     for tensor, share in lent:
         corner = tuple(slice(0, min(sizes)) for sizes in zip(own.shape, tensor.shape, strict=True))

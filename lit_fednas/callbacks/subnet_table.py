@@ -23,12 +23,12 @@ class SubnetTable(Callback):
         self._rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Starts anew with a new run."""
+        """Drops the rows in a new run."""
         if trainer.global_step == 0:  # a round is a step
             self._rows = []
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Keeps the figures; shows them where validation was what was asked for."""
+        """Keeps the rows, and shows them after ``validate``."""
         self._rows = table_rows(pl_module, trainer.callback_metrics, "val")
         if trainer.state.fn == "validate":
             self._show(trainer, self._rows, "val")

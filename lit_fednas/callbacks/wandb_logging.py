@@ -1,4 +1,4 @@
-"""What Weights & Biases gets beside the metrics that its logger takes anyway."""
+"""Logs to Weights & Biases what its logger does not take by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ wandb: Any = lazy_import("wandb")  # takes half a second
 class WandbLogging(FederatedCallback):
     """Logs the partition's picture, added models, the tables of subnets and a search's results.
 
-    All goes to every ``WandbLogger``; without one it does nothing. The configuration goes there as nested
+    They go to every ``WandbLogger``; without one it does nothing. The configuration goes there as nested
     hyperparameters (``lit_fednas.cli``).
     """
 
@@ -50,7 +50,7 @@ class WandbLogging(FederatedCallback):
         for run in _runs(trainer):
             table = _table(list(newest), [list(row.values()) for row in rows])
             entry = {**{f"{kind}/{name}": value for name, value in event.items()}, f"{kind}/models": table}
-            # as the round's metrics have it, which come later: a round is a step
+            # the step of the round's metrics, which come later: a round is a step
             run.log({**entry, "trainer/global_step": trainer.current_epoch})
             for row in rows:
                 _summarise(run, f"{kind}/{row['number']}", row, "number")
@@ -64,13 +64,7 @@ class WandbLogging(FederatedCallback):
         self._log_subnets(trainer, pl_module, "test")
 
     def on_search_end(self, trainer: FederatedTrainer, module: FederatedLightningModule, folder: Path) -> None:
-        """Logs a search's fronts as tables and charts, and each tier's network as an artifact.
-
-        Args:
-            trainer: The trainer that searched.
-            module: The module that was searched.
-            folder: What the search wrote (``lit_fednas.records.tiers``); its name begins those of the entries.
-        """
+        """Logs a search's fronts as tables and charts, and each tier's network as an artifact."""
         files = SearchFiles(folder)
         for run in _runs(trainer):
             run.log({f"{folder.name}/{name}": chart for name, chart in search_charts(files).items()})
@@ -89,22 +83,21 @@ class WandbLogging(FederatedCallback):
 
 
 def search_charts(files: SearchFiles) -> dict[str, Any]:
-    """Returns what W&B shows of a search.
+    """Returns a search's tables and charts by name.
 
-    Returns:
-        ``front``: the table of that name; ``evaluations``: a scatter chart of the metric against the traded cost, with
-        a table whose column ``front`` names the tiers whose fronts an architecture is on; ``fronts``: a line per tier.
+    ``front`` is the table of that name; ``evaluations`` a scatter chart of the metric against the traded cost, with a
+    table whose column ``front`` names the tiers whose fronts an architecture is on; ``fronts`` a line per tier.
     """
     settings = files.settings()
     cost, metric = settings.get("cost", "macs"), settings["metric"]
     front, rows = files.rows("front"), files.rows("evaluations")
     points: dict[str, list[Any]] = {}
-    on: dict[str, list[str]] = {}
+    tiers: dict[str, list[str]] = {}
     for row in front:
         points.setdefault(row["tier"], []).append(row)
-        on.setdefault(row["arch"], []).append(row["tier"])
+        tiers.setdefault(row["arch"], []).append(row["tier"])
     columns = list(files.columns("evaluations"))
-    marked = [[*(row[name] for name in columns), " ".join(on.get(row["arch"], []))] for row in rows]
+    marked = [[*(row[name] for name in columns), " ".join(tiers.get(row["arch"], []))] for row in rows]
     return {
         "front": _table(files.columns("front"), [list(row.values()) for row in front]),
         "evaluations": wandb.plot.scatter(
@@ -123,7 +116,7 @@ def search_charts(files: SearchFiles) -> dict[str, Any]:
 def tier_artifacts(files: SearchFiles, run: str) -> Iterator[Any]:
     """Yields each tier's network as an artifact ``<run>-<tier>``, with ``architecture.json`` as its metadata."""
     for tier in files.tier_names:
-        name = re.sub(r"[^\w.-]+", "-", f"{run}-{tier}")  # W&B takes no others
+        name = re.sub(r"[^\w.-]+", "-", f"{run}-{tier}")  # the characters that W&B accepts
         artifact = wandb.Artifact(name, type="model", metadata=asdict(files.tier_model(tier)))
         for file in ("weights.pt", "architecture.json"):
             artifact.add_file(str(files.tier_folder(tier) / file))
@@ -135,7 +128,7 @@ def _table(columns: Sequence[str], rows: list[list[Any]]) -> Any:
 
 
 def _summarise(run: Any, prefix: str, row: Mapping[str, Any], key: str) -> None:
-    """Writes what is known in a row into a run's summary, but for the row's key."""
+    """Adds the known values of a row to a run's summary, except for the row's key."""
     run.summary.update({f"{prefix}/{n}": value for n, value in row.items() if n != key and value is not None})
 
 

@@ -19,13 +19,12 @@ from lit_fednas.ranges import ShareBelowOne, checked
 class WeightAverage(AveragedWeights):
     """Lightning's ``EMAWeightAveraging`` over rounds: the mean is ``decay * mean + (1 - decay) * weights``.
 
-    Clients are sent the weights themselves, and train as without it. The mean is what is validated; what
-    checkpoints hold as the supernet's weights, so that search, fine-tuning, ``test`` and export take it; and what the
-    module has once training ends. Whether the callback is there is the one switch. A resumed run goes on exactly: its
-    checkpoints keep both (``current_model_state``).
+    Clients receive the weights themselves, and train as without it. The mean is validated; checkpoints hold it as the
+    supernet's weights, so that search, fine-tuning, ``test`` and export use it; and the module has it once training
+    ends. Checkpoints keep the weights, too (``current_model_state``), so a resumed run continues exactly.
 
-    Tensors that come in during training, or whose shape changes, start their mean anew. In a list of callbacks it
-    stands after those that change the supernet and before those that evaluate.
+    Tensors that are added during training, or whose shape changes, start their mean again. In a list of callbacks it
+    comes after those that change the supernet and before those that evaluate.
 
     Args:
         decay: The weight of the mean so far; 0.9 averages about the last ten rounds.
@@ -53,13 +52,13 @@ class WeightAverage(AveragedWeights):
     def on_load_checkpoint(
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restores the weights and their mean; without fitting, the mean are the checkpoint's weights."""
+        """Restores the weights and their mean; without fitting, the checkpoint's weights are the mean."""
         if self.average is not None:
             self._follow(trainer, pl_module)
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def _follow(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
-        """Gives the mean the structure that the supernet has by now."""
+        """Synchronises the mean's structure with the supernet's."""
         assert self.average is not None
         before = self.average.state_dict()
         count = before.pop("n_averaged")
@@ -73,8 +72,8 @@ class WeightAverage(AveragedWeights):
 
 @contextmanager
 def weights_evaluated(trainer: FederatedTrainer, module: FederatedLightningModule) -> Iterator[None]:
-    """Gives the module the weights that are evaluated while training: the running mean, if there is one."""
-    averages = [one for one in trainer.callbacks if isinstance(one, WeightAverage) and trainer.state.fn == "fit"]
+    """Swaps in the weights that are evaluated while training: the running mean, if there is one."""
+    averages = [each for each in trainer.callbacks if isinstance(each, WeightAverage) and trainer.state.fn == "fit"]
     for average in averages:
         average.swap(module)
     try:

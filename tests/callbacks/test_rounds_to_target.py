@@ -114,7 +114,7 @@ def test_a_resumed_run_keeps_its_targets(tmp_path):
 @pytest.mark.parametrize(
     ("targets", "settings", "said"),
     [
-        ({}, {}, "asks for nothing"),
+        ({}, {}, "names no value"),
         ({DEVICES: [55]}, {}, "val/devices/simple/accuracy cannot reach 55; give shares of 1"),
         ({"clients/loss": [0.5]}, {}, f"clients/loss' will not be logged; choose from {LARGEST}, val/largest/loss"),
         ({LARGEST: [0.5]}, {"limit_val_batches": 0}, "nothing is validated"),

@@ -65,8 +65,9 @@ def test_references_in_docstrings_exist() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of all modules' docstrings."""
+    """The fenced blocks of all modules' docstrings and of the guides."""
     texts = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in ROOT.rglob("*.py")]
+    texts += [path.read_text() for path in (ROOT.parent / "scripts/documenting/guides").glob("*.md")]
     return [block for text in texts for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
 
 

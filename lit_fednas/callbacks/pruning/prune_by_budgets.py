@@ -12,10 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from typing_extensions import override
 
 from lit_fednas.assignment.candidate_groups import CandidateSchedule
+from lit_fednas.callbacks.cost_ledger import cost_of
 from lit_fednas.callbacks.pruning.groups import ClientDivision, groups_of_candidates
 from lit_fednas.callbacks.pruning.iteration import CandidateTrials, SequenceRecord, Trial, fused_accuracy
 from lit_fednas.callbacks.pruning.schedules import BudgetSchedule, RoundSchedule
-from lit_fednas.costs import LatencySource, client_cost
+from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.initial_weights import load_initial
@@ -210,8 +211,7 @@ class PruneByBudgets(FederatedCallback):
         """Ends the iteration after its last round, and begins the next one."""
         sequence = _sequence(module)
         for result in round.results:
-            arch = result.task.arch
-            self.record.spent += client_cost(result, sequence.cost(arch), module.traffic(arch))
+            self.record.spent += cost_of(result, module)
         left = 0
         if self.trials is None:
             if not self.complete and round.number + 1 >= self.initial_rounds:
