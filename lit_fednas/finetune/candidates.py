@@ -1,7 +1,7 @@
 """The networks that a fine-tuning trains, and the clients that may train each.
 
 They are the networks that a search found for the tiers, random architectures of the tiers, or architectures that a
-user names. Each of the latter is a candidate of a tier of its own, which has its name and no limits.
+user names, each of which is a candidate of a tier of its own, with its name and no limits.
 """
 
 from __future__ import annotations
@@ -30,13 +30,7 @@ _LONGEST = 60  # of a name: folders' names have a limit, and architectures of ma
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network to train.
-
-    Attributes:
-        tier: Its tier; a named model has one of its own.
-        number: Among the tier's candidates, from 0.
-        arch: Its architecture in the supernet.
-    """
+    """A network to train: number ``number`` of its tier, with its architecture in the supernet."""
 
     tier: Tier
     number: int
@@ -51,18 +45,11 @@ class Candidate:
 def candidates_of(
     settings: FinetuneSettings, supernet: Supernet, tiers: Sequence[Tier], search: SearchFiles, seed: int
 ) -> list[Candidate]:
-    """Returns the networks to train.
-
-    Args:
-        settings: Of the fine-tuning.
-        supernet: The supernet.
-        tiers: The clients' tiers.
-        search: The search whose tiers are trained, unless others are asked for.
-        seed: Of the draws.
+    """Returns the networks to train, of the clients' tiers, or of the search's.
 
     Raises:
-        ConfigError: The search is missing or of other weights, there are no tiers to draw for, there is none of a name,
-            or a text names no architecture.
+        ConfigError: The search is missing or of other weights, there are no tiers to draw for, a tier is unknown, or a
+            text names no architecture.
     """
     if settings.models is not None:
         archs = named_architectures(supernet, settings.models, settings.labels)
@@ -103,7 +90,7 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
             f"finetune.search: {search.folder} was of other weights than the checkpoint's; run the search "
             f"again, or give the checkpoint that was searched ({searched['checkpoint'] or 'unknown'})"
         )
-    tiers = {one["name"]: Tier(one["name"], one["at_most"], one["above"]) for one in searched["tiers"]}
+    tiers = {row["name"]: Tier(row["name"], row["at_most"], row["above"]) for row in searched["tiers"]}
     archs = [_labelled(supernet, supernet.space.parse(row["arch"]), settings.labels) for row in rows]
     return [Candidate(tiers[row["tier"]], 0, arch) for row, arch in zip(rows, archs, strict=True)]
 
@@ -111,13 +98,7 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
 def eligible_clients(
     candidate: Candidate, population: Population, tier_aware: bool, costs: ArchitectureCosts
 ) -> list[int]:
-    """Returns the clients whose labels are those of a network, or finer.
-
-    Args:
-        candidate: The network.
-        population: The clients.
-        tier_aware: Whether they must be of its tier or above, and within the limits of their own tier.
-        costs: Counts what the network costs.
+    """Returns the clients whose labels are those of a network, or finer; ``tier_aware``: that can run it, too.
 
     Raises:
         ConfigError: There are none.
@@ -127,8 +108,8 @@ def eligible_clients(
     tiers = {client: population.tier(client) for client in clients}
     eligible = [
         client
-        for client, own in tiers.items()
-        if own is None or (own.labels in (OWN, labels) and (not tier_aware or costs.affordable(candidate.arch, own)))
+        for client, its in tiers.items()
+        if its is None or (its.labels in (OWN, labels) and (not tier_aware or costs.affordable(candidate.arch, its)))
     ]
     if not eligible and not tier_aware:
         raise ConfigError(f"finetune: no client has the labels of {candidate.arch}; change model.tiers")
@@ -141,24 +122,17 @@ def eligible_clients(
 
 
 def dealt(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) -> dict[str, list[int]]:
-    """Gives each candidate a group of clients of its own, balanced by their examples (FedNAS, section 4.2).
-
-    Args:
-        eligible: The clients that may train it, by candidate.
-        data: The clients' data.
-
-    Returns:
-        The clients of its group, ascending, by candidate.
+    """Returns a group of clients for each candidate, balanced by examples and classes (FedNAS, section 4.2).
 
     Raises:
         ConfigError: Not all candidates have the same eligible clients, or there are too few for so many groups.
     """
     (first, clients), *others = eligible.items()
-    for name, theirs in others:
-        if list(theirs) != list(clients):
+    for name, other in others:
+        if list(other) != list(clients):
             raise ConfigError(
-                f"finetune.in_groups: {first} and {name} have other eligible clients ({len(clients)} and "
-                f"{len(theirs)}), which cannot be dealt out among them; set finetune.tier_aware or "
+                f"finetune.in_groups: {first} and {name} have different eligible clients ({len(clients)} and "
+                f"{len(other)}), which cannot be divided among them; set finetune.tier_aware or "
                 f"finetune.in_groups to false"
             )
     counts = np.stack([data.clients.label_counts(client, len(data.strata), ["train"]) for client in clients])
@@ -180,7 +154,7 @@ def named_architectures(supernet: Supernet, texts: Sequence[str], labels: str | 
         texts: Each as the space writes it; ``smallest`` or ``largest``; or, in a row of architectures
             (:class:`~lit_fednas.supernets.Ladder`), ``all``, from the largest on, and ``0.5 of macs``, which is
             that of most MACs among those that have at most this share of the largest one's.
-        labels: The label set that all shall classify; that which they are named with if not given.
+        labels: The label set that all classify; the one that they are named with if not given.
 
     Raises:
         ConfigError: A text names no architecture, or two texts name the same.
@@ -204,10 +178,7 @@ def named_architectures(supernet: Supernet, texts: Sequence[str], labels: str | 
 
 
 def own_tiers(archs: Sequence[Any]) -> list[Tier]:
-    """Returns one tier without limits per architecture, named after it with letters that a folder may have.
-
-    Args:
-        archs: All different.
+    """Returns one tier without limits per architecture, named after it with characters that a folder may have.
 
     Example:
         >>> [tier.name for tier in own_tiers(["model: 12", "model: 3"])]
@@ -216,7 +187,7 @@ def own_tiers(archs: Sequence[Any]) -> list[Tier]:
     names = [re.sub(r"[^A-Za-z0-9_.]+", "-", str(arch)).strip("-.") for arch in archs]
     tiers = []
     for name, arch in zip(names, archs, strict=True):
-        if not name or names.count(name) > 1 or len(name) > _LONGEST:  # then a digest tells it apart
+        if not name or names.count(name) > 1 or len(name) > _LONGEST:  # a digest makes it unique
             digest = hashlib.blake2b(str(arch).encode(), digest_size=4).hexdigest()
             name = f"{name[: _LONGEST - len(digest) - 1]}-{digest}".lstrip("-")
         tiers.append(Tier(name, {}))
@@ -236,10 +207,9 @@ def _named(supernet: Supernet, text: str) -> list[Any]:
         return [_by_share(supernet, text, float(share[1]))]
     try:
         arch = space.named(text)
-        space.encode(arch)  # what clients may train is not always an architecture by itself
+        space.encode(arch)  # not everything that clients may train is one architecture
     except ConfigError as error:
-        of = type(supernet).__name__
-        raise ConfigError(f"finetune.models: {text!r} is not a model of {of} ({error})") from None
+        raise ConfigError(f"finetune.models: {text!r} is not a model of {type(supernet).__name__} ({error})") from None
     return [arch]
 
 

@@ -30,14 +30,8 @@ def write_tests(
 ) -> Rows:
     """Tests models on all clients that hold test data, and writes ``models.csv`` and ``models-clients.csv``.
 
-    These are the models that were fine-tuned, and if the supernet's models form a row, all of it.
-
-    Args:
-        model: The run's module.
-        datamodule: The clients' data.
-        files: The fine-tuning's folder, with the networks of its tiers.
-        tiers: The tiers, one per fine-tuned model.
-        before: Returns the network of an architecture with the run's weights, as it is evaluated.
+    These are the fine-tuned models of the tiers, and if the supernet's models form a row, all of it. ``before`` returns
+    the network of an architecture with the run's weights, as it is evaluated.
 
     Returns:
         The rows of ``models.csv``; nothing is written, and none returned, if no client holds test data.
@@ -50,7 +44,9 @@ def write_tests(
     clients: Rows = []
     for arch in dict.fromkeys([*getattr(model.supernet.space, "rungs", ()), *tuned]):
         networks = {"_before": before(arch), **({"": tuned[arch]} if arch in tuned else {})}
-        scores = {when: scores_of_clients(model, datamodule, arch, one, everyone) for when, one in networks.items()}
+        scores = {
+            when: scores_of_clients(model, datamodule, arch, network, everyone) for when, network in networks.items()
+        }
         tested = scores["_before"]
         models.append(
             {
@@ -58,19 +54,21 @@ def write_tests(
                 "macs_per_example": model.supernet.macs(arch),
                 "clients": len(tested),
                 "examples": sum(score.num_examples for score in tested),
-                **_named({when: pooled(one, model.task) for when, one in scores.items()}),
+                **_named({when: pooled(each, model.task) for when, each in scores.items()}),
             }
         )
         for each in zip(*scores.values(), strict=True):
-            own = _named({when: score.metrics for when, score in zip(scores, each, strict=True)})
-            clients.append({"arch": str(arch), "client": each[0].client, "num_examples": each[0].num_examples, **own})
+            metrics = _named({when: score.metrics for when, score in zip(scores, each, strict=True)})
+            clients.append(
+                {"arch": str(arch), "client": each[0].client, "num_examples": each[0].num_examples, **metrics}
+            )
     files.write("models", models)
     files.write("models-clients", clients)
     return models
 
 
 def _named(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Returns metrics by the columns' names, which end with when they were measured."""
+    """Returns metrics by the columns' names, which end with ``_before`` for those before fine-tuning."""
     return {f"{name}{when}": value for when, values in metrics.items() for name, value in values.items()}
 
 

@@ -20,9 +20,9 @@ class Finetune(AfterTraining):
     finetuning: Callable[..., Finetuning] = Finetuning
 
     def run(self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()) -> FinetuneFiles:
-        """Trains each tier's network federatedly on the clients of that tier and above, or models that are named.
+        """Trains each tier's network federatedly on the clients of that tier and above, or named models.
 
-        A fine-tuning that was stopped goes on where it was when it is started again.
+        A fine-tuning that was stopped continues when it is started again.
 
         Args:
             ckpt_path: The checkpoint that was searched, or holds the models; ``None`` for the module as it is.
@@ -43,8 +43,8 @@ class Finetune(AfterTraining):
                 f"Kendall's tau of val before and test {tuning.metric}, of {len(tuning.candidates)} networks: {tau:.2f}"
             )
         if tuning.tests:
-            own = self.datamodule.task.metrics  # clients know no others
-            print(f"\n{format_tests(tuning.tests, tuning.metric if tuning.metric in own else next(iter(own)))}")
+            known = self.datamodule.task.metrics  # clients have no others
+            print(f"\n{format_tests(tuning.tests, tuning.metric if tuning.metric in known else next(iter(known)))}")
         return tuning.files
 
 

@@ -1,14 +1,14 @@
 """Fine-tuning: each tier's network, or each named model, is trained by federated averaging on its clients.
 
-Every candidate is a federated run of its own, of a supernet with one architecture, in a folder of its own. So what
-was stopped goes on where it was: finished candidates are read back from their last checkpoint, the one that was
-interrupted resumes, the others follow.
+Every candidate is a federated run of its own, of a supernet with one architecture, in a folder of its own. So a
+stopped fine-tuning continues: finished candidates are read from their last checkpoint, the interrupted one resumes,
+the others follow.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import (
     ClientSettings,
     CohortSampler,
-    EvaluationSettings,
     FederatedCallback,
     FederatedLightningModule,
     FederatedTrainer,
@@ -56,16 +55,7 @@ _WRITTEN = ("initial", "tier_aware", "labels", "head_rounds", "architectures", "
 
 
 class TierNetwork(PlainNetwork):
-    """A tier's network as a supernet of one architecture, which may have other labels than the data's own.
-
-    Args:
-        supernet: The supernet that it was extracted from.
-        arch: Its architecture there.
-        network: The network.
-
-    Attributes:
-        arch: Its architecture in the supernet.
-    """
+    """A tier's network as a supernet of one architecture, which may have other labels than the data."""
 
     def __init__(self, supernet: Supernet, arch: Any, network: nn.Module) -> None:
         super().__init__(network, supernet.input_shape, supernet.num_classes, supernet.input_dtype)
@@ -79,13 +69,6 @@ class TierNetwork(PlainNetwork):
 
 class Finetuning:
     """Trains the candidates of all tiers and keeps the best of each.
-
-    Args:
-        settings: Of the fine-tuning.
-        trainer: Its device, threads and progress bar are used.
-        model: The trained supernet and its clients' tiers.
-        datamodule: The data.
-        folder: The run's folder.
 
     Attributes:
         tests: After :meth:`run`, of named models: the rows of ``models.csv``.
@@ -103,10 +86,7 @@ class Finetuning:
         datamodule: FederatedDataModule,
         folder: Path,
     ) -> None:
-        self.settings = settings
-        self.trainer = trainer
-        self.model = model
-        self.datamodule = datamodule
+        self.settings, self.trainer, self.model, self.datamodule = settings, trainer, model, datamodule
         self.supernet = model.supernet
         self.seed = model.seed if settings.seed is None else settings.seed
         self.objective = settings.objective or TaskLoss()
@@ -141,10 +121,10 @@ class Finetuning:
         return self.settings.tier_aware and self.settings.models is None
 
     def _macs(self, folder: Path) -> float | None:
-        """Returns what each candidate is trained for.
+        """Returns the multiply-accumulates of each candidate's training.
 
         Raises:
-            ConfigError: It is ``equal``, and the run has no record of what its training took.
+            ConfigError: It is ``equal``, and the run has no record of its training's computation.
         """
         if self.settings.macs != "equal":
             return self.settings.macs
@@ -157,7 +137,7 @@ class Finetuning:
         return float(spent / len(self.candidates))
 
     def _rounds(self, candidate: Candidate) -> int:
-        """Returns for how many rounds a candidate is trained.
+        """Returns the number of a candidate's rounds.
 
         Raises:
             ConfigError: ``finetune.macs`` cannot be spent, as no client that may train it is available.
@@ -182,7 +162,7 @@ class Finetuning:
         return (self.settings.cohort or self.model.cohort).among(eligible)
 
     def _description(self) -> dict[str, Any]:
-        """``settings.json``."""
+        """Returns the content of ``settings.json``."""
         settings, candidates = self.settings, self.candidates
         tiers = {one.tier.name: one.tier for one in candidates}.values()
         # how many clients may train a tier's candidates; in groups, each candidate
@@ -206,21 +186,15 @@ class Finetuning:
             "complete": False,
         }
 
-    # ---- training -------------------------------------------------------------------------------------
-
     def run(self) -> list[dict[str, Any]]:
-        """Trains all candidates; writes each tier's best network, and the tables.
-
-        Returns:
-            The rows of ``tiers.csv``.
-        """
+        """Trains all candidates, writes their networks and tables, and returns the rows of ``tiers.csv``."""
         with self.trainer.computing(self.model), self.interrupts.listening():
             rows = self._train_all()
             if self.settings.models is None:
                 write_clients(self.model, self.datamodule, self.files)
-            else:  # no network is that of a client's tier
+            else:  # named models are not of clients' tiers
                 tiers = [row["tier"] for row in rows]
-                before = Evaluator(self.supernet, [], self.model.evaluation, self.recalibration).network
+                before = self._evaluator(self.supernet).network
                 self.tests = write_tests(self.model, self.datamodule, self.files, tiers, before)
         return rows
 
@@ -232,7 +206,7 @@ class Finetuning:
             rows.append(row)
             self.files.write("candidates", rows)
             tier = candidate.tier.name
-            if tier not in best or self._error(row) < self._error(best[tier]):  # one, or with scores
+            if tier not in best or self._error(row) < self._error(best[tier]):  # a single one, or with scores
                 best[tier] = row
                 self._keep(candidate, network, row)
         finished = list(best.values())
@@ -249,15 +223,9 @@ class Finetuning:
         network = self._initial(candidate)
         before = self._score(network, "val")
         eligible, rounds = self.eligible[candidate.folder], self.rounds[candidate.folder]
-        log.info(
-            "%s: %s, %s, %d of %d clients, %d rounds",
-            candidate.folder,
-            candidate.arch,
-            "from the supernet's weights" if self.settings.initial == "supernet" else "from scratch",
-            len(eligible),
-            self.model.population.num_clients,
-            rounds,
-        )
+        start = "from the supernet's weights" if self.settings.initial == "supernet" else "from scratch"
+        clients = f"{len(eligible)} of {self.model.population.num_clients} clients"
+        log.info("%s: %s, %s, %s, %d rounds", candidate.folder, candidate.arch, start, clients, rounds)
         folder = self.files.folder / "runs" / candidate.folder
         head = folder.with_name(f"{folder.name}-head")
         objective = self.objective
@@ -265,8 +233,7 @@ class Finetuning:
             self._fit(network, eligible, HeadOnly(objective), head, self.settings.head_rounds)
         self._fit(network, eligible, objective, folder, rounds)
         after = self._score(network, "val")
-        records = [*read_rounds(head), *read_rounds(folder)]
-        clients = [client for record in records for client in record["clients"]]
+        parts = [part for record in [*read_rounds(head), *read_rounds(folder)] for part in record["clients"]]
         cost = network.cost("whole")
         row = {
             "tier": candidate.tier.name,
@@ -276,7 +243,7 @@ class Finetuning:
             "rounds": rounds,
             **{f"{name}_before": value for name, value in before.items()},
             **after,
-            **{name: sum(client[name] for client in clients) for name in ("macs", "bytes_down", "bytes_up")},
+            **{name: sum(part[name] for part in parts) for name in ("macs", "bytes_down", "bytes_up")},
             **self._score(network, "test"),
             "macs_per_example": cost.macs,
             "parameters": cost.parameters,
@@ -287,8 +254,9 @@ class Finetuning:
     def _fit(
         self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
     ) -> None:
-        """Trains a network in place; goes on where it was if it was begun in the folder."""
-        module = self._module(network, eligible, objective)
+        """Trains a network in place on some of the clients; resumes if it was begun in the folder."""
+        settings = {"client": self._client, "cohort": self._cohort(eligible), "metrics": self.model.metrics}
+        module = averaging(self.model, network, objective, seed=self.seed, **settings)
         self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=_last(folder))
         network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
 
@@ -297,7 +265,7 @@ class Finetuning:
         self.interrupts.check()
         device = self.trainer.strategy.root_device
         shows_progress = self.trainer.progress_bar_callback is not None
-        progress = [RoundProgress()] if shows_progress else []  # Lightning refuses one that is turned off
+        progress = [RoundProgress()] if shows_progress else []  # Lightning refuses a disabled one
         averages = [WeightAverage(one.decay) for one in self.trainer.callbacks if isinstance(one, WeightAverage)]
         trainer = FederatedTrainer(
             max_rounds=rounds,
@@ -324,17 +292,9 @@ class Finetuning:
         device = next(self.supernet.parameters()).device
         return TierNetwork(self.supernet, candidate.arch, network.to(device))
 
-    def _module(self, network: PlainNetwork, eligible: Sequence[int], objective: Objective) -> FederatedLightningModule:
-        """Returns federated averaging of one network on some of the clients."""
-        cohort, metrics = self._cohort(eligible), self.model.metrics
-        return averaging(
-            self.model, network, objective, client=self._client, cohort=cohort, metrics=metrics, seed=self.seed
-        )
-
-    @property
-    def evaluation(self) -> EvaluationSettings:
-        """The settings with which the supernet was evaluated."""
-        return evaluation_of(self.model)
+    def _evaluator(self, network: Supernet, batches: Iterable[tuple[Tensor, Tensor]] = ()) -> Evaluator:
+        model = self.model
+        return Evaluator(network, batches, model.evaluation, self.recalibration, self.datamodule.task, model.metrics)
 
     def _batches(self, split: str) -> EvalBatches | None:
         """Returns the server's data of a split; ``None`` if it has none."""
@@ -346,15 +306,12 @@ class Finetuning:
         return batches if isinstance(batches, EvalBatches) else None
 
     def _score(self, network: PlainNetwork, split: str) -> dict[str, float | None]:
-        """Returns ``<split>_<metric>`` for every metric; empty where there are no such data."""
+        """Returns ``<split>_<metric>`` for every metric; ``None`` where there are no such data."""
         batches = self._batches(split)
         if batches is None:
             return {f"{split}_{name}": None for name in self.directions}
-        task, added = self.datamodule.task, self.model.metrics
-        metrics = Evaluator(network, batches, self.model.evaluation, self.recalibration, task, added)("whole")
+        metrics = self._evaluator(network, batches)("whole")
         return {f"{split}_{name}": value for name, value in metrics.items()}
-
-    # ---- results --------------------------------------------------------------------------------------
 
     def _keep(self, candidate: Candidate, network: PlainNetwork, row: dict[str, Any]) -> None:
         model = tier_model(
@@ -366,26 +323,15 @@ class Finetuning:
             metrics={f"val_{name}": row[f"val_{name}"] for name in self.directions if row[f"val_{name}"] is not None},
             finetuned=True,
         )
-        evaluated = Evaluator(network, [], self.model.evaluation, self.recalibration).network("whole")
-        save_tier_model(self.files, model, evaluated)
-
-
-def evaluation_of(model: FederatedLightningModule) -> EvaluationSettings:
-    """Returns the settings with which a run's supernet was evaluated, for a network of one architecture."""
-    return replace(model.evaluation, subnets=[f"{NETWORK} = whole"], sampled=0)
+        save_tier_model(self.files, model, self._evaluator(network).network("whole"))
 
 
 def averaging(
     model: FederatedLightningModule, network: PlainNetwork, objective: Objective, **settings: Any
 ) -> FederatedLightningModule:
-    """Returns federated averaging of one network.
+    """Returns federated averaging of one network, with other settings of the module as given.
 
-    Args:
-        model: The run's module; clients fail as there, but none is a straggler, weights travel as there, and the
-            server steps as there.
-        network: The network.
-        objective: What a client optimises.
-        **settings: Of the module.
+    Clients fail as in the run of ``model``, but none is a straggler; weights travel and the server steps as there.
     """
     return FederatedLightningModule(
         network,
@@ -393,7 +339,7 @@ def averaging(
         OverlapAverage(),
         objective=objective,
         faults=replace(model.faults, straggler_rate=0.0),
-        evaluation=evaluation_of(model),
+        evaluation=replace(model.evaluation, subnets=[f"{NETWORK} = whole"], sampled=0),
         transport=model.transport,
         server_optimizer=model.server_optimizer,
         **settings,
@@ -412,6 +358,6 @@ class _Stop(FederatedCallback):
 
 
 def _last(folder: Path) -> str | None:
-    """Returns a run's last checkpoint, if it was begun."""
+    """Returns a run's last checkpoint, if there is one."""
     path = folder / "checkpoints" / "last.ckpt"
     return str(path) if path.exists() else None

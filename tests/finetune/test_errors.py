@@ -44,7 +44,7 @@ NOBODY = tiers_of({"small": [0, 1, 2], "middle": [3, 4, 5], "large": []})
 ANY = tiers_of({"any": range(6)}, any=1e9)
 
 UNABLE = r"^finetune: no client of tier large or above .*; change model.tiers, or set finetune.tier_aware to false$"
-UNLIKE = r"^finetune.in_groups: small-0 and middle-0 have other eligible clients \(6 and 4\), .*to false$"
+UNLIKE = r"^finetune.in_groups: small-0 and middle-0 have different eligible clients \(6 and 4\), .*to false$"
 AWAY = UniformCohort(count=3, availability=OnlyClients([]))
 
 
@@ -89,7 +89,7 @@ def test_the_searchs_tiers_allow_more_than_the_clients_of_the_same_names(trained
         ({"rounds": 0}, "finetune.rounds: 0 must be at least 1"),
         ({"name": "mine", "search": "mine"}, "finetune.name: 'mine' is the search's folder"),
         ({"models": "model: 1"}, "finetune.models: 'model: 1' is one name; give a list, as ['model: 1']"),
-        ({"models": ["model: 1"], "architectures": 2}, "finetune.models: are trained in place of random ones"),
+        ({"models": ["model: 1"], "architectures": 2}, "finetune.models: replaces random architectures"),
     ],
 )
 def test_settings_out_of_range_or_that_do_not_go_together(given, told):
