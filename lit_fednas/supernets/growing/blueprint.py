@@ -83,8 +83,8 @@ class Blueprint:
     def grown_with(self, name: str) -> tuple[str, ...]:
         """Returns the groups that grow when a cell is widened; none if it cannot be.
 
-        Its hidden groups, and its stream if it opens one or has no hidden groups; with the head's input those of
-        the head.
+        They are its hidden groups, and its stream if it opens one or has no hidden groups; with the head's input those
+        of the head.
         """
         cell = self.cell(name)
         if not cell.growable:
@@ -127,11 +127,7 @@ class Blueprint:
 
 
 class CellNetwork(nn.Module):
-    """Cells, one after the other.
-
-    Args:
-        cells: Their modules, by name.
-    """
+    """Cells, one after the other."""
 
     def __init__(self, cells: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -160,13 +156,9 @@ class GrowableFamily(NetworkFamily):
         """
 
     def assembled(self, cells: Sequence[tuple[Cell, Sizes]], input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """Returns the structure of these cells.
+        """Returns the structure of these cells, the head last.
 
-        Args:
-            cells: Each with the units of its groups: ``out`` for its stream, and the hidden ones. Those of groups
-                that it does not have are ignored. The last is the head.
-            input_shape: Shape of one example.
-            num_classes: Classes.
+        Each comes with the units of its groups: ``out`` for its stream, and the hidden ones; others are ignored.
         """
         sizes = {f"{cell.name}.{group}": units[group] for cell, units in cells for group in cell.groups}
         return Blueprint(tuple(cell for cell, _ in cells), sizes, input_shape[0], num_classes, self.multiple)

@@ -40,10 +40,8 @@ class Cell(ABC):
     are adjacent. Nothing may mix a group's units in a way that copies of some of them would change (as a layer
     norm does), unless the group does not grow.
 
-    Args:
-        name: Its name; the cells of later models that come from it keep it.
-
     Attributes:
+        name: Its name; the cells of later models that come from it keep it.
         opens: Whether its output is a stream of its own.
         stream_grows: Whether the stream that it opens may be widened.
         growable: Whether it may be transformed at all.
@@ -67,17 +65,11 @@ class Cell(ABC):
 
     @abstractmethod
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
-        """Builds its module.
-
-        Args:
-            inputs: Units of the stream that it gets.
-            outputs: Units of its output stream; ``inputs`` if it keeps the stream.
-            hidden: Units of its hidden groups.
-        """
+        """Builds its module: from a stream of ``inputs`` units to ``outputs`` (the same if it keeps the stream)."""
 
     def follower(self, name: str) -> Cell | None:
         """Returns the cell that deepening inserts behind it; ``None`` if it cannot be deepened."""
-        return None
+        return replace(self, name=name) if self.growable and not self.opens else None
 
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
         """Returns the hidden units with which it is inserted into a stream of ``outputs`` units."""
@@ -105,21 +97,12 @@ def check_affine(norm: Norm | None, cell: str) -> None:
 
 @dataclass(frozen=True)
 class ConvCell(Cell):
-    """Convolution, norm, ReLU, and an optional pooling (FedTrans, Fig. 4).
+    """Convolution, norm, ReLU (if ``relu``), and max pooling by ``pool`` (FedTrans, Fig. 4); a bias without norm.
 
     Its follower is a convolution of the same kernel, an identity at first, which goes through the ReLU, since its input
     is not negative; so a cell without ReLU cannot be deepened. With a norm that has a scale, the follower has it too
-    and adds its input (:class:`ResidualConvCell`), for a norm cannot be the identity on every batch it is trained
-    with, and networks without one train badly from scratch; else it has none.
-
-    Args:
-        name: Its name.
-        kernel: Side of the kernel, an odd number.
-        stride: Of the convolution.
-        norm: Normalisation layer; none if not given, and then the convolution has a bias.
-        relu: Whether there is a ReLU.
-        pool: Side and stride of the max pooling at the end; 0 for none.
-        scale: What the convolution's output is divided by in training (HeteroFL).
+    and adds its input (:class:`ResidualConvCell`), as a norm cannot be the identity on every training batch, and
+    networks without one train badly from scratch; else it has none.
     """
 
     kernel: int = 3
@@ -157,13 +140,7 @@ class ConvCell(Cell):
 
 @dataclass(frozen=True)
 class ResidualConvCell(Cell):
-    """Convolution and norm; its input is added; ReLU. It keeps the stream, and its follower is one of its kind.
-
-    Args:
-        name: Its name.
-        norm: Normalisation layer, with a scale.
-        kernel: Side of the kernel, an odd number.
-    """
+    """Convolution and norm; its input is added; ReLU. It keeps the stream, and its follower is one of its kind."""
 
     norm: Norm
     kernel: int = 3
@@ -179,25 +156,13 @@ class ResidualConvCell(Cell):
         block = sequential(conv=convolution(inputs, outputs, self.kernel), norm=self.norm(outputs))
         return Residual(block, activation=nn.ReLU(inplace=True))
 
-    @override
-    def follower(self, name: str) -> Self:
-        return type(self)(name, self.norm, self.kernel)
-
 
 @dataclass(frozen=True)
 class EntryCell(Cell):
     """Convolution and norm, and an optional Hardswish.
 
     No convolution could be the identity behind it: the network's other convolutions have a norm or a Hardswish,
-    and its output may be negative. So a residual cell of the network's kind is inserted behind it.
-
-    Args:
-        name: Its name.
-        norm: Normalisation layer.
-        inserted: The cell that deepening inserts, except for its name; it keeps the stream.
-        kernel: Side of the kernel, an odd number.
-        stride: Of the convolution.
-        hardswish: Whether a Hardswish follows.
+    and its output may be negative. So ``inserted``, a residual cell of the network's kind, is inserted behind it.
     """
 
     norm: Norm
@@ -223,15 +188,6 @@ class BlockCell(Cell):
     With a projection it opens a stream. Without one it keeps the stream, and only ``hidden``, the channels between
     its convolutions, is its own. Whether it projects is a setting, as its widths may become equal when it grows.
     Its follower is a block without projection whose last norm has a scale of zero.
-
-    Args:
-        name: Its name.
-        norm: Normalisation layer, with a scale.
-        projection: Whether there is a convolution in the shortcut.
-        stride: Of the block and of the shortcut.
-
-    Raises:
-        ConfigError: The norm has no scale, or there is a stride and no projection.
     """
 
     norm: Norm
@@ -311,12 +267,7 @@ class Head(Cell):
 
 @dataclass(frozen=True)
 class PooledHead(Head):
-    """The mean over an image's pixels, and a linear layer.
-
-    Args:
-        name: Its name.
-        norm: A norm and a ReLU come first if it is given.
-    """
+    """A norm and ReLU (if a norm is given), the mean over an image's pixels, and a linear layer."""
 
     norm: Norm | None = None
 

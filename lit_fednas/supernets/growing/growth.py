@@ -29,12 +29,7 @@ _LEAST_SHARE = 0.1  # of what an even division gives a copy, however large the n
 
 @dataclass(frozen=True)
 class Widen:
-    """A cell gets more units.
-
-    Attributes:
-        cell: Its name.
-        sizes: The new numbers of units of the groups that grow.
-    """
+    """A cell gets new numbers of units, ``sizes``, in the groups that grow."""
 
     cell: str
     sizes: Sizes
@@ -42,12 +37,7 @@ class Widen:
 
 @dataclass(frozen=True)
 class Deepen:
-    """Cells are inserted behind a cell.
-
-    Attributes:
-        cell: Its name.
-        names: The names of the new cells, in order.
-    """
+    """Cells with these ``names`` are inserted behind a cell, in this order."""
 
     cell: str
     names: tuple[str, ...]
@@ -66,15 +56,9 @@ def plan(
 ) -> tuple[Step, ...]:
     """Returns the steps that transform some cells of a model.
 
-    A cell that cannot be widened is deepened in its turn, and the other way round.
-
-    Args:
-        blueprint: The model.
-        cells: The names of the cells; those that cannot be transformed at all take no step.
-        number: The new model's, by which inserted cells are named.
-        factor: By how much the units of a widened cell are multiplied, above 1; rounded up.
-        insert: How many cells are inserted behind a deepened one.
-        order: Whether cells alternate, or are only widened, or only deepened, as far as they can be.
+    A cell that cannot be widened is deepened in its turn, and the other way round; one that cannot be transformed takes
+    no step. Inserted cells are named by the new model's ``number``; the other arguments are as of
+    ``TransformOnConvergence``.
 
     Raises:
         ConfigError: A number is out of range.
@@ -147,17 +131,9 @@ def carried_over(
     Widening keeps the old units. The new ones are ``drawn`` by their layers, and the weights by which old units take
     them in are zero, so that they differ from the start and are used as soon as these weights have moved. Or they are
     ``copies`` of randomly selected units, whose outgoing weights are divided among the copies, as FedTrans has it
-    (Chen et al., 2016, "Net2Net"). Copies take in the same, so they stay nearly alike and add little capacity; copies
-    of equal parts even get equal gradients for ever, so with ``noise`` their parts differ, and still add up to the
-    whole.
-
-    Args:
-        network: The network of the blueprint.
-        blueprint: Its structure.
-        step: The step. The weights of inserted cells that do not matter at first are drawn by their layers.
-        draws: Selects the units that are copied.
-        noise: Standard deviation of the copies' parts, relative to an even division.
-        new_units: What new units are.
+    (Chen et al., 2016, "Net2Net"). Copies have equal inputs, so they stay nearly alike and add little capacity; copies
+    of equal parts even get equal gradients forever, so with ``noise``, the standard deviation relative to an even
+    division, their parts differ, and still add up to the whole.
 
     Raises:
         ConfigError: A tensor of the network has units in a third dimension.

@@ -33,23 +33,8 @@ class InvertedResidualCell(Cell):
     A norm follows every convolution, and the activation all but the last. A residual cell adds its input, and so
     keeps the stream; any other opens one. Whether it is residual is a setting, as its widths may become equal when
     it grows. ``hidden`` are the expanded channels, ``squeeze`` those between squeeze and excitation; both are its
-    own, and grow when it is widened. Its follower is a residual one, with expansion and stride 1, whose last norm
-    has a scale of zero.
-
-    Args:
-        name: Its name.
-        norm: Normalisation layer, with a scale.
-        expansion: Expanded channels per output channel, for cells that are inserted behind it.
-        kernel: Side of the depthwise kernel, an odd number.
-        stride: Of the depthwise convolution.
-        residual: Whether its input is added.
-        expands: Whether there is an expanding convolution; without it the depthwise one works on the input, and
-            there is no group ``hidden``.
-        squeezes: Whether there is squeeze and excitation.
-        hardswish: Whether the activation is Hardswish; else it is ReLU.
-
-    Raises:
-        ConfigError: The norm has no scale, or a residual cell has a stride.
+    own, and grow when it is widened. Its follower is residual, with ``expansion`` channels per output channel and
+    stride 1, and its last norm has a scale of zero.
     """
 
     norm: Norm
@@ -107,10 +92,7 @@ class InvertedResidualCell(Cell):
 
 @dataclass(frozen=True)
 class PerceptronHead(Head):
-    """The mean over an image's pixels, a linear layer with Hardswish, and a linear layer.
-
-    The ``units`` between the layers grow with its input.
-    """
+    """The mean over an image's pixels and two linear layers with Hardswish; the ``units`` between them grow."""
 
     hidden: ClassVar[tuple[str, ...]] = ("units",)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -31,21 +32,22 @@ _OPERATIONS = ("none", *PLAIN, *KERNELS)
 
 #: An edge of the graph: the node where it begins, and the node where it ends.
 Edge = tuple[int, int]
+_EDGES = [(source, target) for target in range(1, OUTPUT + 1) for source in range(target)]
+_TEXT = re.compile(
+    r"\+".join(
+        r"\|" + "".join(rf"({'|'.join(_OPERATIONS)})~{source}\|" for source in range(target))
+        for target in range(1, OUTPUT + 1)
+    )
+)
 
 
 @dataclass(frozen=True)
 class Genotype:
     """Four nodes, and an operation on the edge from every node to every later one; a node adds up its inputs.
 
-    An edge is *living* if it lies on a path from the input to the output. Other edges have no weights here; in the
-    benchmark they have weights that get no gradient.
-
-    Args:
-        text: As the benchmark writes it: for the nodes 1, 2 and 3, apart by ``+``, their operations with the nodes
-            that they come from.
-
-    Raises:
-        ConfigError: The text is not a valid genotype, or no cell of it could be inserted as the identity.
+    The text is the benchmark's: for the nodes 1, 2 and 3, separated by ``+``, their operations with the nodes that they
+    come from. An edge is *living* if it lies on a path from the input to the output. Other edges have no weights here;
+    in the benchmark they have weights that get no gradient.
 
     Example:
         >>> cell = Genotype("|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|")
@@ -71,19 +73,13 @@ class Genotype:
     @cached_property
     def operations(self) -> dict[Edge, str]:
         """The operation of every edge."""
-        operations = {}
-        nodes = self.text.split("+")
-        for target, words in enumerate(nodes, start=1):
-            for source, word in enumerate(words.removeprefix("|").removesuffix("|").split("|")):
-                operation, _, begin = word.partition("~")
-                if operation not in _OPERATIONS or begin != str(source):
-                    raise self._unreadable(word)
-                operations[source, target] = operation
-            if (target - 1, target) not in operations or (target, target) in operations:
-                raise self._unreadable(words)
-        if len(nodes) != OUTPUT:
-            raise self._unreadable(self.text)
-        return operations
+        match = _TEXT.fullmatch(self.text)
+        if match is None:
+            raise ConfigError(
+                f"genotype: {self.text!r} cannot be read; write |op~0|+|op~0|op~1|+|op~0|op~1|op~2| with operations "
+                f"out of {', '.join(_OPERATIONS)}"
+            )
+        return dict(zip(_EDGES, match.groups(), strict=True))
 
     @cached_property
     def living(self) -> dict[Edge, str]:
@@ -115,8 +111,8 @@ class Genotype:
     def last_convolutions(self) -> tuple[Edge, ...]:
         """The living convolutions from which a path without others leads to the output.
 
-        Every path with convolutions ends with one of these. So the cell is the identity as soon as these are
-        silent; if the others were silent, too, no gradient would reach any of them.
+        Every path with convolutions ends with one of these. So the cell is the identity as soon as these are silent; if
+        the others were silent, too, no gradient would reach any of them.
         """
         plain = [edge for edge, operation in self.living.items() if operation in PLAIN]
         return tuple(edge for edge in self.kernels if self._paths(plain, edge[1]))
@@ -126,12 +122,6 @@ class Genotype:
         if begin == OUTPUT:
             return [()]
         return [(edge, *rest) for edge in edges if edge[0] == begin for rest in self._paths(edges, edge[1])]
-
-    def _unreadable(self, word: str) -> ConfigError:
-        return ConfigError(
-            f"genotype: {word!r} of {self.text!r} cannot be read; write |op~0|+|op~0|op~1|+|op~0|op~1|op~2| with "
-            f"operations out of {', '.join(_OPERATIONS)}"
-        )
 
 
 _genotype = lru_cache(Genotype)
@@ -145,15 +135,6 @@ class NASBench201Cell(Cell):
     own (group ``node1`` or ``node2``; two of them that are tied to each other share one). Its follower is a cell
     of the same genotype in which the last convolution of every path is silent, by a norm of scale zero, so that
     only the one path of skips is left.
-
-    Args:
-        name: Its name.
-        norm: Normalisation layer, with a scale.
-        genotype: As the benchmark writes it, ``|op~0|+|op~0|op~1|+|op~0|op~1|op~2|``.
-
-    Raises:
-        ConfigError: The norm has no scale, the genotype cannot be read, or it has other than one path without
-            convolutions, or poolings on it.
     """
 
     norm: Norm
@@ -180,10 +161,6 @@ class NASBench201Cell(Cell):
         genotype = _genotype(self.genotype)
         units = {node: inputs if group is None else hidden[group] for node, group in genotype.groups.items()}
         return _Graph(genotype, units, self.norm)
-
-    @override
-    def follower(self, name: str) -> NASBench201Cell:
-        return NASBench201Cell(name, self.norm, self.genotype)
 
 
 class _Graph(nn.Module):

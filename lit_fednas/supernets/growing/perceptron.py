@@ -20,12 +20,9 @@ from lit_fednas.supernets.layers import Scaler, sequential
 
 @dataclass(frozen=True)
 class LinearCell(Cell):
-    """A linear layer and a ReLU. Its follower is one of its kind, an identity at first, for its input is not negative.
+    """A linear layer and a ReLU; the first one flattens an example of so many ``entries``.
 
-    Args:
-        name: Its name.
-        entries: Numbers of an example, which is flattened first; 0 behind another cell.
-        scale: What its output is divided by in training (HeteroFL).
+    Its follower is one of its kind, an identity at first, as its input is not negative.
     """
 
     entries: int = 0

@@ -21,15 +21,7 @@ from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollectio
 
 @dataclass(frozen=True)
 class SuiteModel:
-    """What is known of a model besides its weights.
-
-    Attributes:
-        number: Its number, from 0.
-        parent: The model from which it was derived; ``None`` for the initial one.
-        round: The round in which it was added; ``None`` for the initial one.
-        steps: The transformation of its parent.
-        blueprint: Its structure.
-    """
+    """A model besides its weights; ``parent`` and ``round`` (of its addition) are ``None`` for the initial one."""
 
     number: int
     parent: int | None
@@ -89,8 +81,6 @@ class ModelSuite(ModelCollection):
     def details(self, model: SuiteModel) -> dict[str, Any]:
         words = step_words(to_plain(model.steps))
         return {"parent": model.parent, "round": model.round, "cells": str(model.blueprint), "steps": words}
-
-    # ---- growth ---------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -169,8 +159,6 @@ class ModelSuite(ModelCollection):
             self._similarities[pair] = similarity(first, second, related=self.is_ancestor(*pair))
         return self._similarities[pair]
 
-    # ---- checkpoints ----------------------------------------------------------------------------------
-
     @override
     def structure(self) -> dict[str, Any]:
         return {
@@ -205,16 +193,11 @@ def similarity(one: Blueprint, other: Blueprint, related: bool = True) -> float:
       paper's case a), and the share that was inherited if it was widened (b). A cell whose input was widened by
       its neighbour has more parameters as well and counts as b;
     - in one model alone: 0 if it was inserted into a model that comes from the other (c), and -1 where neither
-      model comes from the other (d), so that either has lost what the other has.
+      model comes from the other (d; not ``related``), so that either has lost what the other has.
 
     The paper has the similarity in [0, 1] and "cumulates" the cells, which can give any number. Here the sum is
     divided by the number of cells in the union, and a negative result becomes 0. So it lies in [0, 1], is
     symmetric, and is 1 for a model with itself.
-
-    Args:
-        one: The structure of a model.
-        other: The structure of another.
-        related: Whether one comes from the other, in one step or several, or they are the same.
 
     Example:
         >>> narrow, wide = (GrowableCNN([8, width], norm=None).blueprint((3, 8, 8), 10) for width in (8, 16))

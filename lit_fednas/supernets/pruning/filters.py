@@ -1,7 +1,8 @@
-"""Which filters leave a network (FedNAS, section 4.1)."""
+"""Which filters leave a network, and the criteria that rank them (FedNAS, section 4.1)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import Axes, NetworkFamily, Sizes, entries_of, find_axes
@@ -21,19 +23,11 @@ class Prunable:
     several layers: all that write into a residual stream. Those of a depthwise convolution do not count, as its
     output channels follow its input.
 
-    Args:
-        family: The networks.
-        input_shape: Shape of one example.
-        num_classes: Classes.
-
     Attributes:
         sizes: The groups of units and their full numbers.
         axes: For every tensor and each of its dimensions, the group of units that lies there.
         writers: For every group, the weights whose rows are its filters.
         scales: For every group, the scales of the norms that its units go through, one per unit.
-
-    Raises:
-        ConfigError: A group has no filters.
 
     Example:
         >>> from lit_fednas.supernets.width.cnn import SlicedCNN
@@ -75,16 +69,7 @@ class Prunable:
 
 
 def sums_of_powers(prunable: Prunable, weights: Mapping[str, Tensor], group: str, power: int) -> Tensor:
-    """Returns the sum of a power of the absolute weights of each filter of a group of units, ``[units]``, float64.
-
-    If several layers write a unit, as in a residual stream, its filters there count as one.
-
-    Args:
-        prunable: Where the filters are.
-        weights: The network's tensors, by name.
-        group: The group of units.
-        power: 1 gives the filters' L1 norms, 2 the squares of their L2 norms.
-    """
+    """Returns the sum of a power of each filter's absolute weights, over all layers that write it: ``[units]``."""
     total = torch.zeros(())
     for name in prunable.writers[group]:
         weight, repeat = weights[name].detach().double(), prunable.axes[name][0][1]
@@ -92,14 +77,68 @@ def sums_of_powers(prunable: Prunable, weights: Mapping[str, Tensor], group: str
     return total
 
 
+class FilterCriterion(ABC):
+    """Scores the filters of a group of units; those with the smallest scores leave first.
+
+    Scores of filters that leave together, as a group norm has it, are added.
+
+    The paper's is :class:`L2Norm`: "More advanced methods can be adopted to replace the magnitude-based method".
+    """
+
+    @abstractmethod
+    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        """Returns the score of each unit, ``[units]``, not negative.
+
+        Args:
+            prunable: Where the filters are.
+            weights: The network's tensors, by name.
+            group: The group of units.
+
+        Raises:
+            ConfigError: The group has nothing to be scored by.
+        """
+
+
+@dataclass(frozen=True)
+class L2Norm(FilterCriterion):
+    """The L2 norm of all weights that make a unit, squared (FedNAS, section 4.1; NetAdapt)."""
+
+    @override
+    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        return sums_of_powers(prunable, weights, group, 2)
+
+
+@dataclass(frozen=True)
+class L1Norm(FilterCriterion):
+    """The sum of the absolute weights that make a unit (Li et al., 2017, section 3.1)."""
+
+    @override
+    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        return sums_of_powers(prunable, weights, group, 1)
+
+
+@dataclass(frozen=True)
+class NormScale(FilterCriterion):
+    """The sum of a unit's absolute scales in the norms that it goes through (Liu et al., 2017, section 3: "gamma").
+
+    Their training adds an L1 penalty on the scales, which this does not.
+    """
+
+    @override
+    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        names = prunable.scales[group]
+        if not names:
+            raise ConfigError(
+                f"supernet.criterion: NormScale finds no norm with a scale behind the units {group!r}; set family.norm "
+                f"to one with affine: true, name those groups in supernet.units that a norm follows, or use L2Norm"
+            )
+        return torch.stack([weights[name].detach().double().abs() for name in names]).sum(0)
+
+
 def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
     """Returns the units that stay, in order, when those with the smallest scores leave; of equal ones the first.
 
-    Args:
-        scores: One per unit, ``[units]``.
-        removed: How many leave; a multiple of ``multiple``.
-        multiple: How many adjacent units leave together, by the sum of their scores: those that a group norm
-            normalises together.
+    So many adjacent units as ``multiple`` leave together, as a group norm normalises them together.
 
     Example:
         >>> remaining(torch.tensor([3.0, 1.0, 2.0, 9.0]), 2)
@@ -115,13 +154,7 @@ def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
 def without_filters(
     weights: Mapping[str, Tensor], axes: Mapping[str, Axes], kept: Mapping[str, Sequence[int]]
 ) -> dict[str, Tensor]:
-    """Returns copies of the tensors without the filters that leave.
-
-    Args:
-        weights: The network's tensors, by name.
-        axes: The groups of units in their dimensions.
-        kept: For groups that lose units, those that stay.
-    """
+    """Returns copies of the tensors in which groups that lose units have those in ``kept``."""
     smaller = {}
     for name, tensor in weights.items():
         rest = tensor.detach()

@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import NetworkFamily, Sizes, tensors_of
-from lit_fednas.supernets.pruning.criteria import FilterCriterion, L2Norm
-from lit_fednas.supernets.pruning.filters import Cut, Prunable, remaining, without_filters
+from lit_fednas.supernets.pruning.filters import Cut, FilterCriterion, L2Norm, Prunable, remaining, without_filters
 from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
 
@@ -36,14 +35,7 @@ class UnitCounts:
 
 @dataclass(frozen=True)
 class PrunedModel:
-    """What is known of a model besides its weights.
-
-    Attributes:
-        number: Its number, from 0.
-        unit: The unit that lost filters in its iteration; empty for the initial one.
-        sizes: Its numbers of units.
-        round: The round after whose server step it was chosen; ``None`` for the initial one.
-    """
+    """A model besides its weights; ``unit`` is empty and ``round`` (of its selection) ``None`` for the initial one."""
 
     number: int
     unit: str
@@ -155,8 +147,6 @@ class PrunedSequence(ModelCollection):
         sizes = ", ".join(f"{group} {size}" for group, size in model.sizes.items())
         return {"unit": model.unit or None, "round": model.round, "sizes": sizes}
 
-    # ---- a step ---------------------------------------------------------------------------------------
-
     def propose(self, cuts: Sequence[Cut]) -> list[Model]:
         """Replaces the candidates by new ones: copies of the newest model without the filters of smallest scores.
 
@@ -214,8 +204,6 @@ class PrunedSequence(ModelCollection):
         macs = [self._count_macs(partial(self.prunable.build, model.sizes)) for model in self.models]
         rungs = sorted(models, key=lambda model: (macs[model.number], -model.number))
         self.space = MemberSpace(Model.read, rungs, [*models, *self._candidates()], self._proposed)
-
-    # ---- checkpoints ----------------------------------------------------------------------------------
 
     @override
     def structure(self) -> dict[str, Any]:
