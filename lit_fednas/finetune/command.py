@@ -20,7 +20,7 @@ class Finetune(AfterTraining):
     finetuning: Callable[..., Finetuning] = Finetuning
 
     def run(self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()) -> FinetuneFiles:
-        """Trains each tier's network federatedly on the clients of that tier and above, or named models.
+        """Trains each tier's network federatedly on the clients of that tier and above, or models that are named.
 
         A fine-tuning that was stopped continues when it is started again.
 
