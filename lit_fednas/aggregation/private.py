@@ -132,15 +132,7 @@ class Released:
 
 
 class PrivateSums(Sums):
-    """The sum of clipped changes, by public denominators.
-
-    Args:
-        supernet: The shared weights, as the clients were sent them.
-        mechanism: The round's.
-        coefficients: Of the round's clients.
-        covered: By architecture, the sum of its clients' coefficients: what the denominators are made of.
-        greatest: The greatest coefficient that a client can have.
-    """
+    """The sum of clipped changes, by public denominators."""
 
     def __init__(
         self,

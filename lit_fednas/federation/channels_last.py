@@ -20,11 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 
 def with_channels_last(network: nn.Module) -> nn.Module:
-    """Returns the network with its convolutions' weights, and so their outputs, in that layout.
-
-    Args:
-        network: Changed in place.
-    """
+    """Returns the network with its convolutions' weights, and so their outputs, in that layout."""
     for module in network.modules():
         if isinstance(module, nn.MaxPool2d):
             module.register_forward_hook(_gradient_in_the_layout)

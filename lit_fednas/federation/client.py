@@ -48,19 +48,7 @@ class TaskRunner(ABC):
 
     @abstractmethod
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
-        """Trains the clients.
-
-        Args:
-            tasks: The tasks of this rank.
-
-        Yields:
-            How it went for a client, and its update if it can be used, whose tensors hold until the next pair; one pair
-            per task, in an order that depends on the tasks alone.
-
-        Raises:
-            ClientError: A fit failed and the policy is to raise.
-            Interrupted: The run was asked to stop.
-        """
+        """Trains the clients."""
 
 
 class LocalRunner(TaskRunner):
@@ -98,14 +86,7 @@ class LocalRunner(TaskRunner):
 
     @override
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
-        """Trains the clients in the order of their tasks; by architecture where a fit has several clients.
-
-        Yields:
-            As :meth:`TaskRunner.run`.
-
-        Raises:
-            ConfigError: The network cannot be trained for several clients in one fit.
-        """
+        """Trains the clients in the order of their tasks; by architecture where a fit has several clients."""
         self._shared = self.supernet.shared_tensors()
         try:
             for group in self._groups(tasks):
@@ -118,15 +99,7 @@ class LocalRunner(TaskRunner):
             self._shared = None
 
     def fit(self, task: ClientTask) -> tuple[ClientResult, ClientUpdate | None]:
-        """Trains one client.
-
-        Returns:
-            How it went, and the update if it can be used.
-
-        Raises:
-            ClientError: The fit failed and the policy is to raise.
-            Interrupted: The run was asked to stop.
-        """
+        """Trains one client."""
         start = perf_counter()
         result, update = self._settle(task, lambda: self._train(task))
         return _timed(result, update, perf_counter() - start)
@@ -151,15 +124,7 @@ class LocalRunner(TaskRunner):
                 yield group[first : first + self.settings.clients_per_fit]
 
     def _fit_several(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
-        """Trains clients of one architecture in one fit; one by one if that fails, so that failures are isolated.
-
-        Yields:
-            As :meth:`run`; the seconds of each client are the fit's, divided by the number of clients.
-
-        Raises:
-            ConfigError: The network cannot be trained for several clients in one fit.
-            Interrupted: The run was asked to stop.
-        """
+        """Trains clients of one architecture in one fit; one by one if that fails, so that failures are isolated."""
         start = perf_counter()
         try:
             module = self._train_several(tasks)
@@ -317,14 +282,7 @@ class LocalRunner(TaskRunner):
     def _batches(
         self, task: ClientTask, taken: ClientModule | StackedClient, ahead: bool = False
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the client's batches, epoch after epoch; if steps are counted, until an epoch allows none.
-
-        Args:
-            task: The client's task.
-            taken: Counts its steps.
-            ahead: Whether to read what is needed of an epoch at once. Where several clients' epochs are under
-                way at a time, a data loader with workers of its own could not give them batch by batch.
-        """
+        """Yields the client's batches, epoch after epoch; if steps are counted, until an epoch allows none."""
         steps = self.settings.steps
         for epoch in count() if steps is not None else range(self._epochs(task)):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
@@ -361,16 +319,7 @@ class LocalRunner(TaskRunner):
 
 
 def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
-    """Validates that clients can train as the settings say, before the first round.
-
-    Args:
-        module: The server's module.
-        data: What is known of the clients' data.
-
-    Raises:
-        ConfigError: Clients are to be trained several at a time, compiled, tested or with balanced classes, which other
-            settings or the data exclude.
-    """
+    """Validates that clients can train as the settings say, before the first round."""
     supernet, objective, settings, faults = module.supernet, module.objective, module.client, module.faults
     if settings.clients_per_fit > 1:
         check_stackable(settings, faults, objective)
@@ -413,19 +362,7 @@ def _judge(
     loss: float,
     size: float,
 ) -> ClientUpdate:
-    """Returns a trained client's update.
-
-    Args:
-        task: What it was asked.
-        weights: Its weights, by name.
-        num_steps: Steps taken.
-        num_seen: Examples seen.
-        loss: Their mean loss.
-        size: The sum of the norms of the weights.
-
-    Raises:
-        _Skip: The update cannot be used.
-    """
+    """Returns a trained client's update."""
     if num_steps == 0:
         raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")
     if not isfinite(size) or not isfinite(loss):

@@ -38,22 +38,7 @@ def client_scores(
     batch_size: int = 512,
     targets: Callable[[Tensor], Tensor] = lambda classes: classes,
 ) -> list[ClientScore]:
-    """Evaluates a network on clients' own splits, without training, in one batch for several clients.
-
-    Args:
-        network: In evaluation mode, on the device of the data. The examples of a batch must not change the
-            network's output for each other (:func:`~lit_fednas.federation.evaluation.normalises_over_batches`), unless
-            there is one client.
-        data: All clients' data.
-        clients: The clients to evaluate on; those without examples are left out.
-        split: ``val`` or ``test``.
-        settings: Precision, layout, top-k.
-        batch_size: Examples per batch, where one client has more.
-        targets: The labels that the network is to predict, given classes ``[batch]`` (``Supernet.targets``).
-
-    Returns:
-        One score per client that has examples.
-    """
+    """Evaluates a network on clients' own splits, without training, in one batch for several clients."""
     task = data.task
     clients = [client for client in clients if data.size(client, split)]
     if not clients:

@@ -57,12 +57,7 @@ class ClientNetwork:
 
 
 class ClientModule(pl.LightningModule):
-    """Trains one network after the other, each on one client's batches.
-
-    Args:
-        objective: The local loss.
-        settings: Optimizer, steps, clipping.
-    """
+    """Trains one network after the other, each on one client's batches."""
 
     client_network: ClientNetwork
 
@@ -78,13 +73,7 @@ class ClientModule(pl.LightningModule):
         lr_factor: float = 1.0,
         keep_going: Callable[[], None] | None = None,
     ) -> None:
-        """Prepares for the next client.
-
-        Args:
-            client_network: The subnet as the client received it; trained in place.
-            lr_factor: What the round multiplies the learning rate with.
-            keep_going: Called before every batch; raises to end the fit.
-        """
+        """Prepares for the next client."""
         self.client_network = client_network
         self.network = client_network.network
         self.lr_factor = lr_factor
@@ -104,11 +93,7 @@ class ClientModule(pl.LightningModule):
         self.network.train()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
-        """Takes one local step, but for a batch of one example if the network normalises over batches.
-
-        Returns:
-            -1 when all steps that were asked for have been taken.
-        """
+        """Takes one local step, but for a batch of one example if the network normalises over batches."""
         if self.keep_going is not None:
             self.keep_going()
         inputs, targets = batch

@@ -24,16 +24,7 @@ _REMEDY = "set client.compile to false"
 
 
 def check_compilable(supernet: Supernet, objective: Objective, clients_per_fit: int = 1) -> None:
-    """Validates that compilation reaches the network and pays, and raises torch's limit of compilations.
-
-    Args:
-        supernet: The global weights.
-        objective: The local loss.
-        clients_per_fit: Clients trained in one fit; for several the whole loss is compiled, not the network.
-
-    Raises:
-        ConfigError: The objective does not call the network, or there are too many architectures.
-    """
+    """Validates that compilation reaches the network and pays, and raises torch's limit of compilations."""
     if clients_per_fit == 1 and not objective.compilable:
         raise ConfigError(
             f"client.compile: true compiles calls of a network, and {type(objective).__name__} runs parts of it; "
@@ -51,15 +42,7 @@ def check_compilable(supernet: Supernet, objective: Objective, clients_per_fit: 
 
 
 def compile_network(network: nn.Module, inputs: Tensor) -> None:
-    """Compiles a network in place, by a forward and a backward pass; its tensors keep their names.
-
-    Args:
-        network: On its device; its buffers and gradients are changed.
-        inputs: A full batch.
-
-    Raises:
-        ConfigError: It cannot be compiled.
-    """
+    """Compiles a network in place, by a forward and a backward pass; its tensors keep their names."""
     network.train()
     forward = network.forward
 
@@ -74,11 +57,7 @@ def compile_network(network: nn.Module, inputs: Tensor) -> None:
 
 
 def compile_now(call: Callable[[], Any], device: torch.device) -> None:
-    """Makes the first call of a compiled function, which compiles it, without advancing a random generator.
-
-    Raises:
-        ConfigError: It cannot be compiled.
-    """
+    """Makes the first call of a compiled function, which compiles it, without advancing a random generator."""
     try:
         with isolated(0, "compilation", device=device):
             call()

@@ -18,16 +18,7 @@ _TWO = 2  # examples of a dry run
 
 
 def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> None:
-    """Validates what networks read and return, and what metrics are given.
-
-    Args:
-        supernet: The shared weights.
-        data: The data module.
-        metrics: Those that a user adds, by name.
-
-    Raises:
-        ConfigError: They do not fit.
-    """
+    """Validates what networks read and return, and what metrics are given."""
     name = type(supernet).__name__
     for setting, given in (("input_shape", tuple(data.input_shape)), ("num_classes", data.num_classes)):
         if (own := getattr(supernet, setting)) != given:
@@ -55,11 +46,7 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
 
 @torch.no_grad()
 def _check_token(supernet: Supernet, token: int) -> None:
-    """Validates that networks read a token: on the CPU, since a GPU's failure would end the process.
-
-    Raises:
-        ConfigError: They do not.
-    """
+    """Validates that networks read a token: on the CPU, since a GPU's failure would end the process."""
     network = supernet.subnet(supernet.space.smallest).cpu().eval()
     try:
         network(torch.full((_TWO, *supernet.input_shape), token, dtype=supernet.input_dtype))
@@ -92,11 +79,7 @@ def wanted_shape(task: Task, input_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_metrics(metrics: Mapping[str, Metric], task: Task, input_shape: tuple[int, ...]) -> None:
-    """Validates by a dry run that metrics can be computed of a task's outputs and targets.
-
-    Raises:
-        ConfigError: One cannot.
-    """
+    """Validates by a dry run that metrics can be computed of a task's outputs and targets."""
     outputs = torch.zeros(_TWO, *wanted_shape(task, input_shape))
     given = of_units(task, outputs, task.example_targets(_TWO, input_shape, outputs.device))
     for name, metric in metrics.items():

@@ -121,21 +121,7 @@ class EvaluationSettings:
 
 
 class SubnetMetrics(nn.Module):
-    """The metrics of several subnets on one data set: the task's, and others that a user adds.
-
-    Args:
-        names: The subnets' names.
-        task: What targets are.
-        top_k: As in :class:`EvaluationSettings`.
-        added: Metrics by name, which are given outputs and targets of whole batches (:func:`of_units`); they are
-            copied.
-
-    Attributes:
-        directions: All metrics by name, and whether higher is better; None where an added metric does not say.
-
-    Raises:
-        ConfigError: ``top_k`` does not fit the task, or a metric's name is one of the task's.
-    """
+    """The metrics of several subnets on one data set: the task's, and others that a user adds."""
 
     def __init__(
         self, names: Iterable[str], task: Task, top_k: int = 1, added: Mapping[str, Metric] | None = None
@@ -155,13 +141,7 @@ class SubnetMetrics(nn.Module):
         self._added = nn.ModuleList(MetricCollection(dict(added or {})).clone() for _ in self.names)
 
     def update(self, index: int, outputs: Tensor, targets: Tensor) -> None:
-        """Adds a batch of a subnet.
-
-        Args:
-            index: The subnet's index among the names.
-            outputs: ``[batch, ...]``.
-            targets: ``[batch, ...]``.
-        """
+        """Adds a batch of a subnet."""
         of_task, added = self._of_subnet(index)
         of_task.update(outputs, targets)
         if added:
@@ -181,11 +161,7 @@ class SubnetMetrics(nn.Module):
         return values
 
     def mean(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Returns the mean over subnets, without :data:`SAMPLED`, of the metric that counts most.
-
-        Args:
-            values: As :meth:`compute` returns them.
-        """
+        """Returns the mean over subnets, without :data:`SAMPLED`, of the metric that counts most."""
         return torch.stack([values[f"{one}/{self.task.metric}"] for one in self.names if one != SAMPLED]).mean()
 
     @property
@@ -283,18 +259,7 @@ class Recalibration:
 
 
 def recalibration_batches(clients: ClientData, count: int, batch_size: int, seed: int) -> list[Tensor]:
-    """Returns batches of clients' training data, drawn by address, so that a resumed run evaluates alike.
-
-    Args:
-        clients: The clients' data.
-        count: How many.
-        batch_size: Examples per batch.
-        seed: The run's seed.
-
-    Returns:
-        So many, or all there are; ``[batch, ...]`` each. One after the other is of another client, as far as there are
-        clients: the statistics shall be those of all, not of one client's mix of classes.
-    """
+    """Returns batches of clients' training data, drawn by address, so that a resumed run evaluates alike."""
     order = (client for client in map(int, _order(clients.num_clients, seed)) if clients.sizes[client] > 1)
     waiting = [
         iter(clients.batches(client, batch_size, generator(seed, "recalibration", client), augment=False))

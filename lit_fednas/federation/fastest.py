@@ -104,19 +104,7 @@ def trained_with(module: FederatedLightningModule, settings: ClientSettings) -> 
 
 
 class _Contender:
-    """Trains tasks with some settings changed.
-
-    Args:
-        module: The server's module.
-        data: All clients' data.
-        check: Called before every batch.
-        changes: The changed settings.
-        threads: Of the training.
-        faults: What happens if a fit fails here.
-
-    Raises:
-        ConfigError: The settings exclude each other, or the run's other settings.
-    """
+    """Trains tasks with some settings changed."""
 
     def __init__(
         self,
@@ -170,15 +158,7 @@ class _Contender:
 
 
 class _Race:
-    """Contenders, the best of them, and what they are measured on.
-
-    Attributes:
-        plain: Trains with the settings as they were written.
-        best: The best contender so far.
-        sample: The tasks that are timed; empty if none could be trained.
-        seconds_per_example: How long an example takes the plain one.
-        ratios: The time of each that was timed, as a multiple of the plain one's, by name.
-    """
+    """Contenders, the best of them, and what they are measured on."""
 
     def __init__(
         self,
@@ -213,11 +193,7 @@ class _Race:
             yield {"clients_per_fit": alike}
 
     def run(self, contenders: Iterable[tuple[Mapping[str, Any], int]]) -> None:
-        """Times contenders against the plain one and the best so far, and takes the best of all.
-
-        Args:
-            contenders: Changed settings, and numbers of threads; those that cannot train the sample are left out.
-        """
+        """Times contenders against the plain one and the best so far, and takes the best of all."""
         new = [one for changes, threads in contenders if (one := self._contender(changes, threads)) is not None]
         if not new:
             return

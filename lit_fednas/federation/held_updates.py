@@ -28,15 +28,7 @@ Changes = Mapping[str, tuple[float, int]]
 
 
 class HeldUpdates:
-    """The updates of a round, until it is known which of them are wild; held only if their norms are bounded.
-
-    Args:
-        supernet: The global weights, which the clients were sent.
-        faults: The bound, and what happens above it.
-
-    Attributes:
-        changes: What each held update changes.
-    """
+    """The updates of a round, until it is known which of them are wild; held only if their norms are bounded."""
 
     def __init__(self, supernet: Supernet, faults: FaultPolicy) -> None:
         self.faults = faults
@@ -61,11 +53,7 @@ class HeldUpdates:
         return True
 
     def ratios(self, changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
-        """Returns each update's norm as a multiple of the cohort's median at its size.
-
-        Args:
-            changes: Those of all ranks.
-        """
+        """Returns each update's norm as a multiple of the cohort's median at its size."""
         parameters = {name for name, _ in self.supernet.named_parameters()}
         trained = _ratios({of: {n: c for n, c in one.items() if n in parameters} for of, one in changes.items()})
         counted = _ratios({of: {n: c for n, c in one.items() if n not in parameters} for of, one in changes.items()})
@@ -73,12 +61,7 @@ class HeldUpdates:
 
     @torch.no_grad()
     def release(self, result: ClientResult, ratio: float) -> tuple[ClientResult, ClientUpdate | None]:
-        """Returns a result as the bound has it, and its update if that is used and was held here.
-
-        Args:
-            result: The client's result.
-            ratio: Its update's ratio.
-        """
+        """Returns a result as the bound has it, and its update if that is used and was held here."""
         bound, update = self.faults.norm_bound, self._updates.pop(key(result), None)
         assert bound is not None
         self.changes.pop(key(result), None)

@@ -21,19 +21,7 @@ _FEDERATION = ("supernet", "assignment", "seed")
 
 
 def read_tensors(file: Path | str, field: str, remedy: str) -> Any:
-    """Reads what ``torch.save`` has written; tensors stay on disk until they are used.
-
-    Args:
-        file: The file.
-        field: The setting that names the file, for errors.
-        remedy: What to do if it cannot be read.
-
-    Returns:
-        Tensors and plain values.
-
-    Raises:
-        CheckpointError: There is no such file, or it cannot be read.
-    """
+    """Reads what ``torch.save`` has written; tensors stay on disk until they are used."""
     if not Path(file).is_file():
         fault = "is a folder" if Path(file).is_dir() else "does not exist"
         raise CheckpointError(f"{field}: {file} {fault}; {remedy}")
@@ -46,18 +34,7 @@ def read_tensors(file: Path | str, field: str, remedy: str) -> Any:
 
 
 def read_checkpoint(path: Any, needed: Collection[str] = ()) -> dict[str, Any]:
-    """Reads a run's checkpoint.
-
-    Args:
-        path: The file.
-        needed: What it must hold besides weights.
-
-    Returns:
-        Its content.
-
-    Raises:
-        CheckpointError: There is no such file, it cannot be read, or it is not a run's.
-    """
+    """Reads a run's checkpoint."""
     remedy = "give a .ckpt file that lit-fednas fit has saved"
     content = read_tensors(path, "ckpt_path", remedy)
     content = content if isinstance(content, dict) else {}
@@ -70,17 +47,7 @@ def read_checkpoint(path: Any, needed: Collection[str] = ()) -> dict[str, Any]:
 
 
 def load_initial(network: nn.Module, file: Path, field: str) -> None:
-    """Writes a file's weights into a network, in place.
-
-    Args:
-        network: The network.
-        file: A checkpoint of a run that trained the same network, or a state dictionary of it (``torch.save``).
-        field: The setting that names the file, for errors.
-
-    Raises:
-        CheckpointError: The file cannot be read.
-        ConfigError: Its tensors are not those of the network.
-    """
+    """Writes a file's weights into a network, in place."""
     loaded = read_tensors(file, field, "give a checkpoint or a state dictionary")
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):

@@ -11,11 +11,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; its state is that of the last finished round.
-
-    Attributes:
-        signum: The signal.
-    """
+    """The run was asked to stop; its state is that of the last finished round."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")

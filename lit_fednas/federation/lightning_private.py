@@ -57,12 +57,7 @@ class _OneBatch:
 
 
 class RoundFitLoop(_FitLoop):
-    """Counts rounds as epochs, and passes each round to ``training_step``.
-
-    Args:
-        trainer: The outer trainer.
-        max_rounds: When to stop; -1 for never.
-    """
+    """Counts rounds as epochs, and passes each round to ``training_step``."""
 
     def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
         super().__init__(trainer, min_epochs=0, max_epochs=max_rounds)
@@ -185,12 +180,7 @@ class AveragedWeights(EMAWeightAveraging):
 
 
 class ClientTrainer(pl.Trainer):
-    """A Trainer for the fits of many clients, one after another.
-
-    Args:
-        device: The networks' device.
-        precision: Lightning's precision.
-    """
+    """A Trainer for the fits of many clients, one after another."""
 
     def __init__(self, device: torch.device, precision: str = "32-true") -> None:
         with quiet():
@@ -299,15 +289,7 @@ def _end_ranks(watch: RankWatch) -> None:
 
 
 def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy | str:
-    """Returns the strategy, with :class:`RankStrategy` in place of Lightning's DDP.
-
-    Args:
-        strategy: As given to the trainer.
-        **settings: ``devices``, ``accelerator`` and ``num_nodes``, as given to the trainer.
-
-    Raises:
-        ConfigError: The strategy shards or wraps the module in another way.
-    """
+    """Returns the strategy, with :class:`RankStrategy` in place of Lightning's DDP."""
     if strategy == "auto":
         chosen = _AcceleratorConnector(**settings).strategy
         return RankStrategy(start_method=chosen._start_method) if type(chosen) is DDPStrategy else strategy
@@ -324,15 +306,7 @@ def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy |
 
 
 def launched(trainer: pl.Trainer, function: Callable[[], T]) -> T:
-    """Calls a function in every process of a trainer, connected, as Lightning calls its own ``fit``.
-
-    Args:
-        trainer: The trainer; if it has one process, the function is called as it is.
-        function: Takes nothing.
-
-    Returns:
-        What it returned in the first process.
-    """
+    """Calls a function in every process of a trainer, connected, as Lightning calls its own ``fit``."""
     strategy = trainer.strategy
     if trainer.world_size == 1:
         return function()
@@ -350,11 +324,7 @@ def save_alone(trainer: pl.Trainer, path: Any) -> None:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place and then moves it there, so that a kill leaves the old one whole.
-
-    Attributes:
-        private: Whether its owner alone can read it.
-    """
+    """Writes a checkpoint beside its place and then moves it there, so that a kill leaves the old one whole."""
 
     private = False
 
@@ -364,13 +334,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def overrides_hook(trainer: pl.Trainer, name: str, base: type) -> bool:
-    """Returns whether a callback defines a hook of ours itself.
-
-    Args:
-        trainer: The trainer with its callbacks.
-        name: The hook.
-        base: The class that has an empty one.
-    """
+    """Returns whether a callback defines a hook of ours itself."""
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return any(getattr(type(callback), name, None) not in (None, getattr(base, name)) for callback in callbacks)
 

@@ -70,12 +70,7 @@ class RoundLoop(RoundFitLoop):
         return module
 
     def run(self) -> None:
-        """Runs all rounds; Ctrl-C and SIGTERM stop them.
-
-        Raises:
-            RankError: Another rank has failed or is gone.
-            RuntimeError: An operation of torch has failed.
-        """
+        """Runs all rounds; Ctrl-C and SIGTERM stop them."""
         strategy: Any = self.trainer.strategy
         self.ranks = Ranks(self.trainer.global_rank, self.trainer.world_size, strategy.root_device)
         self._prepare_clients()
@@ -180,11 +175,7 @@ class RoundLoop(RoundFitLoop):
         return [tasks[index] for index in deal(work, self.ranks.size)[self.ranks.rank]]
 
     def _choose(self, tasks: Sequence[ClientTask], number: int) -> None:
-        """Measures on every rank which settings train these clients fastest, and takes the first's choice.
-
-        Raises:
-            Exception: This rank's failure, or else another's.
-        """
+        """Measures on every rank which settings train these clients fastest, and takes the first's choice."""
         module, data = self.module, self.trainer.datamodule.clients  # type: ignore[attr-defined]
         ahead = self.max_epochs - number if self.max_epochs is not None and self.max_epochs > 0 else inf
         found, failure = None, None
@@ -226,11 +217,7 @@ class RoundLoop(RoundFitLoop):
             yield result
 
     def _exchange(self, own: list[ClientResult], failure: Exception | None) -> list[ClientResult]:
-        """Returns the results of all ranks.
-
-        Raises:
-            Exception: This rank's failure, or else another's.
-        """
+        """Returns the results of all ranks."""
         shares = self.ranks.gather_unless((own, self._held.changes), failure)
         ratios = self._held.ratios({of: change for _, changes in shares for of, change in changes.items()})
         results = []
@@ -256,11 +243,7 @@ class RoundLoop(RoundFitLoop):
         call_hook(self.trainer, "on_client_end", result, update)
 
     def _explain(self, error: RuntimeError) -> None:
-        """Raises the cause of a broken connection to another rank, if it is one.
-
-        Raises:
-            RankError: Another rank is gone.
-        """
+        """Raises the cause of a broken connection to another rank, if it is one."""
         watch = RankStrategy.watch
         reason = watch.wait_for_reason(2.0) if watch is not None else None
         if reason is not None:

@@ -64,17 +64,7 @@ def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, pres
 
 @contextmanager
 def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_here: int) -> Iterator[Sequence[int]]:
-    """Sets the number of threads inside the block, and logs it if it differs from torch's.
-
-    Args:
-        threads: Their number; :func:`suggested_threads` if not given, unless ``OMP_NUM_THREADS`` is set.
-        supernet: The network.
-        batch_size: Examples per step.
-        ranks_here: Ranks on this node.
-
-    Yields:
-        The numbers that a measurement may choose from, first the one that is set: alone if it was given.
-    """
+    """Sets the number of threads inside the block, and logs it if it differs from torch's."""
     before = torch.get_num_threads()
     free = threads is None and "OMP_NUM_THREADS" not in os.environ
     if threads is None and not free:

@@ -23,13 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of the run.
-
-    Attributes:
-        rank: This process, from 0.
-        size: How many there are.
-        device: Where this process computes.
-    """
+    """This process among those of the run."""
 
     rank: int = 0
     size: int = 1
@@ -44,15 +38,7 @@ class Ranks:
         return values
 
     def gather_unless(self, value: T, failure: Exception | None) -> list[T]:
-        """Returns every rank's value unless one of them has failed.
-
-        Args:
-            value: This rank's.
-            failure: Why this rank has none, if it has failed.
-
-        Raises:
-            Exception: This rank's failure, or else another's.
-        """
+        """Returns every rank's value unless one of them has failed."""
         answers = self.gather((value, None if failure is None else Failure.of(failure)))
         if failure is not None:
             raise failure
@@ -101,13 +87,7 @@ def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why a rank could not finish its share, in a form that can be sent to the others.
-
-    Attributes:
-        kind: The exception's class.
-        text: Its message.
-        signum: The signal, if the rank was asked to stop.
-    """
+    """The reason why a rank could not finish its share, in a form that can be sent to the others."""
 
     kind: str
     text: str

@@ -15,15 +15,7 @@ from lit_fednas.supernets import Supernet
 
 
 def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the model's settings in the ``config.yaml`` of a checkpoint's run, with what its data gave.
-
-    Args:
-        checkpoint_path: The checkpoint, in a folder of the run's.
-        saved: Its part ``federation``.
-
-    Raises:
-        CheckpointError: The run's configuration is not there or cannot be read, or an earlier version has saved it.
-    """
+    """Returns the model's settings in the ``config.yaml`` of a checkpoint's run, with what its data gave."""
     path = checkpoint_path.parent.parent / "config.yaml"
     if not path.exists() or "data" not in saved:
         raise CheckpointError(
@@ -37,16 +29,7 @@ def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str,
 
 
 def check_supernet(supernet: Supernet, saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Checks that a checkpoint's weights are those of a supernet, and sound.
-
-    Args:
-        supernet: The supernet, of the checkpoint's structure.
-        saved: The fingerprint of the checkpoint's supernet.
-        tensors: The checkpoint's weights by name.
-
-    Raises:
-        CheckpointError: They are of another supernet, or hold NaN or infinity.
-    """
+    """Checks that a checkpoint's weights are those of a supernet, and sound."""
     own, name = supernet.fingerprint, saved["class"]
     if name != own["class"]:
         raise CheckpointError(

@@ -8,20 +8,7 @@ from lit_fednas.messages import WILD
 
 
 def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, float]:
-    """Returns metrics of a round's clients, by name.
-
-    Args:
-        round: The round, all of whose clients have answered.
-        task: What targets are.
-        bounded: Whether updates have a greatest norm (``faults.norm_bound``).
-
-    Returns:
-        ``clients/loss``, the mean over the cohort, weighted by examples, of each client's mean loss *during* its local
-        training; ``clients/used``, the number of updates; ``clients/failed``, that of clients that could not answer or
-        whose update was wild; with a bound ``clients/wild``, that of updates above it; and, if clients were tested on
-        their own validation splits (``client.validate``), the mean of the task's first metric, weighted by examples,
-        such as ``clients/accuracy``.
-    """
+    """Returns metrics of a round's clients, by name."""
     metrics: dict[str, float] = {}
     survivors = round.survivors
     if seen := sum(result.num_seen for result in survivors):

@@ -20,15 +20,7 @@ from lit_fednas.ranges import PositiveFloat, ShareBelowOne, checked
 
 @checked("server_optimizer")
 class _FedOptimizer(Optimizer):
-    """Algorithm 2 without its line on the second moment v.
-
-    Args:
-        params: The shared weights.
-        lr: The server's learning rate eta.
-        beta1: Decay of the first moment m.
-        beta2: Decay of the second moment (unused by Adagrad).
-        tau: Degree of adaptivity.
-    """
+    """Algorithm 2 without its line on the second moment v."""
 
     def __init__(
         self,

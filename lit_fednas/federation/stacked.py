@@ -43,12 +43,7 @@ _ELEMENTWISE = (
 
 
 def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Objective) -> None:
-    """Validates that the settings allow to train several clients in one fit.
-
-    Raises:
-        ConfigError: A time limit per client, an objective that is not stackable, or an optimizer that does not
-            step element by element.
-    """
+    """Validates that the settings allow to train several clients in one fit."""
     asked = f"client.clients_per_fit: {settings.clients_per_fit}"
     if faults.time_limit is not None:
         raise ConfigError(
@@ -70,15 +65,7 @@ def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Ob
 
 @dataclass
 class StackedClient:
-    """One of the clients that are trained in one fit.
-
-    Attributes:
-        task: The client's task.
-        draws: The generator of its dropout masks, on the weights' device.
-        batches: Its batches, epoch after epoch.
-        num_steps: Optimizer steps taken.
-        num_seen: Examples that went through the network.
-    """
+    """One of the clients that are trained in one fit."""
 
     task: ClientTask
     draws: torch.Generator
@@ -88,16 +75,7 @@ class StackedClient:
 
 
 class StackedModule(pl.LightningModule):
-    """Trains the stacked weights of several clients, each on its own batches.
-
-    Args:
-        gradients: The architecture's gradient function.
-        weights: What the clients received, by name, ``[clients, ...]``; trained in place.
-        clients: One per row.
-        settings: Optimizer, steps, clipping.
-        lr_factor: What the round multiplies the learning rate with.
-        keep_going: Called before every step; raises to end the fit.
-    """
+    """Trains the stacked weights of several clients, each on its own batches."""
 
     def __init__(
         self,
@@ -126,11 +104,7 @@ class StackedModule(pl.LightningModule):
         self._units = some.new_zeros(len(clients), dtype=torch.int64)
 
     def steps(self) -> Iterator[dict[int, Batch]]:
-        """Draws the clients' batches, but for those of one example if the network normalises over batches.
-
-        Yields:
-            For a step, the next batch of every client that has one, by its row.
-        """
+        """Draws the clients' batches, but for those of one example if the network normalises over batches."""
         least = 2 if self.gradients.needs_two else 1
         going = dict(enumerate(self.clients))
         while going:
@@ -153,11 +127,7 @@ class StackedModule(pl.LightningModule):
         self.gradients.start()
 
     def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Any:
-        """Takes one step of every client that has a batch; those with batches of one shape at once.
-
-        Returns:
-            -1 when all steps that were asked for have been taken.
-        """
+        """Takes one step of every client that has a batch; those with batches of one shape at once."""
         self.keep_going()
         trainer = self.trainer
         assert isinstance(trainer, ClientTrainer)

@@ -147,13 +147,7 @@ class StackedGradients:
 
 
 class Stacks:
-    """Gradient functions and stacked weights, kept for recently used architectures.
-
-    Args:
-        supernet: The global weights.
-        objective: The local loss.
-        settings: The highest number of clients in a fit, and whether it is compiled.
-    """
+    """Gradient functions and stacked weights, kept for recently used architectures."""
 
     def __init__(self, supernet: Supernet, objective: Objective, settings: ClientSettings) -> None:
         self._supernet = supernet
@@ -163,12 +157,7 @@ class Stacks:
         self._stacks: OrderedDict[Any, dict[str, Tensor]] = OrderedDict()
 
     def gradients(self, arch: Any, context: Callable[[], AbstractContextManager[None]]) -> StackedGradients:
-        """Returns the gradient function of an architecture, after a dry run if it is new.
-
-        Args:
-            arch: The architecture.
-            context: The context of a step (its precision).
-        """
+        """Returns the gradient function of an architecture, after a dry run if it is new."""
         if arch not in self._functions:
             supernet = self._supernet
             with context():

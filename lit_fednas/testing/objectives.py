@@ -18,7 +18,7 @@ from lit_fednas.rng import isolated
 from lit_fednas.supernets import ElasticResNet, GroupNorm, Supernet
 from lit_fednas.testing import networks
 from lit_fednas.testing.contract import Contract, global_generators
-from lit_fednas.testing.examples import tiny_examples
+from lit_fednas.testing.networks import tiny_examples
 
 
 def elastic() -> ElasticResNet:
