@@ -32,11 +32,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 
 
 def dp_accounting() -> ModuleType:
-    """Returns the package of that name, imported when it is first needed.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """Returns the package of that name, imported when it is first needed."""
     try:
         import dp_accounting
     except ImportError:

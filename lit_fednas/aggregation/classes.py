@@ -107,13 +107,7 @@ def _rows(module: nn.Module) -> int | None:
 
 
 def _rows_of(region: Region, rows: Tensor, shape: Sequence[int]) -> Region:
-    """Returns some rows of a region.
-
-    Args:
-        region: A region of a tensor.
-        rows: Numbers of rows in the region.
-        shape: The whole tensor's shape.
-    """
+    """Returns some rows of a region."""
     given = region.index or ()
     parts = [*given, *[slice(None)] * (len(shape) - len(given))]
     indices = [

@@ -164,11 +164,7 @@ class OverlapAverage(Aggregation):
         return total
 
     def _private(self, mechanism: GaussianMechanism, tasks: Sequence[ClientTask], apart: bool) -> PrivateSums:
-        """Returns sums with noise, where a bound on each client's influence is known.
-
-        Raises:
-            ConfigError: None is known.
-        """
+        """Returns sums with noise, where a bound on each client's influence is known."""
         sampled = mechanism.planned is not None
         planned = tasks if mechanism.planned is None else mechanism.planned
         merging = ("weight", "contributions", "new_sums", "add", "sums", "accepted", "finish")

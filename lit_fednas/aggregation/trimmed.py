@@ -89,12 +89,7 @@ class TrimmedSums(Sums):
         return averages
 
     def _mean(self, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns each element's trimmed mean, and how many clients hold it.
-
-        Args:
-            values: ``[clients, ...]``; NaN where a client does not hold the element.
-            weights: ``[clients]``.
-        """
+        """Returns each element's trimmed mean, and how many clients hold it."""
         ordered, order = values.sort(dim=0, stable=True)  # NaN comes last
         count = ordered.isfinite().sum(dim=0)
         share = (self.trim * count.double() - 1e-9).ceil()

@@ -157,19 +157,7 @@ class LatencyTable(LatencySource):
 def calls(
     network: nn.Module, batch_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
-    """Lists the layers (modules without children) in the order of their calls, on the meta device.
-
-    Args:
-        network: A network on any device; it is not changed.
-        batch_shape: Shape of a batch.
-        dtype: Type of the inputs.
-
-    Returns:
-        Per call: the layer's signature, the layer, the shape of its input.
-
-    Raises:
-        ConfigError: A layer takes anything but one tensor.
-    """
+    """Lists the layers (modules without children) in the order of their calls, on the meta device."""
     layers: list[tuple[str, nn.Module, tuple[int, ...]]] = []
 
     def note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:

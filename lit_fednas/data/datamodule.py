@@ -174,19 +174,7 @@ class FederatedDataModule(LightningDataModule):
         self.clients = self._deal(train, targets, np.delete(np.arange(len(targets)), held))
 
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
-        """Deals examples out; sets :attr:`partition` and :attr:`targets`.
-
-        Args:
-            train: The training split.
-            targets: The class of each of its rows.
-            pool: The rows that are dealt out.
-
-        Returns:
-            The clients' data.
-
-        Raises:
-            ConfigError: The partitioner deals out by class, and the examples have none.
-        """
+        """Deals examples out; sets :attr:`partition` and :attr:`targets`."""
         if self.partitioner.by_class and not self.task.labelled:
             raise ConfigError(
                 f"data.partitioner: {type(self.partitioner).__name__} deals out by class, and the examples of "
@@ -267,11 +255,7 @@ class FederatedDataModule(LightningDataModule):
             reader.move_to(device)
 
     def _open(self, split: Split) -> ExampleDataset | None:
-        """Returns a split, if the source has it; says which classes it lacks.
-
-        Raises:
-            DataError: An example in memory is not finite, which training would blame on the learning rate.
-        """
+        """Returns a split, if the source has it; says which classes it lacks."""
         data = self._load(split)
         if data is None:
             return None
@@ -321,18 +305,7 @@ class FederatedDataModule(LightningDataModule):
         return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))
 
     def _client_rows(self, pool: np.ndarray, first: int = 0) -> Mapping[str, ClientRows]:
-        """Splits each client's rows.
-
-        Args:
-            pool: The rows that the partition deals out.
-            first: The number of the partition's first client.
-
-        Returns:
-            Rows of the training split (or of the test split), by the client's split.
-
-        Raises:
-            DataError: A client would keep none to train on.
-        """
+        """Splits each client's rows."""
         dealt, count = self.partition, len(self._readers["train"])
         if len(pool) < count:
             dealt = Partition(pool[dealt.rows], dealt.offsets, count)

@@ -20,18 +20,7 @@ T = TypeVar("T")
 
 
 def load_once(load: Callable[[], ExampleDataset | None], trainer: pl.Trainer | None) -> ExampleDataset | None:
-    """Loads examples in one process of each machine; all of its processes map them, and so share the memory.
-
-    Args:
-        load: Loads them, the same in every process; what decodes when it is read is opened in every process.
-        trainer: Of this process; a collective call if it has connected several.
-
-    Returns:
-        The examples, which must not be written to.
-
-    Raises:
-        Exception: What ``load`` raises, in every process.
-    """
+    """Loads examples in one process of each machine; all of its processes map them, and so share the memory."""
     if trainer is None or not _several(trainer):
         return load()
     strategy = trainer.strategy
@@ -55,18 +44,7 @@ def load_once(load: Callable[[], ExampleDataset | None], trainer: pl.Trainer | N
 
 
 def compute_once(compute: Callable[[], T], trainer: pl.Trainer | None) -> T:
-    """Computes something small in the first process, from which the others receive it.
-
-    Args:
-        compute: Computes it, the same in every process.
-        trainer: Of this process; a collective call if it has connected several.
-
-    Returns:
-        The same in every process.
-
-    Raises:
-        Exception: What ``compute`` raises, in every process.
-    """
+    """Computes something small in the first process, from which the others receive it."""
     if trainer is None or not _several(trainer):
         return compute()
     value: T | None = None

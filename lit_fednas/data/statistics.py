@@ -164,13 +164,7 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
 
 
 def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) -> None:
-    """Writes a partition's table and picture; where clients times classes are above a million, the picture alone.
-
-    Args:
-        counts: Each client's examples of each class, ``[clients, classes]``.
-        class_names: One name per class.
-        folder: Where to write ``partition.csv`` and ``partition.png``.
-    """
+    """Writes a partition's table and picture; where clients times classes are above a million, the picture alone."""
     if _has_table(counts):
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(partition_rows(counts, class_names))

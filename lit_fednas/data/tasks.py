@@ -294,16 +294,7 @@ class Regression(Task):
 
 
 def hits(outputs: Tensor, targets: Tensor, top_k: int = 1) -> Tensor:
-    """Returns whether classes are among the most likely ones.
-
-    Args:
-        outputs: ``[..., classes]``.
-        targets: ``[...]``.
-        top_k: How many most likely ones.
-
-    Returns:
-        bool ``[...]``.
-    """
+    """Returns whether classes are among the most likely ones."""
     if top_k == 1:
         return outputs.argmax(-1) == targets
     likeliest = outputs.topk(min(top_k, outputs.shape[-1]), -1).indices

@@ -90,12 +90,7 @@ class Augmentation(ABC):
 
     @abstractmethod
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the changed batch.
-
-        Args:
-            batch: uint8 or float [N, C, H, W]; left as it is.
-            generator: On the batch's device.
-        """
+        """Returns the changed batch."""
 
 
 @checked("data.source.augmentation")

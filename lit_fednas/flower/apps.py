@@ -34,11 +34,7 @@ class RunFailed(RuntimeError):
 
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Runs ``lit-fednas fit``, ``search`` or ``finetune``; a failed run ends with its reason.
-
-    Raises:
-        RunFailed: The run failed.
-    """
+    """Runs ``lit-fednas fit``, ``search`` or ``finetune``; a failed run ends with its reason."""
     settings = context.run_config
     config = str(settings["config"])
     link = Link(grid, device_settings(config), float(settings["timeout"]), float(settings["join-timeout"]))

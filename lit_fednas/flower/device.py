@@ -52,12 +52,7 @@ _TRIALS = 5  # batches that measure a device's speed
 
 
 def device_settings(config: str, changed: str = "") -> str:
-    """Returns the settings that devices read, as YAML.
-
-    Args:
-        config: A run's whole configuration, YAML.
-        changed: Sections that the server's command changes, YAML.
-    """
+    """Returns the settings that devices read, as YAML."""
     read = yaml.safe_load(config)
     threads = (read.get("trainer") or {}).get("threads")
     settings = {**{name: read[name] for name in ("seed_everything", "data", "model")}, "trainer": {"threads": threads}}
@@ -65,11 +60,7 @@ def device_settings(config: str, changed: str = "") -> str:
 
 
 def kind_of(data: FederatedDataModule) -> dict[str, Any]:
-    """Returns what the data of a device and of the server must have in common; names and numbers as hashes.
-
-    Args:
-        data: The data, set up.
-    """
+    """Returns what the data of a device and of the server must have in common; names and numbers as hashes."""
     normalization = data.source.normalization
     numbers = None if normalization is None else [list(normalization.mean), list(normalization.std)]
     return {
@@ -338,16 +329,7 @@ class Device:
 
 
 def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: bool) -> DeviceData:
-    """Returns a device's data.
-
-    Args:
-        config: The run's configuration.
-        settings: The node's own, which replace values of the configuration.
-        share: Whether the source holds the data of all clients.
-
-    Raises:
-        ConfigError: A setting cannot be used.
-    """
+    """Returns a device's data."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(DeviceData, "data")
     section = {**config["data"], "seed": config["seed_everything"]}
@@ -393,17 +375,7 @@ def _device(config: str, changed: str, share: bool, settings: tuple[tuple[str, A
 
 
 def device_of(config: str, settings: Mapping[str, Any], changed: str = "") -> Device:
-    """Returns the device of a configuration and a node's settings, until the next call.
-
-    Args:
-        config: The run's configuration, YAML.
-        settings: The node's own: ``partition-id`` or ``client`` is its number; what begins with ``data.source.``
-            replaces values of the configuration, as ``data.source.init_args.root``.
-        changed: Sections of the configuration that the server's command changes, YAML.
-
-    Raises:
-        ConfigError: A setting cannot be used.
-    """
+    """Returns the device of a configuration and a node's settings, until the next call."""
     number = settings.get(SHARE, settings.get(CLIENT))
     if not isinstance(number, int | None):
         raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {number!r}; give the number of a client")

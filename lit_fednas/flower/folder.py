@@ -80,11 +80,7 @@ def init(
 
 
 def resolved(words: Sequence[str]) -> str:
-    """Returns the whole configuration that ``lit-fednas fit`` would run with, as YAML.
-
-    Args:
-        words: Those after ``fit``.
-    """
+    """Returns the whole configuration that ``lit-fednas fit`` would run with, as YAML."""
     from lit_fednas.lightning_cli import FederatedCLI
 
     class Printed(FederatedCLI):
@@ -101,11 +97,7 @@ def resolved(words: Sequence[str]) -> str:
 
 
 def project(config: str) -> str:
-    """Returns the ``pyproject.toml`` of the app.
-
-    Args:
-        config: The run's configuration; the server and all devices have this one.
-    """
+    """Returns the ``pyproject.toml`` of the app."""
     import tomli_w
 
     app: dict[str, Any] = {
@@ -128,12 +120,7 @@ def project(config: str) -> str:
 
 
 def write_certificates(folder: Path, host: str) -> None:
-    """Writes an authority of its own (``ca.crt``) and the server's certificate and key, for one address.
-
-    Args:
-        folder: A new folder.
-        host: The server's IP address or name.
-    """
+    """Writes an authority of its own (``ca.crt``) and the server's certificate and key, for one address."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -170,12 +157,7 @@ def write_certificates(folder: Path, host: str) -> None:
 
 
 def write_keys(folder: Path, count: int) -> None:
-    """Writes a pair of keys for each device, ``client-0`` and ``client-0.pub``, as ``ssh-keygen`` does.
-
-    Args:
-        folder: A new folder.
-        count: The number of devices.
-    """
+    """Writes a pair of keys for each device, ``client-0`` and ``client-0.pub``, as ``ssh-keygen`` does."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -195,13 +177,7 @@ def _write_secret(path: Path, content: bytes) -> None:
 
 
 def readme(address: str, count: int, tls: bool) -> str:
-    """Returns the commands that start everything.
-
-    Args:
-        address: Where the devices reach the server.
-        count: The number of devices.
-        tls: Whether there are certificates and keys.
-    """
+    """Returns the commands that start everything."""
     host, _, port = address.rpartition(":")
     link = ["flower-superlink", "--host", host, "--port", port, "--disable-runtime-dependency-installation"]
     node = ["flower-supernode", "--superlink", address, "--host", "127.0.0.1", "--port", "19000"]

@@ -8,10 +8,6 @@ from lit_fednas.errors import ConfigError
 
 
 def check_flower() -> None:
-    """Validates that Flower is installed.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Validates that Flower is installed."""
     if find_spec("flwr") is None:
         raise ConfigError("flower: needs the package flwr; pip install 'lit-fednas[flower]'")

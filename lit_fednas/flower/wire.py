@@ -109,12 +109,7 @@ def task_fields(task: ClientTask) -> dict[str, Any]:
 
 
 def read_task(fields: Mapping[str, Any], space: SearchSpace[Any]) -> ClientTask:
-    """Returns the task of :func:`task_fields`.
-
-    Args:
-        fields: The plain values.
-        space: That of the architectures.
-    """
+    """Returns the task of :func:`task_fields`."""
     plain = {**fields, "arch": space.parse(fields["arch"]), "unsupported": tuple(fields["unsupported"])}
     return ClientTask(**plain)
 
@@ -149,16 +144,7 @@ class FitLimits:
 
 
 def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) -> ClientResult:
-    """Returns the result of :func:`result_fields`, of which a device may send anything.
-
-    Args:
-        fields: The plain values.
-        task: The task that was answered.
-        limits: What it can be.
-
-    Raises:
-        ValueError: It is not the result that such a task has. Other exceptions mean so, too.
-    """
+    """Returns the result of :func:`result_fields`, of which a device may send anything."""
     status, seconds = fields["status"], read_number("seconds", fields["seconds"], limits.seconds)
     if status in ("error", "non-finite", "timeout", "dropped", "empty"):
         return ClientResult(task, status, one_line(fields["reason"]), seconds=seconds)
@@ -212,14 +198,7 @@ class Joined:
 
 
 def read_joined(fields: Mapping[str, Any]) -> Joined:
-    """Returns a device's :class:`Joined` as it was sent, of which it may send anything.
-
-    Args:
-        fields: The plain values.
-
-    Raises:
-        ValueError: It is not what a device says. Other exceptions mean so, too.
-    """
+    """Returns a device's :class:`Joined` as it was sent, of which it may send anything."""
     counts = {split: [read_count(split, number) for number in fields["counts"][split]] for split in SPLITS}
     if len({len(numbers) for numbers in counts.values()}) != 1:
         raise ValueError("splits of different classes")
@@ -234,11 +213,7 @@ def read_joined(fields: Mapping[str, Any]) -> Joined:
 
 
 def read_count(name: str, value: Any, most: int = MOST_EXAMPLES, least: int = 0) -> int:
-    """Returns a whole number that a device has sent.
-
-    Raises:
-        ValueError: It is not one, or out of range.
-    """
+    """Returns a whole number that a device has sent."""
     if not isinstance(value, int):
         raise ValueError(f"{name}: {_shown(value)} is not a count")
     read_number(name, value, most, least)
@@ -246,11 +221,7 @@ def read_count(name: str, value: Any, most: int = MOST_EXAMPLES, least: int = 0)
 
 
 def read_number(name: str, value: Any, most: float, least: float = 0.0) -> float:
-    """Returns a number that a device has sent.
-
-    Raises:
-        ValueError: It is not one, or out of range.
-    """
+    """Returns a number that a device has sent."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name}: {_shown(value)} is not a number")
     if not least <= value <= most:

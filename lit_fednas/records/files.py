@@ -27,19 +27,7 @@ except ImportError:  # Windows, where folders are not locked
 
 @contextmanager
 def replacing(path: Path | str, sync: bool = False, private: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file that replaces another once the block has ended without an error.
-
-    Args:
-        path: The file to replace or to create; its folders are created as well.
-        sync: Whether to wait until the content is on disk, so that it survives a crash of the machine too.
-        private: Whether its owner alone can read it, while it is written too.
-
-    Yields:
-        The open file.
-
-    Raises:
-        OSError: It cannot be written, for instance to a full disk; names the file.
-    """
+    """Opens a file that replaces another once the block has ended without an error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")  # always the same: the next one replaces what a kill has left
@@ -62,14 +50,7 @@ def _owned(name: str, flags: int) -> int:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Names a file in errors of writing it; of itself the system names a file only where it cannot be opened.
-
-    Args:
-        path: The file.
-
-    Raises:
-        OSError: The block's error, with the file's name.
-    """
+    """Names a file in errors of writing it; of itself the system names a file only where it cannot be opened."""
     try:
         yield
     except OSError as error:
@@ -110,11 +91,7 @@ class FolderLock:
 
 
 def check_output(path: Path | str) -> None:
-    """Validates, before any work, that a file can be written.
-
-    Raises:
-        ConfigError: It is a folder or a device, or its folder cannot be written to.
-    """
+    """Validates, before any work, that a file can be written."""
     path = Path(path)
     if path.exists() and not path.is_file():
         raise ConfigError(f"output: {path} is not a file; give the path of a file")
@@ -122,16 +99,7 @@ def check_output(path: Path | str) -> None:
 
 
 def check_room(field: str, folder: Path | str, size: int = 1) -> None:
-    """Validates, before any work, that a folder can be written to, and its disk has room for a file.
-
-    Args:
-        field: The setting that names the folder.
-        folder: Where the file will be; it need not exist yet.
-        size: Its bytes.
-
-    Raises:
-        ConfigError: It cannot be written to, or there is less room.
-    """
+    """Validates, before any work, that a folder can be written to, and its disk has room for a file."""
     path = Path(folder).absolute()
     nearest = next(one for one in (path, *path.parents) if one.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -151,14 +119,7 @@ def replace_text(path: Path | str, text: str) -> None:
 
 
 def replace_saved(path: Path | str, value: Any, sync: bool = False, private: bool = False) -> None:
-    """Writes what ``torch.load`` reads.
-
-    Args:
-        path: The file.
-        value: What to save.
-        sync: As for :func:`replacing`.
-        private: As for :func:`replacing`.
-    """
+    """Writes what ``torch.load`` reads."""
     import torch  # by this alone: what reads records starts without it
 
     content = io.BytesIO()  # torch's writer hides why a file cannot be written, or ends the process
@@ -175,14 +136,7 @@ def replace_json(path: Path | str, value: Any) -> None:
 def replace_table(
     path: Path | str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], lineterminator: str = "\n"
 ) -> None:
-    """Writes a CSV file.
-
-    Args:
-        path: The file.
-        columns: Its columns; columns that a row lacks stay empty.
-        rows: Its rows, cells by column.
-        lineterminator: What ends a line.
-    """
+    """Writes a CSV file."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator=lineterminator)
     writer.writeheader()
@@ -192,15 +146,7 @@ def replace_table(
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Names the file of which a block reads what is not there or is not of its kind.
-
-    Args:
-        path: The file.
-
-    Raises:
-        FedNASError: An error of ours, as it is.
-        DataError: Any other error that the content of a file can lead to.
-    """
+    """Names the file of which a block reads what is not there or is not of its kind."""
     try:
         yield
     except FedNASError:
@@ -213,18 +159,7 @@ def reading(path: Path | str) -> Iterator[None]:
 
 
 def read_json(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Args:
-        path: The file.
-        needed: Keys that it must have.
-
-    Returns:
-        The object; empty if there is no such file.
-
-    Raises:
-        DataError: The file is damaged, or lacks a key.
-    """
+    """Reads a JSON object."""
     if not path.exists():
         return {}
     with reading(path):
@@ -251,10 +186,6 @@ def plain_numbers(value: Any) -> Any:
 
 
 def check_folder_name(field: str, name: str) -> None:
-    """Validates that a name can be that of a folder.
-
-    Raises:
-        ConfigError: It is empty, hidden or a path.
-    """
+    """Validates that a name can be that of a folder."""
     if not name or "/" in name or name.startswith("."):
         raise ConfigError(f"{field}: {name!r} cannot name a folder; use letters, digits, - and _")

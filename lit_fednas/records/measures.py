@@ -47,16 +47,7 @@ def expanded(columns: Iterable[str], metrics: Iterable[str], metric: str) -> Ite
 
 
 def chosen(metric: str | None, directions: Directions, field: str) -> tuple[str, bool]:
-    """Returns the metric by which the best is known, and whether higher is better.
-
-    Args:
-        metric: Its name; the first if not given.
-        directions: All that are measured.
-        field: The setting that names it, for errors.
-
-    Raises:
-        ConfigError: It is not measured, or does not say what is better.
-    """
+    """Returns the metric by which the best is known, and whether higher is better."""
     metric = metric or next(iter(directions))
     known = ", ".join(name for name, higher in directions.items() if higher is not None)
     if metric not in directions:

@@ -92,18 +92,7 @@ def read_suite(folder: Path) -> dict[str, Any] | None:
 
 
 def suite_of(run: str, field: str) -> dict[str, Any]:
-    """Reads the models that a run has grown.
-
-    Args:
-        run: The run's folder.
-        field: The setting that names it, for errors.
-
-    Returns:
-        The content of its ``suite.json``.
-
-    Raises:
-        ConfigError: The run has grown none.
-    """
+    """Reads the models that a run has grown."""
     suite = read_suite(Path(run))
     if suite is None:
         raise ConfigError(f"{field}: {run} holds no {SUITE_FILE}; name a run that grew its models")

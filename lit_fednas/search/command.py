@@ -244,13 +244,7 @@ def _figures(progress: Progress) -> dict[str, str]:
 
 
 def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:
-    """Returns the tiers as aligned text.
-
-    Args:
-        rows: Of ``tiers.csv``.
-        limits: ``tiers`` of ``settings.json``.
-        metric: By which they were chosen.
-    """
+    """Returns the tiers as aligned text."""
     allowed = {tier["name"]: tier["at_most"] for tier in limits}
     head = ["tier", "architecture", "limit", "MACs", "parameters", "bytes", f"val {metric}", f"test {metric}"]
     body = [

@@ -85,12 +85,7 @@ class Scorer:
     def __call__(
         self, candidates: Sequence[Candidate], score: Callable[[Any], dict[str, float]]
     ) -> Iterator[dict[str, Any]]:
-        """Yields for each candidate its metrics, costs and ``seconds``, with a race also ``examples``.
-
-        Args:
-            candidates: Those to score.
-            score: Scores an architecture in full, where this process is alone.
-        """
+        """Yields for each candidate its metrics, costs and ``seconds``, with a race also ``examples``."""
         if self.processes.ranks.size == 1:
             yield from (self._scored(candidate, score) for candidate in candidates)
         elif candidates:

@@ -141,16 +141,7 @@ class Evaluator:
 
 
 def share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:
-    """Returns a uniform draw of validation data (FedorAS, App. K.1).
-
-    Args:
-        batches: All of it.
-        share: Above 0, up to 1.
-        seed: Of the draw.
-
-    Raises:
-        ConfigError: The share leaves nothing.
-    """
+    """Returns a uniform draw of validation data (FedorAS, App. K.1)."""
     rows = batches.rows
     count = round(share * len(rows))
     if count < 1:

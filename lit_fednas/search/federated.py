@@ -289,12 +289,7 @@ def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
 
 
 def covered(supernet: Supernet, archs: Iterable[Any]) -> dict[str, Tensor]:
-    """Returns which elements of the shared tensors some architectures hold, by name; bool, of the tensors' shapes.
-
-    Args:
-        supernet: The supernet.
-        archs: The architectures.
-    """
+    """Returns which elements of the shared tensors some architectures hold, by name; bool, of the tensors' shapes."""
     shared = supernet.shared_tensors()
     masks: dict[str, Tensor] = {}
     for arch in archs:

@@ -24,15 +24,7 @@ _BATCH_SIZE = 512
 
 
 def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **further: Any) -> TierModel:
-    """Returns the content of a tier's ``architecture.json``.
-
-    Args:
-        supernet: The supernet.
-        tier: The tier's name.
-        arch: The tier's architecture.
-        recalibrated: Whether the norms hold running statistics that were gathered anew.
-        **further: Costs and metrics, and whether it was fine-tuned.
-    """
+    """Returns the content of a tier's ``architecture.json``."""
     return TierModel(
         tier=tier,
         arch=str(arch),
@@ -68,20 +60,7 @@ def save_tier_model(files: TierFiles, model: TierModel, network: nn.Module) -> N
 
 
 def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[Any, nn.Module]:
-    """Returns the architecture and the network of a tier.
-
-    Args:
-        supernet: The one that was searched; it builds the network and is left as it is.
-        files: The folder of a search or a fine-tuning.
-        tier: The tier's name.
-
-    Returns:
-        The architecture, and its network with the tier's weights: in evaluation mode, on the CPU.
-
-    Raises:
-        ConfigError: The search wrote no such tier, or was of another supernet.
-        CheckpointError: The weights cannot be read, or are not those of the architecture.
-    """
+    """Returns the architecture and the network of a tier."""
     if tier not in files.tier_names:
         names = ", ".join(files.tier_names) or "none; run 'lit-fednas search' first"
         raise ConfigError(f"tier: {tier!r} has no network in {files.folder}; there are: {names}")
@@ -107,18 +86,7 @@ def scores_of_clients(
     network: nn.Module,
     clients: Iterable[int],
 ) -> list[ClientScore]:
-    """Returns the metrics of a network for single clients, on their own test examples.
-
-    Args:
-        model: Has the settings of evaluation, and the supernet.
-        datamodule: The clients' data.
-        arch: The network's architecture, which says what its labels are.
-        network: In evaluation mode, on any device.
-        clients: Those without test examples are left out.
-
-    Returns:
-        One score per client, in their order.
-    """
+    """Returns the metrics of a network for single clients, on their own test examples."""
     data, network = datamodule.clients, network.to(next(model.supernet.parameters()).device)
     sizes = {client: data.size(client, "test") for client in clients}
     groups = batches_of_clients(sizes, 1 if normalises_over_batches(network) else _BATCH_SIZE)

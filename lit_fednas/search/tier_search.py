@@ -373,16 +373,7 @@ class TierSearch:
 
 
 def race_of(settings: SearchSettings, evaluator: Evaluator, seed: int) -> Race | None:
-    """Returns the race that the settings ask for, if they do.
-
-    Args:
-        settings: Of the search.
-        evaluator: Holds the weights and the data.
-        seed: The run's seed, for settings without one.
-
-    Raises:
-        ConfigError: Architectures cannot race here (:class:`Race`).
-    """
+    """Returns the race that the settings ask for, if they do."""
     if settings.racing is None:
         return None
     metric, _ = chosen(settings.metric, evaluator.directions, "search.metric")

@@ -69,12 +69,7 @@ class ByColumn(Partitioner):
         return owners
 
     def _kept(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the sorted values with enough examples, the rows that hold one of them, and its position.
-
-        Raises:
-            ConfigError: The data lack the column.
-            DataError: An example has no value, or no value has enough examples.
-        """
+        """Returns the sorted values with enough examples, the rows that hold one of them, and its position."""
         if self.column not in columns:
             known = ", ".join(sorted(columns)) or "none"
             raise ConfigError(f"data.partitioner.column: {self.column!r} is not in the data; give one of: {known}")

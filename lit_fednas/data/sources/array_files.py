@@ -164,18 +164,7 @@ class ArrayFiles(DataSource):
         return read_table(path, [*classes, self.client, *self.categorical])
 
     def _arrays(self, path: Path, table: Table | None, frame: Any = None, whole: bool = True) -> Arrays:
-        """Returns what a file holds.
-
-        Args:
-            path: The file.
-            table: What its columns are; None for arrays.
-            frame: The file's ``pandas.DataFrame``, if it is read already.
-            whole: False gives inputs of arrays as :func:`_outline` does.
-
-        Raises:
-            ConfigError: Columns are named, and the file has arrays.
-            DataError: It is not of the kind of ``train``, cannot be read, or lacks an array.
-        """
+        """Returns what a file holds."""
         if is_table(path) != (table is not None):
             raise DataError(f"data.source.files: {path} and train are not of one kind; give tables or arrays")
         if table is not None:
@@ -240,15 +229,7 @@ def _targets(targets: np.ndarray, task: Task) -> Tensor:
 
 
 def _read_arrays(path: Path, whole: bool) -> dict[str, np.ndarray]:
-    """Returns the arrays of an .npz file or of a folder of .npy files, by their names.
-
-    Args:
-        path: The file or folder.
-        whole: False gives ``inputs`` as :func:`_outline` does.
-
-    Raises:
-        DataError: It is missing, damaged, or holds an array that is not of numbers or text.
-    """
+    """Returns the arrays of an .npz file or of a folder of .npy files, by their names."""
     if not path.is_dir() and path.suffix != ".npz":
         raise DataError(f"data.source.files: {path} is not a folder, .npz, .csv or .parquet; give one of them")
     outlined = () if whole else ("inputs",)

@@ -74,11 +74,7 @@ def class_folders(root: Path, split: str) -> tuple[str, ...]:
 
 
 def train_classes(root: Path) -> tuple[str, ...]:
-    """Returns the classes, which are the folders under ``train``.
-
-    Raises:
-        DataError: ``root`` or ``train`` is missing, or holds no class folder.
-    """
+    """Returns the classes, which are the folders under ``train``."""
     if not root.is_dir():
         raise DataError(f"data.source.root: {root} is not a folder; give the folder that holds train/<class>/<image>")
     if not (root / "train").is_dir():
@@ -87,12 +83,7 @@ def train_classes(root: Path) -> tuple[str, ...]:
 
 
 def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | None:
-    """Returns the files of a split; None where its folder does not exist.
-
-    Raises:
-        DataError: A folder has no images, has folders of its own or is not a class of ``train``, a link leads nowhere,
-            or files lack a row in ``metadata.csv``.
-    """
+    """Returns the files of a split; None where its folder does not exist."""
     if not (root / split).is_dir():
         return None
     names: list[str] = []
@@ -121,11 +112,7 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
 
 
 def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns the columns of ``metadata.csv`` in the order of ``names``; none where the file does not exist.
-
-    Raises:
-        DataError: The file cannot be read, or a name has no row.
-    """
+    """Returns the columns of ``metadata.csv`` in the order of ``names``; none where the file does not exist."""
     if not path.is_file():
         return {}
     fields, listed = read_rows(path, {"file": "file"}, "root")
@@ -138,20 +125,7 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def read_rows(path: Path, columns: Mapping[str, str], field: str) -> tuple[list[str], list[dict[str, str]]]:
-    """Reads a CSV file with a row for each image; cells without the space around them.
-
-    Args:
-        path: The file.
-        columns: Columns that every row must fill in, by the setting that names them; ``file`` has the images' names.
-        field: The setting that names the file.
-
-    Returns:
-        The names of all columns, and the rows.
-
-    Raises:
-        DataError: The file is not UTF-8, has two columns of one name, lacks a column or leaves its cell empty, has more
-            cells in a row than columns, or lists an image twice.
-    """
+    """Reads a CSV file with a row for each image; cells without the space around them."""
     rows: dict[str, dict[str, str]] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:

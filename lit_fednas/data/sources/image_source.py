@@ -169,11 +169,7 @@ class LazyImageFolder(ImageFolder):
 
 
 def given_normalization(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int) -> Normalize | None:
-    """Returns the normalisation by given numbers; None where neither is given.
-
-    Raises:
-        ConfigError: One of both is missing, or does not have one number per channel.
-    """
+    """Returns the normalisation by given numbers; None where neither is given."""
     if mean is None and std is None:
         return None
     if mean is None or std is None:

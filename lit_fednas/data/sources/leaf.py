@@ -261,19 +261,7 @@ class LeafFiles:
 
 
 def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int]) -> Part:
-    """Reads all JSON files of a folder, in the order of their names.
-
-    Args:
-        folder: The folder ``train`` or ``test``.
-        convert: Makes an array [N, ...] of a user's list ``x``; ValueError where it cannot.
-        label: Makes a class of one element of ``y``; ValueError where it cannot.
-
-    Returns:
-        What ``x`` became, [N, ...]; classes, int64 [N]; users' names, [N].
-
-    Raises:
-        DataError: The folder or a file is missing, damaged or not as LEAF writes it.
-    """
+    """Reads all JSON files of a folder, in the order of their names."""
     if not folder.is_dir():
         raise DataError(f"data.source.root: {folder} is not a folder; put LEAF's JSON files of '{folder.name}' there")
     paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))

@@ -70,12 +70,7 @@ def _encoded(snippet: bytes) -> np.ndarray:
 
 
 def _read(path: Path) -> list[tuple[str, bytes]]:
-    """Returns the role and the text of each snippet.
-
-    Raises:
-        ConfigError: h5py is not installed.
-        DataError: The file is missing, damaged or not as described.
-    """
+    """Returns the role and the text of each snippet."""
     try:
         import h5py  # an extra
     except ImportError as error:

@@ -77,14 +77,7 @@ class SpeechFeatures:
         return (1, rows, 1 + self.samples // round(self.stride * self.rate))
 
     def __call__(self, waves: np.ndarray) -> np.ndarray:
-        """Returns the features of recordings.
-
-        Args:
-            waves: float32 ``[N, samples]``.
-
-        Returns:
-            float32 ``[N, 1, coefficients or mels, frames]``.
-        """
+        """Returns the features of recordings."""
         size = round(self.window * self.rate)
         spectrum = torch.stft(
             torch.from_numpy(waves),
@@ -101,19 +94,7 @@ class SpeechFeatures:
 
 
 def mel_filters(count: int, size: int, rate: int) -> Tensor:
-    """Returns triangles that are evenly spaced on the mel scale, from 0 to half the rate.
-
-    Args:
-        count: The number of bands.
-        size: Samples of a Fourier transform.
-        rate: Samples per second.
-
-    Returns:
-        float32 ``[count, size // 2 + 1]``: what each frequency counts in each band.
-
-    Raises:
-        ConfigError: A band has no frequency.
-    """
+    """Returns triangles that are evenly spaced on the mel scale, from 0 to half the rate."""
     highest = 2595 * math.log10(1 + rate / 2 / 700)
     edges = 700 * (10 ** (np.linspace(0, highest, count + 2) / 2595) - 1)
     frequencies = np.linspace(0, rate / 2, size // 2 + 1)
@@ -126,11 +107,7 @@ def mel_filters(count: int, size: int, rate: int) -> Tensor:
 
 
 def read_wave(path: Path, rate: int) -> np.ndarray:
-    """Returns a WAV file's samples, float32 ``[T]`` from -1 to 1, resampled; the mean of its channels.
-
-    Raises:
-        DataError: The file is missing, damaged or empty.
-    """
+    """Returns a WAV file's samples, float32 ``[T]`` from -1 to 1, resampled; the mean of its channels."""
     from scipy.io import wavfile  # here: one source of many needs it
 
     try:

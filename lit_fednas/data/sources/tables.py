@@ -24,17 +24,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(path: Path, texts: Sequence[str | None]) -> Any:
-    """Returns a file's ``pandas.DataFrame``.
-
-    Args:
-        path: The file.
-        texts: The columns of names (classes, clients, categories), which are text in a ``.csv`` whatever they look
-            like; the types of others are found from all rows.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-        DataError: The file is missing, damaged or empty, or has two columns of one name.
-    """
+    """Returns a file's ``pandas.DataFrame``."""
     import pandas as pd  # takes a while to import
 
     try:
@@ -178,11 +168,7 @@ class Table:
         return np.concatenate(columns, axis=1), targets, clients
 
     def _classes(self, train: Any) -> list[str] | None:
-        """Returns the names of classes; None where the target is a number.
-
-        Raises:
-            DataError: An example has no target, or text beside fractions, which are not classes.
-        """
+        """Returns the names of classes; None where the target is a number."""
         column = self._filled(train, self.target[0], self.path)
         numbers = _numbers_of(column, self.path)
         if numbers.notna().all():

@@ -159,11 +159,7 @@ class TextFiles(DataSource):
 
 
 def _read(files: str, setting: str) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each file, in the order of their names.
-
-    Raises:
-        DataError: There is no such file, or it is not UTF-8 text.
-    """
+    """Yields the name and the text of each file, in the order of their names."""
     place = Path(files).expanduser()
     pattern = place / "*.txt" if place.is_dir() else place
     paths = [Path(path) for path in sorted(glob(str(pattern), recursive=True)) if Path(path).is_file()]

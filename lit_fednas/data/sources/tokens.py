@@ -74,15 +74,7 @@ def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def windows_of_all(sequences: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cuts several sequences into windows.
-
-    Args:
-        sequences: int64 ``[T]`` each.
-        length: As for :func:`windows`.
-
-    Returns:
-        Inputs and targets, int64 ``[windows, length]``, and the sequence of each window, int64 ``[windows]``.
-    """
+    """Cuts several sequences into windows."""
     empty = np.empty((0, length), dtype=np.int64)
     pairs = [(empty, empty), *(windows(one, length) for one in sequences)]
     inputs, targets = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
