@@ -28,7 +28,7 @@ from lit_fednas.federation import (
     UniformCohort,
 )
 from lit_fednas.supernets import ElasticResNet, PlainNetwork, Supernet
-from lit_fednas.testing.examples import tiny_examples
+from lit_fednas.testing.networks import tiny_examples
 
 #: What objectives that read no data need of the clients' data.
 NO_DATA: Any = SimpleNamespace(task=Classification(4))

@@ -1,4 +1,4 @@
-r"""Supernets: what can be trained, as weights shared by many architectures.
+"""Supernets: what can be trained, as weights shared by many architectures.
 
 A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`) has the architectures, and
 ``subnet(arch)`` is an ordinary ``nn.Module`` with a copy of the weights of one of them, which is what a client is sent.
@@ -16,38 +16,7 @@ A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`
 
 Norms are :class:`BatchNorm`, :class:`GroupNorm` and :class:`NoNorm`.
 
-**A supernet of your own** is a subclass of :class:`Supernet` that sets ``space`` in its constructor and implements
-``build(arch)`` (the architecture's network) and ``index(arch)`` (where each of its tensors is in the shared ones). If
-every architecture keeps the first channels and blocks of the largest, subclass :class:`NestedSupernet`: set ``space``
-and ``network``, and implement ``build`` alone. Running in place, extraction, costs, aggregation and checkpoints follow.
-This is a complete one, in a file ``my_package.py``:
-
-```python
-from math import prod
-
-from torch import nn
-
-from lit_fednas.supernets import Ladder, NestedSupernet
-
-
-class HiddenUnits(NestedSupernet):
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int, units: list[int]):
-        super().__init__(input_shape, num_classes)
-        self.space = Ladder(units)  # the architectures, from the cheapest to the most expensive
-        self.network = self.build(self.space.largest)  # the shared weights
-
-    def build(self, arch: int) -> nn.Module:
-        hidden = nn.Linear(prod(self.input_shape), arch)
-        return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(arch, self.num_classes))
-```
-
-```bash
-lit-fednas fit --config configs/superfed/digits.yaml --model.supernet my_package.HiddenUnits \
-    --model.supernet.units "[8, 16, 32]" --model.evaluation.subnets "[smallest, '16', largest]"
-```
-
-A space of several choices per architecture is a subclass of :class:`SearchSpace`. Networks that share no weights
-subclass :class:`NetworkCollection`, and :class:`ModelCollection` if models are added during training.
+The guide "A supernet of your own" (``scripts/docs``) has a complete subclass.
 """
 
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, Region, Supernet
@@ -56,11 +25,9 @@ from lit_fednas.supernets.cells.network import MixedNetwork
 from lit_fednas.supernets.cells.space import Genotype
 from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits
-from lit_fednas.supernets.elastic_mlp import ElasticMLP
+from lit_fednas.supernets.elastic_networks import ElasticMLP, ElasticTCN, ElasticTransformer
 from lit_fednas.supernets.elastic_resnet import ElasticResNet
 from lit_fednas.supernets.elastic_space import ElasticArch
-from lit_fednas.supernets.elastic_tcn import ElasticTCN
-from lit_fednas.supernets.elastic_transformer import ElasticTransformer
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.growing.blueprint import GrowableFamily
 from lit_fednas.supernets.growing.cnn import GrowableCNN, GrowableResNet18
@@ -78,8 +45,7 @@ from lit_fednas.supernets.paths.sampling import PathSampler, path_sampler
 from lit_fednas.supernets.paths.space import Operators, PathCosts
 from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
 from lit_fednas.supernets.plain import FamilyNetwork, PlainNetwork, ResNet18, SmallCNN
-from lit_fednas.supernets.pruning.criteria import FilterCriterion, L1Norm, L2Norm, NormScale
-from lit_fednas.supernets.pruning.filters import Cut, find_cuts
+from lit_fednas.supernets.pruning.filters import Cut, FilterCriterion, L1Norm, L2Norm, NormScale, find_cuts
 from lit_fednas.supernets.pruning.sequence import PrunedSequence, UnitCounts
 from lit_fednas.supernets.side_by_side import (
     Model,
@@ -91,9 +57,7 @@ from lit_fednas.supernets.side_by_side import (
     members_of,
 )
 from lit_fednas.supernets.space import Ladder, SearchSpace
-from lit_fednas.supernets.width.cnn import SlicedCNN, SlicedConvNet, SlicedSmallCNN
-from lit_fednas.supernets.width.mobilenet import SlicedMobileNet
-from lit_fednas.supernets.width.resnet import SlicedResNet
+from lit_fednas.supernets.width.cnn import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet, SlicedSmallCNN
 from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 

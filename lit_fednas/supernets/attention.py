@@ -42,14 +42,7 @@ class TokenEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention with any number of heads of a fixed size.
-
-    Args:
-        dim: Entries of a token.
-        heads: Heads.
-        head_dim: Entries of a head.
-        causal: Whether a token attends to itself and those before it alone.
-    """
+    """Self-attention with any number of heads of a fixed size; causal: to a token itself and those before it."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, causal: bool = False) -> None:
         super().__init__()
@@ -78,16 +71,7 @@ class TokenMean(nn.Module):
 def transformer_block(
     dim: int, heads: int, head_dim: int, units: int, causal: bool = False, dropout_rate: float = 0.0
 ) -> nn.Sequential:
-    """Returns self-attention and a perceptron of one hidden layer, each preceded by a norm and added to its input.
-
-    Args:
-        dim: Entries of a token.
-        heads: Heads of the attention.
-        head_dim: Entries of a head.
-        units: Hidden units of the perceptron.
-        causal: Whether a token attends to itself and those before it alone.
-        dropout_rate: Of the outputs of both, before they are added.
-    """
+    """Returns self-attention and a perceptron of one hidden layer, each preceded by a norm and added to its input."""
     attention = sequential(
         norm=nn.LayerNorm(dim),
         attention=Attention(dim, heads, head_dim, causal),
@@ -104,17 +88,7 @@ def transformer_block(
 
 
 def count_patches(setting: str, patch_size: int, height: int, width: int) -> int:
-    """Returns the patches of an image.
-
-    Args:
-        setting: The patch size's name in configurations.
-        patch_size: Height and width of a patch in pixels.
-        height: Of the image, in pixels.
-        width: Of the image, in pixels.
-
-    Raises:
-        ConfigError: The patches do not cover the image.
-    """
+    """Returns the patches of an image; raises ``ConfigError`` if they do not cover it."""
     if height % patch_size or width % patch_size:
         raise ConfigError(f"{setting}: {patch_size} does not divide {height}x{width} pixels")
     return height // patch_size * (width // patch_size)

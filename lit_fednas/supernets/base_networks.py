@@ -35,15 +35,7 @@ class Bases(Subset, Members):
 
 
 class BaseSpace(SubsetSpace[Bases]):
-    """Base networks; :meth:`parse` also reads a share of the whole width, of which the first ones are as many.
-
-    Args:
-        count: The number of base networks.
-
-    Example:
-        >>> str(BaseSpace(4).parse("width: 0.5"))
-        'bases: 0,1'
-    """
+    """Base networks; :meth:`parse` also reads ``width: 0.5``: as many of the first ones as have this share."""
 
     def __init__(self, count: int) -> None:
         super().__init__(Bases, range(count))

@@ -44,17 +44,7 @@ class Exits(Subset):
 
 
 class ExitSpace(SubsetSpace[Exits]):
-    """The exits of a network, as architectures that hold the heads before their last one, or do not.
-
-    Args:
-        exits: All exits, ascending.
-        early_heads: Whether they do. If not, :meth:`parse` leaves out the heads that are named before the last.
-
-    Example:
-        >>> space = ExitSpace([1, 2, 4], early_heads=False)
-        >>> [str(arch) for arch in space.each()], str(space.parse("exits: 1,2")), str(space.superset)
-        (['exits: 1', 'exits: 2', 'exits: 4'], 'exits: 2', 'exits: 1,2,4')
-    """
+    """The exits of a network, as architectures that hold the heads before their last one, or do not."""
 
     def __init__(self, exits: Iterable[int], early_heads: bool = True) -> None:
         self.early_heads = early_heads
@@ -158,13 +148,7 @@ class EarlyExitResNet(NestedSupernet):
 
 
 class ExitNetwork(OutputsNetwork):
-    """Stages one after the other, with a head after some of them.
-
-    Args:
-        stem: The layer before the first stage.
-        stages: The stages.
-        heads: Heads by the stage that they follow, counted from 1; the last stage has one.
-    """
+    """Stages one after the other, with a head after some of them, counted from 1, the last one among them."""
 
     def __init__(self, stem: nn.Module, stages: Sequence[nn.Module], heads: dict[int, nn.Module]) -> None:
         super().__init__()

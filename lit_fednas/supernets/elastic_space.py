@@ -44,23 +44,7 @@ class ElasticArch:
 
 
 class ElasticSpace(SearchSpace[ElasticArch]):
-    """All depths and ratios of an elastic network.
-
-    Args:
-        depths: The choices of depth, ascending.
-        ratios: The choices of expand ratio, ascending.
-        stage_widths: Output channels per stage.
-        divisor: Middle channels are a multiple of this.
-        heads: The choices of attention heads per block, ascending; empty for networks without attention.
-        least: Blocks of a stage at depth 0.
-
-    Raises:
-        ConfigError: Choices are not ascending, or the depths or ratios are empty.
-
-    Example:
-        >>> ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8).size
-        577200625
-    """
+    """All depths and ratios of an elastic network, and its heads if it has attention; choices ascend."""
 
     def __init__(
         self,
@@ -106,13 +90,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
 
     @override
     def stages(self, arch: ElasticArch) -> list[list[tuple[str, float] | None]]:
-        """Returns per stage its blocks, each as wide as its expand ratio.
-
-        Example:
-            >>> space = ElasticSpace((0, 1), (0.1, 0.25), (16, 32))
-            >>> space.stages(space.parse("d: [0,1], e: [0.1,0.1,0.25,0.1]"))
-            [[('0.1', 0.1), None], [('0.25', 0.25), ('0.1', 0.1)]]
-        """
+        """Returns per stage its blocks, each as wide as its expand ratio."""
         heads = [f", h {count}" for count in arch.heads] or [""] * len(arch.ratios)
         blocks = [(f"{ratio:g}{text}", ratio) for ratio, text in zip(arch.ratios, heads, strict=True)]
         return [

@@ -68,29 +68,14 @@ class NetworkFamily(ABC):
 
 
 def multiplied(units: Sizes, ratio: float, multiple: int = 1) -> dict[str, int]:
-    """Returns a ratio, above 0 and up to 1, of every group's units, rounded up to a multiple.
-
-    Example:
-        >>> multiplied({"conv1": 30, "conv2": 8}, 0.1), multiplied({"conv1": 30, "conv2": 8}, 0.1, multiple=2)
-        ({'conv1': 3, 'conv2': 1}, {'conv1': 4, 'conv2': 2})
-    """
+    """Returns a ratio, above 0 and up to 1, of every group's units, rounded up to a multiple."""
     return {
         group: min(full, multiple * max(1, ceil(ratio * full / multiple - _ROUNDING))) for group, full in units.items()
     }
 
 
 def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, name: str) -> dict[str, Axes]:
-    """Returns the axes of every tensor by name, found by letting one group grow at a time.
-
-    Args:
-        build: Builds the network of given numbers of units; it is called on the meta device.
-        units: The groups and their numbers of units.
-        multiple: By how many units a group grows.
-        name: Name of what is built, for the error.
-
-    Raises:
-        ConfigError: A dimension grows with two groups, or has entries that do not.
-    """
+    """Returns the axes of every tensor by name, found by letting one group grow at a time."""
     with torch.device("meta"):
         shapes = shapes_of(build(units))
     axes: dict[str, list[tuple[str | None, int]]] = {
@@ -126,12 +111,7 @@ def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def entries_of(units: Tensor, repeat: int) -> Tensor:
-    """Returns the entries, ``[units * repeat]``, of units along a dimension in which each takes ``repeat``.
-
-    Example:
-        >>> entries_of(torch.tensor([2, 0]), repeat=3)
-        tensor([6, 7, 8, 0, 1, 2])
-    """
+    """Returns the entries, ``[units * repeat]``, of units along a dimension in which each takes ``repeat``."""
     return (units[:, None] * repeat + torch.arange(repeat, device=units.device)).flatten()
 
 
@@ -144,6 +124,15 @@ def check_image(network: object, input_shape: Sequence[int], least: int = 1) -> 
         raise ConfigError(
             f"supernet.input_shape: {input_shape[1]}x{input_shape[2]} pixels are too few for {name}, which "
             f"needs {least}x{least} or more"
+        )
+
+
+def check_tokens(network: object, input_shape: Sequence[int]) -> None:
+    """Raises ``ConfigError`` if inputs are not sequences of tokens."""
+    if len(input_shape) != 1:
+        raise ConfigError(
+            f"supernet.input_shape: {list(input_shape)} must be one number of tokens for {type(network).__name__}; "
+            f"choose a source of sequences of tokens"
         )
 
 

@@ -23,20 +23,7 @@ ALL = "*"
 
 
 class LabelSets:
-    """Label sets beside the data's own classes.
-
-    Args:
-        num_classes: The data's classes.
-        sets: By name, for each class its label in the set, from 0.
-
-    Raises:
-        ConfigError: A set does not have one label per class, leaves a number out, or has an invalid name.
-
-    Example:
-        >>> sets = LabelSets(4, {"coarse": [0, 0, 1, 1]})
-        >>> sets.size("coarse"), sets.targets("coarse", torch.tensor([3, 0])).tolist()
-        (2, [1, 0])
-    """
+    """Label sets beside the data's own classes: by name, for each class its label in the set, from 0."""
 
     def __init__(self, num_classes: int, sets: Mapping[str, Sequence[int]] | None = None) -> None:
         self._sizes = {OWN: num_classes}

@@ -1,6 +1,6 @@
 """Layers that several networks are made of.
 
-torchvision offers the others: ``Conv2dNormActivation`` and ``SqueezeExcitation``.
+torchvision offers others: ``Conv2dNormActivation`` and ``SqueezeExcitation``.
 """
 
 from __future__ import annotations
@@ -15,23 +15,7 @@ from lit_fednas.supernets.norms import Norm
 
 
 class Scaler(nn.Module):
-    """Divides by a subnet's width in training; does nothing in evaluation (HeteroFL: Diao et al., 2021).
-
-    A layer that is cut to a share r of its units adds up fewer terms than the whole one, so that activations of
-    narrow and wide clients would be of different size. Dropout with a rate of 1 - r does the same. A norm directly
-    behind it (as in HeteroFL's networks) cancels it out, except for the norm's epsilon.
-
-    Args:
-        scale: The subnet's width; 1 for no division.
-
-    Raises:
-        ConfigError: The scale is not positive.
-
-    Example:
-        >>> import torch
-        >>> Scaler(0.5)(torch.ones(2)), Scaler(0.5).eval()(torch.ones(2))
-        (tensor([2., 2.]), tensor([1., 1.]))
-    """
+    """Divides by a positive width in training, as a cut layer adds up fewer terms (HeteroFL: Diao et al., 2021)."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -49,13 +33,7 @@ class Scaler(nn.Module):
 
 
 class Residual(nn.Module):
-    """A block and a shortcut, whose outputs are added (He et al., 2016).
-
-    Args:
-        block: The block.
-        shortcut: The shortcut; the identity if not given.
-        activation: Applied to the sum; none if not given.
-    """
+    """A block and a shortcut (by default the identity), whose sum is activated (He et al., 2016)."""
 
     def __init__(
         self, block: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None
@@ -99,15 +77,7 @@ def conv_layer(
     scale: float | None = None,
     pool: int = 0,
 ) -> nn.Sequential:
-    """Returns a layer of ``conv``, ``scaler``, ``norm``, ``activation`` and ``pool``.
-
-    Args:
-        conv: The convolution.
-        norm: Normalisation layer, ``None`` for the identity.
-        activation: Class of the activation, ``None`` for none.
-        scale: The divisor of the scaler in training, ``None`` for no scaler.
-        pool: Side and stride of the max pooling; 0 for none.
-    """
+    """Returns a layer of ``conv``, ``scaler``, ``norm``, ``activation`` and ``pool``, without those not given."""
     return sequential(
         conv=conv,
         scaler=None if scale is None else Scaler(scale),
@@ -120,16 +90,7 @@ def conv_layer(
 def basic_block(
     inputs: int, middle: int, outputs: int, stride: int, norm: Norm, shortcut: nn.Module | None
 ) -> Residual:
-    """Returns a residual block of two 3x3 convolutions, each followed by a norm (He et al., 2016).
-
-    Args:
-        inputs: Channels.
-        middle: Channels between the convolutions.
-        outputs: Channels.
-        stride: Of the first convolution.
-        norm: Normalisation layer.
-        shortcut: The shortcut; ``None`` for the identity.
-    """
+    """Returns a residual block of two 3x3 convolutions, each followed by a norm (He et al., 2016)."""
     block = sequential(
         conv1=convolution(inputs, middle, stride=stride),
         norm1=norm(middle),
@@ -143,19 +104,7 @@ def basic_block(
 def preactivated_block(
     inputs: int, middle: int, outputs: int, stride: int, norm: Norm | None, scale: float = 1.0
 ) -> nn.Module:
-    """Returns a residual block in which norm and ReLU precede each of two 3x3 convolutions (He et al., 2016).
-
-    With a stride, the shortcut is a 1x1 convolution of the first ReLU's output. It depends on the stride alone: a
-    block may have as many inputs as outputs at one width and not at another.
-
-    Args:
-        inputs: Channels.
-        middle: Channels between the convolutions.
-        outputs: Channels; with a stride of one as many as the inputs.
-        stride: Of the first convolution.
-        norm: Normalisation layer, ``None`` for none.
-        scale: The divisor of the scalers before the norms in training.
-    """
+    """Returns a residual block in which norm and ReLU precede each of two 3x3 convolutions (He et al., 2016)."""
     fresh = norm is not None  # else the ReLU would overwrite the block's input
     first = {"scaler1": Scaler(scale), "norm1": norm_layer(norm, inputs), "relu1": nn.ReLU(inplace=fresh)}
     rest = {
@@ -165,7 +114,7 @@ def preactivated_block(
         "relu2": nn.ReLU(inplace=True),
         "conv2": convolution(middle, outputs),
     }
-    if stride == 1:
+    if stride == 1:  # not by the channels, which may be equal at one width and not at another
         return Residual(sequential(**first, **rest))
     return sequential(**first, sum=Residual(sequential(**rest), convolution(inputs, outputs, 1, stride)))
 

@@ -27,15 +27,7 @@ _MOST = 64
 
 @dataclass(frozen=True)
 class Members:
-    """Several networks of a collection.
-
-    Attributes:
-        members: Each network's architecture.
-
-    Example:
-        >>> str(Members(("exits: 2", "exits: 4")))
-        'exits: 2 | exits: 4'
-    """
+    """Several networks of a collection, by each one's architecture."""
 
     members: tuple[Any, ...]
 
@@ -65,19 +57,7 @@ class SideBySide(OutputsNetwork):
 
 
 class MemberSpace(Ladder[Any]):
-    """Single networks as the rungs; :meth:`parse` also reads several of them as :class:`Members`.
-
-    Args:
-        read: Reads one network's architecture.
-        rungs: The networks that a search may return, from the cheapest to the most expensive.
-        members: All networks that have weights, in the order in which several are named; by default the rungs.
-        removed: Networks that had weights; they can be parsed.
-
-    Example:
-        >>> space = MemberSpace(Model.read, [Model(0), Model(1)])
-        >>> space.parse("model: 1") == space.parse(1) == space.parse(Model(1)), str(space.superset)
-        (True, 'model: 0 | model: 1')
-    """
+    """Single networks as the rungs; :meth:`parse` also reads several, and removed ones, as :class:`Members`."""
 
     refusal = "is not one network that can be searched; name one model"
 
@@ -227,9 +207,7 @@ class SeparateNetworks(NetworkCollection):
 
 
 class SeparateExits(SeparateNetworks):
-    """:class:`SeparateNetworks` of an :class:`EarlyExitResNet`, with its settings.
-
-    So a configuration turns one into the other by the class alone.
+    """:class:`SeparateNetworks` of an :class:`EarlyExitResNet`, which configurations replace by the class alone.
 
     Args:
         input_shape: Shape of one example.
@@ -247,9 +225,7 @@ class SeparateExits(SeparateNetworks):
 
 
 class SeparateWidths(SeparateNetworks):
-    """:class:`SeparateNetworks` of a :class:`WidthSupernet`, with its settings.
-
-    So a configuration turns one into the other by the class alone.
+    """:class:`SeparateNetworks` of a :class:`WidthSupernet`, which configurations replace by the class alone.
 
     Args:
         input_shape: Shape of one example.

@@ -194,12 +194,7 @@ class Ladder(SearchSpace[A]):
 
 @dataclass(frozen=True)
 class Subset:
-    """Some of the numbers of a :class:`SubsetSpace`; a subclass sets the word that they are written after.
-
-    Attributes:
-        members: The numbers, ascending.
-        word: What the numbers are.
-    """
+    """Some of the numbers of a :class:`SubsetSpace`, ascending; a subclass sets the word they are written after."""
 
     members: tuple[int, ...]
 
@@ -210,12 +205,7 @@ class Subset:
 
 
 class SubsetSpace(Ladder[S]):
-    """Subsets of some numbers; what is searched are the first number, the first two, and so on.
-
-    Args:
-        kind: The class of the subsets.
-        numbers: All numbers, ascending.
-    """
+    """Subsets of some ascending numbers; what is searched are the first number, the first two, and so on."""
 
     refusal = "leaves out a number before its last, which clients can train, but is not searched"
 

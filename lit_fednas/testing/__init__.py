@@ -16,15 +16,14 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("lit_fednas.testing needs pytest, which is not installed; pip install pytest") from error
 
-_MODULES = "aggregations", "assignments", "objectives", "partitioners", "search", "sources", "spaces", "supernets"
+_MODULES = "aggregations", "assignments", "data", "objectives", "search", "spaces", "supernets"
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))  # so that failures show values
 
 from lit_fednas.testing.aggregations import AggregationContract  # noqa: E402
 from lit_fednas.testing.assignments import AssignmentContract  # noqa: E402
+from lit_fednas.testing.data import DataSourceContract, PartitionerContract  # noqa: E402
 from lit_fednas.testing.objectives import ObjectiveContract  # noqa: E402
-from lit_fednas.testing.partitioners import PartitionerContract  # noqa: E402
 from lit_fednas.testing.search import SearchMethodContract  # noqa: E402
-from lit_fednas.testing.sources import DataSourceContract  # noqa: E402
 from lit_fednas.testing.spaces import SpaceContract  # noqa: E402
 from lit_fednas.testing.supernets import SupernetContract  # noqa: E402
 

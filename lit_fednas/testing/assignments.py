@@ -45,11 +45,7 @@ def drawn_cohort(round: int, size: int = 5) -> list[int]:
 
 
 def rounds(assignment: Assignment, first: int, last: int, space: SearchSpace[Any]) -> list[list[Any]]:
-    """Plans rounds and lets the assignment observe them; what the clients' losses are belongs to the round.
-
-    Returns:
-        The architectures of each round's tasks.
-    """
+    """Plans rounds, lets the assignment observe them, and returns the architectures of the tasks of each."""
     archs = []
     for t in range(first, last):
         tasks = plan(assignment, t, drawn_cohort(t), space, numpy_generator(0, "assignment", t))

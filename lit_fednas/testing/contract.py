@@ -18,12 +18,7 @@ def global_generators() -> list[list[int]]:
 
 
 class Case(NamedTuple):
-    """An instance of a contract.
-
-    Attributes:
-        name: Of the instance, in the tests' names.
-        make: Makes a fresh one.
-    """
+    """An instance of a contract: its name in the tests' names, and what makes a fresh one."""
 
     name: str
     make: Callable[..., Any]
@@ -71,11 +66,7 @@ class Contract:
 
     @classmethod
     def parameters(cls) -> list[Any]:
-        """Returns the instances as pytest's parameters.
-
-        Raises:
-            pytest.UsageError: There are none.
-        """
+        """Returns the instances as pytest's parameters."""
         if not cls.instances:
             raise pytest.UsageError(f"{cls.__name__}.instances: is empty; name one, as {{'small': lambda: Mine()}}")
         return [

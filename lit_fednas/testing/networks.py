@@ -1,18 +1,18 @@
-"""Small supernets that contracts run parts on, and how contracts build any supernet."""
+"""Small supernets and data that contracts run parts on, and how contracts build any supernet."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.data import Examples
 from lit_fednas.rng import generator, isolated
-from lit_fednas.supernets import BatchNorm, ElasticResNet, Norm, PlainNetwork, Region, SearchSpace, Supernet
+from lit_fednas.supernets import BatchNorm, ElasticResNet, Ladder, Norm, PlainNetwork, Region, Supernet
 
 HIDDEN = 6
 
@@ -59,50 +59,16 @@ def plain() -> PlainNetwork:
     return PlainNetwork(network, (2, 6, 6), 3)
 
 
-class RollingSpace(SearchSpace[tuple[int, int]]):
-    """Pairs of (first unit, units): a window on the hidden layer that continues at its start."""
-
-    choices = (range(HIDDEN), range(HIDDEN - 1))
-
-    @override
-    def decode(self, genes: Sequence[int]) -> tuple[int, int]:
-        start, units = genes[0], genes[1] + 2
-        return (0, units) if units == HIDDEN else (start, units)
-
-    @override
-    def encode(self, arch: tuple[int, int]) -> tuple[int, ...]:
-        return (arch[0], arch[1] - 2)
-
-    @property
-    @override
-    def smallest(self) -> tuple[int, int]:
-        return (0, 2)
-
-    @property
-    @override
-    def largest(self) -> tuple[int, int]:
-        return (0, HIDDEN)
-
-    @property
-    @override
-    def size(self) -> int:
-        return HIDDEN * (HIDDEN - 2) + 1
-
-    @override
-    def parse(self, text: object) -> tuple[int, int]:
-        try:
-            start, units = (int(part) for part in str(text).strip("()").split(","))
-        except ValueError:
-            raise ConfigError(f"architecture: {text!r} cannot be read; write (first unit, units)") from None
-        return (start, units)
-
-
 class RollingNet(Supernet):
-    """Two hidden layers of the same window: regions that are not slices, in one dimension and in two."""
+    """Two hidden layers of the same window: regions that are not slices, in one dimension and in two.
+
+    An architecture is a pair of (first unit, units): a window on the hidden layer that continues at its start.
+    """
 
     def __init__(self) -> None:
         super().__init__((3,), 4)
-        self.space = RollingSpace()
+        windows = [(first, units) for units in range(2, HIDDEN) for first in range(HIDDEN)]
+        self.space = Ladder([*windows, (0, HIDDEN)])
         self.network = self.build((0, HIDDEN))
         self.register_buffer("age", torch.arange(HIDDEN))
 
@@ -134,3 +100,14 @@ SMALL: dict[str, Callable[[], Supernet]] = {
     "plain": plain,
     "rolling": RollingNet,
 }
+
+
+def tiny_examples(count: int = 120, seed: int = 0) -> Examples:
+    """Returns images of 1x8x8 whose class, one of four, is where the light is."""
+    draws = torch.Generator().manual_seed(seed)
+    targets = torch.randint(4, (count,), generator=draws)
+    images = 40 * torch.rand(count, 1, 8, 8, generator=draws)
+    for example, target in enumerate(targets.tolist()):
+        row, column = 4 * (target // 2), 4 * (target % 2)
+        images[example, :, row : row + 4, column : column + 4] += 160
+    return Examples(images.to(torch.uint8), targets)

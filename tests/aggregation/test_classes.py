@@ -13,7 +13,7 @@ from lit_fednas.aggregation import ClassAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate
 from lit_fednas.supernets import PathCNN, PlainNetwork, Supernet, Width, labelled_space
-from lit_fednas.testing.updates import aggregate, changed, random_updates, start, update
+from lit_fednas.testing.aggregations import aggregate, changed, random_updates, start, update
 from tests.supernets.instances import kept_instance
 
 

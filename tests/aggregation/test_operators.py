@@ -9,7 +9,7 @@ from lit_fednas.aggregation import OperatorAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientUpdate, OperatorReport
 from lit_fednas.supernets import Operators
-from lit_fednas.testing.updates import aggregate, changed, update
+from lit_fednas.testing.aggregations import aggregate, changed, update
 from tests.references.fedoras import equation_5
 from tests.supernets.instances import kept_instance
 

@@ -11,7 +11,7 @@ from lit_fednas.aggregation import Beta, MaxNet, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, RoundValues
 from lit_fednas.supernets import Supernet
-from lit_fednas.testing.updates import aggregate, random_updates, start, update
+from lit_fednas.testing.aggregations import aggregate, random_updates, start, update
 from tests.aggregation.instances import Vector, archs_of, examples_of, vector_update, weights_of
 from tests.references import superfed
 from tests.supernets.instances import kept_instance, roll

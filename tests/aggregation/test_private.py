@@ -18,7 +18,7 @@ from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
 from lit_fednas.rng import generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.updates import aggregate, random_updates, start, update
+from lit_fednas.testing.aggregations import aggregate, random_updates, start, update
 
 NORM = 0.7
 

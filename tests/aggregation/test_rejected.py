@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_fednas.aggregation import Aggregation, OperatorAverage, OverlapAverage
 from lit_fednas.messages import ClientUpdate, OperatorReport
 from lit_fednas.supernets import Operators, Supernet
-from lit_fednas.testing.updates import aggregate, changed, start, update
+from lit_fednas.testing.aggregations import aggregate, changed, start, update
 from tests.aggregation.instances import INSTANCES, Vector, vector_update
 from tests.supernets.instances import kept_instance
 

@@ -12,7 +12,7 @@ from lit_fednas.aggregation import MaxNet, OperatorAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientUpdate
 from lit_fednas.supernets import Supernet
-from lit_fednas.testing.updates import aggregate, random_updates
+from lit_fednas.testing.aggregations import aggregate, random_updates
 from tests.aggregation.instances import Vector, vector_update
 from tests.supernets.instances import kept_instance
 

@@ -32,7 +32,7 @@ from lit_fednas.data import (
     TextFiles,
 )
 from lit_fednas.testing import DataSourceContract
-from lit_fednas.testing.examples import tiny_examples
+from lit_fednas.testing.networks import tiny_examples
 from tests.support import concrete_classes
 
 

@@ -56,7 +56,7 @@ from lit_fednas.supernets import (
     Supernet,
     WidthSupernet,
 )
-from lit_fednas.supernets.elastic_tcn import ChannelsAndTokens
+from lit_fednas.supernets.elastic_networks import ChannelsAndTokens
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
 from lit_fednas.transport import Float16, Int8, Transport
 from tests.federation.tokens import LENGTH, VOCABULARY, token_data

@@ -20,7 +20,7 @@ from lit_fednas.federation.held_updates import HeldUpdates, key
 from lit_fednas.messages import ClientUpdate
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import PlainNetwork, Supernet
-from lit_fednas.testing.updates import random_updates, update
+from lit_fednas.testing.aggregations import random_updates, update
 from tests.supernets.instances import kept_instance
 from tests.support import assert_same, fit, linear_net, make_module, tiny_data, weights
 

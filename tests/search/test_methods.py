@@ -21,7 +21,7 @@ from lit_fednas.search import (
 from lit_fednas.search.pareto import hypervolume, pareto_front
 from lit_fednas.supernets import CellSupernet, PathCNN
 from lit_fednas.testing import SearchMethodContract
-from lit_fednas.testing.toy import (
+from lit_fednas.testing.search import (
     ToySpace,
     every_architecture,
     generations,

@@ -11,7 +11,7 @@ from torch.nn import functional
 from lit_fednas.costs import count_macs, count_operations
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, PathCNN
-from lit_fednas.supernets.paths.operators import OPERATORS, REDUCTIONS, reduction
+from lit_fednas.supernets.paths.cnn import OPERATORS, REDUCTIONS, reduction
 from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import CumulativeCostTiers
 from tests.supernets.instances import kept_instance

@@ -14,7 +14,7 @@ from torch.nn import functional
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import PathRNN
-from lit_fednas.supernets.paths.recurrent import OPERATORS
+from lit_fednas.supernets.paths.rnn import OPERATORS
 from lit_fednas.testing.networks import batch
 from tests.supernets.instances import kept_instance
 

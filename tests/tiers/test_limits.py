@@ -13,7 +13,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
 from lit_fednas.supernets import EarlyExitResNet, PathCNN
-from lit_fednas.testing.toy import ToySpace, toy_cost, toy_feasible
+from lit_fednas.testing.search import ToySpace, toy_cost, toy_feasible
 from lit_fednas.tiers import ArchitectureCosts, ArchitectureTiers, Budgets, CumulativeCostTiers, Tier
 from tests.support import linear_net, tiny_supernet
 

@@ -1,17 +1,70 @@
-"""Networks of cells: a mixture, or a genotype's."""
+"""Networks of cells: a mixture, or a genotype's.
+
+DARTS' operators (Liu et al., 2019, section 3.1.1) have the order ReLU, convolution, norm. Separable convolutions are
+applied twice; the stride is the first one's. Dilated ones, whose kernels have gaps of one, are separable and applied
+once. A skip of stride 2 is two 1x1 convolutions at pixels that are shifted by one, each to half of the channels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from lit_fednas.supernets.cells.operators import FactorizedReduce, operator, relu_conv_norm
 from lit_fednas.supernets.cells.space import CANDIDATES, INPUTS, MIXTURE, Arch, Edge, edges_of, operators_of
 from lit_fednas.supernets.layers import convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import Norm
+
+#: Given the kernel, the stride and the padding, which average pooling does not count.
+_POOLINGS: dict[str, Callable[[int, int, int], nn.Module]] = {
+    "max_pool": nn.MaxPool2d,
+    "avg_pool": partial(nn.AvgPool2d, count_include_pad=False),
+}
+
+
+def relu_conv_norm(inputs: int, outputs: int, norm: Norm) -> nn.Module:
+    """Returns ReLU, a 1x1 convolution, and a norm."""
+    return nn.Sequential(nn.ReLU(), convolution(inputs, outputs, 1), norm(outputs))
+
+
+class FactorizedReduce(nn.Module):
+    """Halves height and width; the number of output channels is even."""
+
+    def __init__(self, inputs: int, outputs: int, norm: Norm) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+        self.even = convolution(inputs, outputs // 2, 1, stride=2)
+        self.odd = convolution(inputs, outputs // 2, 1, stride=2)
+        self.norm = norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, inputs, h, w]``, with h and w even, to ``[batch, outputs, h / 2, w / 2]``."""
+        x = self.relu(x)
+        return self.norm(torch.cat([self.even(x), self.odd(x[:, :, 1:, 1:])], dim=1))
+
+
+def operator(name: str, channels: int, stride: int, norm: Norm, pool_norm: bool) -> nn.Module:
+    """Returns an operator of ``OPERATORS`` that keeps the number of channels."""
+    if name == "skip_connect":
+        return nn.Identity() if stride == 1 else FactorizedReduce(channels, channels, norm)
+    kind, _, size = name.rpartition("_")
+    kernel = int(size[0])
+    if kind in _POOLINGS:
+        pool = _POOLINGS[kind](kernel, stride, kernel // 2)
+        return nn.Sequential(pool, norm(channels)) if pool_norm else pool
+    if kind == "dil_conv":
+        return nn.Sequential(*_separable(channels, kernel, stride, norm, dilation=2))
+    return nn.Sequential(*_separable(channels, kernel, stride, norm), *_separable(channels, kernel, 1, norm))
+
+
+def _separable(channels: int, kernel: int, stride: int, norm: Norm, dilation: int = 1) -> list[nn.Module]:
+    padding = dilation * (kernel // 2)
+    depthwise = nn.Conv2d(channels, channels, kernel, stride, padding, dilation, groups=channels, bias=False)
+    return [nn.ReLU(), depthwise, convolution(channels, channels, 1), norm(channels)]
+
 
 _STEM_MULTIPLIER = 3
 _INITIAL_SCALE = 1e-3
@@ -19,15 +72,7 @@ _INITIAL_SCALE = 1e-3
 
 @dataclass(frozen=True)
 class CellLayout:
-    """What networks of one supernet have in common.
-
-    Attributes:
-        width: Channels of each node of the first cells; every cell that halves the size has twice as many.
-        cells: Cells; those at one third and at two thirds of them halve the size.
-        nodes: Intermediate nodes of a cell.
-        norm: Normalisation layer.
-        pool_norm: Whether a norm follows poolings.
-    """
+    """What networks of one supernet have in common; ``pool_norm``: whether a norm follows poolings."""
 
     width: int
     cells: int
@@ -91,15 +136,7 @@ class MixedNetwork(nn.Module):
 
 
 class MixedCell(nn.Module):
-    """A graph of operators, whose output are all intermediate nodes, side by side.
-
-    Args:
-        inputs: What brings its two inputs to its size and width.
-        operators: Their names, by edge.
-        width: Channels of each node.
-        halves: Whether the edges from the inputs halve height and width.
-        layout: The norms.
-    """
+    """A graph of operators, given by edge, whose output are all intermediate nodes, side by side."""
 
     def __init__(
         self,
@@ -121,16 +158,7 @@ class MixedCell(nn.Module):
             self.edges[_name(edge)] = nn.ModuleDict(built)
 
     def forward(self, before: Tensor, last: Tensor, shares: Tensor | None = None) -> Tensor:
-        """Runs the cell.
-
-        Args:
-            before: The output of the last cell but one.
-            last: The output of the last cell.
-            shares: What each candidate of each edge counts, ``[edges, candidates]``; all of it if not given.
-
-        Returns:
-            ``[batch, nodes * width, h, w]``.
-        """
+        """Runs the cell on the last two outputs; ``shares``, ``[edges, candidates]``, weigh the candidates of edges."""
         rows = {} if shares is None else dict(zip(edges_of(self.nodes), shares, strict=True))
         states = [module(x) for module, x in zip(self.inputs, (before, last), strict=True)]
         for target in range(INPUTS, INPUTS + self.nodes):

@@ -67,15 +67,7 @@ Arch: TypeAlias = Genotype | Literal["mixture"]
 
 
 def edges_of(nodes: int) -> list[Edge]:
-    """Returns all edges of a cell, in the order of the rows of the architecture parameters.
-
-    Args:
-        nodes: The number of intermediate nodes.
-
-    Example:
-        >>> edges_of(2)
-        [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
-    """
+    """Returns all edges of a cell, in the order of the rows of the architecture parameters."""
     return [(source, target) for target in range(INPUTS, INPUTS + nodes) for source in range(target)]
 
 
@@ -94,18 +86,7 @@ def operators_of(arch: Arch, nodes: int) -> dict[str, dict[Edge, tuple[str, ...]
 
 
 class GenotypeSpace(SearchSpace[Any]):
-    """All genotypes; :attr:`superset` and :meth:`parse` know ``mixture`` as well, which clients train.
-
-    The genes of a node are the two nodes that it reads and the operator on each of the two edges.
-
-    Args:
-        nodes: Intermediate nodes of a cell.
-
-    Example:
-        >>> space = GenotypeSpace(1)
-        >>> space.size, str(space.smallest)
-        (2401, 'normal skip_connect~0+skip_connect~1 reduce max_pool_3x3~0+max_pool_3x3~1')
-    """
+    """All genotypes; :attr:`superset` and :meth:`parse` know ``mixture`` as well, which clients train."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -157,12 +138,7 @@ class GenotypeSpace(SearchSpace[Any]):
         return prod(self.cardinalities)
 
     def validate(self, arch: Arch) -> None:
-        """Validates an architecture.
-
-        Raises:
-            ConfigError: It is not the mixture, and a node is missing, reads the wrong nodes, or has an unknown
-                operator.
-        """
+        """Raises ``ConfigError`` if it is neither the mixture nor a genotype of known operators and earlier nodes."""
         if arch == MIXTURE:
             return
         for kind in KINDS:
@@ -194,11 +170,7 @@ _NODE = r"[^\s~+]+~\d+(?:\+[^\s~+]+~\d+)*"
 
 
 def parse_genotype(text: str) -> Genotype:
-    """Returns the genotype of a text, with any number of nodes; they are not validated.
-
-    Raises:
-        ConfigError: The text cannot be read.
-    """
+    """Returns the genotype of a text, with any number of nodes; they are not validated."""
     found = re.fullmatch(rf"\s*normal((?:\s+{_NODE})+)\s+reduce((?:\s+{_NODE})+)\s*", text)
     if not found:
         raise ConfigError(

@@ -5,22 +5,130 @@ input and whose outputs are added, and a linear classifier of every position. Wi
 8 = 2,352 paths (Table 8 lists 2,349), and on 80 characters the most expensive one has 33.78 million operations (Table
 8: 33.8). Within the tiers' limits of Table 8 there are 285, 603, 784, 463 and 217 paths (Table 8: 316, 577, 787, 473
 and 196).
+
+All operators take features ``[batch, positions, inputs]`` and return ``[batch, positions, width]``. A position sees
+itself and those before it; states start at zero; nothing is normalised. All can be run under ``torch.vmap``, which on a
+CPU runs ``lstm`` client by client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.supernets.paths.recurrent import OPERATORS
+from lit_fednas.supernets.families import check_tokens
+from lit_fednas.supernets.layers import sequential
 from lit_fednas.supernets.paths.space import Operators, PathSpace
 from lit_fednas.supernets.paths.supernet import Counter, PathNetwork, PathSupernet
+
+
+class LSTM(nn.LSTM):
+    """An LSTM of one layer that returns its outputs alone."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__(inputs, width, batch_first=True)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        state = x.new_zeros(1, x.shape[0], self.hidden_size)
+        return torch.lstm(x, (state, state), _weights(self), True, 1, 0.0, self.training, False, True)[0]
+
+
+class GRU(nn.GRU):
+    """A GRU of one layer that returns its outputs alone; see :class:`LSTM`."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__(inputs, width, batch_first=True)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        state = x.new_zeros(1, x.shape[0], self.hidden_size)
+        return torch.gru(x, state, _weights(self), True, 1, 0.0, self.training, False, True)[0]
+
+
+def _weights(layer: nn.RNNBase) -> list[Tensor]:
+    # read at every call: the list that nn.RNNBase keeps does not follow a network that is run with other weights
+    return [getattr(layer, name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")]
+
+
+class LiGRU(nn.Module):
+    """A light GRU, without reset gate and with tanh (Ravanelli et al., 2018, Eq. 3, without batch norm)."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(inputs, 2 * width)
+        self.recurrent = nn.Linear(width, 2 * width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Runs over all positions."""
+        state, states = x.new_zeros(x.shape[0], self.recurrent.in_features), []
+        for driven in self.input(x).unbind(1):
+            gate, candidate = (driven + self.recurrent(state)).chunk(2, dim=-1)
+            gate = gate.sigmoid()
+            state = gate * state + (1 - gate) * candidate.tanh()
+            states.append(state)
+        return torch.stack(states, dim=1)
+
+
+class QRNN(nn.Module):
+    """A quasi-recurrent layer of window 1 with fo-pooling, SpeechBrain's default (Bradbury et al., 2017, Eq. 4)."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.gates = nn.Linear(inputs, 3 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Runs over all positions."""
+        candidates, forget, output = self.gates(x).chunk(3, dim=-1)
+        forget = forget.sigmoid()
+        added = (1 - forget) * candidates.tanh()
+        cell, cells = torch.zeros_like(added[:, 0]), []
+        for kept, new in zip(forget.unbind(1), added.unbind(1), strict=True):
+            cell = kept * cell + new
+            cells.append(cell)
+        return output.sigmoid() * torch.stack(cells, dim=1)
+
+
+class CausalConv(nn.Conv1d):
+    """A convolution over positions that sees the present one and the ``kernel - 1`` before it."""
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.kernel_size[0] - 1
+        return super().forward(functional.pad(x.transpose(1, 2), (before, 0))).transpose(1, 2)
+
+
+class Zero(nn.Module):
+    """Returns zeros."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns ``[batch, positions, width]`` zeros."""
+        return x.new_zeros(*x.shape[:-1], self.width)
+
+
+#: All candidates, of inputs and width; ``id`` needs them equal.
+OPERATORS: dict[str, Callable[[int, int], nn.Module]] = {
+    "lstm": LSTM,
+    "gru": GRU,
+    "ligru": LiGRU,
+    "qrnn": QRNN,
+    "linear": lambda inputs, width: sequential(linear=nn.Linear(inputs, width), sigmoid=nn.Sigmoid()),
+    "conv5": lambda inputs, width: sequential(conv=CausalConv(inputs, width, 5), sigmoid=nn.Sigmoid()),
+    "id": lambda inputs, width: nn.Identity(),
+    "zero": lambda inputs, width: Zero(width),
+}
+
 
 _STAGES = 2
 
@@ -60,11 +168,7 @@ class PathRNN(PathSupernet):
         operators: Sequence[str] = tuple(OPERATORS),
     ) -> None:
         super().__init__(input_shape, num_classes)
-        if len(self.input_shape) != 1:
-            raise ConfigError(
-                f"supernet.input_shape: {list(self.input_shape)} must be one number of positions for "
-                f"{type(self).__name__}; choose a source of sequences of tokens"
-            )
+        check_tokens(self, self.input_shape)
         if len(set(operators)) < len(operators) or not set(operators) <= set(OPERATORS):
             raise ConfigError(
                 f"supernet.operators: {list(operators)} must be distinct and among {', '.join(OPERATORS)}"

@@ -43,18 +43,7 @@ class Operators:
 
 
 class PathSpace(SearchSpace[Operators]):
-    """One operator per layer out of its candidates; :attr:`superset` and :meth:`parse` know subspaces as well.
-
-    Args:
-        candidates: Per layer the operators' names.
-        costs: Per layer and candidate its cost in MACs, which orders them.
-        label_sets: All label sets.
-
-    Example:
-        >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2", "id"]], [[9, 0], [3, 6, 0]])
-        >>> space.size, str(space.smallest), str(space.largest), str(space.superset)
-        (6, 'id id', 'conv1 sep_e2', 'conv1+id sep_e1+sep_e2+id')
-    """
+    """One operator per layer, ordered by MACs; :attr:`superset` and :meth:`parse` know subspaces as well."""
 
     def __init__(
         self,
@@ -68,13 +57,7 @@ class PathSpace(SearchSpace[Operators]):
 
     @override
     def stages(self, arch: Operators) -> list[list[tuple[str, float] | None]]:
-        """Returns one stage of all layers, each with its operators and their MACs (of several: those of the largest).
-
-        Example:
-            >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2", "id"]], [[9, 0], [3, 6, 0]])
-            >>> space.stages(space.parse("id sep_e2"))
-            [[('id', 0), ('sep_e2', 6)]]
-        """
+        """Returns one stage of all layers, each with its operators and their MACs (of several: the greatest)."""
         layers = zip(arch.layers, self.choices, self.costs, strict=True)
         return [[("+".join(names), max(costs[known.index(name)] for name in names)) for names, known, costs in layers]]
 
@@ -113,12 +96,7 @@ class PathSpace(SearchSpace[Operators]):
         return prod(self.cardinalities)
 
     def validate(self, arch: Operators) -> None:
-        """Validates a path or subspace.
-
-        Raises:
-            ConfigError: A layer is missing, empty, out of order, or has an unknown operator; or the label set is
-                unknown.
-        """
+        """Raises ``ConfigError`` if a layer is not of its candidates, in their order, or the label set is unknown."""
         if len(arch.layers) != len(self.choices):
             raise ConfigError(f"architecture {arch}: has {len(arch.layers)} layers; give {len(self.choices)}")
         if arch.labels not in (*self.label_sets, ALL):

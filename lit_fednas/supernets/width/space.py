@@ -68,23 +68,7 @@ WidthArch: TypeAlias = Width | UnitMask
 
 
 class WidthSpace(Ladder[WidthArch]):
-    """The widths in ascending order; clients can train shifted widths and unit masks as well, in one round.
-
-    Args:
-        widths: The ratios, in any order; 1 is one of them.
-        units: Groups of units with their full numbers, by which kept units are validated.
-        multiple: The number of which every number of kept units must be a multiple, unless all are kept.
-
-    Raises:
-        ConfigError: A ratio is out of range or duplicated, or 1 is missing.
-
-    Example:
-        >>> space = WidthSpace([1, 0.5, 0.25], {"hidden": 8})
-        >>> space.widths, str(space.smallest), str(space.largest), space.size
-        ((0.25, 0.5, 1.0), 'width: 0.25', 'width: 1', 3)
-        >>> space.parse("kept: 0-2,7")
-        UnitMask(units=((0, 1, 2, 7),))
-    """
+    """The widths in ascending order; clients can train shifted widths and unit masks as well, in one round."""
 
     refusal = "is what a client trains in a round, not one to search; name a width without a shift"
 

@@ -1,0 +1,296 @@
+"""Elastic networks for tables, text and images: a perceptron, SuperFed's temporal convolutional one, a transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, checked
+from lit_fednas.supernets.attention import PatchEmbedding, TokenEmbedding, TokenMean, count_patches, transformer_block
+from lit_fednas.supernets.base import NestedSupernet
+from lit_fednas.supernets.elastic_space import ElasticArch, ElasticSpace
+from lit_fednas.supernets.families import check_image, check_tokens
+from lit_fednas.supernets.layers import Residual, dropout_layer, sequential
+
+
+@checked("supernet")
+class ElasticMLP(NestedSupernet):
+    """Elastic residual perceptron for tables, after the ResNet of Gorishniy et al. (2021).
+
+    A linear layer maps the flattened input to ``dim`` entries; each block adds ``Linear(ReLU(Linear(norm(x))))`` to
+    them; the head is ``Linear(ReLU(norm(x)))``. Two deviations: a layer norm, without running statistics and always of
+    size ``dim``, replaces their batch norm, and dropout is omitted.
+
+    Args:
+        input_shape: Shape of one example; it is flattened.
+        num_classes: Width of the output.
+        dim: Entries that the blocks add to.
+        depths: Choices for the number of blocks beyond the first.
+        ratios: Choices of a block's hidden units, as multiples of ``dim``.
+
+    Raises:
+        ConfigError: The choices are empty, not ascending, or out of range.
+
+    Example:
+        >>> net = ElasticMLP((30,), 2, dim=16, depths=[0, 1], ratios=[0.5, 1, 2])
+        >>> net.space.size, str(net.space.smallest)
+        (12, 'd: [0], e: 0.5')
+    """
+
+    def __init__(
+        self,
+        input_shape: Iterable[int],
+        num_classes: int,
+        dim: PositiveInt = 128,
+        depths: Sequence[NonNegativeInt] = (0, 1, 2),
+        ratios: Sequence[PositiveFloat] = (0.25, 0.5, 1.0, 2.0),
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        self.dim = dim
+        self.space: ElasticSpace = ElasticSpace(depths, ratios, (dim,))
+        self.network = self.build(self.space.largest)
+
+    @override
+    def build(self, arch: ElasticArch) -> nn.Module:
+        dim, blocks = self.dim, nn.Sequential()
+        for _, middle, _, _ in self.space.blocks_of(arch):
+            hidden, output = nn.Linear(dim, middle), nn.Linear(middle, dim)
+            blocks.append(
+                Residual(sequential(norm=nn.LayerNorm(dim), hidden=hidden, relu=nn.ReLU(inplace=True), output=output))
+            )
+        return sequential(
+            flatten=nn.Flatten(),
+            stem=nn.Linear(prod(self.input_shape), dim),
+            blocks=blocks,
+            norm=nn.LayerNorm(dim),
+            relu=nn.ReLU(inplace=True),
+            classifier=nn.Linear(dim, self.num_classes),
+        )
+
+
+_LEAST = 2  # blocks at depth 0
+_INIT_STD = 0.01  # of Bai et al.'s code for words
+
+
+class CausalConv1d(nn.Conv1d):
+    """A dilated convolution over the present and the past: padded on the left alone."""
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, channels, tokens]`` to as many tokens."""
+        return super().forward(functional.pad(x, (self.dilation[0] * (self.kernel_size[0] - 1), 0)))
+
+
+class ChannelsAndTokens(nn.Module):
+    """Swaps the last two dimensions: ``[batch, tokens, channels]`` for ``[batch, channels, tokens]``, and back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns a view of a batch."""
+        return x.transpose(1, 2)
+
+
+@checked("supernet")
+class ElasticTCN(NestedSupernet):
+    """SuperFed's temporal convolutional network (App. H.1, after Bai et al., 2018): the next token at every position.
+
+    Four temporal blocks, the i-th of two causal convolutions of dilation 2^i, added to their input; the choices
+    are the depth, of two blocks and ``d`` more, and per block the ratio of the first convolution's output channels to
+    all. The paper keeps the "top two blocks" at depth 0; these are taken to be the first ones, as everywhere in its
+    supernets. They have the smaller dilations: the receptive field is 13 tokens at depth 0 and 61 at depth 2.
+
+    Bai et al.'s weight norm is left out: a narrower block would share directions and not lengths. Embedding and decoder
+    begin as in their code for words (normal, standard deviation 0.01), convolutions as torch draws them.
+
+    Args:
+        input_shape: Tokens of an example.
+        num_classes: Tokens of the vocabulary.
+        channels: Output channels of every block.
+        embedding: Entries of a token's embedding; ``None`` for as many as channels.
+        kernel: Tokens under a convolution's kernel.
+        depths: Choices for the number of blocks beyond the first two.
+        ratios: Choices of the expand ratio.
+        tied: Whether the decoder's weight is the embedding's.
+        dropout: Rate behind each convolution (Bai et al.: 0.45 for words).
+        embedding_dropout: Rate behind the embedding (Bai et al.: 0.25 for words).
+
+    Raises:
+        ConfigError: The choices are empty, not ascending, or out of range; an example is not a row of tokens; tied
+            weights differ in size.
+
+    Example:
+        >>> import torch
+        >>> net = ElasticTCN((20,), 50, channels=10)
+        >>> net.space.size, net(torch.zeros(3, 20, dtype=torch.int64), net.space.smallest).shape
+        (336, torch.Size([3, 20, 50]))
+    """
+
+    input_dtype = torch.int64
+
+    def __init__(
+        self,
+        input_shape: Iterable[int],
+        num_classes: int,
+        channels: PositiveInt = 600,
+        embedding: PositiveInt | None = None,
+        kernel: PositiveInt = 3,
+        depths: Sequence[NonNegativeInt] = (0, 1, 2),
+        ratios: Sequence[PositiveFloat] = (0.1, 0.2, 0.5, 1.0),
+        tied: bool = True,
+        dropout: ShareBelowOne = 0.0,
+        embedding_dropout: ShareBelowOne = 0.0,
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        check_tokens(self, self.input_shape)
+        self.channels = channels
+        self.embedding = channels if embedding is None else embedding
+        if tied and self.embedding != channels:
+            raise ConfigError(
+                f"supernet.embedding: {embedding} is not the decoder's width, {channels} channels; leave it out, or "
+                f"set supernet.tied to false"
+            )
+        self.kernel = kernel
+        self.tied = tied
+        self.dropout = dropout
+        self.embedding_dropout = embedding_dropout
+        self.space: ElasticSpace = ElasticSpace(depths, ratios, (channels,), least=_LEAST)
+        self.network = self.build(self.space.largest)
+        self.initialise(self.network)
+
+    @override
+    @torch.no_grad()
+    def initialise(self, network: nn.Module) -> None:
+        for name in ("embedding", "decoder"):
+            network.get_parameter(f"{name}.weight").normal_(0, _INIT_STD)
+        network.get_parameter("decoder.bias").zero_()
+
+    @override
+    def build(self, arch: ElasticArch) -> nn.Module:
+        width, blocks = self.embedding, nn.Sequential()
+        for _, middle, out, _ in self.space.blocks_of(arch):
+            blocks.append(self._block(width, middle, out, dilation=2 ** len(blocks)))
+            width = out
+        network = sequential(
+            embedding=nn.Embedding(self.num_classes, self.embedding),
+            dropout=dropout_layer(self.embedding_dropout),
+            to_channels=ChannelsAndTokens(),
+            blocks=blocks,
+            to_tokens=ChannelsAndTokens(),
+            decoder=nn.Linear(width, self.num_classes),
+        )
+        if self.tied:
+            network.get_submodule("decoder").weight = network.get_parameter("embedding.weight")
+        return network
+
+    def _block(self, inputs: int, middle: int, outputs: int, dilation: int) -> nn.Module:
+        block = sequential(
+            conv1=CausalConv1d(inputs, middle, self.kernel, dilation=dilation),
+            relu1=nn.ReLU(inplace=True),
+            dropout1=dropout_layer(self.dropout),
+            conv2=CausalConv1d(middle, outputs, self.kernel, dilation=dilation),
+            relu2=nn.ReLU(inplace=True),
+            dropout2=dropout_layer(self.dropout),
+        )
+        shortcut = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else None
+        return Residual(block, shortcut, nn.ReLU(inplace=True))
+
+
+@checked("supernet")
+class ElasticTransformer(NestedSupernet):
+    """A pre-norm transformer, elastic as SuperFed's networks are.
+
+    A block is self-attention and a perceptron of one hidden layer (GELU), each behind a layer norm of the fixed width
+    and added to its input. A narrower block keeps the first heads and the first hidden units. Positions are learned.
+
+    Of images ``[channels, height, width]`` the patches are the tokens, which are averaged for one output (as in
+    FedTrans' vision transformer here). Of text, int64 ``[tokens]``, the output is one per position, from that position
+    and those before it; or, pooled, one per example, the mean over all tokens (padding, if any, counts as tokens).
+    Nothing is masked for padding: at the end of a text, where this package's sources have it, no output that counts
+    attends to it.
+
+    Args:
+        input_shape: Channels, height and width of an image, or tokens of a text.
+        num_classes: Width of an output.
+        dim: Entries of a token.
+        depths: Choices for the number of blocks beyond the first.
+        ratios: Choices of a block's hidden units, as multiples of ``dim``.
+        heads: Choices of a block's heads, each of ``dim`` by the largest choice entries.
+        patch: Height and width of a patch in pixels (images).
+        vocabulary: Tokens of the vocabulary (text); ``None`` for as many as classes, unless it is pooled.
+        pooled: Whether a text has one output.
+        dropout: Rate behind the embedding, attention and perceptrons (Vaswani et al., 2017, section 5.4: 0.1).
+
+    Raises:
+        ConfigError: Choices are empty, not ascending, or out of range; the heads do not divide ``dim``; examples are
+            neither images nor texts, or patches do not cover an image; a setting of texts is given for images, or
+            one of pooled texts is not.
+
+    Example:
+        >>> import torch
+        >>> net = ElasticTransformer((1, 8, 8), 10, dim=16, patch=2)
+        >>> str(net.space.smallest), net(torch.zeros(2, 1, 8, 8), net.space.smallest).shape
+        ('d: [0], e: 0.5, h: 1', torch.Size([2, 10]))
+        >>> ElasticTransformer((20,), 50, dim=16)(torch.zeros(2, 20, dtype=torch.int64)).shape
+        torch.Size([2, 20, 50])
+    """
+
+    def __init__(
+        self,
+        input_shape: Iterable[int],
+        num_classes: int,
+        dim: PositiveInt = 64,
+        depths: Sequence[NonNegativeInt] = (0, 1, 2),
+        ratios: Sequence[PositiveFloat] = (0.5, 1.0, 2.0),
+        heads: Sequence[PositiveInt] = (1, 2, 4),
+        patch: PositiveInt = 4,
+        vocabulary: PositiveInt | None = None,
+        pooled: bool = False,
+        dropout: ShareBelowOne = 0.0,
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        if not heads or dim % heads[-1]:
+            raise ConfigError(f"supernet.heads: {list(heads)} must be numbers of which the last divides dim, {dim}")
+        self.is_text = len(self.input_shape) == 1
+        if self.is_text:
+            self.input_dtype = torch.int64
+            if pooled and vocabulary is None:
+                raise ConfigError("supernet.vocabulary: is not given, and classes of texts are not tokens; give it")
+        else:
+            check_image(self, self.input_shape)
+            for name, given in (("vocabulary", vocabulary), ("pooled", pooled)):
+                if given:
+                    raise ConfigError(f"supernet.{name}: {given} is for texts and the inputs are images; leave it out")
+        self.dim = dim
+        self.head_dim = dim // heads[-1]
+        self.patch = patch
+        self.vocabulary = vocabulary or self.num_classes
+        self.pooled = pooled or not self.is_text
+        self.dropout = dropout
+        self.space: ElasticSpace = ElasticSpace(depths, ratios, (dim,), heads=heads)
+        self.network = self.build(self.space.largest)
+
+    @override
+    def build(self, arch: ElasticArch) -> nn.Module:
+        blocks = nn.Sequential()
+        for (_, units, _, _), heads in zip(self.space.blocks_of(arch), arch.heads, strict=False):  # absent ones behind
+            blocks.append(transformer_block(self.dim, heads, self.head_dim, units, not self.pooled, self.dropout))
+        return sequential(
+            embedding=self._embedding(),
+            dropout=dropout_layer(self.dropout),
+            blocks=blocks,
+            norm=nn.LayerNorm(self.dim),
+            pool=TokenMean() if self.pooled else None,
+            classifier=nn.Linear(self.dim, self.num_classes),
+        )
+
+    def _embedding(self) -> nn.Module:
+        if self.is_text:
+            return TokenEmbedding(self.vocabulary, self.dim, self.input_shape[0])
+        channels, height, width = self.input_shape
+        tokens = count_patches("supernet.patch", self.patch, height, width)
+        return PatchEmbedding(channels, self.dim, self.patch, tokens)
