@@ -158,7 +158,7 @@ def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun,
 
     before, words = contents(), [*begun, "--config", "config.yaml", "--trainer.logger", "false"]
     assert main(["fit", *words, "--trainer.max_rounds", "1"]) == 0
-    assert "nothing is kept of the run but its checkpoints" in capsys.readouterr().err
+    assert "only checkpoints are kept" in capsys.readouterr().err
     assert contents().keys() - before.keys() == {Path("checkpoints/last.ckpt")}
     assert {path: contents()[path] for path in before} == before
     assert "checkpoint.dirpath: " in refused(capsys, "fit", *words)
