@@ -24,11 +24,6 @@ class PatchCell(Cell):
 
     Its stream, the embedding, does not grow: the layer norms average over it, and copies of some entries would
     change their means.
-
-    Args:
-        name: Its name.
-        patch_size: Height and width of a patch in pixels.
-        tokens: Patches of an image.
     """
 
     patch_size: int
@@ -48,11 +43,6 @@ class TransformerCell(Cell):
 
     It keeps the stream; ``heads`` and ``units``, the hidden units of the perceptron, are its own. Its follower is
     such a cell in which both output layers are zero.
-
-    Args:
-        name: Its name.
-        head_dim: Entries of a head.
-        mlp_ratio: Hidden units of the perceptron with which it is inserted, in embeddings.
     """
 
     head_dim: int
@@ -65,10 +55,6 @@ class TransformerCell(Cell):
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         return transformer_block(inputs, hidden["heads"], self.head_dim, hidden["units"])
-
-    @override
-    def follower(self, name: str) -> TransformerCell:
-        return TransformerCell(name, self.head_dim, self.mlp_ratio)
 
     @override
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
