@@ -16,6 +16,8 @@ from torch import Tensor
 
 R = TypeVar("R", bound="Report")
 V = TypeVar("V")
+#: What an objective keeps of a client until its next fit: tensors, numbers and texts by name.
+ClientState = Mapping[str, Tensor | float | str]
 
 #: The status of a result of a client that went away.
 DROPPED = "dropped"
@@ -251,10 +253,13 @@ class ClientUpdate:
         result: How it went.
         weights: The subnet's tensors after training, by their names in the subnet. They are the client
             network's own tensors, not copies, and hold until the next client is trained: aggregate at once.
+        state: What the objective, and those inside it, keep of the client if the update counts, by their place; it is
+            never sent. ``None`` if nothing changes.
     """
 
     result: ClientResult
     weights: Mapping[str, Tensor]
+    state: Mapping[str, ClientState] | None = None
 
     @property
     def task(self) -> ClientTask:

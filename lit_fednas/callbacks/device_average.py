@@ -6,8 +6,6 @@ devices for server complex model and all simple devices for server simple model)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +13,23 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.callbacks.device_files import DeviceFiles
 from lit_fednas.errors import CheckpointError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.client_store import ClientStore, copied, state_in
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.messages import ClientResult, ClientUpdate
 
-
-@dataclass(frozen=True)
-class _Device:
-    """What a device last trained: the architecture's text, the examples it has, the file of its weights."""
-
-    arch: str
-    num_examples: int
-    file: str
+_KIND = "device_average"
 
 
 class DeviceAverage(FederatedCallback):
     """Evaluates the mean of what all devices last trained; training is not touched.
 
     For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with the
-    weights that it sent then. A device that was in no cohort yet is left out. Logs ``val/devices/<subnet>/accuracy``
-    and ``/loss``, and ``test/...`` likewise, for the subnets that a device has trained.
+    weights that it sent then. A device of which no update was used yet is left out. Logs
+    ``val/devices/<subnet>/accuracy`` and ``/loss``, and ``test/...`` likewise, for the subnets that devices have trained.
 
-    The last weights of all devices are kept on disk, in ``devices`` beside the checkpoints, which refer to them: with
+    The last weights of all devices are kept on disk, in ``clients`` beside the checkpoints, which refer to them: with
     50 devices of 0.7M and 50 of 11.2M parameters (the paper's) 2.4 GB, and a cohort's more. What an older checkpoint
     refers to is kept with it. Move a checkpoint together with that folder.
 
@@ -48,9 +39,7 @@ class DeviceAverage(FederatedCallback):
 
     def __init__(self, weighted: bool = False) -> None:
         self.weighted = weighted
-        self._devices: dict[int, _Device] = {}
-        self._files = DeviceFiles(self.state_key)
-        self._of_round: dict[int, tuple[ClientTask, dict[str, Tensor]]] = {}
+        self._store = ClientStore()
         self._networks: dict[str, nn.Module] | None = None
         self._metrics: SubnetMetrics | None = None
         self.metric_names: list[str] = []
@@ -67,13 +56,8 @@ class DeviceAverage(FederatedCallback):
     # ---- what devices trained -------------------------------------------------------------------------
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Prepares the folder of the devices' weights."""
-        checkpoints: Any = trainer.checkpoint_callback
-        self._files.begin(getattr(checkpoints, "dirpath", None), self._names, trainer.fit_loop.ranks)
-
-    @override
-    def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        self._of_round = {}  # also what is left of a round that was interrupted
+        """Prepares the files of the devices' weights."""
+        self._store = trainer.fit_loop.open_clients(_KIND)
 
     @override
     def on_client_end(
@@ -83,25 +67,9 @@ class DeviceAverage(FederatedCallback):
         result: ClientResult,
         update: ClientUpdate | None,
     ) -> None:
-        if update is None:
-            return
-        weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in update.weights.items()}
-        self._of_round[update.task.client] = update.task, weights
-
-    @override
-    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Keeps the round's weights, each rank those of its devices."""
-        ranks = trainer.fit_loop.ranks
-        own = {
-            client: _Device(str(task.arch), task.num_examples, self._files.write(round.number, client, weights))
-            for client, (task, weights) in self._of_round.items()
-        }
-        for of_rank in ranks.gather(own):
-            self._devices.update(of_rank)
-        self._of_round = {}
-        if ranks.rank == 0:
-            folders = [getattr(checkpoints, "dirpath", None) for checkpoints in trainer.checkpoint_callbacks]
-            self._files.remove_others(self._names, filter(None, folders))
+        if update is not None:
+            facts = {"arch": str(result.task.arch), "num_examples": result.task.num_examples}
+            self._store.write(_KIND, result.task.round, result.task.client, copied(update.weights), **facts)
 
     # ---- the mean -------------------------------------------------------------------------------------
 
@@ -115,20 +83,25 @@ class DeviceAverage(FederatedCallback):
         Returns:
             Tensors by their names in the subnet, on the CPU; ``None`` if no device has trained it.
         """
-        devices = {client: device for client, device in sorted(self._devices.items()) if device.arch == arch}
+        devices = {
+            client: float(entry["num_examples"]) if self.weighted else 1.0
+            for client, entry in sorted(self._store.entries(_KIND).items())
+            if entry["arch"] == arch
+        }
         if not devices:
             return None
-        weights = torch.tensor([float(device.num_examples) if self.weighted else 1.0 for device in devices.values()])
+        weights = torch.tensor(list(devices.values()))
         weights /= weights.sum()
         means: dict[str, Tensor] = {}
-        for device, weight in zip(devices.values(), weights.tolist(), strict=True):  # one open file at a time
-            sent = self._files.read(device.file)
+        for client, weight in zip(devices, weights.tolist(), strict=True):  # one open file at a time
+            sent = self._store.read(_KIND, client)
             for name, tensor in sent.items():
                 if name not in means:
                     means[name] = torch.zeros_like(tensor, dtype=torch.float32)
                 means[name].add_(tensor, alpha=weight)
         return {name: total if sent[name].is_floating_point() else total.round_() for name, total in means.items()}
 
+    @torch.no_grad()
     def _build(self, module: FederatedLightningModule, clients: Any) -> dict[str, nn.Module]:
         """Returns the mean networks of the evaluated subnets, by name, in evaluation mode."""
         networks = {}
@@ -137,7 +110,8 @@ class DeviceAverage(FederatedCallback):
             if means is None:
                 continue
             network = module.supernet.empty_subnet(arch)
-            _load(network, means)
+            for tensor_name, tensor in [*network.named_parameters(), *network.named_buffers()]:
+                tensor.copy_(means[tensor_name])
             batches = module.recalibration_batches(clients)
             networks[name] = recalibrated(network, batches) if batches else network.eval()
         return networks
@@ -194,42 +168,20 @@ class DeviceAverage(FederatedCallback):
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 
-    @property
-    def _names(self) -> set[str]:
-        return {device.file for device in self._devices.values()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns where the devices' last weights are."""
-        return {
-            "devices": {client: asdict(device) for client, device in self._devices.items()},
-            "folder": str(self._files.folder),
-        }
-
     def on_load_checkpoint(
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Finds the devices' last weights: beside the checkpoint, or where the run had them.
+        """Finds the devices' last weights for an evaluation; a fit finds them when it begins.
 
         Raises:
             CheckpointError: They are not there, or the checkpoint is of an older version.
         """
-        state = checkpoint["callbacks"].get(self.state_key)
-        if state is not None and "folder" not in state:
+        if checkpoint["callbacks"].get(self.state_key):
             raise CheckpointError(
-                "device_average: the checkpoint holds the devices' weights itself, as versions before 0.3 wrote it; go "
-                "on with the version that began the run, or set device_average to null"
+                "device_average: the checkpoint is of an earlier version, which kept the devices' weights elsewhere; "
+                "continue with the version that began the run, or set device_average to null"
             )
-        if state is not None:
-            beside = Path(str(trainer.ckpt_path)).parent / Path(state["folder"]).name
-            self._files.find({device["file"] for device in state["devices"].values()}, [beside, Path(state["folder"])])
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what is known of the devices."""
-        self._devices = {int(client): _Device(**device) for client, device in state_dict["devices"].items()}
-
-
-@torch.no_grad()
-def _load(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Writes weights, by name, into a network."""
-    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
-        tensor.copy_(weights[name])
+        if not trainer.training:
+            self._store = ClientStore()
+            self._store.load_state_dict(state_in(checkpoint), Path(str(trainer.ckpt_path)))
+            self._store.open(_KIND, trainer.ranks)

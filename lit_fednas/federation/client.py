@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from math import inf, isfinite
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +16,19 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data.clients import ClientData
-from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.federation.channels_last import with_channels_last
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.federation.client_module import ClientModule, ClientNetwork
-from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
+from lit_fednas.federation.fast.channels_last import with_channels_last
+from lit_fednas.federation.fast.compiled import MOST_ARCHITECTURES, check_compilable, compile_network
+from lit_fednas.federation.fast.stacked import StackedClient, StackedModule, check_stackable
+from lit_fednas.federation.fast.stacked_gradients import Stacks
+from lit_fednas.federation.fit import Fit, Outcome, TaskRunner
 from lit_fednas.federation.interrupts import Interrupted, alarm
 from lit_fednas.federation.lightning_private import ClientTrainer
-from lit_fednas.federation.stacked import StackedClient, StackedModule, check_stackable
-from lit_fednas.federation.stacked_gradients import Stacks
-from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
+from lit_fednas.messages import DROPPED, ClientTask
+from lit_fednas.objectives.client_state import collect_state, give_state, is_finite
 from lit_fednas.rng import generator, isolated, numpy_generator
 
 if TYPE_CHECKING:
@@ -37,18 +37,6 @@ if TYPE_CHECKING:
 _NETWORKS_KEPT = 4
 
 log = logging.getLogger(__name__)
-
-
-class TaskRunner(ABC):
-    """Trains the tasks of a round: sub-Trainers in this process, or devices elsewhere.
-
-    ``trainer.fit_loop.runner`` makes it when a run starts; faults, aggregation, callbacks and records do not know which
-    one it is.
-    """
-
-    @abstractmethod
-    def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
-        """Trains the clients."""
 
 
 class LocalRunner(TaskRunner):
@@ -85,7 +73,7 @@ class LocalRunner(TaskRunner):
         self._module = ClientModule(self.objective, self.settings)
 
     @override
-    def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
         """Trains the clients in the order of their tasks; by architecture where a fit has several clients."""
         self._shared = self.supernet.shared_tensors()
         try:
@@ -98,11 +86,10 @@ class LocalRunner(TaskRunner):
         finally:
             self._shared = None
 
-    def fit(self, task: ClientTask) -> tuple[ClientResult, ClientUpdate | None]:
+    def fit(self, task: ClientTask) -> Outcome:
         """Trains one client."""
-        start = perf_counter()
-        result, update = self._settle(task, lambda: self._train(task))
-        return _timed(result, update, perf_counter() - start)
+        fit = Fit(task)
+        return self._settled(fit, partial(self._train, fit))
 
     def _groups(self, tasks: Sequence[ClientTask]) -> Iterator[Sequence[ClientTask]]:
         """Yields clients of one architecture, most examples first: neighbours take similar numbers of steps.
@@ -123,7 +110,7 @@ class LocalRunner(TaskRunner):
             for first in range(0, len(group), self.settings.clients_per_fit):
                 yield group[first : first + self.settings.clients_per_fit]
 
-    def _fit_several(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+    def _fit_several(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
         """Trains clients of one architecture in one fit; one by one if that fails, so that failures are isolated."""
         start = perf_counter()
         try:
@@ -135,12 +122,10 @@ class LocalRunner(TaskRunner):
             reason = f"{type(error).__name__}: {error}"
         else:
             share = (perf_counter() - start) / len(tasks)
-            for row, (loss_sum, units, size) in enumerate(outcomes):
-                client = module.clients[row]
+            for row, (client, sums) in enumerate(zip(module.clients, outcomes, strict=True)):
                 weights = {name: tensor[row] for name, tensor in module.weights.items()}
-                loss = loss_sum / max(units, 1)
-                judge = partial(_judge, client.task, weights, client.num_steps, client.num_seen, loss, size)
-                yield _timed(*self._settle(client.task, judge), share)
+                fit = Fit(client.task)
+                yield self._settled(fit, partial(fit.fill, weights, client.num_steps, client.num_seen, *sums), share)
             return
         self._stacks.clear()
         log.warning(
@@ -169,38 +154,30 @@ class LocalRunner(TaskRunner):
             client = StackedClient(task, draws)
             client.batches = self._batches(task, client, ahead=True)
             clients.append(client)
-        module = StackedModule(
-            gradients,
-            stacked,
-            clients,
-            self.settings,
-            tasks[0].lr_factor,
-            self.check,
-        )
+        module = StackedModule(gradients, stacked, clients, self.settings, tasks[0].lr_factor, self.check)
         self.trainer.fit(module, train_dataloaders=module.steps())
         return module
 
-    def _settle(self, task: ClientTask, train: Callable[[], ClientUpdate]) -> tuple[ClientResult, ClientUpdate | None]:
-        """Turns a client's failure into its result, or raises it, as the policy says."""
+    def _settled(self, fit: Fit, train: Callable[[], None], seconds: float | None = None) -> Outcome:
+        """Returns a fit's outcome; a failure is its status, or is raised, as the policy says."""
+        start, cause = perf_counter(), None
         try:
-            update = self._tested(train())
-            if not all(report.finite for report in update.result.reports):
-                raise _Skip("non-finite", "a number that it reported is not finite")
-            update = self._arrived(update)
+            train()
+            if fit.weights is not None:
+                self._test(fit, fit.weights)
+                fit.weights = self._arrived(fit.task, fit.weights)
         except (ConfigError, Interrupted):
             raise
-        except _Skip as skip:
-            if skip.status == "timeout":
-                self.data.reader.close()  # one of its processes may hang
-            if self.faults.on_client_error == "raise" and skip.status in ("non-finite", "timeout"):
-                raise ClientError(f"round {task.round}, client {task.client}: {skip.reason}") from None
-            return ClientResult(task, skip.status, skip.reason), None
+        except _LateError as error:
+            self.data.reader.close()  # one of its processes may hang
+            fit.fail("timeout", str(error))
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            if self.faults.on_client_error == "raise":
-                raise ClientError(f"round {task.round}, client {task.client}: {reason}") from error
-            return ClientResult(task, "error", reason), None
-        return update.result, update
+            cause = error
+            fit.fail("error", f"{type(error).__name__}: {error}")
+        fit.seconds = perf_counter() - start if seconds is None else seconds
+        result, update = fit.outcome
+        self.faults.check(result, cause)
+        return result, update
 
     @torch.no_grad()
     def _receive(self, tasks: Sequence[ClientTask]) -> None:
@@ -210,20 +187,19 @@ class LocalRunner(TaskRunner):
             task.client: transport.unpack_down(transport.pack_down(weights, self.seed, task), weights) for task in tasks
         }
 
-    def _arrived(self, update: ClientUpdate) -> ClientUpdate:
-        """Returns an update as the server has it."""
+    def _arrived(self, task: ClientTask, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns trained weights as the server has them."""
         if self.transport.exact:
-            return update
-        task = update.task
-        packed = self.transport.pack_up(update.weights, self._received[task.client], self.seed, task)
-        return replace(update, weights=self.transport.unpack_up(packed, self.supernet.views(task.arch, self._shared)))
+            return weights
+        packed = self.transport.pack_up(weights, self._received[task.client], self.seed, task)
+        return self.transport.unpack_up(packed, self.supernet.views(task.arch, self._shared))
 
-    def _tested(self, update: ClientUpdate) -> ClientUpdate:
-        """Adds the network's accuracy on the client's own validation split, if it is asked for."""
+    def _test(self, fit: Fit, weights: Mapping[str, Tensor]) -> None:
+        """Tests the network on the client's own validation split, if it is asked for."""
         if self.settings.validate is None:
-            return update
-        arch, client = update.task.arch, update.task.client
-        weights = update.weights if self.settings.validate == "trained" else self._received[client]
+            return
+        arch, client = fit.task.arch, fit.task.client
+        weights = weights if self.settings.validate == "trained" else self._received[client]
         network: Callable[[Tensor], Tensor] = partial(self.supernet.run, arch, weights)
         if normalises_over_batches(self.supernet.skeleton(arch)):
             copy = self.supernet.subnet(arch)
@@ -234,38 +210,43 @@ class LocalRunner(TaskRunner):
             inputs = (inputs for inputs, _ in islice(batches, RECALIBRATION_BATCHES) if len(inputs) > 1)
             network = recalibrated(copy, inputs)
         targets = partial(self.supernet.targets, arch)
-        scores = client_scores(network, self.data, [client], "val", targets=targets)
-        for score in scores:
-            tested = replace(update.result, tested=score.means, num_tested=score.num_examples)
-            update = replace(update, result=tested)
-        return update
+        for score in client_scores(network, self.data, [client], "val", targets=targets):
+            fit.tested, fit.num_tested = score.means, score.num_examples
 
-    def _train(self, task: ClientTask) -> ClientUpdate:
-        address = (task.round, task.client)
+    def _train(self, fit: Fit) -> None:
+        task, address = fit.task, (fit.task.round, fit.task.client)
         if self._goes_away(task):
-            raise _Skip(DROPPED, "the client went away")
+            fit.fail(DROPPED, "the client went away")
+            return
         network = self._network(task.arch)
         self._receive([task])
         network.receive(self._received[task.client])
         limit = inf if self.faults.time_limit is None else self.faults.time_limit
-        slow = _Skip("timeout", f"took longer than faults.time_limit, {limit:g} s")
+        late = _LateError(f"took longer than faults.time_limit, {limit:g} s")
         end = perf_counter() + limit  # a compilation is not the client's time
 
         def keep_going() -> None:
             self.check()
             if perf_counter() > end:  # outside of the main thread nothing rings
-                raise slow
+                raise late
 
         module = self._module
         module.begin(network, task.lr_factor, keep_going)
-        with isolated(self.seed, "client", *address, device=self.device), alarm(self.faults.time_limit, slow):
+        with isolated(self.seed, "client", *address, device=self.device), alarm(self.faults.time_limit, late):
+            give_state(self.objective, self.state_of(task.client), self.device)
             self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
         network.forget_gradients()
-        reports = self.objective.report() if module.num_steps else ()
-        loss_sum, units, size = module.outcome()  # after the objective has touched the weights for the last time
-        update = _judge(task, network.weights, module.num_steps, module.num_seen, loss_sum / max(units, 1), size)
-        return replace(update, result=replace(update.result, reports=reports))
+        fit.reports = self.objective.report() if module.num_steps else ()
+        # after the objective has touched the weights for the last time
+        fit.fill(network.weights, module.num_steps, module.num_seen, *module.outcome())
+        if fit.weights is None:
+            return
+        fit.state = collect_state(self.objective)
+        if not all(report.finite for report in fit.reports):
+            fit.fail("non-finite", "a number that it reported is not finite")
+        elif fit.state is not None and not is_finite(fit.state):
+            fit.fail("non-finite", "the state that the objective keeps of it is not finite")
 
     def _goes_away(self, task: ClientTask) -> bool:
         if self.faults.dropout_rate == 0:
@@ -345,36 +326,5 @@ def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
         raise ConfigError("client.validate: no client has validation data; set data.client_val, for instance to 0.2")
 
 
-class _Skip(Exception):
-    """A client's update is not used, for a known reason."""
-
-    def __init__(self, status: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-
-
-def _judge(
-    task: ClientTask,
-    weights: Mapping[str, Tensor],
-    num_steps: int,
-    num_seen: int,
-    loss: float,
-    size: float,
-) -> ClientUpdate:
-    """Returns a trained client's update."""
-    if num_steps == 0:
-        raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")
-    if not isfinite(size) or not isfinite(loss):
-        what = "loss is" if isfinite(size) else "trained weights are"
-        raise _Skip("non-finite", f"the {what} not finite; lower client.optimizer's lr or set client.clip_norm")
-    result = ClientResult(task, num_steps=num_steps, num_seen=num_seen, loss=loss)
-    return ClientUpdate(result, weights)
-
-
-def _timed(
-    result: ClientResult, update: ClientUpdate | None, seconds: float
-) -> tuple[ClientResult, ClientUpdate | None]:
-    """Adds the wall time of the fit."""
-    result = replace(result, seconds=seconds)
-    return result, update and replace(update, result=result)
+class _LateError(Exception):
+    """A client's fit has taken too long."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from lit_fednas.federation.compiled import uncompiled
+from lit_fednas.federation.fast.compiled import uncompiled
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.objectives import Objective

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,9 +15,11 @@ import torch
 from torch import distributed
 
 from lit_fednas.data import ClientData
-from lit_fednas.errors import ClientError, RankError
-from lit_fednas.federation.client import LocalRunner, TaskRunner, check_clients
-from lit_fednas.federation.fastest import fastest, trained_with
+from lit_fednas.errors import ClientError, ConfigError, RankError
+from lit_fednas.federation.client import LocalRunner, check_clients
+from lit_fednas.federation.client_store import ClientStore
+from lit_fednas.federation.fast.fastest import fastest, trained_with
+from lit_fednas.federation.fit import TaskRunner
 from lit_fednas.federation.held_updates import HeldUpdates, key
 from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupts
@@ -25,6 +29,10 @@ from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.ranks import Ranks, deal
 from lit_fednas.federation.round import ServerRound
 from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
+from lit_fednas.objectives.client_state import keeps_state
+
+#: The kind of files in which the objective's state of each client is kept.
+_STATE = "objective"
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +52,9 @@ class RoundLoop(RoundFitLoop):
     Attributes:
         runner: Makes what trains a round's tasks, given the module, the clients' data, and a function that raises
             ``Interrupted`` if the run was asked to stop.
-        fastest: What ``client.fast`` has chosen, as :func:`~lit_fednas.federation.fastest.fastest` returns it, and the
-            ``round``; ``None`` until it has, and if it is not asked to.
+        clients: What is kept of clients from round to round; opened by those who keep something.
+        fastest: What ``client.fast`` has chosen, as :func:`~lit_fednas.federation.fast.fastest.fastest` returns it, and
+            the ``round``; ``None`` until it has, and if it is not asked to.
     """
 
     runner: Callable[[FederatedLightningModule, ClientData, Callable[[], None]], TaskRunner]
@@ -56,6 +65,7 @@ class RoundLoop(RoundFitLoop):
         self.interrupts = Interrupts()
         self.ranks = Ranks()
         self.runner = LocalRunner
+        self.clients = ClientStore()
         self.fastest: dict[str, Any] | None = None
         self._runner: TaskRunner | None = None
         self._threads: Sequence[int] = ()  # that may be chosen from
@@ -104,13 +114,21 @@ class RoundLoop(RoundFitLoop):
             self.interrupts.check()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
-        """Returns Lightning's state of the loop, and what ``client.fast`` has chosen."""
-        return super().on_save_checkpoint() | {"fastest": self.fastest}
+        """Returns Lightning's state of the loop, what ``client.fast`` has chosen, and what is kept of clients."""
+        return super().on_save_checkpoint() | {"fastest": self.fastest, "clients": self.clients.state_dict()}
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
-        """Restores the choice."""
+        """Restores both."""
         super().on_load_checkpoint(state_dict)
         self.fastest = state_dict.get("fastest")
+        self.clients.load_state_dict(state_dict.get("clients", {}), Path(str(self.trainer.ckpt_path)))
+
+    def open_clients(self, kind: str) -> ClientStore:
+        """Returns where a fit keeps a kind of files of clients; all ranks call it before the first round."""
+        first = getattr(self.trainer.checkpoint_callback, "dirpath", None)
+        others = (getattr(one, "dirpath", None) for one in self.trainer.checkpoint_callbacks)
+        self.clients.open(kind, self.ranks, list(dict.fromkeys(filter(None, (first, *others)))))
+        return self.clients
 
     def train_cohort(self, number: int) -> ServerRound:
         """Plans a round, trains its clients, and adds up their updates.
@@ -129,7 +147,9 @@ class RoundLoop(RoundFitLoop):
         failure: Exception | None = None
         try:
             call_hook(self.trainer, "on_round_start", round)
+            self.clients.start()
             round.tasks = module.plan(round)
+            self._check_states(round.tasks)
             call_hook(self.trainer, "on_cohort_start", round)
             by_architecture = overrides_hook(self.trainer, "on_results", FederatedCallback)
             module.aggregation.start(round.tasks, round.values, by_architecture)
@@ -151,6 +171,14 @@ class RoundLoop(RoundFitLoop):
         call_hook(self.trainer, "on_results", round)
         module.assignment.observe(round.results)
         return round
+
+    def _check_states(self, tasks: Sequence[ClientTask]) -> None:
+        """Validates that no client has several tasks if the objective keeps one state of each."""
+        if keeps_state(self.module.objective) and len({task.client for task in tasks}) < len(tasks):
+            raise ConfigError(
+                f"model.objective: {type(self.module.objective).__name__} keeps one state of each client, and "
+                f"{type(self.module.assignment).__name__} gives a client several tasks in a round; use another of them"
+            )
 
     def _count_failures(self, round: ServerRound) -> None:
         """Stops the run if no client can train: without an update nothing changes, also not in the next rounds."""
@@ -206,6 +234,7 @@ class RoundLoop(RoundFitLoop):
         data = self.trainer.datamodule.clients  # type: ignore[attr-defined]
         check_clients(module, data)
         self._runner = self.runner(module, data, self.interrupts.check)
+        self._runner.state_of = partial(self.clients.read, _STATE)
 
     def _train(self, tasks: Sequence[ClientTask]) -> Iterator[ClientResult]:
         """Trains clients; their updates stream into the aggregation."""
@@ -237,6 +266,8 @@ class RoundLoop(RoundFitLoop):
         """Merges an update, if there is one; reports to the log and to the callbacks how it went for the client."""
         if update is not None:
             self.module.aggregation.add(update)
+            if update.state is not None:
+                self.clients.write(_STATE, result.task.round, result.task.client, update.state)
         if result.reason and self.ranks.rank == 0:
             task = result.task
             log.warning("round %d, client %d: %s (%s)", task.round, task.client, result.status, result.reason)
@@ -257,6 +288,8 @@ class RoundLoop(RoundFitLoop):
         clients = data.clients
         (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
         self._held = HeldUpdates(module.supernet, module.faults)
+        if keeps_state(module.objective):
+            self.open_clients(_STATE)
         self._make_runner(module)  # also where a checkpoint has a choice: who trains may refuse to choose
         if module.client.fast is None:
             self.fastest = None  # of a checkpoint

@@ -224,8 +224,9 @@ class FederatedLightningModule(pl.LightningModule):
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
         survivors = batch.survivors
+        merged = len(survivors) >= self.faults.min_survivors
         optimizer.zero_grad(set_to_none=True)
-        if len(survivors) >= self.faults.min_survivors:
+        if merged:
             aggregate = batch.target(self.aggregation.finish(batch.rejected))
             set_pseudo_gradient(self.supernet, aggregate, optimizer.optimizer)
         elif survivors or not any(result.answered for result in batch.results):  # otherwise all were rejected
@@ -238,15 +239,17 @@ class FederatedLightningModule(pl.LightningModule):
             )
         optimizer.step()  # without gradients it only counts the step
         optimizer.zero_grad(set_to_none=True)
-        self._log_round(batch)
+        trainer: Any = self.trainer
+        trainer.fit_loop.clients.commit({result.task.client for result in survivors} if merged else ())
+        self._log_round(batch, merged)
 
-    def _log_round(self, batch: ServerRound) -> None:
+    def _log_round(self, batch: ServerRound, merged: bool) -> None:
         if batch.tasks:
             self.log("clients/lr", self.client.learning_rate(batch.tasks[0].lr_factor))
         shown = "clients/loss", f"clients/{self.task.metric}"
         for name, value in client_metrics(batch, self.task, self.faults.norm_bound is not None).items():
             self.log(name, value, prog_bar=name in shown)
-        if len(batch.survivors) >= self.faults.min_survivors:  # otherwise nothing was merged
+        if merged:
             self.log_dict(self.aggregation.metrics(batch.survivors))
 
     # ---- evaluation -----------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch.optim import Optimizer
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation.schedules import ConstantRate, RateSchedule
+from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, UnitInterval, checked
 
 
@@ -50,6 +51,19 @@ class FaultPolicy:
     norm_bound: PositiveFloat | None = None
     on_wild_update: Literal["reject", "scale"] = "reject"
 
+    def check(self, result: ClientResult, cause: Exception | None = None) -> None:
+        """Raises a client's failure if the policy is to stop at once.
+
+        Args:
+            result: The client's.
+            cause: The error that the failure comes from.
+
+        Raises:
+            ClientError: The client failed.
+        """
+        if self.on_client_error == "raise" and result.status in ("error", "non-finite", "timeout"):
+            raise ClientError(f"round {result.task.round}, client {result.task.client}: {result.reason}") from cause
+
 
 @final
 @checked("client")
@@ -79,8 +93,8 @@ class ClientSettings:
         fast: ``auto`` chooses ``channels_last``, ``clients_per_fit``, ``compile`` and the number of threads: what
             trains this run's clients fastest on this machine, by some seconds of measurement in the first round, with
             the same results up to the order of float sums, which batch norms of small maps amplify
-            (:mod:`~lit_fednas.federation.fastest`). The choice is logged, recorded, and kept in checkpoints, so that a
-            resumed run trains as it did.
+            (:mod:`~lit_fednas.federation.fast.fastest`). The choice is logged, recorded, and kept in checkpoints, so
+            that a resumed run trains as it did.
         class_balanced: Whether a pass draws as many examples as the client has with replacement, each of its classes
             with equal probability (torch's ``WeightedRandomSampler``), instead of each example once. FedorAS' paper
             does not mention it; the code of its authors does so for spoken words.

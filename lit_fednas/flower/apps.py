@@ -6,10 +6,12 @@ import shlex
 import signal
 import sys
 import tempfile
+from collections.abc import MutableMapping
 from functools import partial
 from pathlib import Path
+from typing import cast
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -68,7 +70,8 @@ def _answer(message: Message, context: Context) -> Message:
     except FedNASError as error:
         answer = Packet({"refused": str(error)})
     else:
-        answer = device.answer(kind, packet)
+        memory = context.state.setdefault("clients", ConfigRecord())
+        answer = device.answer(kind, packet, cast("MutableMapping[str, bytes]", memory))
     return Message(answer.record(), reply_to=message)
 
 

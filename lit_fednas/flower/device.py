@@ -7,12 +7,14 @@ the same sub-Trainer as a simulated client.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from argparse import ArgumentError
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache, partial
+from io import BytesIO
 from time import perf_counter
 from typing import Any
 
@@ -48,6 +50,8 @@ CLIENT = "client"
 _NUMBERS = (SHARE, CLIENT, "num-partitions")
 #: What a node may set: where its data are, and how they are read.
 _OWN = ("data.source.", "data.eval_batch_size.", "data.in_memory.", "data.num_workers.")
+
+log = logging.getLogger(__name__)
 _TRIALS = 5  # batches that measure a device's speed
 
 
@@ -135,6 +139,7 @@ class Device:
         self.threads = threads
         self._made: dict[int | None, tuple[FederatedLightningModule, LocalRunner]] = {}
         self._tuned: tuple[str, FederatedLightningModule, LocalRunner] | None = None
+        self._memory: MutableMapping[str, bytes] = {}
         keep_freed_memory()
 
     def answer(self, kind: str, packet: Packet) -> Packet:
@@ -244,9 +249,22 @@ class Device:
         transport, like = module.transport, supernet.views(task.arch)
         received = transport.unpack_down(packet.tensors, like)
         self._write(module, task.arch, received)
+        kept, new = fields["kept"], fields["keep"]  # names that the server knows states by, which stay here
+        state = torch.load(BytesIO(self._memory[kept]), weights_only=True) if kept in self._memory else {}
+        runner.state_of = lambda client: state
         with torch.enable_grad(), self._threads(module):
             ((result, update),) = runner.run([task])
-        packed = {} if update is None else transport.pack_up(update.weights, received, runner.seed, task)
+        if update is None:
+            return Packet({"result": result_fields(result)})
+        for name in [name for name in self._memory if name.startswith(f"{task.client}-") and name != kept]:
+            del self._memory[name]  # of updates that did not count
+        if update.state is not None:
+            torch.save(update.state, buffer := BytesIO())
+            self._memory[new] = buffer.getvalue()
+        if kept is not None and kept not in self._memory:
+            result = replace(result, reason="the device has lost what the objective kept of it, and has started anew")
+            log.warning("client %d: %s", task.client, result.reason)
+        packed = transport.pack_up(update.weights, received, runner.seed, task)
         return Packet({"result": result_fields(result)}, packed)
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
@@ -18,7 +19,7 @@ from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.client import TaskRunner
+from lit_fednas.federation.fit import Outcome, TaskRunner
 from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
@@ -40,6 +41,7 @@ from lit_fednas.flower.wire import (
 from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
+from lit_fednas.objectives.client_state import keeps_state
 from lit_fednas.search import ClientDraw, FederatedEvaluator, Search
 from lit_fednas.search.federated import covered
 from lit_fednas.supernets import PlainNetwork
@@ -193,9 +195,11 @@ class FlowerRunner(TaskRunner):
         self.check = check
         self.structure = structure
         self.fields = {"seed": module.seed, "candidate": candidate}
+        # devices keep the states of clients themselves; the server keeps names of those that count
+        self._start = secrets.token_hex(4) if keeps_state(module.objective) else ""
 
     @override
-    def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
         supernet = self.module.supernet
         shared = supernet.shared_tensors()
         # a fine-tuning's network is taken from the supernet that it was searched in
@@ -204,7 +208,9 @@ class FlowerRunner(TaskRunner):
         def packet_of(place: int) -> Packet:
             task = tasks[place]
             packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
-            return Packet({**self.fields, "task": task_fields(task), "structure": structure}, packed)
+            kept = self.state_of(task.client).get("", {}).get("name")
+            fields = {"task": task_fields(task), "structure": structure, "kept": kept, "keep": self._name(task)}
+            return Packet({**self.fields, **fields}, packed)
 
         come: dict[int, Reply] = {}
         next_place = 0
@@ -214,18 +220,17 @@ class FlowerRunner(TaskRunner):
                 yield self._outcome(tasks[next_place], come.pop(next_place))
                 next_place += 1
 
-    def _outcome(self, task: ClientTask, reply: Reply) -> tuple[ClientResult, ClientUpdate | None]:
+    def _outcome(self, task: ClientTask, reply: Reply) -> Outcome:
         """Turns an answer into what a simulated client's fit gives, or raises, as the policy says."""
         update = None
         if reply.packet is None:
             result = ClientResult(task, reply.status, reply.reason)
         else:
             result, update = self._read(task, reply.packet)
-        if self.module.faults.on_client_error == "raise" and result.status in ("error", "non-finite", "timeout"):
-            raise ClientError(f"round {task.round}, client {task.client}: {result.reason}")
+        self.module.faults.check(result)
         return result, update
 
-    def _read(self, task: ClientTask, packet: Packet) -> tuple[ClientResult, ClientUpdate | None]:
+    def _read(self, task: ClientTask, packet: Packet) -> Outcome:
         wanted = self.module.supernet.views(task.arch)
         try:
             result = read_result(packet.fields["result"], task, self._limits(task))
@@ -247,7 +252,11 @@ class FlowerRunner(TaskRunner):
             return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
         if wild := [name for name, number in largest.items() if number > MOST]:
             return ClientResult(task, "error", f"the answer's tensor {wild[0]} has a number above {MOST:g}"), None
-        return result, ClientUpdate(result, weights)
+        return result, ClientUpdate(result, weights, {"": {"name": self._name(task)}} if self._start else None)
+
+    def _name(self, task: ClientTask) -> str:
+        """Returns what a device calls the client's state after the task."""
+        return f"{task.client}-{self._start}-{task.round}"
 
     def _limits(self, task: ClientTask) -> FitLimits:
         """Returns what a client's result can be, by its task and by what it said of itself when it joined."""

@@ -164,6 +164,7 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
         raise ValueError(f"tested by {sorted(tested)}")
     return ClientResult(
         task,
+        reason=one_line(fields["reason"]),
         num_steps=steps,
         num_seen=seen,
         loss=loss if loss in (inf, -inf) or loss != loss else read_number("loss", loss, MOST),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any, ClassVar
 
 import pytest
@@ -14,6 +15,7 @@ from lit_fednas.data import IID, ArraySource, ClientData, FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, Report
 from lit_fednas.objectives import Objective
+from lit_fednas.objectives.client_state import ClientStates, collect_state, give_state
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import ElasticResNet, GroupNorm, Supernet
 from lit_fednas.testing import networks
@@ -66,13 +68,16 @@ class ObjectiveContract(Contract):
         objective.setup(networks.kept("supernet", type(self).supernet), self.clients)
         return objective
 
-    def fit(self, objective: Objective, clients: ClientData, client: int = 0) -> Fit:
+    def fit(
+        self, objective: Objective, clients: ClientData, client: int = 0, states: ClientStates | None = None
+    ) -> Fit:
         """Returns what one client's fit of four steps comes to, of a network with all weights."""
         net = networks.kept("supernet", type(self).supernet)
         task = ClientTask(0, client, net.space.superset, clients.size(client))
         network = net.subnet(task.arch).train()
         batches = list(clients.batches(client, 8, torch.Generator().manual_seed(client)))
         losses = []
+        give_state(objective, states or {})
         with isolated(0, "fit"):
             objective.begin(network, task, torch.Generator().manual_seed(client))
             for step in range(4):
@@ -85,7 +90,7 @@ class ObjectiveContract(Contract):
                     for parameter in network.parameters():
                         if parameter.grad is not None:
                             parameter.sub_(0.05 * parameter.grad)
-            return Fit(torch.stack(losses), network, objective.report())
+            return Fit(torch.stack(losses), network, objective.report(), collect_state(objective))
 
     def check_the_loss_is_finite_and_trains(self) -> None:
         """A loss is one finite number whose gradients change the weights."""
@@ -113,6 +118,15 @@ class ObjectiveContract(Contract):
         self.fit(used, clients, client=1)
         for _ in range(2):
             self.assert_equal(self.fit(used, clients), fresh)
+
+    def check_a_fit_continues_from_the_state_that_it_is_given(self) -> None:
+        """What a client's next fit needs is in the state alone, which can be saved: another machine may go on."""
+        clients, used = self.clients, self.ready()
+        states = self.fit(used, clients).states
+        torch.save(states, file := BytesIO())
+        file.seek(0)
+        loaded = torch.load(file, weights_only=True)
+        self.assert_equal(self.fit(self.ready(), clients, states=loaded), self.fit(used, clients, states=states))
 
     def check_a_fit_reads_nothing_of_the_server(self) -> None:
         """A fit depends on the weights that the client was sent alone: a device has no others."""
@@ -149,6 +163,7 @@ class ObjectiveContract(Contract):
         state = other.network.state_dict()
         assert all(torch.equal(tensor, state[name]) for name, tensor in one.network.state_dict().items())
         assert one.reports == other.reports
+        torch.testing.assert_close(one.states, other.states, rtol=0, atol=0)
 
 
 class Fit:
@@ -158,9 +173,13 @@ class Fit:
         losses: Of its steps.
         network: As it was trained.
         reports: What the client reports.
+        states: What is kept of it.
     """
 
-    def __init__(self, losses: Tensor, network: nn.Module, reports: tuple[Any, ...]) -> None:
+    def __init__(
+        self, losses: Tensor, network: nn.Module, reports: tuple[Any, ...], states: ClientStates | None
+    ) -> None:
         self.losses = losses
         self.network = network
         self.reports = reports
+        self.states = states

@@ -16,12 +16,12 @@ from lit_fednas.assignment import ByTier, RandomArchitectures
 from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import CheckpointError
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, ServerRound, UniformCohort
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.federation.client_store import state_in
 from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
-from tests.support import assert_same, fit, make_module, make_trainer, sgd, tiny_data, tiny_examples
+from tests.support import fit, make_module, make_trainer, sgd, tiny_data, tiny_examples
 
 ROUNDS = 4
 
@@ -137,14 +137,14 @@ def resumable(folder, rounds, *callbacks, **settings):
 
 
 def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path):
-    run, every, key = tmp_path / "run", tmp_path / "every", DeviceAverage().state_key
+    run, every = tmp_path / "run", tmp_path / "every"
 
     def files(*checkpoints) -> set[str]:
-        states = [torch.load(path, weights_only=True)["callbacks"][key] for path in checkpoints]
-        return {device["file"] for state in states for device in state["devices"].values()}
+        states = [state_in(torch.load(path, weights_only=True))["kept"] for path in checkpoints]
+        return {entry["file"] for state in states for entry in state["device_average"].values()}
 
     def there() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in (run / "devices").iterdir()}
+        return {path.name: path.read_bytes() for path in (run / "clients").iterdir()}
 
     def saving() -> ModelCheckpoint:
         return ModelCheckpoint(every, "{epoch}", save_top_k=-1, every_n_epochs=2)
@@ -176,21 +176,22 @@ def test_a_checkpoint_moves_with_its_files(tmp_path):
     rest, _ = resumable(tmp_path / "further", 3, ckpt_path=str(moved))
     assert rest == straight[2:]
     alone = moved.rename(tmp_path / "last.ckpt")
-    with pytest.raises(CheckpointError, match=r"device_average: \d-\d-\w+.pt .* move a checkpoint together with"):
+    with pytest.raises(CheckpointError, match=r"ckpt_path: \d-\d-\w+.pt, .* move a checkpoint together with"):
         resumable(tmp_path / "more", 3, ckpt_path=str(alone))
 
 
-def test_what_an_interrupted_round_had_trained_is_forgotten():
-    average, module = DeviceAverage(), method()
-    trainer = make_trainer(1, callbacks=[average])
-    arch = module.supernet.space.smallest
-    weights = module.supernet.views(arch)
-    result = ClientResult(ClientTask(0, 7, arch, 3), num_steps=1, num_seen=3, loss=0.0)
-    average.on_client_end(trainer, module, result, ClientUpdate(result, weights))
-    average.on_cohort_start(trainer, module, ServerRound(1, module.restructure))
-    average.on_train_start(trainer, module)
-    average.on_server_step(trainer, module, ServerRound(1, module.restructure))
-    assert average.average(str(arch)) is None
-    average.on_client_end(trainer, module, result, ClientUpdate(result, weights))
-    average.on_server_step(trainer, module, ServerRound(1, module.restructure))
-    assert_same(average.average(str(arch)), {name: tensor.detach() for name, tensor in weights.items()})
+class InterruptedOnce(FederatedCallback):
+    """Interrupts the second round, in its last client."""
+
+    def on_client_end(self, trainer, module, result, update):
+        if result.task.round == 1 and len(trainer.fit_loop.clients._written["device_average"]) == 3:
+            raise RuntimeError("seven apples")
+
+
+def test_what_an_interrupted_round_had_trained_is_forgotten(tmp_path):
+    resumable(tmp_path / "straight", 1)
+    with pytest.raises(RuntimeError, match="apples"):
+        resumable(tmp_path / "run", 2, InterruptedOnce())
+    states = [torch.load(tmp_path / run / "last.ckpt", weights_only=True) for run in ("straight", "run")]
+    kept, others = (state_in(state)["kept"] for state in states)
+    assert kept == others

@@ -59,6 +59,8 @@ from lit_fednas.supernets import (
 from lit_fednas.supernets.elastic_networks import ChannelsAndTokens
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
 from lit_fednas.transport import Float16, Int8, Transport
+from tests.examples.depthfl import DepthFL
+from tests.examples.feddyn import FedDyn
 from tests.federation.tokens import LENGTH, VOCABULARY, token_data
 from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite
@@ -168,6 +170,8 @@ OBJECTIVES: dict[str, Callable[[Objective], Objective]] = {
     "bases": objectives.IndependentBases,
     "side": objectives.SideObjective,
     "search": objectives.DifferentiableSearch,
+    "dynamic": FedDyn,
+    "depthwise": DepthFL,
 }
 ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
     "largest": assignment.FixedArchitecture,
@@ -341,6 +345,8 @@ bases     numbers bases      bases     task    maxnet    -       scale  devices 
 exits     images  by-tier    side      task    maxnet    trimmed -      devices  yogi   packed layout  -        -
 exits     labels  cost       -         task    maxnet    alike   away   devices  -      -      -       -        poisson
 exits     images  random     -         task    overlap   alike   scale  devices  adam   -      -       trained  all
+exits     images  by-tier    dynamic   task    overlap   alike   late   devices  -      -      -       trained  -
+exits     images  by-tier    depthwise task    overlap   alike   few    -        adam   -      half    -        -
 suites    images  own        -         task    maxnet    alike   -      beta     yogi   -      stacked received one
 suites    images  own        -         masked  classes   -       late   -        yogi   -      half    received -
 suites    images  utility    proximal  masked  classes   trimmed scale  -        -      packed -       received poisson

@@ -21,8 +21,8 @@ from lit_fednas.loggers import RunLogger
 from tests.federation import methods
 from tests.support import make_trainer, tiny_data, weights
 
-#: The callbacks whose state names the run's folder.
-OF_FOLDER = "Checkpoint|DeviceAverage"
+#: The callback whose state names the run's folder.
+OF_FOLDER = "Checkpoint"
 LAST = Path("run", "only", "checkpoints", "last.ckpt")
 
 

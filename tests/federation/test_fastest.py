@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from lit_fednas.callbacks import RoundCheckpoint, RunRecorder
-from lit_fednas.federation import ClientSettings, FaultPolicy, client, fastest, loop
+from lit_fednas.federation import ClientSettings, FaultPolicy, client, loop
+from lit_fednas.federation.fast import fastest
 from lit_fednas.messages import ClientTask
 from lit_fednas.records import read_rounds
 from tests.support import assert_same, linear_net, make_module, make_trainer, sgd, tiny_data, weights

@@ -33,8 +33,8 @@ from tests.federation.tokens import PAD, by_hand, token_examples
 from tests.support import assert_same, concrete_classes, fit, one_of_many, weights
 
 OF_TOKENS = [name for name in COVERING if METHODS[name].subject == "tokens"]
-#: Of all kinds of state: none, of a suite, candidates, a server's optimizer and a callback.
-QUICK = ("elastic away", "counting fail", "suites", "sequences")
+#: Of all kinds of state: none, of a suite, candidates, clients, a server's optimizer and a callback.
+QUICK = ("elastic away", "counting fail", "suites", "sequences", "exits late")
 
 # ---- which pairs are covered --------------------------------------------------------------------------
 

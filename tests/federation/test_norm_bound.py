@@ -102,7 +102,7 @@ def test_scaled_to_the_bound() -> None:
 
 def test_callbacks_see_what_is_used() -> None:
     _, devices, _ = run(1e6, callback=DeviceAverage(), norm_bound=5)
-    assert set(devices.state_dict()["devices"]) == {0, 2, 3, 4, 5}
+    assert set(devices._store.entries("device_average")) == {0, 2, 3, 4, 5}
 
 
 # ---- networks of different size -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.data import IID, ArraySource, Dirichlet, FederatedDataModule
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import ClientSettings, CosineRate, FaultPolicy, FederatedCallback, UniformCohort
-from lit_fednas.federation.stacked import StackedModule
+from lit_fednas.federation.fast.stacked import StackedModule
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import BatchNorm, ElasticTCN, ElasticTransformer, GroupNorm, PlainNetwork, SmallCNN
 from tests.federation.tokens import LENGTH, VOCABULARY, token_data

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import distributed
 
-from lit_fednas.federation import FaultPolicy, FederatedCallback, fastest
+from lit_fednas.federation import FaultPolicy, FederatedCallback
+from lit_fednas.federation.fast import fastest
 from lit_fednas.objectives import CrossEntropy
 from tests.federation import methods
 from tests.federation.runs import LAST, run

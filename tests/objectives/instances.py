@@ -15,10 +15,10 @@ def around_task_loss(*names: str) -> dict[str, Callable[[], Objective]]:
     return {name: lambda name=name: OBJECTIVES[name](TaskLoss()) for name in names}
 
 
-INSTANCES = {**LOSSES, **around_task_loss("proximal")}
+INSTANCES = {**LOSSES, **around_task_loss("proximal", "dynamic")}
 OF_OPERATORS = around_task_loss("head", "paths")
 OF_WIDTHS = around_task_loss("ordered", "distilled", "changes")
 OF_BASES = around_task_loss("bases")
-OF_EXITS = around_task_loss("side")
+OF_EXITS = around_task_loss("side", "depthwise")
 #: Those that want a mixture of operators, and clients with validation data; in as few passes as there are.
 OF_CELLS = {"search": lambda: DifferentiableSearch(gradient=FirstOrder())}

@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation.fast.stacked_gradients import ALONE, Batch, StackedGradients
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
-from lit_fednas.federation.stacked_gradients import ALONE, Batch, StackedGradients
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective
+from lit_fednas.objectives.client_state import keeps_state
 
 # they step element by element, so a step on stacked tensors is one step for each client
 _ELEMENTWISE = (
@@ -50,7 +51,7 @@ def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Ob
             f"{asked} clients in one fit cannot be stopped one by one after faults.time_limit, "
             f"{faults.time_limit:g} s; set it to null, or {ALONE}"
         )
-    if not objective.stackable:
+    if not objective.stackable or keeps_state(objective):
         raise ConfigError(
             f"{asked} clients in one fit is not possible with the objective {type(objective).__name__}, which is "
             f"not stackable; {ALONE}"

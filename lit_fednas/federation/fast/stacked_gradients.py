@@ -13,10 +13,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.compiled import compile_now
+from lit_fednas.federation.fast.compiled import compile_now
+from lit_fednas.federation.fast.stacked_layers import ImagesAsColumns, OwnDropout
 from lit_fednas.federation.settings import ClientSettings
-from lit_fednas.federation.stacked_convolutions import ImagesAsColumns
-from lit_fednas.federation.stacked_dropout import OwnDropout
 from lit_fednas.objectives import Objective
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import Supernet

@@ -25,8 +25,9 @@ from torch import Tensor
 from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.client import LocalRunner, check_clients
+from lit_fednas.federation.fit import Outcome
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.messages import ClientTask
 from lit_fednas.transport import Transport
 
 if TYPE_CHECKING:
@@ -149,9 +150,7 @@ class _Contender:
                 ]
         return changes
 
-    def _trained(
-        self, tasks: Sequence[ClientTask], steps: int | None
-    ) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+    def _trained(self, tasks: Sequence[ClientTask], steps: int | None) -> Iterator[Outcome]:
         torch.set_num_threads(self.threads)
         self.settings.steps = steps
         return self._runner.run(tasks)

@@ -1,0 +1,179 @@
+"""What is kept of clients from round to round, on disk: what an objective needs at a client's next fit, for instance.
+
+Each kind of content has one file per client, ``<checkpoints>/clients/<round>-<client>-<hash>.pt``. A file never
+changes, and its name has a hash of its content, so that no other content has the name, not even that of a run which was
+resumed in the same folder. So checkpoints hold names, and a file is removed once neither the present state nor a
+checkpoint of the run refers to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_fednas.errors import CheckpointError
+from lit_fednas.federation.initial_weights import read_tensors
+from lit_fednas.federation.ranks import Ranks
+from lit_fednas.records.files import replacing
+
+_FOLDER = "clients"
+#: The file of a client, and what can be known of it without opening it; by client, by kind.
+Entries = dict[int, dict[str, Any]]
+
+log = logging.getLogger(__name__)
+
+
+class ClientStore:
+    """The files of a run's clients, the same for all ranks.
+
+    What a round writes is kept once :meth:`commit` names the clients whose updates count: an interrupted round leaves
+    no trace.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Entries] = {}
+        self._written: dict[str, Entries] = {}  # by this rank in the present round
+        self._loaded: dict[str, Entries] = {}  # of a checkpoint, until their kind is used
+        self._folders: list[Path] = []  # where the files may be; those of this run are in the first
+        self._checkpoints: list[Path] = []
+        self._ranks = Ranks()
+        self._temporary: TemporaryDirectory[str] | None = None  # where no checkpoint is written
+        # names in checkpoints, None in those that cannot be read, by path, time and size
+        self._known: dict[tuple[Path, int, int], set[str] | None] = {}
+
+    def open(self, kind: str, ranks: Ranks, checkpoints: Collection[str] | None = None) -> None:
+        """Prepares for a kind of content, and finds the files of a checkpoint that is resumed from.
+
+        Args:
+            kind: Its name.
+            ranks: Of the run; all call this.
+            checkpoints: The folders where the run writes its checkpoints; ``None`` if nothing is going to be written.
+
+        Raises:
+            CheckpointError: A file is missing.
+        """
+        entries = self._kept[kind] = self._loaded.pop(kind, None) or self._kept.get(kind, {})
+        names = [entry["file"] for entry in entries.values()]
+        found = next((one for one in self._folders if all((one / name).is_file() for name in names)), None)
+        if names and found is None:
+            where = " or ".join(str(folder) for folder in self._folders)
+            missing = next(name for name in names if not (self._folders[0] / name).is_file())
+            raise CheckpointError(
+                f"ckpt_path: {missing}, which the checkpoint refers to, is not in {where}; move a checkpoint together "
+                f"with the folder {_FOLDER!r} beside it"
+            )
+        self._ranks = ranks
+        if checkpoints is None:
+            self._folders = [found or Path()]
+            return
+        self._checkpoints = [Path(folder) for folder in checkpoints]
+        if not self._checkpoints and self._temporary is None and ranks.rank == 0:
+            self._temporary = TemporaryDirectory(prefix="lit-fednas-clients-")
+        temporary = ranks.gather(self._temporary and self._temporary.name)[0]
+        own = self._checkpoints[0] / _FOLDER if self._checkpoints else Path(str(temporary))
+        if ranks.rank == 0 and found is not None and found != own:
+            for name in names:
+                with replacing(own / name, sync=True) as file, open(found / name, "rb") as source:
+                    shutil.copyfileobj(source, file)
+        ranks.gather(None)  # the files are there
+        self._folders = [own, *(folder for folder in self._folders if folder != own)]
+
+    def entries(self, kind: str) -> Entries:
+        """Returns the facts known of each client that has a file."""
+        return self._kept.get(kind, {})
+
+    def read(self, kind: str, client: int) -> Mapping[str, Any]:
+        """Opens a client's file, whose tensors stay on disk until they are used; empty if there is none."""
+        if client not in self.entries(kind):
+            return {}
+        path = self._folders[0] / self._kept[kind][client]["file"]
+        content: Mapping[str, Any] = read_tensors(path, "ckpt_path", "give a checkpoint whose files are there")
+        return content
+
+    def start(self) -> None:
+        """Begins a round: forgets what one that was interrupted has written."""
+        self._written = {}
+
+    def write(self, kind: str, round: int, client: int, content: Mapping[str, Any], **facts: Any) -> None:
+        """Writes a client's file, as safely as a checkpoint that will refer to it.
+
+        Args:
+            kind: The kind of content.
+            round: The present round.
+            client: The client.
+            content: Tensors and plain values; only tensors that are not views.
+            **facts: Plain values that can be read without the file.
+        """
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        name = f"{round}-{client}-{hashlib.blake2b(buffer.getbuffer(), digest_size=6).hexdigest()}.pt"
+        with replacing(self._folders[0] / name, sync=True) as file:
+            file.write(buffer.getbuffer())
+        self._written.setdefault(kind, {})[client] = {"file": name, **facts}
+
+    def commit(self, clients: Collection[int]) -> None:
+        """Keeps what was written of some clients in this round, on any rank, in place of what was kept before."""
+        if not self._kept:
+            return
+        for written in self._ranks.gather(self._written):
+            for kind, entries in written.items():
+                self._kept[kind].update({client: entry for client, entry in entries.items() if client in clients})
+        self._written = {}
+        if self._ranks.rank == 0:
+            self._remove_others()
+        self._ranks.gather(None)  # the next round may write now
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the names of the files and where they are, as plain values."""
+        return {"kept": self._kept, "folder": str(self._folders[0])} if self._kept else {}
+
+    def load_state_dict(self, state: Mapping[str, Any], checkpoint: Path) -> None:
+        """Restores the names of a checkpoint's files, which are beside it or where the run had them."""
+        self._loaded = dict(state.get("kept", {}))
+        self._folders = [checkpoint.parent / _FOLDER, Path(state["folder"])] if state else []
+
+    def _remove_others(self) -> None:
+        """Removes the files that neither the present state nor a checkpoint refers to; none if one cannot be read."""
+        others = {path.name for path in self._folders[0].glob("[0-9]*-[0-9]*-*.pt")} - _files(self._kept)
+        for checkpoint in (path for folder in self._checkpoints for path in folder.rglob("*.ckpt")) if others else ():
+            names = self._names_in(checkpoint)
+            others = set() if names is None else others - names
+        for name in others:
+            (self._folders[0] / name).unlink()
+
+    def _names_in(self, checkpoint: Path) -> set[str] | None:
+        status = checkpoint.stat()
+        key = checkpoint, status.st_mtime_ns, status.st_size
+        if key not in self._known:
+            self._known = {known: names for known, names in self._known.items() if known[0] != checkpoint}
+            try:
+                content = read_tensors(checkpoint, "ckpt_path", "the files of clients are kept until it is removed")
+            except CheckpointError as error:
+                log.warning("%s", error)
+                content = None
+            self._known[key] = None if content is None else _files(state_in(content).get("kept", {}))
+        return self._known[key]
+
+
+def state_in(checkpoint: Any) -> Mapping[str, Any]:
+    """Returns the store's state in a checkpoint of Lightning's; empty if it has none."""
+    loops = checkpoint.get("loops") if isinstance(checkpoint, dict) else None
+    return ((loops or {}).get("fit_loop") or {}).get("state_dict", {}).get("clients", {})
+
+
+def _files(kept: Mapping[str, Entries]) -> set[str]:
+    return {entry["file"] for entries in kept.values() for entry in entries.values()}
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns copies on the CPU, which no longer depend on what they were views of."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

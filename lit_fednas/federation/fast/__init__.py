@@ -1,0 +1,1 @@
+"""What makes the clients' training faster with the same results: layouts, stacking, compilation, and their choice."""

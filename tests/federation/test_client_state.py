@@ -1,0 +1,173 @@
+"""What an objective keeps of each client: on disk, if the update counts, and the same however a run is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import Assignment
+from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation.client_store import state_in
+from lit_fednas.objectives import TaskLoss
+from tests.examples.feddyn import FedDyn, FedDynServer
+from tests.support import assert_same, fit, linear_net, make_module, make_trainer, sgd, tiny_data, weights
+
+ALPHA = 0.5
+
+
+class Counting(TaskLoss):
+    """Keeps how often each client's update counted; clients of ``failing`` fail after that in round 1."""
+
+    def __init__(self, failing: tuple[int, ...] = (), kept: Any = None) -> None:
+        self.failing, self.kept, self.seen = failing, kept, {}
+
+    def begin(self, network, task, generator):
+        self.task = task
+        self.seen[task.round, task.client] = self.state.get("fits", 0)
+
+    def report(self):
+        if self.task.round == 1 and self.task.client in self.failing:
+            raise RuntimeError("seven apples")
+        return ()
+
+    def client_state(self):
+        return {"fits": self.state.get("fits", 0) + 1 if self.kept is None else self.kept}
+
+
+def module(objective: Any = None, count: int = 6, **settings: Any) -> Any:
+    settings = {"client": ClientSettings(sgd(0.1), batch_size=8), **settings}
+    return make_module(
+        linear_net(),
+        aggregation=OverlapAverage(weighted=False),
+        cohort=UniformCohort(count=count),
+        objective=objective or FedDyn(alpha=ALPHA),
+        **settings,
+    )
+
+
+def run(made: Any, rounds: int = 4, folder: Path | None = None, resumed: bool = False, callbacks: Any = None) -> Any:
+    callbacks = [FedDynServer(ALPHA)] if callbacks is None else callbacks
+    if folder is None:
+        fit(made, tiny_data(), rounds, callbacks=callbacks)
+        return weights(made)
+    callbacks = [*callbacks, RoundCheckpoint(dirpath=str(folder))]
+    trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
+    trainer.fit(made, datamodule=tiny_data(), ckpt_path=str(folder / "last.ckpt") if resumed else None)
+    return weights(made)
+
+
+def seen(objective: Counting, rounds: int = 3, callbacks: Any = (), **settings: Any) -> Any:
+    """How often each client had counted when it began its fit, by round and client."""
+    made = module(objective, **settings)
+    run(made, rounds, callbacks=list(callbacks))
+    return made.objective.seen
+
+
+def test_feddyn_by_hand() -> None:
+    """Three rounds of all clients, one step each on the whole of their examples."""
+    whole = ClientSettings(sgd(0.1), batch_size=100)
+    found = run(module(client=whole), 3)
+    data = tiny_data()
+    data.setup("fit")
+    w = {name: tensor.double() for name, tensor in weights(module()).items()}
+    start, drift = dict(w), {name: torch.zeros_like(tensor) for name, tensor in w.items()}
+    linear = [{name: torch.zeros_like(tensor) for name, tensor in w.items()} for _ in range(6)]
+    for _ in range(3):
+        trained = []
+        for client in range(6):
+            ((x, y),) = data.clients.batches(client, 100, torch.Generator())
+            own = {name: tensor.clone().requires_grad_() for name, tensor in w.items()}
+            layer = [own[name] for name in sorted(own, reverse=True)]
+            functional.cross_entropy(functional.linear(x.double().flatten(1), *layer), y).backward()
+            new = {name: one.detach() - 0.1 * (one.grad - linear[client][name]) for name, one in own.items()}
+            linear[client] = {name: linear[client][name] - ALPHA * (new[name] - w[name]) for name in w}
+            trained.append(new)
+        drift = {name: drift[name] - ALPHA * sum(one[name] - w[name] for one in trained) / 6 for name in w}
+        w = {name: sum(one[name] for one in trained) / 6 - drift[name] / ALPHA for name in w}
+    assert max(float((w[name] - start[name]).abs().max()) for name in w) > 0.01
+    assert_same({name: tensor.double() for name, tensor in found.items()}, w, rtol=0, atol=1e-5)
+
+
+def test_without_alpha_it_is_fedavg() -> None:
+    plain = module(TaskLoss())
+    assert_same(run(module(FedDyn(alpha=0)), callbacks=[]), run(plain, callbacks=[]))
+
+
+def test_a_stopped_run_goes_on_exactly_and_needs_the_files(tmp_path: Path) -> None:
+    straight = run(module(count=4))
+    run(module(count=4), 2, tmp_path / "run")
+    files = {path.name for path in (tmp_path / "run" / "clients").iterdir()}
+    state = state_in(torch.load(tmp_path / "run" / "last.ckpt", weights_only=True))
+    assert {entry["file"] for entry in state["kept"]["objective"].values()} <= files
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    assert_same(run(module(count=4), 4, moved, resumed=True), straight)
+    next((moved / "clients").iterdir()).unlink()
+    with pytest.raises(
+        CheckpointError, match=r"ckpt_path: \d-\d-\w+.pt, .* move a checkpoint together with the folder"
+    ):
+        run(module(count=4), 5, moved, resumed=True)
+
+
+def test_measuring_leaves_no_trace() -> None:
+    auto = module(client=ClientSettings(sgd(0.1), batch_size=8, fast="auto"))
+    assert_same(run(auto), run(module()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_failed_fit_leaves_no_trace() -> None:
+    found = seen(Counting(failing=(1, 2)))
+    assert {client: found[2, client] for client in range(6)} == {0: 2, 1: 1, 2: 1, 3: 2, 4: 2, 5: 2}
+
+
+def test_a_round_that_does_not_count_leaves_no_trace() -> None:
+    """Too few survivors in round 1; a callback that rejects all updates of round 1."""
+
+    class Rejecting(FederatedCallback):
+        def on_results(self, trainer, module, round):
+            if round.number == 1:
+                round.reject(round.tasks[0].arch)
+
+    for found in (
+        seen(Counting(failing=(1, 2)), faults=FaultPolicy(min_survivors=5)),
+        seen(Counting(), callbacks=(Rejecting(),)),
+    ):
+        assert {found[2, client] for client in range(6)} == {1}
+
+
+class Stop(FederatedCallback):
+    def on_client_end(self, trainer, module, result, update):
+        if (result.task.round, result.task.client) == (1, 3):
+            raise RuntimeError("eight apples")
+
+
+def test_an_interrupted_round_leaves_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="eight apples"):
+        run(module(Counting()), 3, tmp_path, callbacks=[Stop()])
+    made = module(Counting())
+    run(made, 3, tmp_path, resumed=True, callbacks=[])
+    assert made.objective.seen == {(round, client): round for round in (1, 2) for client in range(6)}
+
+
+def test_what_cannot_be_saved_is_refused() -> None:
+    for value in (np.zeros(2), np.float64(1)):
+        with pytest.raises(ConfigError, match=r"model.objective: Counting.client_state returns a \w+ for 'fits'"):
+            run(module(Counting(kept=value)), 1)
+
+
+def test_stacked_clients_and_several_tasks_of_one_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"not possible with the objective FedDyn.*set client.clients_per_fit to 1"):
+        run(module(client=ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=3)))
+
+    class Twice(Assignment):
+        def plan(self, round):
+            return [round.task(client, round.space.largest) for client in round.cohort for _ in range(2)]
+
+    with pytest.raises(ConfigError, match="FedDyn keeps one state of each client, and Twice gives a client several"):
+        run(module(assignment=Twice()))
