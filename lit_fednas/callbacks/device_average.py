@@ -27,7 +27,7 @@ class DeviceAverage(FederatedCallback):
 
     For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with the
     weights that it sent then. A device of which no update was used yet is left out. Logs
-    ``val/devices/<subnet>/accuracy`` and ``/loss``, and ``test/...`` likewise, for the subnets that devices have trained.
+    ``val/devices/<subnet>/accuracy`` and ``/loss``, and ``test/...`` likewise, for subnets that devices have trained.
 
     The last weights of all devices are kept on disk, in ``clients`` beside the checkpoints, which refer to them: with
     50 devices of 0.7M and 50 of 11.2M parameters (the paper's) 2.4 GB, and a cohort's more. What an older checkpoint

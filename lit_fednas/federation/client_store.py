@@ -61,7 +61,7 @@ class ClientStore:
         Raises:
             CheckpointError: A file is missing.
         """
-        entries = self._kept[kind] = self._loaded.pop(kind, None) or self._kept.get(kind, {})
+        entries = self._kept[kind] = self._loaded.pop(kind, self._kept.get(kind, {}))
         names = [entry["file"] for entry in entries.values()]
         found = next((one for one in self._folders if all((one / name).is_file() for name in names)), None)
         if names and found is None:

@@ -142,16 +142,18 @@ class Device:
         self._memory: MutableMapping[str, bytes] = {}
         keep_freed_memory()
 
-    def answer(self, kind: str, packet: Packet) -> Packet:
+    def answer(self, kind: str, packet: Packet, memory: MutableMapping[str, bytes] | None = None) -> Packet:
         """Answers a message.
 
         Args:
             kind: ``join``, ``train`` or ``score``.
             packet: The message.
+            memory: What the node keeps of its client, where it outlives this object.
 
         Returns:
             The answer; if the device refuses, with the reason in one line as its field ``refused``.
         """
+        self._memory = self._memory if memory is None else memory
         try:
             self._check(packet.fields)
             return {"join": self._join, "train": self._train, "score": self._score}[kind](packet)

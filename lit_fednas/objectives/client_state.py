@@ -50,7 +50,8 @@ def is_finite(states: ClientStates) -> bool:
 
 def _parts(objective: Objective) -> Iterator[tuple[str, Objective]]:
     """Yields the objective and those inside it, with their places."""
-    place, part = "", objective
+    place = ""
+    part: Objective | None = objective
     while isinstance(part, Objective):
         yield place, part
         place, part = f"{place}.objective".lstrip("."), getattr(part, "objective", None)

@@ -25,6 +25,7 @@ from lit_fednas.messages import ClientResult, nbytes
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.search import ClientDraw, FederatedEvaluation, FederatedEvaluator
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, MeasuredTiers
+from tests.examples.feddyn import FedDyn
 from tests.federation import methods
 from tests.federation.methods import METHODS
 from tests.support import (
@@ -95,6 +96,23 @@ def test_a_run_over_devices_equals_the_simulated_one(name: str) -> None:
     else:
         assert json.dumps(there.results) == json.dumps(here.results)
         assert_same(weights(over), weights(simulated))
+
+
+def test_a_device_that_has_lost_its_state_starts_anew_and_says_so() -> None:
+    nodes = devices(partial(linear, objective=FedDyn()), lambda: tiny_data(3))
+
+    class Restart(FederatedCallback):
+        def on_round_start(self, trainer: Any, module: Any, round: Any) -> None:
+            if round.number == 1:
+                nodes[1007]._memory.clear()
+
+    notes, module = Notes(), linear(objective=FedDyn(), cohort=UniformCohort(count=3))
+    link = loopback.connected(loopback.Loopback(nodes))
+    loopback.fit_over(link, module, tiny_data(3), 3, callbacks=[Restart(), notes])
+    told = [(one["task"]["round"], one["task"]["client"]) for one in notes.results if one["reason"]]
+    assert told == [(1, 1)]
+    assert "has lost what the objective kept of it" in notes.results[4]["reason"]
+    assert [len(node._memory) for node in nodes.values()] == [2, 2, 2]  # the last that counted, and the newest
 
 
 def own_examples() -> tuple[FederatedDataModule, list[FederatedDataModule]]:
