@@ -52,6 +52,10 @@ LIGHT = {
     "configs": Command(
         "lit_fednas.config_files:configs", "Lists the configurations of the package, shows one, or copies them."
     ),
+    "study": Command(
+        "lit_fednas.studies.command:study",
+        "Trains the arms of a study with the same seeds, compares them, and judges its claims.",
+    ),
     "sweep": Command(
         "lit_fednas.sweeps.command:sweep", "Runs a Weights & Biases sweep file (grid or random) without a server."
     ),

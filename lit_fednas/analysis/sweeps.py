@@ -20,7 +20,7 @@ from lit_fednas.formatting import figure_text
 from lit_fednas.records.files import read_json
 
 #: Within a sweep's folder: ``runs``, a list of ``parameters`` (values by name), ``seed``, ``folder``, ``status``.
-SWEEP_FILE = "sweep.json"
+SWEEP_FILE = "study.json"
 #: The subnets whose metric is drawn and compared where nothing else is asked for, as far as it was logged.
 SUBNETS = ("smallest", "mean", "largest")
 _MOST_VALUES = 6  # of a parameter; with more, they are taken for draws from a range

@@ -1,0 +1,209 @@
+"""The command ``lit-fednas study``: trains the arms of a study, compares them, and judges its claims."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lit_fednas.analysis.sweeps import compare, read_sweep, sweep_figure, swept
+from lit_fednas.comparison.command import Comparison, compared
+from lit_fednas.comparison.results import Result, methods_of
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.formatting import text_table
+from lit_fednas.ranges import NonNegativeInt, PositiveInt
+from lit_fednas.records.measures import OF_CLASSES
+from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
+from lit_fednas.studies.reading import read_study
+from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
+from lit_fednas.studies.study import Study, require_known
+
+#: Packages whose parts log what is known here.
+_KNOWN_PARTS = ("lit_fednas", "lightning", "torch", "torchmetrics", "torchvision")
+
+
+def study(
+    file: Path,
+    *extra: str,
+    seeds: list[int] | None = None,
+    arms: list[str] | None = None,
+    judge: bool = False,
+    show: bool = False,
+    jobs: PositiveInt = 1,
+    count: PositiveInt | None = None,
+    draw_seed: NonNegativeInt = 0,
+    out: Path = Path("runs"),
+    results: Path | None = None,
+) -> int:
+    """Trains the arms of a study with the same seeds, compares them, and judges its claims.
+
+    Every arm and seed is a run in a folder of its own: trained, and what follows. The same command goes on where it was
+    stopped, and leaves out what is finished; arms and seeds may be added. A Weights & Biases sweep file (grid or
+    random) is a study, too, and needs no server.
+
+    Args:
+        file: The study's file (lit_fednas.studies says what it holds).
+        *extra: What follows -- goes to every command.
+        seeds: In place of those of the file.
+        arms: Labels of those that are run; all of the file if not given.
+        judge: Trains nothing: compares what has finished, and judges the kept results.
+        show: Prints the commands and runs nothing.
+        jobs: Runs side by side.
+        count: Draws of a random study.
+        draw_seed: Seed of a random study's draws.
+        out: Where the study's folder is made, which is named after the file's name.
+        results: Where measures are kept; results.csv in the study's folder if not given.
+
+    Returns:
+        The exit status: 1 if a run failed.
+
+    Raises:
+        ConfigError: The file or an arm's settings cannot work (told before anything is trained), or another process
+            runs this study.
+        DataError: No run has finished.
+    """
+    content = read_study(file, count, draw_seed)
+    if not content.arms:
+        raise ConfigError(f"{file}: count: missing for a random study; give the number of draws, --count 20")
+    wanted = [
+        Run(
+            content.arms[label].parameters,
+            label,
+            seed,
+            f"{content.arms[label].folder}/seed{seed}",
+            content.commands(label, seed, extra, out),
+            [f"{content.arms[one].folder}/seed{seed}" for one in content.arms[label].needs()],
+        )
+        for seed in dict.fromkeys(seeds or content.seeds)
+        for label in content.chosen(arms)
+    ]
+    if show:
+        print("\n".join(shlex.join(command) for run in wanted for command in run.commands))
+        return 0
+    folder = out / content.name
+    kept = results or folder / "results.csv"
+    if judge:
+        _report(content, Runs(folder, {}, []), kept, judge)
+        return 0
+    with locked(folder):
+        runs = Runs(folder, {"study": content.name, "file": str(file)}, wanted)
+        settings = checked(runs.waiting, jobs) if runs.waiting else {}
+        _check_metrics(content, settings.values())
+        warnings = [unvalidated_rounds(settings[run.folder], run.parameters) for run in runs.waiting]
+        for warning in filter(None, dict.fromkeys(warnings)):
+            print(f"lit-fednas: {warning}", file=sys.stderr)
+        status = run_all(runs, settings, jobs)
+        if runs.finished or not status:
+            _report(content, runs, kept, judge)
+    return status
+
+
+def _check_metrics(content: Study, settings: Iterable[Mapping[str, Any]]) -> None:
+    """Validates the names of metrics; parts of the user's own may log others."""
+    classes = [name for one in settings for name in _classes(one)]
+    if not classes or any(name.partition(".")[0] not in _KNOWN_PARTS for name in classes if "." in name):
+        return
+    for name, how in content.measures.items():
+        if "metric" in how:
+            check_metric(str(how["metric"]), f"measures.{name}.metric")
+    if content.metric:
+        check_metric(content.metric, "metric.name")
+    if metric := (content.compare or {}).get("metric"):
+        require_known(metric, METRICS["val"], f"compare.metric: {metric}", "a metric")
+
+
+def _classes(value: Any) -> list[str]:
+    """Returns the class paths within settings."""
+    if isinstance(value, list):
+        return [name for item in value for name in _classes(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [str(value["class_path"])] if "class_path" in value else []
+    return own + [name for item in value.values() for name in _classes(item)]
+
+
+def _report(content: Study, runs: Runs, kept: Path, judge: bool) -> None:
+    """Compares the runs that have finished, and judges the claims."""
+    if content.measures or content.claims:
+        if not judge and runs.finished:
+            keep_results(kept, _measured(content, runs))
+        print(f"\n{claims_text(judged([content], read_results(kept)))}")
+    if not runs.finished:
+        if not judge or not content.claims:
+            raise DataError(f"{runs.folder}: no run has finished; see study.json, and start the same command again")
+        return
+    if content.compare is not None:
+        comparison = compared_study(content, runs)
+        print(f"\n{comparison.text()}\n\nwritten in {runs.folder}: {', '.join(comparison.write(runs.folder))}")
+    elif not content.claims:
+        _tabulate(runs.folder)
+
+
+def _measured(content: Study, runs: Runs) -> pd.DataFrame:
+    tables = [
+        measured(content, run.arm, run.seed, runs.folder / run.folder, run.minutes)
+        for run in runs.finished
+        if run.arm in content.arms
+    ]
+    return pd.concat(tables)
+
+
+def compared_study(content: Study, runs: Runs) -> Comparison:
+    """Compares the arms of a study, and each of their fine-tunings as a method of its own.
+
+    Args:
+        content: The study.
+        runs: Its runs, of which those count that have finished.
+
+    Returns:
+        The comparison at the study's tiers.
+
+    Raises:
+        DataError: Results lack what is asked for.
+    """
+    found: dict[str, list[Result | Path]] = {label: [] for label in content.arms}
+    tuned: dict[str, list[Result | Path]] = {}
+    for run in runs.finished:
+        if run.arm not in found:
+            continue
+        folder = runs.folder / run.folder
+        found[run.arm].append(folder)
+        for step in content.arms[run.arm].then:
+            if step.command == "finetune":
+                name = step.options.get("name", "fine-tuned")
+                tuned.setdefault(f"{run.arm}, {name}", []).append(folder / step.name)
+    methods = methods_of({label: folders for label, folders in {**found, **tuned}.items() if folders})
+    return compared(methods, content.tiers, **(content.compare or {}))
+
+
+def _tabulate(folder: Path) -> None:
+    """Writes ``study.csv`` and ``study.png``, and prints the arms beside each other."""
+    table = read_sweep(folder)
+    table.to_csv(folder / "study.csv", index=False)
+    try:
+        print(text_of(compare(table)))
+        if swept(table):
+            sweep_figure(table).savefig(folder / "study.png")
+    except DataError as error:
+        print(f"lit-fednas: {error}", file=sys.stderr)
+
+
+def text_of(table: pd.DataFrame) -> str:
+    """Returns a comparison as text: the mean over seeds, and the range; accuracies in percent."""
+    place = list(table.columns).index("seeds")
+    metrics = [name.removesuffix(" mean") for name in table.columns if name.endswith(" mean")]
+    body = []
+    for row in table.to_dict("records"):
+        cells = []
+        for metric in metrics:
+            scale = 100 if metric.rpartition("/")[2] == next(iter(OF_CLASSES)) else 1
+            mean, low, high = (scale * row[f"{metric} {word}"] for word in ("mean", "low", "high"))
+            cells.append(f"{mean:.2f} ({low:.2f}-{high:.2f})")
+        own = [row[name] for name in table.columns[: place + 1]]
+        body.append([*(f"{one:.4g}" if isinstance(one, float) else str(one) for one in own), *cells])
+    head = [name.split(".")[-1] for name in table.columns[: place + 1]]
+    return text_table([*head, *(metric.removeprefix("val/") for metric in metrics)], body, left=place)

@@ -1,0 +1,209 @@
+"""Reads a study's file, also a sweep file of Weights & Biases, and validates it before anything is trained."""
+
+from __future__ import annotations
+
+import inspect
+from argparse import ArgumentError
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_fednas.comparison.command import compare
+from lit_fednas.comparison.tiers import checked_tiers
+from lit_fednas.config_files import find
+from lit_fednas.errors import ConfigError
+from lit_fednas.options import parsed
+from lit_fednas.records.files import check_folder_name
+from lit_fednas.studies.findings import LEDGER, MINUTES, figure
+from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, folder_of, require_known
+from lit_fednas.studies.wandb_sweep import DEFAULT_COMMAND, SWEEP_KEYS, combination_names, combinations, expand
+
+_SHARED = ("configs", "options", "then")
+_KEYS = ("name", "protocol", "seeds", "tiers", *_SHARED, "arms", "method", "parameters")
+_KEYS += ("compare", "measures", "claims")
+_ARM = (*_SHARED, "tiers")
+_COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # a study has methods, tiers and a folder of its own
+
+
+def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -> Study:
+    """Reads a study's file, or a sweep file of Weights & Biases.
+
+    Args:
+        path: The file, or the name of one of the package's.
+        count: Draws of a random study, which has no arms without it.
+        draw_seed: Seed of the draws.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ConfigError: It cannot be read, or a key, an arm, a measure, a metric or an option of the comparison is missing,
+            unknown, or of another kind than is needed.
+        DataError: A tier's budgets cannot work.
+    """
+    path = Path(path)
+    try:
+        content = yaml.safe_load(find(path).read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    try:
+        if isinstance(content, dict) and "methods" in content:
+            raise ConfigError("methods: are arms now, with configs, options and then beside them (lit_fednas.studies)")
+        of_wandb = isinstance(content, dict) and "parameters" in content and not {"arms", "configs"} & content.keys()
+        return _study(_known(content, "", SWEEP_KEYS if of_wandb else _KEYS), path.stem, count, draw_seed)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix(': ')}") from error
+
+
+def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int) -> Study:
+    name = str(content.get("name") or stem)
+    check_folder_name("name", name)
+    method, parameters = content.get("method", "grid"), content.get("parameters")
+    grid: list[dict[str, Any]] = [{}]
+    if parameters is not None or "method" in content:
+        if not isinstance(parameters, dict) or not parameters:
+            raise ConfigError("parameters: missing; name at least one with its values")
+        grid = [] if method == "random" and count is None else combinations(method, parameters, count, draw_seed)
+    elif count is not None:
+        raise ConfigError(f"count: {count} is for a study with method: random; leave it out")
+    if "arms" not in content and "configs" not in content:
+        return Study(name, _commands(content, grid), metric=_known(content.get("metric") or {}, "metric").get("name"))
+    tiers = None if content.get("tiers") is None else checked_tiers(content["tiers"], "tiers")
+    arms = _arms(content, grid, tiers)
+    seeds = content.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds or any(type(seed) is not int for seed in seeds):
+        raise ConfigError(f"seeds: {seeds} is not a list of numbers; write [0, 1]")
+    compared = None if content.get("compare") is None else _compare_options(_known(content["compare"], "compare"))
+    measures = _known(content.get("measures") or {}, "measures")
+    for measure, how in measures.items():
+        _check_measure(f"measures.{measure}", how, arms)
+    claims = [
+        _claim(f"claims[{place}]", claim, arms, {*measures, MINUTES})
+        for place, claim in enumerate(content.get("claims") or ())
+    ]
+    protocol = str(content.get("protocol", "")).strip()
+    return Study(name, arms, protocol, list(dict.fromkeys(seeds)), tiers, compared, None, measures, claims)
+
+
+def _commands(content: Mapping[str, Any], grid: list[dict[str, Any]]) -> dict[str, Arm]:
+    """Returns an arm for each combination of a sweep file, with the file's own command."""
+    command, program = content.get("command", DEFAULT_COMMAND), content.get("program", "")
+    if not isinstance(command, list) or not command:
+        raise ConfigError(f"command: {command!r} is not a list of words; write one, or leave it out")
+    if "${program}" in command and not program:
+        raise ConfigError("program: missing; the command needs it, such as lit-fednas")
+    return {
+        name: Arm(parameters=values, folder=name, command=expand(command, program, values))
+        for name, values in zip(combination_names(grid), grid, strict=True)
+    }
+
+
+def _arms(content: Mapping[str, Any], grid: list[dict[str, Any]], tiers: Mapping[str, Any] | None) -> dict[str, Arm]:
+    """Returns every arm with every combination of the parameters."""
+    shared = _checked_arm({name: content.get(name) for name in _SHARED}, "", tiers)
+    single = "arms" not in content
+    named = {"": {}} if single else _known(content["arms"], "arms")
+    if not named:
+        raise ConfigError("arms: missing; name at least one with its configs")
+    arms: dict[str, Arm] = {}
+    for label, settings in named.items():
+        where = f"arms.{label}"
+        given = _checked_arm(_known(settings or {}, where, _ARM), f"{where}.", tiers)
+        configs = [*given.get("configs", []), *shared.get("configs", [])]
+        if not configs:
+            raise ConfigError(f"{where}.configs: missing; name at least one configuration")
+        own = given.get("options", {})
+        options = {**{key: value for key, value in shared.get("options", {}).items() if key not in own}, **own}
+        then = given["then"] if "then" in given else shared.get("then", [])
+        for values, name in zip(grid, combination_names(grid), strict=True):
+            full = ", ".join(part for part in (str(label), name) if part)
+            folder = ",".join(part for part in (folder_of(str(label)), name) if part)
+            distinct = values if single else {"arm": str(label), **values}
+            arms[full] = Arm(configs, {**options, **values}, then, given.get("tiers"), distinct, folder)
+    for label, arm in arms.items():
+        check_folder_name(f"arms.{label}", arm.folder)
+        for other in arm.needs():
+            earlier = list(arms)[: list(arms).index(label)]
+            require_known(other, [*earlier, SEED], f"arms.{label}: ${{{other}}}", "an arm before it")
+    if len({arm.folder for arm in arms.values()}) < len(arms):
+        raise ConfigError("arms: two labels make the same folder; change one")
+    return arms
+
+
+def _checked_arm(content: Mapping[str, Any], where: str, tiers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns what is given of an arm, its steps made of names or of options by name."""
+    given = {name: value for name, value in content.items() if value is not None}
+    for name in ("configs", "tiers", "then"):
+        if not isinstance(given.get(name, []), list):
+            raise ConfigError(f"{where}{name}: {given[name]} is not a list; write [...]")
+    for name in _known(given.get("options", {}), f"{where}options"):
+        if name in ("trainer", "model", "data", "search", "finetune"):
+            raise ConfigError(f"{where}options.{name}: is a group; name each option, as model.client.steps: 8")
+    for tier in given.get("tiers", ()):
+        require_known(tier, tiers or {}, f"{where}tiers: {tier}", "a tier")
+    if "then" in given:
+        given["then"] = [_step(f"{where}then[{place}]", step) for place, step in enumerate(given["then"])]
+    return given
+
+
+def _step(where: str, content: Any) -> Step:
+    named = {content: {}} if isinstance(content, str) else _known(content, where)
+    if len(named) != 1:
+        raise ConfigError(f"{where}: {content} is not one command; write search: {{...}}")
+    ((command, options),) = named.items()
+    require_known(str(command), STEPS, f"{where}: {command}", "a command after training")
+    return Step(command, _known(options or {}, f"{where}.{command}"))
+
+
+def _compare_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of ``compared``, read as ``lit-fednas compare`` reads its options."""
+    words = []
+    for name, value in settings.items():
+        require_known(str(name), _COMPARE, f"compare: {name}", "an option")
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{name}", *map(str, values)] if values and value is not None else []
+    try:
+        options = parsed("compare", compare, ["the study's", *words])
+    except (ArgumentError, ConfigError) as error:
+        raise ConfigError(f"compare: {' '.join(str(error).split())}") from error
+    return {name: options[name] for name in settings}
+
+
+def _check_measure(where: str, how: Any, arms: Mapping[str, Arm]) -> None:
+    """Validates that a figure can be read so from a run of the study."""
+    known = list(inspect.signature(figure).parameters)[1:]
+    if "ledger" in _known(how, where, known):
+        require_known(str(how["ledger"]), LEDGER, f"{where}.ledger: {how['ledger']}", "counted")
+    folder = str(how.get("tau") or Path(how.get("table", "")).parent)
+    written = {step.name for arm in arms.values() for step in arm.then}
+    if folder != "." and arms:
+        require_known(folder, sorted(written), f"{where}: {folder}", "what a search or a fine-tuning writes")
+
+
+def _claim(where: str, content: Any, arms: Mapping[str, Arm], measures: set[str]) -> Claim:
+    settings = dict(_known(content, where, [one.name for one in fields(Claim)]))
+    for name in ("paper", "where", "claim"):
+        if name not in settings:
+            raise ConfigError(f"{where}.{name}: missing; a claim says what it is and where it stands")
+    for name in ("result", "baseline"):
+        if name in settings:
+            pair = settings[name]
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise ConfigError(f"{where}.{name}: {pair} is not an arm and a measure; write [arm, measure]")
+            require_known(str(pair[0]), arms, f"{where}.{name}: {pair[0]}", "an arm")
+            require_known(str(pair[1]), sorted(measures), f"{where}.{name}: {pair[1]}", "a measure")
+            settings[name] = str(pair[0]), str(pair[1])
+    require_known(settings.get("effect", "ratio"), ("difference", "ratio"), f"{where}.effect", "difference or ratio")
+    return Claim(**settings)
+
+
+def _known(content: Any, where: str, known: tuple[str, ...] | list[str] = ()) -> dict[Any, Any]:
+    """Returns a mapping; of known keys, if there are any."""
+    if not isinstance(content, dict):
+        raise ConfigError(f"{where}: {content!r} is not settings by name; write {', '.join(known) or 'name'}: ...")
+    for name in content if known else ():
+        require_known(str(name), known, f"{where}: {name}", "a key")
+    return content

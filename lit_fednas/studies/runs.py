@@ -1,0 +1,352 @@
+"""The runs of a study: their folders, what is known of them in ``study.json``, and their processes.
+
+``study.json`` holds ``study`` (its name), ``file`` and ``runs``: for each its ``parameters`` (values by name), ``arm``,
+``seed``, ``folder`` (within the study's), ``commands`` (without where they write), ``needs`` (folders that it reads),
+``done`` (how many commands have ended), ``minutes`` (their processor time) and ``status`` (``waiting``, ``running``,
+``stopped``, ``failed`` or ``finished``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from lit_fednas.analysis.sweeps import SWEEP_FILE as STUDY_FILE
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.records.files import FolderLock, read_json, replace_json
+
+LOG_FILE = "study.log"
+_NUMBER = re.compile(r"=-?\d[\d.e+-]*$")
+
+
+@dataclass
+class Run:
+    """One arm with one seed: commands that run one after the other."""
+
+    parameters: dict[str, Any]
+    arm: str
+    seed: int
+    folder: str
+    commands: list[list[str]] = field(default_factory=list)
+    needs: list[str] = field(default_factory=list)
+    done: int = 0
+    minutes: float = 0.0
+    status: str = "waiting"
+
+    def take_over(self, before: Run) -> bool:
+        """Goes on where an earlier start has left this run; commands that have not begun may be others.
+
+        Returns:
+            Whether what has begun had the same commands.
+        """
+        begun = before.done + (before.status in ("running", "stopped", "failed"))
+        if before.commands[:begun] != self.commands[:begun]:
+            return False
+        self.done, self.minutes = before.done, before.minutes
+        self.status = before.status if before.status != "finished" else "waiting"
+        if self.done == len(self.commands):
+            self.status = "finished"
+        return True
+
+
+class Runs:
+    """All runs of a study, and the file that keeps their state.
+
+    Args:
+        folder: Of the study.
+        head: What ``study.json`` says beside the runs.
+        wanted: The runs that are wanted; those of earlier starts are kept beside them.
+
+    Raises:
+        ConfigError: A run was begun with another command, or needs one that is neither wanted nor finished.
+    """
+
+    def __init__(self, folder: Path, head: Mapping[str, Any], wanted: Sequence[Run]) -> None:
+        self.folder = folder
+        self.head = dict(head)
+        self.wanted = list(wanted)
+        earlier = {run.folder: run for run in read_runs(folder)}
+        for run in wanted:
+            before = earlier.pop(run.folder, None)
+            if before is not None and not run.take_over(before):
+                raise ConfigError(
+                    f"{folder / run.folder} was begun with other options; remove it or give another --out"
+                )
+        self.others = list(earlier.values())
+        known = {run.folder for run in wanted} | {run.folder for run in self.others if run.status == "finished"}
+        for run in self.waiting:
+            if missing := [need for need in run.needs if need not in known]:
+                raise ConfigError(f"arms: {run.arm} reads {missing[0]}, which is not there; add its arm and seed")
+
+    @property
+    def finished(self) -> list[Run]:
+        """All that have finished, also of earlier starts, by seed."""
+        runs = [run for run in [*self.wanted, *self.others] if run.status == "finished"]
+        return sorted(runs, key=lambda run: run.seed)
+
+    @property
+    def waiting(self) -> list[Run]:
+        """Those that are wanted and have not finished."""
+        return [run for run in self.wanted if run.status != "finished"]
+
+    def write(self) -> None:
+        """Writes ``study.json``; a kill leaves the old one or the new one."""
+        runs = [asdict(run) for run in self.wanted + self.others]
+        replace_json(self.folder / STUDY_FILE, {**self.head, "runs": runs})
+
+    def mark(self, run: Run, status: str) -> None:
+        """Notes how a run stands."""
+        run.status = status
+        self.write()
+        done = sum(run.status == "finished" for run in self.wanted)
+        step = f", command {run.done + 1} of {len(run.commands)}" if status == "running" and run.commands[1:] else ""
+        print(f"{status}: {run.folder}{step} ({done} of {len(self.wanted)} finished)", flush=True)
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """Returns the runs that a study's folder knows; none if it is new.
+
+    Raises:
+        DataError: The file is damaged, or of another version.
+    """
+    path = folder / STUDY_FILE
+    try:
+        return [Run(**run) for run in read_json(path, ["runs"])["runs"]] if path.exists() else []
+    except TypeError as error:
+        raise DataError(f"{path}: is of another version ({error}); remove it or give another --out") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps a second start out of a study's folder, which is removed if nothing was written.
+
+    Raises:
+        ConfigError: Another process runs a study there.
+    """
+    try:
+        lock = FolderLock(folder)
+    except ConfigError:
+        raise ConfigError(
+            f"out: {folder} is in use by another lit-fednas study; wait for it, or give another --out"
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+        lock.release()
+
+
+def checked(runs: Sequence[Run], jobs: int) -> dict[str, dict[str, Any]]:
+    """Parses the commands that are left, each once for all that differ in numbers alone.
+
+    Args:
+        runs: The runs.
+        jobs: How many are parsed side by side.
+
+    Returns:
+        The settings of each run, by its folder: those that its next command would use.
+
+    Raises:
+        ConfigError: A command does not parse.
+    """
+    kinds: dict[str, list[str]] = {}
+    for run in runs:
+        for command in run.commands[run.done :]:
+            kinds.setdefault(_kind(command), command)
+    print(f"checking: {len(kinds)} commands", flush=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        settings = dict(zip(kinds, pool.map(settings_of, kinds.values()), strict=True))
+    return {run.folder: settings[_kind(run.commands[run.done])] for run in runs}
+
+
+def _kind(command: Sequence[str]) -> str:
+    return " ".join(_NUMBER.sub("=number", word) for word in command)
+
+
+def settings_of(command: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings that a command would use, by parsing it in a process of its own.
+
+    Raises:
+        ConfigError: The command does not parse, or its first logger does not keep a run's folder.
+    """
+    try:
+        shown = subprocess.run([*command, "--print_config"], env=environment(1), capture_output=True, text=True)
+    except OSError as error:
+        raise ConfigError(f"command: {command[0]!r} cannot be started: {error.strerror}") from error
+    if shown.returncode:
+        told = shown.stderr.strip().splitlines() or [f"exit status {shown.returncode}"]
+        raise ConfigError(f"{' '.join(command)}: {told[-1].removeprefix('lit-fednas: ')}")
+    settings: dict[str, Any] = yaml.safe_load(shown.stdout)
+    first, *_ = _loggers(settings)
+    if not (isinstance(first, dict) and first["class_path"].endswith("RunLogger")):
+        raise ConfigError("trainer.logger: a study's runs need lit_fednas.loggers.RunLogger as their first")
+    return settings
+
+
+def _loggers(settings: Mapping[str, Any]) -> list[Any]:
+    loggers = settings["trainer"]["logger"]
+    return loggers if isinstance(loggers, list) else [loggers]
+
+
+def unvalidated_rounds(settings: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
+    """Returns a warning where a run's last round is not validated, so that an earlier one is compared; else empty.
+
+    Args:
+        settings: Of one run.
+        parameters: What another run has in their place, by dotted name.
+
+    Example:
+        >>> unvalidated_rounds({"trainer": {"max_rounds": 25, "check_val_every_n_rounds": 10}}, {})
+        'trainer.check_val_every_n_rounds: 10 does not divide trainer.max_rounds, 25: round 20 is compared'
+        >>> unvalidated_rounds({"trainer": {"max_rounds": 20, "check_val_every_n_rounds": 10}}, {})
+        ''
+    """
+    names = ("trainer.max_rounds", "trainer.check_val_every_n_rounds")
+    given = settings["trainer"]
+    rounds, every = (parameters.get(name, given.get(name.partition(".")[2])) for name in names)
+    if not isinstance(rounds, int) or not isinstance(every, int) or rounds < 0 or rounds % every == 0:
+        return ""
+    last = rounds - rounds % every
+    compared = f"round {last} is compared" if last else "nothing is validated"
+    return f"{names[1]}: {every} does not divide {names[0]}, {rounds}: {compared}"
+
+
+def in_folder(loggers: Sequence[Mapping[str, Any]], study: Path, run: str) -> str:
+    """The option that makes loggers write into a run's folder, and tells W&B of the study."""
+    name, version = run.split("/")
+    placed = []
+    for logger in loggers:
+        settings = dict(logger.get("init_args") or {})
+        if logger["class_path"].endswith("RunLogger"):
+            settings |= {"save_dir": str(study), "name": name, "version": version}
+        elif logger["class_path"].endswith("WandbLogger"):
+            settings |= {"save_dir": str(study), "name": run, "group": study.name}
+        placed.append({"class_path": logger["class_path"], "init_args": settings})
+    return f"--trainer.logger={json.dumps(placed)}"
+
+
+def environment(jobs: int) -> dict[str, str]:
+    """A run's: W&B without a server, the commands of this Python first, and its share of the cores."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} if jobs > 1 else {}
+    return {**threads, **os.environ, "PATH": path, "WANDB_MODE": "offline"}
+
+
+def run_all(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int) -> int:
+    """Starts or continues all that are not finished, some side by side, and names those that failed.
+
+    Args:
+        runs: The runs.
+        settings: Of each that is not finished, by its folder.
+        jobs: How many run side by side.
+
+    Returns:
+        The exit status: 1 if a run failed.
+
+    Raises:
+        KeyboardInterrupt: It was stopped; the runs have saved their state.
+    """
+    runs.write()
+    with _ended_by_signals():
+        _run_waiting(runs, settings, jobs)
+    failed = [run for run in runs.wanted if run.status == "failed"]
+    for run in failed:
+        print(f"lit-fednas: {run.folder} failed; see {runs.folder / run.folder / LOG_FILE}", file=sys.stderr)
+    for run in runs.wanted:
+        if run.status == "waiting":
+            print(f"lit-fednas: {run.folder} was not started, as a run that it reads failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run_waiting(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int) -> None:
+    waiting = runs.waiting
+    running: list[tuple[Run, subprocess.Popen[bytes]]] = []
+    with _stopping(runs, running):
+        while waiting or running:
+            finished = {run.folder for run in runs.finished}
+            ready = [run for run in waiting if finished.issuperset(run.needs)]
+            for run in ready[: jobs - len(running)]:
+                waiting.remove(run)
+                running.append((run, _start(runs, run, _loggers(settings[run.folder]), jobs)))
+                runs.mark(run, "running")
+            if not running:
+                break  # what is left reads a run that failed
+            time.sleep(0.2)
+            for run, process in list(running):
+                if _ended(run, process):
+                    running.remove((run, process))
+                    run.done += not process.returncode
+                    if not process.returncode and run.done < len(run.commands):
+                        waiting.insert(0, run)  # one run is finished before the next begins
+                    else:
+                        runs.mark(run, "failed" if process.returncode else "finished")
+
+
+def _ended(run: Run, process: subprocess.Popen[bytes]) -> bool:
+    """Returns whether a process has ended, and adds its processor time to that of its run."""
+    before = os.times()
+    ended = process.poll() is not None
+    after = os.times()  # differs by what poll has collected
+    spent = after.children_user - before.children_user + after.children_system - before.children_system
+    run.minutes += spent / 60
+    return ended
+
+
+def _start(runs: Runs, run: Run, loggers: Sequence[Mapping[str, Any]], jobs: int) -> subprocess.Popen[bytes]:
+    folder = runs.folder / run.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    last = folder / "checkpoints" / "last.ckpt"
+    command = [*run.commands[run.done], in_folder(loggers, runs.folder, run.folder)]
+    command += [f"--ckpt_path={last}"] if last.exists() else []
+    with open(folder / LOG_FILE, "ab") as log:
+        # a group of its own: Ctrl-C reaches this process alone, which then ends the runs in order
+        return subprocess.Popen(
+            command, env=environment(jobs), stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+        )
+
+
+@contextmanager
+def _stopping(runs: Runs, running: Sequence[tuple[Run, subprocess.Popen[bytes]]]) -> Iterator[None]:
+    """Whatever ends the command ends the runs, which then save their state."""
+    try:
+        yield
+    finally:
+        for _, process in running:
+            process.terminate()
+        for run, process in running:
+            while not _ended(run, process):
+                time.sleep(0.05)
+            runs.mark(run, "stopped")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A termination is as Ctrl-C, and what was said of it is how to go on."""
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signum, signal.SIG_IGN)  # some senders tell the process, and its group once more
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("lit-fednas: stopped; the same command goes on", file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

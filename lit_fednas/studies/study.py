@@ -1,0 +1,209 @@
+"""What a study holds: arms that are trained with the same seeds, and what follows, is compared and is claimed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lit_fednas.errors import ConfigError, did_you_mean
+
+#: Commands that may follow training, and what their options begin with.
+STEPS = {"validate": "", "test": "", "search": "search.", "finetune": "finetune.", "export": ""}
+SEED = "seed"
+_BUDGETS = "lit_fednas.tiers.Budgets"
+_REFERENCE = re.compile(r"\$\{([^}]+)\}")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command after training.
+
+    Attributes:
+        command: One of :data:`STEPS`.
+        options: Its own options, without what they begin with; ``configs`` are files that are given before them.
+    """
+
+    command: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of the folder in a run's that a search or a fine-tuning writes."""
+        return folder_of(str(self.options.get("name", self.command)))
+
+    def words(self) -> list[str]:
+        """Returns its configurations and options as words of a command line."""
+        named = {"name": self.name} if "name" in self.options else {}
+        return option_words({**self.options, **named}, STEPS[self.command])
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is trained with every seed.
+
+    Attributes:
+        configs: Configuration files, in their order.
+        options: Settings by dotted name.
+        then: What follows training.
+        tiers: Names of the study's tiers that are searched; all if not given.
+        parameters: What distinguishes it from the other arms, by name.
+        folder: The name of its folder.
+        command: The words of a sweep file's own command, in place of all above.
+    """
+
+    configs: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    then: list[Step] = field(default_factory=list)
+    tiers: list[str] | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    folder: str = ""
+    command: list[str] = field(default_factory=list)
+
+    def needs(self) -> list[str]:
+        """Returns the labels of arms whose folders it reads."""
+        content = json.dumps([self.configs, self.options, [step.options for step in self.then]])
+        return [label for label in dict.fromkeys(_REFERENCE.findall(content)) if label != SEED]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A finding of a paper, and what would show it here.
+
+    Attributes:
+        paper: The method's name.
+        where: Table, figure or section.
+        claim: What the paper says.
+        result: Arm and measure whose figure is judged; without it the claim needs the paper's scale.
+        baseline: Arm and measure that it is compared with, in the same seed; the figure itself is judged if not given.
+        effect: Whether the effect is the ``difference`` of the two or their ``ratio``.
+        above: The effect that confirms the claim is above this.
+        below: And below this.
+        note: The cause of what was found, or why it cannot be found at this size.
+    """
+
+    paper: str
+    where: str
+    claim: str
+    result: tuple[str, str] | None = None
+    baseline: tuple[str, str] | None = None
+    effect: Literal["difference", "ratio"] = "difference"
+    above: float = -float("inf")
+    below: float = float("inf")
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The content of a study's file.
+
+    Attributes:
+        name: Of its folder.
+        arms: By label.
+        protocol: How settings were chosen.
+        seeds: Of every arm.
+        tiers: Budgets of a network, by tier.
+        compare: Further arguments of :func:`lit_fednas.comparison.command.compared`; ``None`` for no comparison.
+        metric: What the pages of Weights & Biases show of a sweep.
+        measures: Figures that are read from a run's folder: arguments of :func:`~lit_fednas.studies.findings.figure`.
+        claims: What is judged.
+    """
+
+    name: str
+    arms: dict[str, Arm] = field(default_factory=dict)
+    protocol: str = ""
+    seeds: list[int] = field(default_factory=lambda: [0])
+    tiers: dict[str, dict[str, float]] | None = None
+    compare: dict[str, Any] | None = None
+    metric: str | None = None
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+
+    def chosen(self, labels: Sequence[str] | None) -> list[str]:
+        """Returns the labels of the arms to be run, all if none is given.
+
+        Raises:
+            ConfigError: The study has no such arm.
+        """
+        for label in labels or ():
+            require_known(label, self.arms, f"arms: {label}", "an arm")
+        return [label for label in self.arms if not labels or label in labels]
+
+    def folder(self, label: str, seed: int, out: Path = Path("runs")) -> Path:
+        """Returns the folder of a run."""
+        return out / self.name / self.arms[label].folder / f"seed{seed}"
+
+    def commands(self, label: str, seed: int, extra: Sequence[str] = (), out: Path = Path("runs")) -> list[list[str]]:
+        """Returns an arm's commands, one after the other.
+
+        Args:
+            label: Of the arm.
+            seed: The seed.
+            extra: What goes to each command.
+            out: Where the study's folder is.
+
+        Example:
+            >>> study = Study("a", {"X": Arm(["x.yaml"], {"data.num_clients": 5}, [Step("test")])})
+            >>> for words in study.commands("X", 1):
+            ...     print(*words)
+            lit-fednas fit --config x.yaml --data.num_clients=5 --seed_everything=1
+            lit-fednas test --config x.yaml --data.num_clients=5 --seed_everything=1
+        """
+        arm = self.arms[label]
+        end = [f"--seed_everything={seed}", *extra]
+        if arm.command:
+            return [[*arm.command, *end]]
+        settings = [*option_words({"configs": arm.configs, **arm.options}), *end]
+        commands = [["lit-fednas", "fit", *settings]]
+        for step in arm.then:
+            tiers = self._tiers(arm) if step.command == "search" else []
+            commands.append(["lit-fednas", step.command, *settings, *tiers, *step.words()])
+        filled = _filler({SEED: str(seed), **{one: str(self.folder(one, seed, out)) for one in arm.needs()}})
+        return [[_REFERENCE.sub(filled, word) for word in words] for words in commands]
+
+    def _tiers(self, arm: Arm) -> list[str]:
+        if self.tiers is None:
+            return []
+        budgets = {name: self.tiers[name] for name in arm.tiers or self.tiers}
+        return option_words({"tiers": {"class_path": _BUDGETS, "init_args": {"budgets": budgets}}}, "search.")
+
+
+def _filler(values: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
+    return lambda match: values[match.group(1)]
+
+
+def option_words(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Returns settings as words of a command line, after the configuration files that ``configs`` lists.
+
+    Example:
+        >>> option_words({"name": "s", "configs": ["a.yaml"], "sizes": [1, 2]}, "search.")
+        ['--config', 'a.yaml', '--search.name=s', '--search.sizes=[1, 2]']
+    """
+    files = [word for path in settings.get("configs") or () for word in ("--config", path)]
+    options = {name: value for name, value in settings.items() if name != "configs"}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+    return [*files, *(f"--{prefix}{name}={text}" for name, text in texts.items())]
+
+
+def folder_of(label: str) -> str:
+    """Returns the name of an arm's folder.
+
+    Example:
+        >>> folder_of("FedAvg, smallest")
+        'FedAvg_smallest'
+    """
+    return "_".join("".join(one if one.isalnum() or one in ".+-" else " " for one in label).split())
+
+
+def require_known(name: str, known: Sequence[str] | Mapping[str, Any], where: str, kind: str) -> None:
+    """Validates that a name is among those that are known.
+
+    Raises:
+        ConfigError: It is not; says which are, and which of them is like it.
+    """
+    if name not in known:
+        near = did_you_mean(name, list(known))
+        raise ConfigError(f"{where}: is not {kind}{near}; choose from {', '.join(known)}")

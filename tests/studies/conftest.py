@@ -1,0 +1,102 @@
+"""A stand-in for lit-fednas that notes how it was called and leaves small runs, which take no time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lit_fednas.studies import runs
+
+#: Trains nothing: two networks, of which the option x says how accurate they are. It waits for another run or for its
+#: end, or fails, where it is told to.
+PROGRAM = """#!{python}
+import json, sys, time
+from pathlib import Path
+command, *words = sys.argv[1:]
+options = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+if "print_config" in options:
+    wrong = [name for name, value in options.items() if value == "unknown"]
+    assert not wrong, f"{{wrong[0]}}: unknown is not a number"
+    logger = {{"class_path": "lit_fednas.loggers.RunLogger"}}
+    trainer = {{"max_rounds": 4, "check_val_every_n_rounds": 2, "logger": logger}}
+    print(json.dumps({{"trainer": trainer, "part": {{"class_path": options.get("part", "lit_fednas.X")}}}}))
+    sys.exit()
+place = json.loads(options["trainer.logger"])[0]["init_args"]
+folder = Path(place["save_dir"]) / place["name"] / place["version"]
+with open(folder / "calls", "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+print("out of paper")
+if command == options.get("broken") or "x" in options and options["x"] == options.get("broken"):
+    sys.exit(1)
+x = float(options["x"])
+head = "subnet,arch,split,accuracy,loss,macs,parameters,bytes\\n"
+rows = [("smallest", x, 10), ("largest", x + 0.1, 40)]
+table = lambda split: head + "".join(f"{{n}},{{n}},{{split}},{{y}},1,{{m}},1,4\\n" for n, y, m in rows)
+if command == "fit":
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    (folder / "checkpoints" / "last.ckpt").touch()
+    (folder / "config.yaml").write_text("seed_everything: " + options["seed_everything"])
+    clients = [{{"client": 0, "status": "ok", "macs": 100, "bytes_down": 3, "bytes_up": 2}}]
+    metrics = {{f"val/{{n}}/accuracy": y for n, y, _ in rows}}
+    (folder / "rounds.jsonl").write_text(json.dumps({{"round": 0, "metrics": metrics, "clients": clients}}) + "\\n")
+    (folder / "subnets-val.csv").write_text(table("val"))
+    deadline = time.monotonic() + 20
+    while "together" in options and len(list(folder.parent.parent.glob("*/seed0/calls"))) < 2:
+        assert time.monotonic() < deadline
+    if options["x"] == options.get("forever") and "ckpt_path" not in options:
+        time.sleep(60)
+else:
+    (folder / "subnets-test.csv").write_text(table("test"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory is the test's own, and lit-fednas the program above."""
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "bin" / "lit-fednas"
+    program.parent.mkdir()
+    program.write_text(PROGRAM.format(python=sys.executable))
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    monkeypatch.setattr(runs, "environment", lambda jobs: environment)
+    return tmp_path
+
+
+@pytest.fixture
+def write(folder: Path) -> Callable[..., str]:
+    """Writes a study of two arms and two seeds, with changes; those to None leave a key out."""
+    content = {
+        "seeds": [0, 1],
+        "options": {"data.num_clients": 5, "x": 0.1},
+        "configs": ["common.yaml"],
+        "arms": {
+            "A, large": {"configs": ["a.yaml"], "options": {"x": 0.5}},
+            "B": {"configs": ["b.yaml"], "options": {"x": 0.25}},
+        },
+    }
+
+    def written(**changes: Any) -> str:
+        changed = {key: value for key, value in {**content, **changes}.items() if value is not None}
+        (folder / "small.yaml").write_text(yaml.safe_dump(changed, sort_keys=False))
+        return "small.yaml"
+
+    return written
+
+
+def calls(run: str, study: str = "small") -> list[list[str]]:
+    """The commands of a run that were started."""
+    return [json.loads(line) for line in Path("runs", study, run, "calls").read_text().splitlines()]
+
+
+def statuses(study: str = "small") -> dict[str, str]:
+    """How the runs of a study stand, by folder."""
+    content = json.loads(Path("runs", study, "study.json").read_text())
+    return {run["folder"]: run["status"] for run in content["runs"]}

@@ -1,0 +1,216 @@
+"""Studies: what is run, gone on with, compared and refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lit_fednas.cli import main
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.records.files import FolderLock
+from lit_fednas.studies import read_study
+from lit_fednas.studies.runs import environment
+from tests.studies.conftest import calls, statuses
+
+TIERS = {"small": {"macs": 10}, "big": {"macs": "4e1"}}
+SEARCHED = {"A": {"options": {"x": 0.5}, "then": [{"search": {"evaluations": 4}}]}, "B": {"options": {"x": 0.25}}}
+
+
+def test_arms_run_with_every_seed_and_are_compared_at_the_tiers(write, capsys) -> None:
+    compared = {"tiers": TIERS, "then": ["test"], "arms": SEARCHED, "compare": {"targets": [0.3]}}
+    assert main(["study", write(**compared), "--jobs", "2", "--", "--more=1"]) == 0
+    fit, search = calls("A/seed1")
+    settings = ["--config", "common.yaml", "--data.num_clients=5", "--x=0.5", "--seed_everything=1", "--more=1"]
+    assert fit[:-1] == ["fit", *settings]
+    assert search[: len(fit) - 1] == ["search", *settings]
+    tiers, evaluations, _, checkpoint = search[len(fit) - 1 :]
+    budgets = {"small": {"macs": 10.0}, "big": {"macs": 40.0}}
+    given = {"class_path": "lit_fednas.tiers.Budgets", "init_args": {"budgets": budgets}}
+    assert json.loads(tiers.removeprefix("--search.tiers=")) == given
+    assert evaluations == "--search.evaluations=4"
+    assert checkpoint == "--ckpt_path=runs/small/A/seed1/checkpoints/last.ckpt"
+    assert [words[0] for words in calls("B/seed0")] == ["fit", "test"]
+    assert Path("runs/small/A/seed0/study.log").read_text() == 2 * "out of paper\n"
+
+    table = pd.read_csv("runs/small/compare.csv")
+    means = table.groupby(["tier", "method"], sort=False)["test"].mean()
+    assert list(means.index) == [(tier, method) for tier in ("small", "big") for method in ("A", "B")]
+    assert means.tolist() == pytest.approx([0.5, 0.25, 0.6, 0.35])
+    assert table["spent_bytes"].eq(5).all()
+    printed = capsys.readouterr().out
+    assert printed.index("checking: 3 commands") < printed.index("running: A/seed0, command 1 of 2")
+    assert "written in runs/small: compare.md, compare.png, compare.html, compare.csv, targets.csv" in printed
+
+
+def test_it_goes_on_where_it_stopped_and_takes_more_arms_and_commands(write, capsys) -> None:
+    once = ("--seeds", "0", "--", "--broken=search")
+    content = {"then": ["test"], "arms": SEARCHED, "compare": {}}
+    for _ in range(2):
+        assert main(["study", write(**content), *once]) == 1
+    assert [words[0] for words in calls("A/seed0")] == ["fit", "search", "search"]
+    assert "A/seed0 failed; see runs/small/A/seed0/study.log" in capsys.readouterr().err
+    assert [words[0] for words in calls("B/seed0")] == ["fit", "test"]  # finished
+    before = Path("runs/small/study.json").read_text()
+    wrong = {**SEARCHED["A"], "then": [{"search": {"evaluations": 4}}, {"finetune": {"rounds": "unknown"}}]}
+    assert main(["study", write(**{**content, "arms": {**SEARCHED, "A": wrong}}), *once]) == 2
+    assert "finetune.rounds: unknown is not a number" in capsys.readouterr().err  # parsed before anything goes on
+    assert main(["study", write(**{**content, "options": {"y": 1}}), *once]) == 2
+    assert "runs/small/A/seed0 was begun with other options; remove it or" in capsys.readouterr().err
+    assert Path("runs/small/study.json").read_text() == before
+    assert main(["study", write(**{**content, "arms": {**SEARCHED, "C": SEARCHED["B"]}}), "--arms", "C", *once]) == 0
+    table = pd.read_csv("runs/small/compare.csv")
+    assert table["method"].unique().tolist() == ["B", "C"]  # B of the earlier start, A is not finished
+    assert statuses() == {"A/seed0": "failed", "B/seed0": "finished", "C/seed0": "finished"}
+
+
+def test_a_second_start_on_a_folder_is_refused(write, capsys) -> None:
+    lock = FolderLock(Path("runs/small"))
+    assert main(["study", write()]) == 2
+    assert "out: runs/small is in use by another lit-fednas study; wait" in capsys.readouterr().err
+    lock.release()
+    assert main(["study", write(), "--seeds", "0"]) == 0
+
+
+def test_nothing_is_trained_before_all_commands_are_parsed(write, capsys) -> None:
+    arms = {**SEARCHED, "B": {"then": ["search", {"finetune": {"rounds": "unknown"}}]}}
+    assert main(["study", write(arms=arms)]) == 2
+    assert "finetune.rounds: unknown is" in capsys.readouterr().err
+    assert not Path("runs/small").exists()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_unknown_metric_is_refused_unless_parts_are_the_users_own(write, capsys, own) -> None:
+    options = {"x": 1, **({"part": "mine.Part"} if own else {})}
+    status = main(["study", write(options=options, measures={"end": {"metric": "val/largest/acuracy"}}), "--seeds=0"])
+    assert status == (0 if own else 2)
+    told = "measures.end.metric: val/largest/acuracy: is not logged; did you mean accuracy?"
+    assert (told in capsys.readouterr().err) is not own
+
+
+def test_an_arm_reads_another_ones_folder_which_comes_first(write, capsys) -> None:
+    finetune = {"name": "from scratch", "initial": "random", "configs": ["f.yaml"]}
+    reading = {"configs": ["${seed}.yaml"], "options": {"x": 1, "run": "${A, large}/x"}, "tiers": ["big"]}
+    reading["then"] = ["search", {"finetune": finetune}]
+    content = {"arms": {"A, large": {"options": {"x": 0.5}}, "C": reading}, "tiers": TIERS, "seeds": [3]}
+    study = read_study(write(**content))
+    fit, search, tuned = study.commands("C", 3)
+    assert fit[3] == "3.yaml"
+    assert "--run=runs/small/A_large/seed3/x" in fit
+    (tiers,) = [json.loads(word.partition("=")[2]) for word in search if word.startswith("--search.tiers=")]
+    assert tiers["init_args"]["budgets"] == {"big": {"macs": 40.0}}
+    assert tuned[-4:] == ["--config", "f.yaml", "--finetune.name=from_scratch", "--finetune.initial=random"]
+    assert main(["study", "small.yaml", "--arms", "C"]) == 2
+    assert "arms: C reads A_large/seed3, which is not there; add its arm and seed" in capsys.readouterr().err
+    assert main(["study", "small.yaml", "--arms", "C", "--show"]) == 0
+    assert shlex.split(capsys.readouterr().out.splitlines()[0]) == fit
+    assert main(["study", "small.yaml", "--jobs", "2", "--", "--broken=0.5"]) == 1
+    assert statuses() == {"A_large/seed3": "failed", "C/seed3": "waiting"}
+    assert "C/seed3 was not started, as a run that it reads failed" in capsys.readouterr().err
+
+
+def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
+    parameters = {"x": {"values": [0.1, 0.2]}, "trainer.max_rounds": {"values": [4, 7]}}
+    assert main(["study", write(arms=None, parameters=parameters), "--seeds", "0", "5", "--jobs", "4"]) == 0
+    assert len(statuses()) == 8
+    (words,) = calls("x=0.2,max_rounds=7/seed5")
+    assert words[3:6] == ["--data.num_clients=5", "--x=0.2", "--trainer.max_rounds=7"]
+    printed = capsys.readouterr()
+    assert "20.00 (20.00-20.00)" in printed.out
+    assert "2 does not divide trainer.max_rounds, 7: round 6 is compared" in printed.err
+    assert len(Path("runs/small/study.csv").read_text().splitlines()) == 9
+    assert Path("runs/small/study.png").stat().st_size > 5000
+    arms = read_study(write(arms={"A": None, "B": None}, parameters=parameters)).arms
+    assert len(arms) == 8
+    assert arms["B, x=0.1,max_rounds=4"].parameters == {"arm": "B", "x": 0.1, "trainer.max_rounds": 4}
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_runs_and_a_new_start_goes_on(write) -> None:
+    words = [write(seeds=[0]), "--", "--forever=0.25"]
+    program = "from lit_fednas.studies import runs; runs.environment = lambda jobs: {**os.environ, 'PATH': sys.argv[1]}"
+    script = f"import os, sys; {program}; from lit_fednas.cli import main; sys.exit(main(['study', *sys.argv[2:]]))"
+    path = f"{Path('bin').absolute()}{os.pathsep}{os.environ['PATH']}"
+    started = subprocess.Popen([sys.executable, "-c", script, path, *words], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not Path("runs/small/B/seed0/rounds.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started.send_signal(signal.SIGTERM)
+    _, told = started.communicate(timeout=20)
+    assert started.returncode == 130
+    assert told.decode().strip() == "lit-fednas: stopped; the same command goes on"
+    assert statuses() == {"A_large/seed0": "finished", "B/seed0": "stopped"}
+    assert main(["study", *words]) == 0
+    assert [len(calls(f"{arm}/seed0")) for arm in ("A_large", "B")] == [1, 2]
+    assert calls("B/seed0")[1] == [*calls("B/seed0")[0], "--ckpt_path=runs/small/B/seed0/checkpoints/last.ckpt"]
+
+
+def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(monkeypatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 9)
+    assert environment(1)["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert environment(1)["WANDB_MODE"] == "offline"
+    assert "OMP_NUM_THREADS" not in environment(1)
+    assert environment(2)["OMP_NUM_THREADS"] == "4"
+
+
+CLAIM = {"paper": "X", "where": "1", "claim": "better", "result": ["A", "minutes"]}
+
+
+def claiming(**changes: Any) -> dict[str, Any]:
+    return {"arms": SEARCHED, "claims": [{**CLAIM, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {}}, "small.yaml: methods: are arms now, with configs"),
+        ({"arms": {}}, "arms: missing; name at least one"),
+        ({"arms": {"A": {"config": ["a.yaml"]}}}, r"arms.A: config: is not a key; did you mean configs\?; choose"),
+        ({"arms": {"A": {"configs": "a.yaml"}}}, "arms.A.configs: a.yaml is not a list"),
+        ({"arms": {"A": {"options": {"model": {}}}}}, "arms.A.options.model: is a group; name each option"),
+        ({"arms": {"A": {"then": ["serch"]}}}, r"arms.A.then\[0\]: serch: is not a command .* did you mean search"),
+        ({"arms": {"A": {"tiers": ["huge"]}}, "tiers": TIERS}, "arms.A.tiers: huge: is not a tier; choose from small"),
+        ({"arms": {"A": {"options": {"run": "${B}"}}}}, r"arms.A: \$\{B\}: is not an arm before it"),
+        ({"arms": {"A b": {}, "A, b": {}}}, "two labels make the same folder"),
+        ({"arms": {"A": {}}, "configs": None}, "arms.A.configs: missing"),
+        ({"seeds": ["0"]}, r"seeds: \['0'\] is not a list of numbers"),
+        ({"compare": {"macs": -1}}, "compare: macs: -1.0 must be above 0"),
+        ({"compare": {"target": 1}}, r"compare: target: is not an option; did you mean targets\?"),
+        ({"measures": {"end": {"metrics": "x"}}}, r"measures.end: metrics: is not a key; did you mean metric\?"),
+        ({"measures": {"end": {"ledger": "bytes"}}}, "measures.end.ledger: bytes: is not counted; did you mean bytes"),
+        ({"measures": {"end": {"table": "search/tiers.csv"}}}, "search: is not what a search or a fine-tuning writes"),
+        (claiming(result=["C", "minutes"]), r"claims\[0\].result: C: is not an arm; choose from A, B"),
+        (claiming(baseline=["A", "end"]), r"claims\[0\].baseline: end: is not a measure; choose from minutes"),
+        (claiming(effect="sum"), r"claims\[0\].effect: is not difference or ratio"),
+        (claiming(of=["A", "end"]), r"claims\[0\]: of: is not a key"),
+        ({"method": "bayes", "parameters": {"x": {"value": 1}}}, "method: bayes needs W&B's server"),
+        ({"method": "grid"}, "parameters: missing"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value[:30],
+)
+def test_what_cannot_be_run_is_told(write, changes, message) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        read_study(write(**changes))
+
+
+def test_unknown_arms_and_missing_counts_are_told(write, capsys) -> None:
+    assert main(["study", write(), "--arms", "A, larg"]) == 2
+    assert "arms: A, larg: is not an arm; did you mean A, large?; choose from A, large, B" in capsys.readouterr().err
+    parameters = {"x": {"min": 0.0, "max": 1.0}}
+    assert main(["study", write(arms=None, method="random", parameters=parameters)]) == 2
+    assert "count: missing for a random study; give the number of draws" in capsys.readouterr().err
+    assert main(["study", write(), "--count", "3"]) == 2
+    assert "count: 3 is for a study with method: random" in capsys.readouterr().err
+    assert main(["study", write(), "--judge"]) == 2
+    assert "runs/small: no run has finished" in capsys.readouterr().err

@@ -1,0 +1,155 @@
+"""Sweep files of Weights & Biases are studies; as W&B would run them, as far as it can be asked here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sweeps.config import schema_violations_from_proposed_config
+from sweeps.params import HyperParameter
+from wandb import wandb_agent
+
+from lit_fednas.cli import main
+from lit_fednas.config_files import FOLDER
+from lit_fednas.errors import ConfigError
+from lit_fednas.studies import read_study
+from lit_fednas.studies.wandb_sweep import DISTRIBUTIONS, combination_names, combinations, distribution, expand
+from tests.studies.conftest import calls, statuses
+
+SWEEPS = {path.stem: path for path in sorted(FOLDER.glob("studies/*.yaml")) if "\ncommand:" in path.read_text()}
+
+
+@pytest.fixture
+def sweep(folder: Path) -> Callable[..., str]:
+    """Writes a sweep file over the stand-in for lit-fednas."""
+
+    def written(**changes: Any) -> str:
+        command = ["${env}", "${program}", "fit", "${args}"]
+        content = {"method": "grid", "program": "lit-fednas", "command": command, **changes}
+        content = {key: value for key, value in content.items() if value is not None}
+        (folder / "small.yaml").write_text(yaml.safe_dump(content))
+        return "small.yaml"
+
+    return written
+
+
+def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What W&B's agent starts for a combination; its files go into the working directory."""
+    started = []
+
+    def start(command: list[str], **others: Any) -> Any:
+        started.append(command)
+        return type("Process", (), {})()
+
+    monkeypatch.setenv("WANDB_DIR", str(Path.cwd()))
+    monkeypatch.setenv("WANDB_RUN_ID", "to be put back")
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", "to be put back")
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb_agent, "AgentProcess", start)
+        agent = wandb_agent.Agent(api=None, queue=None)
+        agent._sweep_command = list(file.get("command", []))
+        arguments = {name: {"value": value} for name, value in values.items()}
+        agent._command_run({"run_id": "abc", "program": file["program"], "args": arguments})
+    return started[0]
+
+
+def test_files_are_valid_for_wandb_and_runs_those_of_its_agent(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert SWEEPS
+    for name, path in SWEEPS.items():
+        content = yaml.safe_load(path.read_text())
+        assert schema_violations_from_proposed_config(content) == []
+        study = read_study(path, 3 if content["method"] == "random" else None)
+        assert study.name == content["name"] == name
+        for arm in study.arms.values():
+            assert arm.command == agents_command(content, arm.parameters, monkeypatch)
+
+
+def test_every_macro_is_expanded_as_by_wandbs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOUSE", "small")
+    values = {"a.b": 0.1, "flag": True, "no": False, "text": "x y", "list": [1, 2], "none": None}
+    macros = "program args args_no_hyphens args_no_equals args_no_boolean_flags args_json env interpreter envvar:HOUSE"
+    for macro in macros.split():
+        file = {"program": "program.py", "command": ["first", "${" + macro + "}", 3]}
+        expected = agents_command(file, values, monkeypatch)
+        assert expand(file["command"], "program.py", values) == expected
+        assert "${" not in " ".join(expected)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        {"values": [1, "a", None]},
+        {"min": 1, "max": 4},
+        {"min": 1.0, "max": 4},
+        {"distribution": "q_uniform", "min": 0, "max": 10, "q": 2.5},
+        {"distribution": "log_uniform_values", "min": 0.001, "max": 10},
+    ],
+    ids=str,
+)
+def test_distributions_are_wandbs(parameter: dict[str, Any]) -> None:
+    quantile = DISTRIBUTIONS[distribution(parameter)]
+    for u in (0.001, 0.1, 0.26, 0.49, 0.51, 0.74, 0.999):
+        expected = HyperParameter("x", parameter).ppf(u)
+        assert quantile(parameter, u) == (expected if isinstance(expected, str | None) else pytest.approx(expected))
+
+
+def test_draws_stay_when_there_are_more_of_them() -> None:
+    parameters = {"a": {"min": 0.0, "max": 1.0}, "b": {"min": 0.0, "max": 1.0}}
+    draws = combinations("random", parameters, 50)
+    assert combinations("random", parameters, 3) == draws[:3]
+    assert combinations("random", parameters, 3, seed=1) != draws[:3]
+    alone = combinations("random", {"b": parameters["b"]}, 3)
+    assert [one["b"] for one in alone] == [one["b"] for one in draws[:3]]
+    assert all(one["a"] != one["b"] for one in draws)
+    assert 0.35 < sum(one["a"] for one in draws) / 50 < 0.65
+
+
+def test_folders_are_named_by_what_differs() -> None:
+    names = ["lr=0.12346,b=d_0_1_2", "lr=1e-07,b=None"]
+    assert combination_names([{"a.lr": 0.123456789, "b": "d: [0,1]/2"}, {"a.lr": 1e-7, "b": None}]) == names
+    with pytest.raises(ConfigError, match=r"two combinations are called lr=0\.1;"):
+        combination_names([{"a.lr": 0.1}, {"a.lr": 0.1000000001}])
+
+
+def parameter(**settings: Any) -> dict[str, Any]:
+    return {"parameters": {"x": settings}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "bayes"}, "method: bayes needs W&B's server"),
+        (parameter(min=1, max=3), "parameters.x: int_uniform is not among constant, cat"),
+        (parameter(values=[]), "parameters.x: {'values': []} leaves nothing to choose from"),
+        ({"early_terminate": {}}, "early_terminate: is not a key"),
+        (
+            {"metric": {"name": "val/largest/acuracy"}},
+            "metric.name: val/largest/acuracy: is not logged; did",
+        ),
+        ({"parameters": {"seed_everything": {"values": [0, 1]}}}, "give them to the command (--seeds 0 1)"),
+        ({"command": ["nowhere", "${args}"]}, "command: 'nowhere' cannot be started: No such file"),
+        ({"command": ["${interpreter}", "nowhere.py"]}, "can't open file"),
+        ({"program": None}, "program: missing; the command needs it"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_what_cannot_be_run_here_is_one_line(sweep: Any, capsys: Any, changes: dict[str, Any], message: str) -> None:
+    assert main(["study", sweep(**{**parameter(values=[0.1, 0.2]), **changes})]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert not Path("runs/small").exists()
+
+
+def test_the_command_of_a_file_runs_for_every_combination_and_seed(sweep: Any, capsys: Any) -> None:
+    """Two run side by side: each waits for the other."""
+    words = [sweep(**parameter(values=[0.1, 0.2])), "--seeds", "0", "5", "0", "--jobs", "2", "--", "--together"]
+    assert main(["study", *words]) == 0
+    assert statuses() == {f"x={x}/seed{seed}": "finished" for seed in (0, 5) for x in (0.1, 0.2)}
+    (words,) = calls("x=0.2/seed5")
+    assert words[:-1] == ["fit", "--x=0.2", "--seed_everything=5", "--together"]
+    assert "20.00 (20.00-20.00)" in capsys.readouterr().out
