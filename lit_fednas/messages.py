@@ -8,7 +8,7 @@ dataclass of its own. Bytes are counted here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
@@ -239,6 +239,15 @@ class ClientResult:
     def answered(self) -> bool:
         """Whether the client has done what it was asked, also if its update was rejected."""
         return self.status in ("ok", WITHHELD)
+
+    def rejected(self, status: str, reason: str = "") -> ClientResult:
+        """Returns the result of a client whose update is not used after all.
+
+        Args:
+            status: :data:`WITHHELD` or :data:`WILD`.
+            reason: One line for the log.
+        """
+        return replace(self, status=status, reason=reason or self.reason)
 
     def report(self, kind: type[R]) -> R | None:
         """Returns the report of a type, if there is one."""

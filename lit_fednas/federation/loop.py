@@ -16,11 +16,11 @@ from torch import distributed
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ClientError, ConfigError, RankError
+from lit_fednas.federation.acceptance import Acceptance, acceptance
 from lit_fednas.federation.client import LocalRunner, check_clients
 from lit_fednas.federation.client_store import ClientStore
 from lit_fednas.federation.fast.fastest import fastest, trained_with
 from lit_fednas.federation.fit import TaskRunner
-from lit_fednas.federation.held_updates import HeldUpdates, key
 from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook, overrides_hook
@@ -69,7 +69,7 @@ class RoundLoop(RoundFitLoop):
         self.fastest: dict[str, Any] | None = None
         self._runner: TaskRunner | None = None
         self._threads: Sequence[int] = ()  # that may be chosen from
-        self._held: HeldUpdates
+        self._acceptance: Acceptance
         self._failed_rounds = 0
 
     @property
@@ -240,25 +240,22 @@ class RoundLoop(RoundFitLoop):
         """Trains clients; their updates stream into the aggregation."""
         assert self._runner is not None
         for result, update in self._runner.run(tasks):
-            if update is None or not self._held.hold(update):
+            if update is None or not self._acceptance.hold(update):
                 self._take(result, update)
             del update
             yield result
 
     def _exchange(self, own: list[ClientResult], failure: Exception | None) -> list[ClientResult]:
-        """Returns the results of all ranks."""
-        shares = self.ranks.gather_unless((own, self._held.changes), failure)
-        ratios = self._held.ratios({of: change for _, changes in shares for of, change in changes.items()})
+        """Returns the results of all ranks, once it is settled which updates count."""
+        shares = self.ranks.gather_unless((own, self._acceptance.evidence), failure)
+        judge = self._acceptance.judge([evidence for _, evidence in shares])
         results = []
         for rank, (share, _) in enumerate(shares):
             for result in share:
-                update = None
-                if key(result) in ratios:
-                    result, update = self._held.release(result, ratios[key(result)])
-                elif rank == self.ranks.rank:
-                    results.append(result)
-                    continue  # taken when it came
-                self._take(result, update)
+                judged = judge(result)
+                if judged is not None or rank != self.ranks.rank:  # own ones that were not held were taken as they came
+                    result, update = judged or (result, None)
+                    self._take(result, update)
                 results.append(result)
         return results
 
@@ -287,7 +284,7 @@ class RoundLoop(RoundFitLoop):
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         clients = data.clients
         (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
-        self._held = HeldUpdates(module.supernet, module.faults)
+        self._acceptance = acceptance(module.supernet, module.faults)
         if keeps_state(module.objective):
             self.open_clients(_STATE)
         self._make_runner(module)  # also where a checkpoint has a choice: who trains may refuse to choose

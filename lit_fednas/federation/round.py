@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -70,8 +69,7 @@ class ServerRound:
         """
         self.rejected.add(arch)
         self.results = [
-            replace(result, status=WITHHELD) if result.ok and result.task.arch == arch else result
-            for result in self.results
+            result.rejected(WITHHELD) if result.ok and result.task.arch == arch else result for result in self.results
         ]
 
     def watch(self, watcher: Callable[[Averages], None]) -> None:

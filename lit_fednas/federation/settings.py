@@ -34,7 +34,7 @@ class FaultPolicy:
             every round, also without updates (for differential privacy, whose noise does not depend on failures).
         max_failed_rounds: Rounds in a row in which every client failed, after which the run stops.
         norm_bound: The greatest norm of an update, as a multiple of the cohort's median for an update of its tensors
-            (:mod:`~lit_fednas.federation.held_updates`); without bound if not given. With one, each rank keeps the
+            (:mod:`~lit_fednas.federation.acceptance`); without bound if not given. With one, each rank keeps the
             updates of its clients until all have come.
         on_wild_update: What happens above the bound: ``reject``, or ``scale`` down to it.
 

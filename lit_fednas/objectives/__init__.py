@@ -13,7 +13,8 @@
 * :class:`HeadOnly`: another objective, for one module alone, such as the classifier.
 
 To add an objective, subclass :class:`Objective` and implement ``loss``; subclass :class:`WrappedObjective` if it adds
-to another. In YAML, a class of yours is ``class_path: my_package.MyObjective``.
+to another. What it needs at the same client's next fit is returned by ``client_state``. In YAML, a class of yours is
+``class_path: my_package.MyObjective``.
 """
 
 from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, FirstOrder, MixedLevel, SecondOrder

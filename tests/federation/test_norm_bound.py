@@ -16,7 +16,7 @@ from torch import nn
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.callbacks import DeviceAverage
 from lit_fednas.federation import FaultPolicy, FederatedCallback, UniformCohort
-from lit_fednas.federation.held_updates import HeldUpdates, key
+from lit_fednas.federation.acceptance import NormBound, key
 from lit_fednas.messages import ClientUpdate
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import PlainNetwork, Supernet
@@ -109,10 +109,10 @@ def test_callbacks_see_what_is_used() -> None:
 
 
 def held(net: Supernet, updates: list[ClientUpdate]) -> dict[Hashable, float]:
-    holder = HeldUpdates(net, FaultPolicy(norm_bound=3))
+    holder = NormBound(net, 3)
     for one in updates:
         assert holder.hold(one)
-    ratios = holder.ratios(holder.changes)
+    ratios = holder.ratios(holder.evidence)
     return {one.task.client: ratios[key(one.result)] for one in updates}
 
 

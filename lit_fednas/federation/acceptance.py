@@ -1,5 +1,6 @@
-"""A bound on the norms of updates, relative to the cohort (Sun et al., 2019, "Can you really backdoor FL?", 4.1).
+"""Which updates of a round count, before they are merged: all of them, or those within a bound on their norms.
 
+The bound is relative to the cohort (Sun et al., 2019, "Can you really backdoor federated learning?", section 4.1).
 Sub-networks of different size hold different tensors, so norms are compared tensor by tensor. In each shared tensor
 the cohort's median is taken over the root mean squares of its changes, of the clients that changed it; where fewer
 than three did, over those of all clients' whole updates. The norm that an update is compared with is the one that it
@@ -11,14 +12,17 @@ norm; with fewer than three clients no update can stand out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from lit_fednas.federation.fit import Outcome
 from lit_fednas.federation.settings import FaultPolicy
 from lit_fednas.messages import WILD, ClientResult, ClientUpdate
 from lit_fednas.supernets import Supernet
@@ -27,20 +31,35 @@ from lit_fednas.supernets import Supernet
 Changes = Mapping[str, tuple[float, int]]
 
 
-class HeldUpdates:
-    """The updates of a round, until it is known which of them are wild; held only if their norms are bounded."""
+class Acceptance:
+    """Which updates of a round count: all, as they come. A rule that judges them together holds them until then."""
 
-    def __init__(self, supernet: Supernet, faults: FaultPolicy) -> None:
-        self.faults = faults
+    evidence: Any = None  # on the updates that this rank holds, for the other ranks
+
+    def hold(self, update: ClientUpdate) -> bool:
+        """Copies an update if it is to be judged with the others; returns whether it is."""
+        return False
+
+    def judge(self, evidence: Sequence[Any]) -> Callable[[ClientResult], Outcome | None]:
+        """Returns what judges a result by the evidence of all ranks; ``None`` if its update was not held."""
+        return lambda result: None
+
+
+class NormBound(Acceptance):
+    """Updates whose norm stands out are rejected, or scaled down."""
+
+    evidence: dict[Hashable, Changes]
+
+    def __init__(self, supernet: Supernet, bound: float, scale: bool = False) -> None:
         self.supernet = supernet
-        self.changes: dict[Hashable, Changes] = {}
+        self.bound = bound
+        self.scale = scale
+        self.evidence = {}
         self._updates: dict[Hashable, ClientUpdate] = {}
 
     @torch.no_grad()
+    @override
     def hold(self, update: ClientUpdate) -> bool:
-        """Copies an update if norms are bounded; returns whether they are."""
-        if self.faults.norm_bound is None:
-            return False
         sent, changes = self.supernet.views(update.task.arch), defaultdict[str, tuple[float, int]](lambda: (0.0, 0))
         for name, region in self.supernet.regions(update.task.arch).items():
             if sent[name].is_floating_point():
@@ -48,9 +67,15 @@ class HeldUpdates:
                 squares, elements = changes[region.name]
                 changes[region.name] = (squares + float(norm) ** 2, elements + sent[name].numel())
         weights = {name: tensor.clone() for name, tensor in update.weights.items()}
-        self.changes[key(update.result)] = dict(changes)
+        self.evidence[key(update.result)] = dict(changes)
         self._updates[key(update.result)] = replace(update, weights=weights)
         return True
+
+    @override
+    def judge(self, evidence: Sequence[Mapping[Hashable, Changes]]) -> Callable[[ClientResult], Outcome | None]:
+        ratios = self.ratios({update: changes for of_rank in evidence for update, changes in of_rank.items()})
+        held, self.evidence, self._updates = self._updates, {}, {}
+        return lambda result: self._judged(result, ratios.get(key(result)), held.get(key(result)))
 
     def ratios(self, changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
         """Returns each update's norm as a multiple of the cohort's median at its size."""
@@ -60,18 +85,16 @@ class HeldUpdates:
         return {of: max(trained[of], counted[of]) for of in changes}
 
     @torch.no_grad()
-    def release(self, result: ClientResult, ratio: float) -> tuple[ClientResult, ClientUpdate | None]:
-        """Returns a result as the bound has it, and its update if that is used and was held here."""
-        bound, update = self.faults.norm_bound, self._updates.pop(key(result), None)
-        assert bound is not None
-        self.changes.pop(key(result), None)
-        if ratio <= bound:
+    def _judged(self, result: ClientResult, ratio: float | None, update: ClientUpdate | None) -> Outcome | None:
+        if ratio is None:
+            return None
+        if ratio <= self.bound:
             return result, update
-        reason = f"its norm is {ratio:.3g} times the cohort's median, faults.norm_bound is {bound:g}"
-        if self.faults.on_wild_update == "reject":
-            return replace(result, status=WILD, reason=f"the update is not used: {reason}"), None
+        reason = f"its norm is {ratio:.3g} times the cohort's median, faults.norm_bound is {self.bound:g}"
+        if not self.scale:
+            return result.rejected(WILD, f"the update is not used: {reason}"), None
         result = replace(result, reason=f"the update is scaled down: {reason}")
-        return result, update and ClientUpdate(result, self._scaled(update, bound / ratio))
+        return result, update and replace(update, result=result, weights=self._scaled(update, self.bound / ratio))
 
     def _scaled(self, update: ClientUpdate, factor: float) -> dict[str, Tensor]:
         """Returns the weights after a part of the change."""
@@ -80,6 +103,13 @@ class HeldUpdates:
             name: sent[name].lerp(tensor, factor) if tensor.is_floating_point() else tensor
             for name, tensor in update.weights.items()
         }
+
+
+def acceptance(supernet: Supernet, faults: FaultPolicy) -> Acceptance:
+    """Returns the rule that the policy asks for."""
+    if faults.norm_bound is None:
+        return Acceptance()
+    return NormBound(supernet, faults.norm_bound, faults.on_wild_update == "scale")
 
 
 def key(result: ClientResult) -> Hashable:
