@@ -27,6 +27,9 @@ WITHHELD = "withheld"
 #: The status of a result whose update was rejected since its norm stands out.
 WILD = "wild"
 
+#: What the reason begins with where an update is used whose norm stood out.
+SCALED = "the update is scaled down"
+
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
     """Returns the bytes of tensors as they are sent: elements times element size.

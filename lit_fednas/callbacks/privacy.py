@@ -25,8 +25,8 @@ anew count one before: publish one of them.
 measured on their data has no noise: losses, accuracies and numbers of examples in the records, and costs and times that
 follow from these, the share of clipped updates, ``evaluation.recalibrate_batches``, ``deployed_accuracy``, fine-tuning,
 a search on clients' data. ``DeviceAverage`` writes clients' weights beside the checkpoints as they were sent, and what
-an objective keeps of each client is there as well. A callback that ends the run or chooses a checkpoint by such a metric
-is refused; one of your own must not do so.
+an objective keeps of each client is there as well. A callback that ends the run or chooses a checkpoint by such a
+metric is refused; one of your own must not do so.
 
 **The norm that adapts** follows a quantile of the updates' norms (Andrew et al., 2021, "Differentially Private Learning
 with Adaptive Clipping", Algorithm 1): after each round :math:`S \leftarrow S \exp(-\eta (\tilde b - \gamma))`, where

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from lit_fednas.federation.fit import Outcome
 from lit_fednas.federation.settings import FaultPolicy
-from lit_fednas.messages import WILD, ClientResult, ClientUpdate
+from lit_fednas.messages import SCALED, WILD, ClientResult, ClientUpdate
 from lit_fednas.supernets import Supernet
 
 #: The sum of squares of each shared tensor's change, and the number of its elements.
@@ -93,7 +93,7 @@ class NormBound(Acceptance):
         reason = f"its norm is {ratio:.3g} times the cohort's median, faults.norm_bound is {self.bound:g}"
         if not self.scale:
             return result.rejected(WILD, f"the update is not used: {reason}"), None
-        result = replace(result, reason=f"the update is scaled down: {reason}")
+        result = replace(result, reason=f"{SCALED}: {reason}")
         return result, update and replace(update, result=result, weights=self._scaled(update, self.bound / ratio))
 
     def _scaled(self, update: ClientUpdate, factor: float) -> dict[str, Tensor]:

@@ -36,8 +36,7 @@ from lit_fednas.federation.evaluation import (
 )
 from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.federation.restoring import check_supernet, model_settings
-from lit_fednas.federation.round import ServerRound
-from lit_fednas.federation.round_metrics import client_metrics
+from lit_fednas.federation.round import ServerRound, client_metrics
 from lit_fednas.federation.server_optimizers import set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientTask
@@ -79,7 +78,7 @@ class FederatedLightningModule(pl.LightningModule):
     Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global weights
     on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the subnets;
     ``test/...`` likewise on the test set. Other tasks than classes have other metrics (``lit_fednas.data.tasks``).
-    ``clients/...`` are :func:`~lit_fednas.federation.round_metrics.client_metrics`, and ``clients/lr`` is the learning
+    ``clients/...`` are :func:`~lit_fednas.federation.round.client_metrics`, and ``clients/lr`` is the learning
     rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's). An aggregation
     adds its own, such as ``aggregation/changed`` (:meth:`~lit_fednas.aggregation.OperatorAverage.metrics`).
     """

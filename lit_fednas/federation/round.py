@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from lit_fednas.messages import WITHHELD, ClientResult, ClientTask, RoundValues
+from lit_fednas.data import Task
+from lit_fednas.messages import SCALED, WILD, WITHHELD, ClientResult, ClientTask, RoundValues
 
 Averages = dict[str, Tensor]
 
@@ -101,3 +102,23 @@ class ServerRound:
         for mixture in self._mixtures:
             averages = mixture(averages)
         return averages
+
+
+def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, float]:
+    """Returns metrics of a round's clients, by name."""
+    metrics: dict[str, float] = {}
+    survivors = round.survivors
+    if seen := sum(result.num_seen for result in survivors):
+        metrics["clients/loss"] = sum(result.loss * result.num_seen for result in survivors) / seen
+    metrics["clients/used"] = float(len(survivors))
+    metrics["clients/failed"] = float(sum(not result.answered for result in round.results))
+    if bounded:
+        scaled = sum(result.reason.startswith(SCALED) for result in survivors)
+        metrics["clients/wild"] = float(scaled + sum(result.status == WILD for result in round.results))
+    tested = [result for result in round.results if result.num_tested]
+    if count := sum(result.num_tested for result in tested):
+        means = {
+            name: sum(result.tested[name] * result.num_tested for result in tested) / count for name in task.averaged
+        }
+        metrics[f"clients/{task.metric}"] = task.derived(means)[task.metric]
+    return metrics
