@@ -56,13 +56,6 @@ LIGHT = {
         "lit_fednas.studies.command:study",
         "Trains the arms of a study with the same seeds, compares them, and judges its claims.",
     ),
-    "sweep": Command(
-        "lit_fednas.sweeps.command:sweep", "Runs a Weights & Biases sweep file (grid or random) without a server."
-    ),
-    "arena": Command(
-        "lit_fednas.sweeps.arena:arena",
-        "Trains several methods on the same data with the same seeds, and compares them.",
-    ),
     "compare": Command(
         "lit_fednas.comparison.command:compare",
         "Shows methods beside each other: the best network of every device tier, and what training cost.",
@@ -76,4 +69,8 @@ LIGHT = {
 }
 COMMANDS = {**TRAINING, **LIGHT}
 #: Former commands, and what replaces them.
-MOVED = {"benchmark": "scripts/benchmark of the repository"}
+MOVED = {
+    "arena": "lit-fednas study FILE (lit_fednas.studies says how the file is written)",
+    "benchmark": "scripts/benchmark of the repository",
+    "sweep": "lit-fednas study FILE, which reads sweep files as they are",
+}

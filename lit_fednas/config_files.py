@@ -14,6 +14,8 @@ from lit_fednas.formatting import listing
 _INSTALLED = Path(__file__).with_name("configs")
 #: Where they are: in the package, or beside it in a checkout.
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "configs"
+#: What to begin with: a run, data of one's own, and many runs that are compared.
+_FIRST = ("recommended/distorted_digits.yaml", "tasks/table.yaml", "studies/recommended.yaml")
 
 
 def names() -> list[str]:
@@ -55,6 +57,7 @@ def find_config(text: str) -> str:
     name = text.removeprefix("configs/")
     near = [one for one in known if one.endswith(f"/{name}")] or get_close_matches(name, known)
     hint = f"did you mean {', '.join(near)}? " if near else ""
+    hint = "overlays are arms of studies now (CHANGELOG.md); " if "overlays/" in name else hint
     raise ConfigError(
         f"config: {text} does not exist, neither as a file nor in the package; {hint}(lit-fednas configs lists them)"
     )
@@ -85,6 +88,9 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
     elif name in summaries:
         print((FOLDER / name).read_text(encoding="utf-8"), end="")
     else:
+        if not name:
+            first = listing({one: summaries[one] for one in _FIRST}, 120)
+            print(f"begin with:\n{first}\n\nall:")
         print(listing(chosen, 120))
 
 

@@ -45,6 +45,7 @@ def test_a_file_of_the_working_directory_comes_first(capsys):
     ("given", "message"),
     [
         ("superfed/digts.yaml", f"did you mean {DIGITS}"),
+        ("superfed/overlays/random.yaml", "in the package; overlays are arms of studies now"),
         ("xyzzy", "config: xyzzy does not exist, neither as a file nor in the package; (lit-fednas configs"),
     ],
 )
@@ -58,7 +59,13 @@ def test_all_are_listed_with_what_they_are(capsys):
     everything = {path.relative_to(CONFIGS).as_posix(): path for path in CONFIGS.rglob("*.yaml")}
     assert main(["configs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if line[2] != " "] == sorted(everything) == names()
+    place = lines.index("all:")
+    assert lines[0] == "begin with:"
+    parts = lines[1:place], lines[place + 1 :]
+    begin, listed = ([line.split()[0] for line in part if line[2:3] not in ("", " ")] for part in parts)
+    assert begin[0] == "recommended/distorted_digits.yaml"
+    assert len(begin) == 3
+    assert listed == sorted(everything) == names()
     for name, path in everything.items():
         assert path.read_text().startswith("# "), name
 

@@ -1,6 +1,6 @@
 """Every configuration is parsed and instantiated; a run of each kind is trained, made small.
 
-Arenas, sweeps and experiments of findings are read in the tests of their commands.
+Studies are read in the tests of their command.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import csv
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,50 +19,29 @@ import yaml
 from scipy.io import wavfile
 
 from lit_fednas.cli import main
+from lit_fednas.config_files import find
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import UniformCohort
 from lit_fednas.lightning_cli import FederatedCLI
-from lit_fednas.parts import described, instantiated
-from lit_fednas.records.models import write_suite
-from lit_fednas.supernets import BaseNetworks, ElasticArch, GrowablePerceptron, ModelSuite, Supernet
+from lit_fednas.parts import instantiated
+from lit_fednas.studies import read_study
+from lit_fednas.supernets import BaseNetworks, ElasticArch, Supernet
 from lit_fednas.supernets.elastic_space import ElasticSpace
-from lit_fednas.supernets.growing.growth import plan, to_plain
-from lit_fednas.tiers import ArchitectureCosts, Capacities
 from tests.support import one_of_many
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = {path.relative_to(CONFIGS).as_posix(): path for path in sorted(CONFIGS.rglob("*.yaml"))}
 #: What layers lie on, by their folder or name; the other configurations stand alone.
 UNDER: dict[str, list[str]] = {
-    "superfed/overlays/": ["superfed/cifar10_small"],
-    "fedoras/overlays/": ["fedoras/cifar10_small"],
-    "fedoras/overlays/digits_": ["fedoras/digits"],
-    "fedoras/overlays/cifar100_": ["fedoras/cifar100"],
     "fedoras/finetune/": ["fedoras/cifar10"],
     "fedoras/finetune/digits": ["fedoras/digits"],
-    "fedoras/finetune/random_search": ["fedoras/cifar10", "fedoras/finetune/table11"],
-    "fedoras/finetune/transfer": ["fedoras/cifar10", "fedoras/finetune/table10"],
-    "fedoras/finetune/figure12": ["fedoras/cifar10", "fedoras/finetune/table10"],
-    "fedhen/overlays/": ["fedhen/cifar10"],
-    "width/overlays/": ["width/cifar10"],
-    "fednas/overlays/": ["fednas/cifar10_convnet_small"],
     "fednas/finetune/": ["fednas/digits"],
-    "fedtrans/overlays/": ["fedtrans/cifar10_small"],
-    "fedtrans/overlays/fluid": ["fedtrans/cifar10_small", "fedtrans/overlays/heterofl"],
-    "fedtrans/overlays/splitmix": ["fedtrans/cifar10_small", "fedtrans/overlays/heterofl"],
-    "darts/overlays/": ["darts/cifar10_small"],
-    "darts/search/": ["darts/digits"],
     "darts/finetune/": ["darts/digits"],
-    "darts/finetune/random": ["darts/digits", "darts/finetune/digits"],
     "loggers/": ["superfed/digits"],
     "search/": ["superfed/digits"],
     "search/fedoras": ["fedoras/digits"],
-    "search/fedoras_federated": ["fedoras/digits", "search/fedoras"],
-    "findings/fednas_": ["findings/fednas"],
-    "findings/fedoras_": ["findings/fedoras"],
-    "findings/superfed_no_norm": ["findings/superfed"],
 }
-LAYERED = [name for name in FILES if not name.startswith(("arenas/", "sweeps/", "findings/experiments/"))]
+LAYERED = [name for name in FILES if not name.startswith("studies/")]
 QUICK = {
     **{Path(name).parent: name for name in LAYERED},
     **{name: name for name in LAYERED if "digits" in name},
@@ -99,39 +77,19 @@ def parsers():
         return ready.args[0]
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A folder with what some configurations begin with: a suite that has grown, and a derived genotype."""
-    root = tmp_path_factory.mktemp("finished")
-    grown = ModelSuite((3, 16, 16), 4, GrowablePerceptron([16, 16]))
-    grown.add(0, plan(grown.models[0].blueprint, ["layer2"], 1), seed=0)
-    rows = [{"parent": one.parent, "cells": str(one.blueprint), "steps": to_plain(one.steps)} for one in grown.models]
-    where = root / "runs/fedtrans-cifar10-small/version_0"
-    where.mkdir(parents=True)
-    tiers = Capacities().tiers(grown.space, ArchitectureCosts(grown), np.random.default_rng(0))
-    write_suite(where, rows, True, described(grown.family), [asdict(tier) for tier in tiers])
-    where = root / "runs/darts-cifar10-small/version_0/search/tiers/all"
-    where.mkdir(parents=True)
-    genotype = "normal sep_conv_3x3~0+skip_connect~1 reduce max_pool_3x3~0+dil_conv_5x5~1"
-    (where / "architecture.json").write_text(json.dumps({"arch": genotype}))
-    return root
-
-
 def without_data(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Gives supernets the sizes that they would be given by data that are not here."""
     if name.startswith("tasks/"):  # of characters, of numbers, of sounds
         shape = {"table": (8,), "speech": (1, 32, 32)}.get(Path(name).stem, (16,))
     else:
-        grown = "runs/" in FILES[name].read_text() or "heterofl" in str(layers(name))
-        shape = (3, 16, 16) if grown else (1, 8, 8) if "digits" in str(layers(name)) else (3, 32, 32)
+        shape = (1, 8, 8) if "digits" in str(layers(name)) else (3, 32, 32)
     monkeypatch.setattr(FederatedDataModule, "input_shape", shape)
-    monkeypatch.setattr(FederatedDataModule, "num_classes", {(3, 16, 16): 4, (1, 8, 8): 10}.get(shape, 100))
+    monkeypatch.setattr(FederatedDataModule, "num_classes", 10 if shape == (1, 8, 8) else 100)
 
 
 @pytest.mark.parametrize("name", one_of_many(LAYERED, *QUICK))
-def test_every_file_is_parsed_and_instantiated(parsers, finished, monkeypatch, name):
+def test_every_file_is_parsed_and_instantiated(parsers, monkeypatch, name):
     """And each of its settings is in what was understood."""
-    monkeypatch.chdir(finished)
     content = yaml.safe_load(FILES[name].read_text())
     parser = parsers[next((command for command in ("search", "finetune") if command in content), "fit")]
     config = parser.parse_args(words(*layers(name)))
@@ -152,6 +110,13 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return {name: leaf for key, item in value.items() for name, leaf in flat(item, f"{prefix}{key}.").items()}
 
 
+def arm(parsers, study: str, label: str) -> dict[str, Any]:
+    """Returns the settings with which an arm of a study is trained."""
+    words = read_study(f"studies/{study}.yaml").commands(label, 0)[0][2:]
+    found = [str(find(word)) if word.endswith(".yaml") else word for word in words]
+    return parsers["fit"].parse_args(found).as_dict()
+
+
 def supernet(config: dict[str, Any], **settings: Any) -> Supernet:
     part = config["model"]["supernet"]
     given = {**part["init_args"], "input_shape": (3, 32, 32), "num_classes": 10, **settings}
@@ -159,13 +124,14 @@ def supernet(config: dict[str, Any], **settings: Any) -> Supernet:
         return instantiated(Supernet, {"class_path": part["class_path"], "init_args": given})
 
 
-OVERLAYS = [name for name in FILES if name.startswith(("fedhen/overlays/", "width/overlays/"))]
+ARMS = {"FjORD": "width_methods", "separate": "width_methods", "SplitMix": "width_methods", "Decouple": "fedhen_table1"}
+BASES = {"width_methods": "HeteroFL", "fedhen_table1": "FedHeN"}
 
 
-@pytest.mark.parametrize("name", one_of_many(OVERLAYS, "width/overlays/fjord.yaml", "width/overlays/separate.yaml"))
-def test_an_overlays_largest_network_is_its_bases(parsers, name):
+@pytest.mark.parametrize("label", ARMS)
+def test_an_arms_largest_network_is_its_bases(parsers, label):
     """Without the heads before its last, or as base networks of the smallest width."""
-    base, over = (parsers["fit"].parse_args(words(*paths)).as_dict() for paths in (layers(name)[:1], layers(name)))
+    base, over = (arm(parsers, ARMS[label], one) for one in (BASES[ARMS[label]], label))
     net, settings = supernet(over), base["model"]["supernet"]["init_args"]
     if isinstance(net, BaseNetworks):
         assert net.family.units(net.input_shape) == supernet(base).units
@@ -181,18 +147,18 @@ PAPER = {
     "cifar10": (1500, 8, 20, 100),
     "cifar100": (2000, 8, 20, 100),
     "cinic10": (1000, 40, 100, 100),
-    "cifar10 alpha_1": (1500, 8, 20, 1),
-    "cifar10 alpha_0.1": (2500, 8, 20, 0.1),
-    "cifar10 participation_0.2": (1500, 4, 20, 100),
-    "cifar10 participation_0.8": (1000, 16, 20, 100),
+    "alpha 1": (1500, 8, 20, 1),
+    "alpha 0.1": (2500, 8, 20, 0.1),
+    "participation 0.2": (1500, 4, 20, 100),
+    "participation 0.8": (1000, 16, 20, 100),
 }
 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_superfeds_settings_are_the_papers(parsers, name):
-    base, *overlays = name.split()
-    paths = [FILES[f"superfed/{base}.yaml"], *(FILES[f"superfed/overlays/{one}.yaml"] for one in overlays)]
-    run = parsers["fit"].parse_args(words(*paths)).as_dict()
+    path = f"superfed/{name}.yaml"
+    paper_file = path in FILES and parsers["fit"].parse_args(words(FILES[path])).as_dict()
+    run = paper_file or arm(parsers, "superfed_cifar10", name)
     rounds, cohort, clients, alpha = PAPER[name]
     ratio, client, decay = run["model"]["cohort"]["init_args"]["ratio"], run["model"]["client"], run["beta_decay"]
     assert (run["trainer"]["max_rounds"], run["data"]["num_clients"]) == (rounds, clients)
@@ -203,24 +169,21 @@ def test_superfeds_settings_are_the_papers(parsers, name):
     assert [decay[name] for name in ("beta0", "decay", "period")] == [0.9, "cosine", 0.8]
 
 
-def read(name: str) -> dict[str, Any]:
-    return yaml.safe_load(FILES[f"{name}.yaml"].read_text())
-
-
-def test_superfeds_baselines_and_ablations_are_the_papers():
-    """iFedAvg's four subnets (Table 4) and Figure 5, as the files write them."""
+def test_superfeds_baselines_and_ablations_are_the_papers(parsers):
+    """iFedAvg's four subnets (Table 4) and Figure 5, as the studies write them."""
     space = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)
     rows = [((0, 0, 0, 0), 0.1), ((0, 1, 0, 1), 0.14), ((1, 1, 1, 1), 0.18), ((2, 2, 2, 2), 0.25)]
-    for name, (depths, ratio) in zip(("smallest", "middle1", "middle2", "largest"), rows, strict=True):
-        model = read(f"superfed/overlays/independent_{name}")["model"]
+    for name, (depths, ratio) in zip(("smallest", "middle 1", "middle 2", "largest"), rows, strict=True):
+        model = arm(parsers, "superfed_figure7", f"independent {name}")["model"]
         trained = space.named(model["assignment"]["init_args"]["arch"])
         assert trained == ElasticArch(depths, (ratio,) * 12)
         assert [space.named(text) for text in model["evaluation"]["subnets"]] == [trained]
     usual = {"beta0": 0.9, "decay": "cosine", "period": 0.8}
-    changes = {"maxnet": {}, "beta0_0.5": {"beta0": 0.5}, "period_0.5": {"period": 0.5}}
-    changes |= {f"decay_{decay}": {"decay": decay} for decay in ("linear", "constant")}
+    changes = {"TS+MaxNet": {}, "beta0 0.5": {"beta0": 0.5}, "period 0.5": {"period": 0.5}}
+    changes |= {decay: {"decay": decay} for decay in ("linear", "constant")}
     for name, change in changes.items():
-        assert usual | read(f"superfed/overlays/{name}")["beta_decay"] == usual | change
+        decay = arm(parsers, "superfed", name)["beta_decay"]
+        assert {key: decay[key] for key in usual} == usual | change
 
 
 @pytest.fixture
@@ -283,10 +246,10 @@ def test_a_mixture_is_searched_and_its_genotype_trained(folder):
     """The genotype is derived, and it and a random one are trained from scratch, on all data."""
     where = fit("darts/digits", model__supernet__init_args__cells=3, model__supernet__init_args__nodes=1)
     cells = {"model__supernet__init_args__cells": 3, "model__supernet__init_args__nodes": 1}
-    command("search", "darts/digits", "darts/search/derive", **cells)
+    command("search", "darts/digits", search__method="lit_fednas.search.DeriveGenotype", **cells)
     rounds = {"finetune__rounds": 1, "finetune__client__steps": 1}
-    for files in (["darts/finetune/digits"], ["darts/finetune/digits", "darts/finetune/random"]):
-        command("finetune", "darts/digits", *files, **rounds, **cells)
+    for drawn in ({}, {"finetune__architectures": 1, "finetune__name": "random"}):
+        command("finetune", "darts/digits", "darts/finetune/digits", **drawn, **rounds, **cells)
     archs = [rows(where / name / "tiers.csv")[0]["arch"] for name in ("search", "retrain", "random")]
     assert archs[0] == archs[1] != archs[2]
     trained = [json.loads(path.read_text().splitlines()[0]) for path in where.glob("*/runs/*/rounds.jsonl")]

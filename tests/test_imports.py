@@ -44,7 +44,6 @@ ALLOWED: dict[str, set[str]] = {
     "analysis": {"errors", "ranges", "records", "formatting"},  # nobody but the command line imports it
     "comparison": {"errors", "config_files", "ranges", "records", "formatting", "analysis"},
     "studies": FLOOR | {"records", "options", "analysis", "comparison"},
-    "sweeps": FLOOR | {"records", "options", "analysis", "comparison"},
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},

@@ -18,7 +18,7 @@ from lit_fednas.config_files import find
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
-FIRST, SEARCH, ARENA = (block for language, block in BLOCKS if language == "yaml")
+FIRST, SEARCH, STUDY = (block for language, block in BLOCKS if language == "yaml")
 
 
 def commands() -> list[list[str]]:
@@ -35,7 +35,7 @@ def test_the_yaml_that_is_shown_is_the_quickstarts():
 def test_commands_that_are_shown_exist():
     shown = commands()
     assert {words[0] for words in shown} == {
-        *("fit", "search", "finetune", "export", "partition", "report", "sweep", "compare", "arena")
+        *("fit", "search", "finetune", "export", "partition", "report", "study", "compare")
     }
     for words in shown:
         for word in words:
@@ -53,22 +53,19 @@ def test_options_that_are_shown_exist(name: str, capsys):
 
 
 @pytest.mark.slow
-def test_the_arena_that_is_shown_runs(tmp_path, monkeypatch):
+def test_the_study_that_is_shown_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    content = yaml.safe_load(ARENA)
-    content["seeds"] = [0]
-    for method in content["methods"].values():
-        method.setdefault("options", {}).update({"trainer.max_rounds": 1, "trainer.check_val_every_n_rounds": 1})
-        if "search" in method:
-            method["search"]["evaluations"] = 3
-    Path("arena.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    assert main(["arena", "arena.yaml", "--jobs", "2"]) == 0
+    content = yaml.safe_load(STUDY)
+    content["options"] |= {"trainer.max_rounds": 1, "trainer.check_val_every_n_rounds": 1}
+    content["arms"]["SuperFed"]["then"][0]["search"]["evaluations"] = 3
+    Path("study.yaml").write_text(yaml.safe_dump({**content, "compare": {}}, sort_keys=False))
+    assert main(["study", "study.yaml", "--seeds", "0", "--jobs", "2"]) == 0
     table = pd.read_csv(Path("runs", content["name"], "compare.csv"))
-    assert set(table["method"]) == set(content["methods"])
+    assert set(table["method"]) == set(content["arms"])
     assert set(table["tier"]) == set(content["tiers"])
     found = table[table["tier"] == "large"].set_index("method")
     assert found["test"].notna().all()  # searched or tested
-    for method in content["methods"]:
+    for method in content["arms"]:
         ledger = json.loads(Path("runs", content["name"], method, "seed0", "ledger.json").read_text())
         assert found["spent_macs"][method] == ledger["total"]["macs"]
 

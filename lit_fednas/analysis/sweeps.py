@@ -150,7 +150,7 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
     """Returns the runs that ``sweep.json`` lists."""
     path = folder / SWEEP_FILE
     if not path.exists():
-        raise DataError(f"{folder}: holds no {SWEEP_FILE}; make one with lit-fednas sweep, or give the runs' folders")
+        raise DataError(f"{folder}: holds no {SWEEP_FILE}; make one with lit-fednas study, or give the runs' folders")
     runs = read_json(path, ["runs"])["runs"]
     return [{**run, **_outcome(Run(folder / run["folder"]))} for run in runs]
 

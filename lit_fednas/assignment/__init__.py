@@ -38,7 +38,7 @@ levels are drawn anew in each round. ``SeparateNetworks`` decouples the architec
 ```bash
 lit-fednas fit --config configs/fedhen/digits.yaml
 lit-fednas fit --config configs/width/digits.yaml
-lit-fednas fit --config configs/width/cifar10_small.yaml --config configs/width/overlays/fjord.yaml
+lit-fednas study studies/width_methods.yaml --arms FjORD --seeds 0
 ```
 
 Every overlay goes with every configuration of its folder, and keeps its network and settings. ``iid``, ``stragglers``

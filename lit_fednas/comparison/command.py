@@ -2,7 +2,7 @@
 
 lit-fednas compare runs/superfed runs/fedhen --tiers tiers.yaml
 lit-fednas compare "SuperFed=runs/superfed*/version_*" "alone=runs/superfed*/version_*/scratch" --output compared
-lit-fednas compare runs/arena --macs equal --targets 0.5 0.6
+lit-fednas compare runs/study --macs equal --targets 0.5 0.6
 """
 
 from __future__ import annotations

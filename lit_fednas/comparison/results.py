@@ -101,7 +101,7 @@ def _results(pattern: str) -> list[Result]:
     results: list[Result] = []
     for folder in map(Path, sorted(glob(pattern))):
         runs = [] if (folder / ROUNDS_FILE).exists() else [*folder.glob(f"*/{ROUNDS_FILE}")]
-        runs = runs or [*folder.glob(f"*/*/{ROUNDS_FILE}")]  # of a sweep or an arena
+        runs = runs or [*folder.glob(f"*/*/{ROUNDS_FILE}")]  # of a study
         if (folder / ROUNDS_FILE).exists():
             results.append(Result(Run(folder)))
         elif SearchFiles(folder).exists() and (folder.parent / ROUNDS_FILE).exists():

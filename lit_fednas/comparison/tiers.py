@@ -28,7 +28,7 @@ def read_tiers(path: Path | str) -> dict[str, dict[str, float]]:
 
     Args:
         path: The file, such as ``{small: {macs: 0.8e+6}, large: {macs: 2.5e+6}}``, also one of the package's, or that
-            of an arena or a search.
+            of a study or a search.
 
     Returns:
         The budgets.

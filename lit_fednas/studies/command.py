@@ -128,9 +128,9 @@ def _classes(value: Any) -> list[str]:
 
 def _report(content: Study, runs: Runs, kept: Path, judge: bool) -> None:
     """Compares the runs that have finished, and judges the claims."""
-    if content.measures or content.claims:
-        if not judge and runs.finished:
-            keep_results(kept, _measured(content, runs))
+    if (content.measures or content.claims) and runs.finished and not judge:
+        keep_results(kept, _measured(content, runs))
+    if content.claims:
         print(f"\n{claims_text(judged([content], read_results(kept)))}")
     if not runs.finished:
         if not judge or not content.claims:

@@ -49,7 +49,7 @@ lit-fednas finetune --config configs/fedoras/digits.yaml --config configs/fedora
   ``0.1`` (of their own examples), search and fine-tuning write ``clients.csv``: every client's accuracy on its own test
   data with its tier's network. ``lit_fednas.analysis`` has the table and the picture.
 * **Labels that differ by tier** (App. H): ``PathCNN.label_sets`` and ``tiers.labels``; see
-  ``configs/fedoras/overlays/digits_multi_task.yaml`` and ``configs/fedoras/overlays/digits_transfer.yaml``.
+  the arms ``coarse labels`` and ``transfer`` of ``configs/studies/fedoras_variants.yaml``.
 """
 
 from lit_fednas.tiers.limits import ArchitectureCosts, Tier

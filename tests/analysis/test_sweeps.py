@@ -108,7 +108,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, sweep: Path) -> Non
     table = read_sweep(sweep)
     both = ["val/largest/accuracy", "val/nobody/accuracy"]
     for call, message in (
-        (lambda: read_sweep(tmp_path / "nowhere"), r"holds no sweep\.json"),
+        (lambda: read_sweep(tmp_path / "nowhere"), r"holds no study\.json"),
         (lambda: read_sweep([]), "no runs to compare"),
         (lambda: sweep_figure(table, both), "no run logged val/nobody/accuracy; choose"),
         (lambda: compare(table[["seed", "status"]]), "no run logged val/smallest/accuracy, val/mean/acc.*, val/larg"),

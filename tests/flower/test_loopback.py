@@ -353,7 +353,7 @@ STAGES = {
     "fedoras": (
         ["--config=fedoras/digits.yaml", "--data.client_val=0.2", "--trainer.max_rounds=2"],
         {
-            "search": [*SEARCH, "--config=search/fedoras_federated.yaml", "--search.name=search"],
+            "search": [*SEARCH, "--search.federated.rounds=4", "--search.name=search"],
             "finetune": ["--config=fedoras/finetune/digits.yaml", "--finetune.rounds=2", *TUNED],
         },
     ),

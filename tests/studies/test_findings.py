@@ -8,26 +8,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
-from lit_fednas.analysis.findings import (
-    MINUTES,
-    RESULT_COLUMNS,
-    Claim,
-    Experiment,
-    figure,
-    judged,
-    measured,
-    read_experiment,
-)
 from lit_fednas.analysis.runs import Run
-from lit_fednas.errors import DataError
+from lit_fednas.cli import main
 from lit_fednas.records import FinetuneFiles
+from lit_fednas.studies import RESULT_COLUMNS, Claim, Study, figure, judged, measured
+from lit_fednas.studies.findings import MINUTES
 from tests.analysis.made_runs import made_run
+from tests.studies.conftest import calls
+from tests.studies.test_presets import STUDIES
+from tests.studies.test_presets import kept as kept_study
 
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = sorted((ROOT / "configs/findings/experiments").glob("*.yaml"))
-CLAIM = Claim("X", "Table 1", "more accurate", of=("new", "end"), over=("old", "end"), above=0.1)
+CLAIM = Claim("X", "Table 1", "more accurate", ("new", "end"), ("old", "end"), above=0.1)
 
 
 def results(measure: str = "end", **values: dict[int, float]) -> pd.DataFrame:
@@ -37,35 +30,37 @@ def results(measure: str = "end", **values: dict[int, float]) -> pd.DataFrame:
 
 
 def judge(claim: Claim, table: pd.DataFrame) -> dict:
-    (row,) = judged([Experiment("e", "", claims=[claim])], table).to_dict("records")
+    (row,) = judged([Study("e", claims=[claim])], table).to_dict("records")
     return row
 
 
 def test_effects_are_paired_by_seed() -> None:
     row = judge(CLAIM, results(new={0: 0.8, 1: 0.6, 2: 0.9}, old={1: 0.3, 0: 0.7}))  # old has no seed 2
     assert row["seeds"] == 2
-    assert (row["effect"], row["low"], row["high"]) == pytest.approx((0.2, 0.1, 0.3))
-    ratio = judge(replace(CLAIM, by="ratio"), results(new={0: 0.8, 1: 0.6}, old={1: 0.3, 0: 0.4}))
+    half = 12.7062 * 0.1  # of two seeds: Student's t with one degree of freedom
+    assert (row["effect"], row["low"], row["high"]) == pytest.approx((0.2, 0.2 - half, 0.2 + half), rel=1e-4)
+    ratio = judge(replace(CLAIM, effect="ratio"), results(new={0: 0.8, 1: 0.6}, old={1: 0.3, 0: 0.4}))
     assert (ratio["low"], ratio["high"]) == pytest.approx((2, 2))
     row = judge(CLAIM, results(MINUTES, new={0: 2.0}, old={0: 4.0}, other={0: 90.0}))
     assert row["minutes"] == 3  # those of the compared arms
 
 
-RATIO = replace(CLAIM, by="ratio", above=1)
+RATIO = replace(CLAIM, effect="ratio", above=1)
 
 
 @pytest.mark.parametrize(
     ("claim", "new", "old", "verdict"),
     [
-        (CLAIM, {0: 0.7, 1: 0.61}, {0: 0.5, 1: 0.5}, "seen"),
-        (CLAIM, {0: 0.7, 1: 0.55}, {0: 0.5, 1: 0.5}, "not resolved"),
-        (CLAIM, {0: 0.55, 1: 0.2}, {0: 0.5, 1: 0.5}, "not seen"),
+        (CLAIM, {0: 0.7, 1: 0.71, 2: 0.72}, {0: 0.5, 1: 0.5, 2: 0.5}, "seen"),
+        (CLAIM, {0: 0.7, 1: 0.61, 2: 0.65}, {0: 0.5, 1: 0.5, 2: 0.5}, "not resolved"),  # all above, their mean unsure
+        (CLAIM, {0: 0.52, 1: 0.5, 2: 0.51}, {0: 0.5, 1: 0.5, 2: 0.5}, "not seen"),
+        (CLAIM, {0: 0.7}, {0: 0.5}, "not resolved"),  # one seed has no interval
         (RATIO, {0: 120, 1: 120}, {0: 120, 1: 120}, "not seen"),  # equal runs confirm nothing
         (CLAIM, {0: 1.0}, {}, "not run"),
-        (replace(CLAIM, of=None, over=None), {}, {}, "needs the paper's scale"),
+        (replace(CLAIM, result=None, baseline=None), {}, {}, "needs the paper's scale"),
     ],
 )
-def test_a_claim_is_seen_where_all_seeds_show_it(claim, new, old, verdict) -> None:
+def test_a_claim_is_seen_where_its_interval_is_within_the_bounds(claim, new, old, verdict) -> None:
     assert judge(claim, results(new=new, old=old))["verdict"] == verdict
 
 
@@ -95,10 +90,8 @@ def test_figures_of_metrics(run, how, value) -> None:
 def test_figures_of_tables_and_what_is_missing(run) -> None:
     assert figure(run, table="tiers.csv", column="test_accuracy", row={"tier": 2}) == pytest.approx(0.5)
     assert figure(run, table="tiers.csv", column="test_accuracy", share=0.5) == pytest.approx(0.4)
-    experiment = Experiment(
-        "e", "", measures={"a": {"metric": "none"}, "b": {"table": "none.csv"}, "c": {"ledger": "macs"}}
-    )
-    rows = measured(experiment, "arm", 0, run.folder, 1.5)
+    study = Study("e", measures={"a": {"metric": "none"}, "b": {"table": "none.csv"}, "c": {"ledger": "macs"}})
+    rows = measured(study, "arm", 0, run.folder, 1.5)
     assert rows.to_dict("records") == [dict(zip(RESULT_COLUMNS, ("e", "arm", 0, MINUTES, 1.5), strict=True))]
 
 
@@ -112,17 +105,31 @@ def test_the_figure_of_how_a_fine_tuning_ranks_its_candidates(run) -> None:
     assert math.isnan(figure(run, tau="other"))
 
 
-def test_a_claim_names_an_arm_and_a_measure_that_exist(tmp_path: Path) -> None:
-    content = {"protocol": "", "arms": {"new": ["fit"]}, "measures": {}}
-    claims = [{"paper": "X", "where": "1", "claim": "big", "of": ["old", "minutes"]}]
-    (tmp_path / "e.yaml").write_text(yaml.safe_dump({**content, "claims": claims}))
-    with pytest.raises(DataError, match="compares minutes of old"):
-        read_experiment(tmp_path / "e.yaml")
+def test_a_study_keeps_its_measures_and_judges_its_claims(write, capsys) -> None:
+    """Also those of runs that are gone, and where another file keeps them."""
+    pair = {"result": ["A, large", "end"], "baseline": ["B", "end"], "above": 0.2}
+    content = {
+        "measures": {"end": {"metric": "val/smallest/accuracy"}},
+        "claims": [{"paper": "X", "where": "1", "claim": "better", **pair}],
+    }
+    assert main(["study", write(**content), "--seeds", "3", "4", "--results", "kept.csv"]) == 0
+    kept = pd.read_csv("kept.csv")
+    assert len(kept) == 2 * 2 * 2  # arms, seeds, measures
+    assert set(kept["measure"]) == {"end", MINUTES}
+    assert kept[kept["measure"] == MINUTES]["value"].gt(0).all()
+    assert "0.25 (0.25 to 0.25)" in (text := capsys.readouterr().out)
+    assert text.rstrip().endswith("seen")
+    assert main(["study", write(**content), "--seeds", "3", "4", "5", "--arms", "B", "--results", "kept.csv"]) == 0
+    assert len(pd.read_csv("kept.csv")) == 2 * 2 * 2 + 2
+    assert len(calls("B/seed3")) == 1  # nothing anew
+    assert main(["study", write(**content), "--judge", "--out", "nowhere", "--results", "kept.csv"]) == 0
+    assert "0.25 (0.25 to 0.25)" in capsys.readouterr().out
 
 
 def test_every_arm_was_run_with_the_seeds_that_its_file_names() -> None:
     kept = pd.read_csv(ROOT / "notebooks/findings.csv")
-    experiments = {path.stem: read_experiment(path) for path in EXPERIMENTS}
+    studies = [kept_study(path.stem) for path in STUDIES]
+    experiments = {one.name: one for one in studies if one.claims}
     assert all("seed" in one.protocol and len(one.seeds) >= 2 and one.claims for one in experiments.values())
     assert not kept.duplicated(RESULT_COLUMNS[:4]).any()
     run = {(row.experiment, row.arm, row.seed) for row in kept[kept["measure"] == MINUTES].itertuples()}

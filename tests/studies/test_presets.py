@@ -1,0 +1,72 @@
+"""The studies that are kept here: the command line takes every command of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from jsonargparse import Namespace
+
+from lit_fednas.config_files import FOLDER, find
+from lit_fednas.lightning_cli import FederatedCLI
+from lit_fednas.studies import Study, read_study
+
+STUDIES = sorted(FOLDER.glob("studies/*.yaml"))
+
+
+class OnlyParses(FederatedCLI):
+    """Parses many command lines of one command, which takes less than making as many parsers, and goes no further."""
+
+    def __init__(self, commands: list[list[str]]) -> None:
+        self.commands = commands
+        super().__init__(commands[0][:1])
+
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        raise Parsed([parser.parse_args(words) for words in self.commands])
+
+
+class Parsed(Exception):
+    """The namespaces."""
+
+
+def parsed(commands: list[list[str]]) -> list[Namespace]:
+    with pytest.raises(Parsed) as caught:
+        OnlyParses([[str(find(word)) if word.endswith(".yaml") else word for word in words] for words in commands])
+    return caught.value.args[0]
+
+
+def kept(name: str) -> Study:
+    """A study, with some draws if it is random."""
+    path = FOLDER / f"studies/{name}.yaml"
+    return read_study(path, 3 if "\nmethod: random" in path.read_text() else None)
+
+
+def commands(study: Study) -> list[list[str]]:
+    every = [command for label in study.arms for command in study.commands(label, 0)]
+    return [command[command.index("lit-fednas") + 1 :] for command in every]
+
+
+def test_a_draw_is_taken_with_its_values() -> None:
+    study = kept("random")
+    *_, arm = study.arms.values()
+    namespace = parsed(commands(study))[-1].fit
+    for name, value in arm.parameters.items():
+        part, _, field = name.rpartition(".")
+        assert (namespace[name] if name in namespace else namespace[f"{part}.init_args.{field}"]) == value
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_every_setting_of_every_study() -> None:
+    """Commands are parsed that have a word which none before had, apart from numbers; those after a training first."""
+    order = ("finetune", "search", "fit", "test")
+    by_command: dict[str, list[list[str]]] = {name: [] for name in order}
+    seen: set[str] = set()
+    every = [words for path in STUDIES for words in commands(kept(path.stem))]
+    for words in sorted(every, key=lambda words: order.index(words[0])):
+        kinds = {re.sub(r"=-?\d[\d.e+-]*$", "=number", word) for word in words}
+        if kinds - seen:
+            by_command[words[0]].append(words)
+            seen |= kinds
+    for chosen in by_command.values():
+        assert len(parsed(chosen)) == len(chosen)
