@@ -122,9 +122,9 @@ class FederatedLightningModule(pl.LightningModule):
         """Finds the subnets that are evaluated, and creates their metrics."""
         self.subnets = self.evaluation.named(self.supernet)
         evaluated = [*self.subnets, SAMPLED] if self.evaluation.sampled else self.subnets
-        figures = self.task, self.evaluation.top_k, self.metrics
-        self.val_metrics = SubnetMetrics(evaluated, *figures).to(self.device)
-        self.test_metrics = SubnetMetrics(evaluated, *figures).to(self.device)
+        self.val_metrics, self.test_metrics = (
+            SubnetMetrics(evaluated, self.task, self.evaluation.top_k, self.metrics).to(self.device) for _ in range(2)
+        )
 
     # ---- before the first round -----------------------------------------------------------------------
 
@@ -238,8 +238,8 @@ class FederatedLightningModule(pl.LightningModule):
             )
         optimizer.step()  # without gradients it only counts the step
         optimizer.zero_grad(set_to_none=True)
-        trainer: Any = self.trainer
-        trainer.fit_loop.clients.commit({result.task.client for result in survivors} if merged else ())
+        clients = {result.task.client for result in survivors if merged}
+        self.trainer.fit_loop.clients.commit(clients)  # type: ignore[attr-defined]
         self._log_round(batch, merged)
 
     def _log_round(self, batch: ServerRound, merged: bool) -> None:
@@ -292,8 +292,7 @@ class FederatedLightningModule(pl.LightningModule):
     def _evaluate(self, metrics: SubnetMetrics, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Runs the subnets; each pair of batch and subnet on one rank, whole batches as one rank would."""
         inputs, targets = batch
-        asked = {**self.subnets, **self._sampled()}
-        for turn, (name, arch) in enumerate(asked.items()):
+        for turn, (name, arch) in enumerate({**self.subnets, **self._sampled()}.items()):
             if (batch_idx + turn) % self.trainer.world_size == self.trainer.global_rank:
                 logits = self.evaluation.logits(self._network(name, arch), inputs)
                 labels = self.supernet.targets(arch, targets)

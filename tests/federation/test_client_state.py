@@ -169,8 +169,12 @@ def test_what_cannot_be_saved_is_refused() -> None:
 
 
 def test_stacked_clients_and_several_tasks_of_one_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"not possible with the objective FedDyn.*set client.clients_per_fit to 1"):
-        run(module(client=ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=3)))
+    class Stackable(Counting):
+        stackable = True
+
+    for objective in (FedDyn(), Stackable()):
+        with pytest.raises(ConfigError, match=rf"not possible with the objective {type(objective).__name__}"):
+            run(module(objective, client=ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=3)))
 
     class Twice(Assignment):
         def plan(self, round):
