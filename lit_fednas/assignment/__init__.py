@@ -6,7 +6,6 @@ in ``observe`` alone and is its ``state_dict``, plain values. The guide *Assignm
 """
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.assignment.basic import FixedArchitecture, RandomArchitectures
 from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.assignment.by_utility import ByOwnUtility, ByUtility
 from lit_fednas.assignment.candidate_groups import CandidateGroups
@@ -15,7 +14,7 @@ from lit_fednas.assignment.invariant_units import InvariantUnits
 from lit_fednas.assignment.pools import Listed, Pool, RisingPath, WholeSpace
 from lit_fednas.assignment.random_bases import RandomBases
 from lit_fednas.assignment.rolling import RollingWidths
-from lit_fednas.assignment.sandwich import Sandwich, TrackingSandwich
+from lit_fednas.assignment.sandwich import FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
 from lit_fednas.assignment.subspaces import Subspaces
 
 __all__ = [

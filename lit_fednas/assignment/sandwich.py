@@ -1,4 +1,4 @@
-"""SuperFed's sandwich and tracking sandwich (section 2.4; "S" and "TS" of Table 2).
+"""SuperFed's sandwich and tracking sandwich (section 2.4; "S" and "TS" of Table 2), and its baselines (section 3.1).
 
 One client of the cohort trains the largest architecture, one the smallest, the others random ones. The
 sandwich picks the two at random; the tracking sandwich picks those that have been given the smallest and the
@@ -23,6 +23,46 @@ from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
 _LARGEST, _SMALLEST = "largest_seen", "smallest_seen"
+
+
+class FixedArchitecture(Assignment):
+    """Every client trains the same architecture in every round: federated averaging, and SuperFed's iFedAvg.
+
+    Args:
+        arch: ``largest``, ``smallest``, or an architecture as the space writes it.
+
+    Raises:
+        ConfigError: The space has no such architecture (reported before training).
+    """
+
+    depends_on = "client"
+
+    def __init__(self, arch: str = "largest") -> None:
+        self.arch = arch
+
+    @override
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        super().setup(supernet, population)
+        supernet.space.named(self.arch)
+
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        arch = round.space.named(self.arch)
+        return [round.task(client, arch) for client in round.cohort]
+
+    @override
+    def deployed(self, client: int) -> Any:
+        return self._supernet.space.named(self.arch)
+
+
+class RandomArchitectures(Assignment):
+    """Every client trains an architecture drawn from the space, a new one in each round ("R" of Table 2)."""
+
+    depends_on = "client"
+
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        return [round.task(client, round.space.sample(round.rng)) for client in round.cohort]
 
 
 class Sandwich(Assignment):

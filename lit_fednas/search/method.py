@@ -1,18 +1,20 @@
-"""The contract of search methods (proposals out, scores in), random and exhaustive search."""
+"""The contract of search methods (proposals out, scores in); random and exhaustive search, derived genotypes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.parts import Part
 from lit_fednas.ranges import PositiveInt, Range, checked
 from lit_fednas.search.feasible import Feasible
+from lit_fednas.supernets import CellSupernet
 
 
 @dataclass(frozen=True)
@@ -103,3 +105,25 @@ class Exhaustive(SearchMethod):
                 f"raise search.method.init_args.limit, or use NSGA2"
             )
         yield [arch for arch in space.each() if feasible.fits(arch)]
+
+
+@dataclass(frozen=True)
+class DeriveGenotype(SearchMethod, Part):
+    """Proposes the genotype derived from the supernet's architecture parameters, if the tier affords it.
+
+    DARTS' derivation (Liu et al., 2019, section 2.4), as FedNAS' search.
+
+    Raises:
+        ConfigError: The supernet has no architecture parameters, once it is known.
+    """
+
+    field: ClassVar[str] = "search.method"
+    supernet_kind: ClassVar[type] = CellSupernet
+
+    @override
+    def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
+        supernet = feasible.costs.supernet
+        self.check_supernet(supernet)
+        genotype = cast(CellSupernet, supernet).derived()
+        if feasible.fits(genotype):
+            yield [genotype]
