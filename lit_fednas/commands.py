@@ -57,7 +57,7 @@ LIGHT = {
         "Trains the arms of a study with the same seeds, compares them, and judges its claims.",
     ),
     "compare": Command(
-        "lit_fednas.comparison.command:compare",
+        "lit_fednas.analysis.comparison.command:compare",
         "Shows methods beside each other: the best network of every device tier, and what training cost.",
     ),
     "flower init": Command(

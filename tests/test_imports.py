@@ -41,9 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     "federation": SHARED | ROLES,
     "callbacks": ENGINE,
     "loggers": ENGINE,
-    "analysis": {"errors", "ranges", "records", "formatting"},  # nobody but the command line imports it
-    "comparison": {"errors", "config_files", "ranges", "records", "formatting", "analysis"},
-    "studies": FLOOR | {"records", "options", "analysis", "comparison"},
+    "analysis": {"errors", "config_files", "ranges", "records", "formatting"},  # only studies and commands import it
+    "studies": FLOOR | {"records", "options", "analysis"},
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},

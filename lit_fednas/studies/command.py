@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from lit_fednas.analysis.comparison.command import Comparison, compared
+from lit_fednas.analysis.comparison.results import Result, methods_of
 from lit_fednas.analysis.sweeps import compare, read_sweep, sweep_figure, swept
-from lit_fednas.comparison.command import Comparison, compared
-from lit_fednas.comparison.results import Result, methods_of
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.formatting import text_table
 from lit_fednas.ranges import NonNegativeInt, PositiveInt

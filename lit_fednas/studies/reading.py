@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from lit_fednas.comparison.command import compare
-from lit_fednas.comparison.tiers import checked_tiers
+from lit_fednas.analysis.comparison.command import compare
+from lit_fednas.analysis.comparison.tiers import checked_tiers
 from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError
 from lit_fednas.options import parsed

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from lit_fednas.analysis import Run, newest_run, read_run, read_search
+from lit_fednas.analysis.comparison import Result, comparison_table, methods_of, networks
 from lit_fednas.analysis.report import write_report
 from lit_fednas.analysis.tables import client_table, independent_costs, stairs, subnet_metric, total_costs
-from lit_fednas.comparison import Result, comparison_table, methods_of, networks
 from lit_fednas.records import ROUNDS_FILE, FinetuneFiles, SearchFiles, append_round
 from tests.analysis.pages import Page
 

@@ -14,19 +14,19 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from lit_fednas.analysis.report import Charts, Table, picture, write_page
-from lit_fednas.analysis.report.blocks import Block
-from lit_fednas.comparison.figures import comparison_figure
-from lit_fednas.comparison.results import Methods, read_methods
-from lit_fednas.comparison.tables import (
+from lit_fednas.analysis.comparison.figures import comparison_figure
+from lit_fednas.analysis.comparison.results import Methods, read_methods
+from lit_fednas.analysis.comparison.tables import (
     BudgetName,
     client_table,
     comparison_table,
     least_spent,
     target_table,
 )
-from lit_fednas.comparison.text import Rows, client_rows, comparison_rows, target_rows
-from lit_fednas.comparison.tiers import Tiers, read_tiers, tiers_of
+from lit_fednas.analysis.comparison.text import Rows, client_rows, comparison_rows, target_rows
+from lit_fednas.analysis.comparison.tiers import Tiers, read_tiers, tiers_of
+from lit_fednas.analysis.report import Charts, Table, picture, write_page
+from lit_fednas.analysis.report.blocks import Block
 from lit_fednas.formatting import short
 from lit_fednas.ranges import PositiveFloat, PositiveInt
 from lit_fednas.records.files import check_output, replace_text, replacing
@@ -42,7 +42,7 @@ class Comparison:
     Attributes:
         methods: What is compared.
         tiers: At which budgets of a network.
-        networks: The best networks (:func:`~lit_fednas.comparison.comparison_table`).
+        networks: The best networks (:func:`~lit_fednas.analysis.comparison.comparison_table`).
         budget: Of training, if the networks are those within one.
         targets: What reaching the targets took; ``None`` if none was given.
         clients: How the clients fare; empty where no run has rated them.

@@ -8,9 +8,9 @@ from typing import Literal
 import pandas as pd
 
 from lit_fednas.analysis.clients import fairness_table
-from lit_fednas.comparison.results import Methods
-from lit_fednas.comparison.run_networks import COLUMNS, SPENT, history, networks
-from lit_fednas.comparison.tiers import Tiers, within
+from lit_fednas.analysis.comparison.results import Methods
+from lit_fednas.analysis.comparison.run_networks import COLUMNS, SPENT, history, networks
+from lit_fednas.analysis.comparison.tiers import Tiers, within
 from lit_fednas.errors import DataError
 from lit_fednas.records.measures import reaches
 
@@ -54,7 +54,7 @@ def comparison_table(
 
     Returns:
         A row per tier, method and seed: ``tier``, ``method``, ``result``, ``seed``, and
-        :data:`~lit_fednas.comparison.run_networks.COLUMNS`, which are empty where no network fits the tier.
+        :data:`~lit_fednas.analysis.comparison.run_networks.COLUMNS`, which are empty where no network fits the tier.
         ``metric`` and ``higher`` are in the table's ``attrs``.
 
     Raises:

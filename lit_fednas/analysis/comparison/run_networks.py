@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from lit_fednas.analysis.comparison.results import Result
 from lit_fednas.analysis.runs import Run
-from lit_fednas.comparison.results import Result
 from lit_fednas.errors import DataError
 from lit_fednas.records import COST_NAMES, FinetuneFiles, SearchFiles, read_sequence, read_suite
 

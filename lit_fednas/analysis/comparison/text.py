@@ -39,7 +39,7 @@ class Rows:
 
 
 def comparison_rows(table: pd.DataFrame) -> Rows:
-    """Returns a :func:`~lit_fednas.comparison.comparison_table` as it is shown; accuracies in percent."""
+    """Returns a :func:`~lit_fednas.analysis.comparison.comparison_table` as it is shown; accuracies in percent."""
     metric = table.attrs["metric"]
     scale, percent = scale_of(metric)
     head = ["tier", "method", "seeds", "MACs", "size", f"val {metric}{percent}", f"test {metric}{percent}"]
@@ -62,7 +62,7 @@ def comparison_rows(table: pd.DataFrame) -> Rows:
 
 
 def target_rows(table: pd.DataFrame) -> Rows:
-    """Returns a :func:`~lit_fednas.comparison.target_table` as it is shown.
+    """Returns a :func:`~lit_fednas.analysis.comparison.target_table` as it is shown.
 
     ``>`` marks what has not sufficed: the mean is a lower bound as soon as one seed has not reached the target.
     """
@@ -82,7 +82,7 @@ def target_rows(table: pd.DataFrame) -> Rows:
 
 
 def client_rows(table: pd.DataFrame) -> Rows:
-    """Returns a :func:`~lit_fednas.comparison.client_table` as it is shown: all clients of a method together."""
+    """Returns a ``client_table`` as it is shown: all clients of a method together."""
     metric = table.attrs["metric"]
     scale, unit = scale_of(metric)
     head = ["method", "seeds", "clients", f"mean {metric}{unit}", "deviation", "worst", "interquartile range"]

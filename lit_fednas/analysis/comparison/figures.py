@@ -8,13 +8,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lit_fednas.analysis.comparison.results import Methods
+from lit_fednas.analysis.comparison.run_networks import SPENT, history
+from lit_fednas.analysis.comparison.tables import best_within
+from lit_fednas.analysis.comparison.text import scale_of
+from lit_fednas.analysis.comparison.tiers import Tiers
 from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, log_axis, look, new_figure
 from lit_fednas.analysis.tables import stairs
-from lit_fednas.comparison.results import Methods
-from lit_fednas.comparison.run_networks import SPENT, history
-from lit_fednas.comparison.tables import best_within
-from lit_fednas.comparison.text import scale_of
-from lit_fednas.comparison.tiers import Tiers
 from lit_fednas.formatting import axis, figure_text
 
 _TITLES = {"rounds": "rounds", "spent_macs": "MACs of training", "spent_bytes": "bytes of training"}
@@ -30,7 +30,7 @@ def comparison_figure(methods: Methods, tiers: Tiers, table: pd.DataFrame) -> Fi
     Args:
         methods: The methods.
         tiers: Their tiers.
-        table: Of :func:`~lit_fednas.comparison.comparison_table`.
+        table: Of :func:`~lit_fednas.analysis.comparison.comparison_table`.
     """
     logged = {method: results for method, results in methods.items() if all(one.part is None for one in results)}
     figure = new_figure(4 if logged else 1, in_row=2)

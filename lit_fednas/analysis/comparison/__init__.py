@@ -5,12 +5,12 @@ subnets of a supernet, exits, models that grew, models that were pruned. Validat
 it; beside it stands what its training had cost.
 """
 
-from lit_fednas.comparison.figures import comparison_figure
-from lit_fednas.comparison.results import Methods, Result, methods_of, read_methods
-from lit_fednas.comparison.run_networks import history, networks
-from lit_fednas.comparison.tables import client_table, comparison_table, target_table
-from lit_fednas.comparison.text import client_rows, comparison_rows, target_rows
-from lit_fednas.comparison.tiers import read_tiers, tiers_of
+from lit_fednas.analysis.comparison.figures import comparison_figure
+from lit_fednas.analysis.comparison.results import Methods, Result, methods_of, read_methods
+from lit_fednas.analysis.comparison.run_networks import history, networks
+from lit_fednas.analysis.comparison.tables import client_table, comparison_table, target_table
+from lit_fednas.analysis.comparison.text import client_rows, comparison_rows, target_rows
+from lit_fednas.analysis.comparison.tiers import read_tiers, tiers_of
 
 __all__ = [
     "Methods",

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from lit_fednas import cli
-from lit_fednas.analysis.runs import Run
-from lit_fednas.comparison import (
+from lit_fednas.analysis.comparison import (
     Result,
     client_rows,
     client_table,
@@ -27,8 +26,9 @@ from lit_fednas.comparison import (
     target_table,
     tiers_of,
 )
-from lit_fednas.comparison.run_networks import COLUMNS
-from lit_fednas.comparison.tables import best_within, least_spent
+from lit_fednas.analysis.comparison.run_networks import COLUMNS
+from lit_fednas.analysis.comparison.tables import best_within, least_spent
+from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
 from lit_fednas.records import FinetuneFiles, SearchFiles, append_round, write_client_scores, write_suite
 from tests.analysis.made_runs import made_run, made_sequence

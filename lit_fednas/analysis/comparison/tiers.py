@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from lit_fednas.comparison.results import Methods
+from lit_fednas.analysis.comparison.results import Methods
 from lit_fednas.config_files import find
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
