@@ -32,9 +32,8 @@ from lit_fednas.data.sources.speech import SpeechFolder
 from lit_fednas.data.sources.speech_features import SpeechFeatures
 from lit_fednas.data.sources.text import TextFiles
 from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
-from lit_fednas.data.speech_augmentation import AddNoise, TimeShift
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
-from lit_fednas.data.transforms import Augmentation, Cutout, Normalize, RandomCrop, RandomFlip
+from lit_fednas.data.transforms import AddNoise, Augmentation, Cutout, Normalize, RandomCrop, RandomFlip, TimeShift
 
 __all__ = [
     "CIFAR10",
