@@ -16,9 +16,10 @@ tiers (``lit_fednas.tiers``). ``lit_fednas.data`` has data sources and partition
 
 Published methods are files under ``configs/``: SuperFed (``superfed``), FedorAS (``fedoras``), FedHeN (``fedhen``),
 HeteroFL, FjORD, FedRolex, SplitMix and FLuID (``width``), FedTrans (``fedtrans``), FedNAS (``fednas``) and federated
-DARTS (``darts``). FedAvg, FedProx and the adaptive server optimizers are special cases. Their comparisons, ablations and
-variants are arms of studies (``configs/studies/``, ``lit_fednas.studies``), such as the settings of SuperFed's published
-code in ``studies/superfed_cifar10.yaml``; ``configs/loggers/`` adds TensorBoard or Weights & Biases to any of them.
+DARTS (``darts``). FedAvg, FedProx and the adaptive server optimizers are special cases. Their comparisons, ablations
+and variants are arms of studies (``configs/studies/``, ``lit_fednas.studies``), such as the settings of SuperFed's
+published code in ``studies/superfed_cifar10.yaml``; ``configs/loggers/`` adds TensorBoard or Weights & Biases to any
+of them.
 
 **A round**
 

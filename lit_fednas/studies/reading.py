@@ -22,8 +22,17 @@ from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, folde
 from lit_fednas.studies.wandb_sweep import DEFAULT_COMMAND, SWEEP_KEYS, combination_names, combinations, expand
 
 _SHARED = ("configs", "options", "then")
-_KEYS = ("name", "protocol", "seeds", "tiers", *_SHARED, "arms", "method", "parameters")
-_KEYS += ("compare", "measures", "claims")
+_KEYS = (
+    "name",
+    "protocol",
+    "seeds",
+    "tiers",
+    *_SHARED,
+    "arms",
+    "method",
+    "parameters",
+    *("compare", "measures", "claims"),
+)
 _ARM = (*_SHARED, "tiers")
 _COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # a study has methods, tiers and a folder of its own
 
@@ -115,8 +124,8 @@ def _arms(content: Mapping[str, Any], grid: list[dict[str, Any]], tiers: Mapping
         configs = [*given.get("configs", []), *shared.get("configs", [])]
         if not configs:
             raise ConfigError(f"{where}.configs: missing; name at least one configuration")
-        own = given.get("options", {})
-        options = {**{key: value for key, value in shared.get("options", {}).items() if key not in own}, **own}
+        chosen = given.get("options", {})
+        options = {**{key: value for key, value in shared.get("options", {}).items() if key not in chosen}, **chosen}
         then = given["then"] if "then" in given else shared.get("then", [])
         for values, name in zip(grid, combination_names(grid), strict=True):
             full = ", ".join(part for part in (str(label), name) if part)
@@ -184,7 +193,7 @@ def _check_measure(where: str, how: Any, arms: Mapping[str, Arm]) -> None:
 
 
 def _claim(where: str, content: Any, arms: Mapping[str, Arm], measures: set[str]) -> Claim:
-    settings = dict(_known(content, where, [one.name for one in fields(Claim)]))
+    settings = dict(_known(content, where, [attribute.name for attribute in fields(Claim)]))
     for name in ("paper", "where", "claim"):
         if name not in settings:
             raise ConfigError(f"{where}.{name}: missing; a claim says what it is and where it stands")
