@@ -1,4 +1,4 @@
-"""Writes the documentation as HTML that needs no network: ``index.html``, ``notebooks/`` and ``api/``.
+"""Writes the documentation as HTML that needs no network: ``index.html``, ``guides/``, ``notebooks/`` and ``api/``.
 
 The API reference is pdoc's (https://pdoc.dev): it reads Google docstrings, follows ``__all__``, searches in the browser
 without a server, and needs no list of pages that somebody must keep. Notebooks are shown as they were executed.
@@ -22,10 +22,15 @@ from pygments.formatters import HtmlFormatter
 import lit_fednas
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+GUIDES = Path(__file__).parent / "guides"
 TEMPLATES = Path(__file__).parent / "templates"
 
-#: What the index shows, by the notebooks' names.
-SECTIONS = {"Tutorials": "tutorial_*.ipynb", "Results": "results_*.ipynb"}
+#: What the index shows: the files of a folder.
+SECTIONS = {
+    "Tutorials": (NOTEBOOKS, "tutorial_*.ipynb"),
+    "Guides": (GUIDES, "*.md"),
+    "Results": (NOTEBOOKS, "results_*.ipynb"),
+}
 
 
 @dataclass(frozen=True)
@@ -49,17 +54,21 @@ def public_modules(module: Module | None = None) -> list[Module]:
     return [module, *(found for one in module.submodules for found in public_modules(one))]
 
 
-def notebook_page(path: Path, link: str) -> tuple[Page, str]:
-    """Returns the entry of a notebook, and its cells as HTML.
+def content_page(path: Path, link: str) -> tuple[Page, str]:
+    """Returns the entry of a notebook or of a guide, and its cells as HTML.
 
     Args:
-        path: The notebook.
+        path: The notebook, or a guide in Markdown, which is shown as a notebook of one cell.
         link: Where its page will be, relative to the index.
 
     Raises:
         ValueError: It begins without a title or a paragraph.
     """
-    cells, _ = HTMLExporter(template_name="basic").from_notebook_node(nbformat.read(path, as_version=4))
+    if path.suffix == ".md":
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(path.read_text())])
+    else:
+        notebook = nbformat.read(path, as_version=4)
+    cells, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
     cells = re.sub(r'(href="[\w./-]+)\.ipynb\b', r"\1.html", cells)
     cells = re.sub(r"(<table.*?</table>)", r'<div class="scroll">\1</div>', cells, flags=re.DOTALL)
     title = re.search(r"<h1[^>]*>(.*?)<a class=.anchor-link", cells, re.DOTALL)
@@ -80,11 +89,11 @@ def build(folder: Path) -> None:
     environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, lstrip_blocks=True)
     template = environment.get_template("page.html.j2")
     style = (TEMPLATES / "pages.css").read_text() + HtmlFormatter(style="default").get_style_defs(".highlight")
-    (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     sections: dict[str, list[Page]] = {}
-    for name, pattern in SECTIONS.items():
-        for path in sorted(NOTEBOOKS.glob(pattern)):
-            page, cells = notebook_page(path, f"notebooks/{path.stem}.html")
+    for name, (origin, pattern) in SECTIONS.items():
+        (folder / origin.name).mkdir(parents=True, exist_ok=True)
+        for path in sorted(origin.glob(pattern)):
+            page, cells = content_page(path, f"{origin.name}/{path.stem}.html")
             sections.setdefault(name, []).append(page)
             (folder / page.link).write_text(template.render(title=page.title, style=style, cells=cells))
     sections["API reference"] = [module_page(module) for module in public_modules()]

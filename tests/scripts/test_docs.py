@@ -116,7 +116,8 @@ def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Pa
     written = {path.resolve(): path.read_text() for path in tmp_path.rglob("*.html")}
     index = written[tmp_path.resolve() / "index.html"]
     notebooks = [path for path in pages.NOTEBOOKS.iterdir() if path.name.startswith(("tutorial_", "results_"))]
-    for link in (*(f"notebooks/{path.stem}.html" for path in notebooks), "api/lit_fednas/data.html"):
+    shown = [*notebooks, *pages.GUIDES.iterdir()]
+    for link in (*(f"{path.parent.name}/{path.stem}.html" for path in shown), "api/lit_fednas/data.html"):
         assert f'href="{link}"' in index
     for path, text in written.items():
         assert not re.findall(r'(?:src="|<link [^>]*href="|url\()https?:[^")]*', text)
