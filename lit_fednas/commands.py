@@ -70,7 +70,7 @@ LIGHT = {
 COMMANDS = {**TRAINING, **LIGHT}
 #: Former commands, and what replaces them.
 MOVED = {
-    "arena": "lit-fednas study FILE (lit_fednas.studies says how the file is written)",
+    "arena": "lit-fednas study FILE (lit-fednas configs studies lists files to begin with)",
     "benchmark": "scripts/benchmark of the repository",
     "sweep": "lit-fednas study FILE, which reads sweep files as they are",
 }

@@ -24,32 +24,14 @@ def names() -> list[str]:
 
 
 def find(path: Path | str) -> Path:
-    """Finds a file that a setting names.
-
-    Args:
-        path: A path, or the name of a file of the package, also as it is in a checkout (``configs/...``).
-
-    Returns:
-        The file at this path if there is one, else the package's of this name; the path itself if there is none.
-
-    Example:
-        >>> find("superfed/digits.yaml").is_file()
-        True
-    """
+    """Finds a file that a setting names."""
     path = Path(path)
     packaged = FOLDER / path.as_posix().removeprefix("configs/")
     return packaged if not path.exists() and packaged.is_file() else path
 
 
 def find_config(text: str) -> str:
-    """Returns the path of the file that ``--config`` names.
-
-    Args:
-        text: A path, a name, or settings as YAML text, which are left alone.
-
-    Raises:
-        ConfigError: There is neither a file nor a configuration of this name.
-    """
+    """Returns the path of the file that ``--config`` names."""
     path = find(text)
     if text == "-" or ":" in text or path.exists():
         return str(path) if path.exists() else text
@@ -64,18 +46,7 @@ def find_config(text: str) -> str:
 
 
 def configs(name: str = "", /, output: Path | None = None) -> None:
-    """Lists the configurations of the package, shows one, or copies them.
-
-    Wherever a file is asked for, as in --config, a name of the list stands for the package's file unless there is
-    one of this path in the working directory.
-
-    Args:
-        name: Show the configuration of this name; or list those that contain this word, in the name or the first line.
-        output: A folder: copy them there, under their names, to change them.
-
-    Raises:
-        ConfigError: No configuration contains the word, or a file to be written exists.
-    """
+    """Lists the configurations of the package, shows one, or copies them."""
     summaries = {one: _summary(FOLDER / one) for one in names()}
     name = name.removeprefix("configs/")
     chosen = {one: text for one, text in summaries.items() if name.lower() in f"{one} {text}".lower()}
@@ -95,12 +66,7 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the values of a configuration with their names, such as ``model.client.epochs``.
-
-    Args:
-        value: Nested mappings.
-        prefix: What names begin with.
-    """
+    """Yields the values of a configuration with their names, such as ``model.client.epochs``."""
     for name, item in value.items():
         if isinstance(item, Mapping):
             yield from flat(item, f"{prefix}{name}.")

@@ -46,7 +46,7 @@ def study(
     random) is a study, too, and needs no server.
 
     Args:
-        file: The study's file (lit_fednas.studies says what it holds).
+        file: The study's file, or the name of one of the package's (lit-fednas configs studies lists them).
         *extra: What follows -- goes to every command.
         seeds: In place of those of the file.
         arms: Labels of those that are run; all of the file if not given.
@@ -76,7 +76,7 @@ def study(
             seed,
             f"{content.arms[label].folder}/seed{seed}",
             content.commands(label, seed, extra, out),
-            [f"{content.arms[one].folder}/seed{seed}" for one in content.arms[label].needs()],
+            [f"{content.arms[need].folder}/seed{seed}" for need in content.arms[label].needs()],
         )
         for seed in dict.fromkeys(seeds or content.seeds)
         for label in content.chosen(arms)
@@ -104,7 +104,7 @@ def study(
 
 def _check_metrics(content: Study, settings: Iterable[Mapping[str, Any]]) -> None:
     """Validates the names of metrics; parts of the user's own may log others."""
-    classes = [name for one in settings for name in _classes(one)]
+    classes = [name for setting in settings for name in _classes(setting)]
     if not classes or any(name.partition(".")[0] not in _KNOWN_PARTS for name in classes if "." in name):
         return
     for name, how in content.measures.items():
@@ -122,8 +122,8 @@ def _classes(value: Any) -> list[str]:
         return [name for item in value for name in _classes(item)]
     if not isinstance(value, dict):
         return []
-    own = [str(value["class_path"])] if "class_path" in value else []
-    return own + [name for item in value.values() for name in _classes(item)]
+    outer = [str(value["class_path"])] if "class_path" in value else []
+    return outer + [name for item in value.values() for name in _classes(item)]
 
 
 def _report(content: Study, runs: Runs, kept: Path, judge: bool) -> None:
@@ -153,18 +153,7 @@ def _measured(content: Study, runs: Runs) -> pd.DataFrame:
 
 
 def compared_study(content: Study, runs: Runs) -> Comparison:
-    """Compares the arms of a study, and each of their fine-tunings as a method of its own.
-
-    Args:
-        content: The study.
-        runs: Its runs, of which those count that have finished.
-
-    Returns:
-        The comparison at the study's tiers.
-
-    Raises:
-        DataError: Results lack what is asked for.
-    """
+    """Compares the arms of a study, and each of their fine-tunings as a method of its own."""
     found: dict[str, list[Result | Path]] = {label: [] for label in content.arms}
     tuned: dict[str, list[Result | Path]] = {}
     for run in runs.finished:
@@ -203,7 +192,7 @@ def text_of(table: pd.DataFrame) -> str:
             scale = 100 if metric.rpartition("/")[2] == next(iter(OF_CLASSES)) else 1
             mean, low, high = (scale * row[f"{metric} {word}"] for word in ("mean", "low", "high"))
             cells.append(f"{mean:.2f} ({low:.2f}-{high:.2f})")
-        own = [row[name] for name in table.columns[: place + 1]]
-        body.append([*(f"{one:.4g}" if isinstance(one, float) else str(one) for one in own), *cells])
+        values = [row[name] for name in table.columns[: place + 1]]
+        body.append([*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values), *cells])
     head = [name.split(".")[-1] for name in table.columns[: place + 1]]
     return text_table([*head, *(metric.removeprefix("val/") for metric in metrics)], body, left=place)

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-from matplotlib.figure import Figure
 from scipy.stats import t as student_t
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.style import GREY, PALETTE, label, new_figure
 from lit_fednas.analysis.tables import validations
-from lit_fednas.formatting import figure_text, text_table
+from lit_fednas.formatting import text_table
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import reading, replace_text
 from lit_fednas.records.measures import reaches
@@ -36,11 +34,7 @@ Verdict = Literal["seen", "not seen", "not resolved", "needs the paper's scale",
 
 
 def check_metric(metric: str, where: str) -> None:
-    """Validates the kind of a logged metric; which networks are evaluated is known in training alone.
-
-    Raises:
-        ConfigError: The package logs nothing of this kind.
-    """
+    """Validates the kind of a logged metric; which networks are evaluated is known in training alone."""
     kind, _, name = metric.partition("/")
     require_known(kind, METRICS, f"{where}: {metric}", "logged")
     if METRICS[kind]:
@@ -155,17 +149,17 @@ def judged(studies: Iterable[Study], results: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for study in studies:
-        own = results[results["experiment"] == study.name]
-        values = {pair: part.set_index("seed")["value"] for pair, part in own.groupby(["arm", "measure"])}
+        found = results[results["experiment"] == study.name]
+        values = {pair: part.set_index("seed")["value"] for pair, part in found.groupby(["arm", "measure"])}
         for claim in study.claims:
             effects = _effects(claim, values)
             low, high = interval(effects)
             compared = [pair[0] for pair in (claim.result, claim.baseline) if pair]
-            minutes = own[(own["measure"] == MINUTES) & own["arm"].isin(compared)]["value"].mean()
+            minutes = found[(found["measure"] == MINUTES) & found["arm"].isin(compared)]["value"].mean()
             head = {"paper": claim.paper, "where": claim.where, "claim": claim.claim, "experiment": study.name}
-            found = {"seeds": len(effects), "effect": effects.mean(), "low": low, "high": high}
+            middle = {"seeds": len(effects), "effect": effects.mean(), "low": low, "high": high}
             tail = {"by": claim.effect, "bounds": _bounds(claim), "minutes": minutes}
-            rows.append({**head, **found, **tail, "verdict": _verdict(claim, effects, low, high), "note": claim.note})
+            rows.append({**head, **middle, **tail, "verdict": _verdict(claim, effects, low, high), "note": claim.note})
     return pd.DataFrame(rows)
 
 
@@ -180,13 +174,7 @@ def _effects(claim: Claim, values: Mapping[tuple[str, str], pd.Series]) -> pd.Se
 
 
 def interval(values: pd.Series) -> tuple[float, float]:
-    """Returns the 95 % interval of a mean by Student's t, NaN with less than two values.
-
-    Example:
-        >>> low, high = interval(pd.Series([1.0, 2.0, 3.0]))
-        >>> round(low, 2), round(high, 2)
-        (-0.48, 4.48)
-    """
+    """Returns the 95 % interval of a mean by Student's t, NaN with less than two values."""
     if len(values) < 2:
         return float("nan"), float("nan")
     half = float(student_t.ppf(0.975, len(values) - 1)) * values.sem()
@@ -224,26 +212,3 @@ def claims_text(table: pd.DataFrame) -> str:
     ]
     head = ["paper", "where", "claim", "seeds", "effect (95 %)", "confirmed by", "minutes", "verdict"]
     return text_table(head, body, left=3)
-
-
-def effects_figure(table: pd.DataFrame) -> Figure:
-    """Returns each claim's effect with its interval, over the line of no effect.
-
-    Args:
-        table: Claims of a table of :func:`judged` that were run, with effects of one kind.
-    """
-    rows = table.to_dict("records")
-    places = range(len(rows))[::-1]
-    figure = new_figure()
-    figure.set_size_inches(9, 0.8 + 0.28 * len(rows))
-    (axes,) = figure.axes
-    for place, row in zip(places, rows, strict=True):
-        color = {"seen": PALETTE[2], "not seen": PALETTE[1]}.get(row["verdict"], GREY)
-        axes.plot([row["low"], row["high"]], [place, place], color=color, linewidth=1.2)
-        axes.plot(row["effect"], place, "o", color=color, markersize=4)
-    ratio = rows[0]["by"] == "ratio"
-    axes.axvline(1 if ratio else 0, color=GREY, linewidth=0.8)
-    axes.set_yticks(places, [figure_text(f"{row['where']}: {row['claim']}", 84) for row in rows])
-    axes.tick_params("y", labelsize=7)
-    label(axes, "ratio" if ratio else "difference", "")
-    return figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from argparse import ArgumentError
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,8 @@ from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, folde
 from lit_fednas.studies.wandb_sweep import DEFAULT_COMMAND, SWEEP_KEYS, combination_names, combinations, expand
 
 _SHARED = ("configs", "options", "then")
-_KEYS = (
-    "name",
-    "protocol",
-    "seeds",
-    "tiers",
-    *_SHARED,
-    "arms",
-    "method",
-    "parameters",
-    *("compare", "measures", "claims"),
-)
+_KEYS = ["name", "protocol", "seeds", "tiers", *_SHARED, "arms", "method", "parameters"]
+_KEYS += ["compare", "measures", "claims"]
 _ARM = (*_SHARED, "tiers")
 _COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # a study has methods, tiers and a folder of its own
 
@@ -60,7 +51,9 @@ def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     try:
         if isinstance(content, dict) and "methods" in content:
-            raise ConfigError("methods: are arms now, with configs, options and then beside them (lit_fednas.studies)")
+            raise ConfigError(
+                "methods: are arms now, with configs, options and then beside them (lit-fednas configs studies)"
+            )
         of_wandb = isinstance(content, dict) and "parameters" in content and not {"arms", "configs"} & content.keys()
         return _study(_known(content, "", SWEEP_KEYS if of_wandb else _KEYS), path.stem, count, draw_seed)
     except ConfigError as error:
@@ -209,7 +202,7 @@ def _claim(where: str, content: Any, arms: Mapping[str, Arm], measures: set[str]
     return Claim(**settings)
 
 
-def _known(content: Any, where: str, known: tuple[str, ...] | list[str] = ()) -> dict[Any, Any]:
+def _known(content: Any, where: str, known: Sequence[str] = ()) -> dict[Any, Any]:
     """Returns a mapping; of known keys, if there are any."""
     if not isinstance(content, dict):
         raise ConfigError(f"{where}: {content!r} is not settings by name; write {', '.join(known) or 'name'}: ...")

@@ -47,33 +47,20 @@ class Run:
     minutes: float = 0.0
     status: str = "waiting"
 
-    def take_over(self, before: Run) -> bool:
-        """Goes on where an earlier start has left this run; commands that have not begun may be others.
-
-        Returns:
-            Whether what has begun had the same commands.
-        """
-        begun = before.done + (before.status in ("running", "stopped", "failed"))
-        if before.commands[:begun] != self.commands[:begun]:
+    def take_over(self, earlier: Run) -> bool:
+        """Goes on where an earlier start has left this run; commands that have not begun may be others."""
+        begun = earlier.done + (earlier.status in ("running", "stopped", "failed"))
+        if earlier.commands[:begun] != self.commands[:begun]:
             return False
-        self.done, self.minutes = before.done, before.minutes
-        self.status = before.status if before.status != "finished" else "waiting"
+        self.done, self.minutes = earlier.done, earlier.minutes
+        self.status = earlier.status if earlier.status != "finished" else "waiting"
         if self.done == len(self.commands):
             self.status = "finished"
         return True
 
 
 class Runs:
-    """All runs of a study, and the file that keeps their state.
-
-    Args:
-        folder: Of the study.
-        head: What ``study.json`` says beside the runs.
-        wanted: The runs that are wanted; those of earlier starts are kept beside them.
-
-    Raises:
-        ConfigError: A run was begun with another command, or needs one that is neither wanted nor finished.
-    """
+    """All runs of a study, and the file that keeps their state."""
 
     def __init__(self, folder: Path, head: Mapping[str, Any], wanted: Sequence[Run]) -> None:
         self.folder = folder
@@ -81,8 +68,8 @@ class Runs:
         self.wanted = list(wanted)
         earlier = {run.folder: run for run in read_runs(folder)}
         for run in wanted:
-            before = earlier.pop(run.folder, None)
-            if before is not None and not run.take_over(before):
+            begun = earlier.pop(run.folder, None)
+            if begun is not None and not run.take_over(begun):
                 raise ConfigError(
                     f"{folder / run.folder} was begun with other options; remove it or give another --out"
                 )
@@ -118,11 +105,7 @@ class Runs:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """Returns the runs that a study's folder knows; none if it is new.
-
-    Raises:
-        DataError: The file is damaged, or of another version.
-    """
+    """Returns the runs that a study's folder knows; none if it is new."""
     path = folder / STUDY_FILE
     try:
         return [Run(**run) for run in read_json(path, ["runs"])["runs"]] if path.exists() else []
@@ -132,11 +115,7 @@ def read_runs(folder: Path) -> list[Run]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps a second start out of a study's folder, which is removed if nothing was written.
-
-    Raises:
-        ConfigError: Another process runs a study there.
-    """
+    """Keeps a second start out of a study's folder, which is removed if nothing was written."""
     try:
         lock = FolderLock(folder)
     except ConfigError:
@@ -152,18 +131,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def checked(runs: Sequence[Run], jobs: int) -> dict[str, dict[str, Any]]:
-    """Parses the commands that are left, each once for all that differ in numbers alone.
-
-    Args:
-        runs: The runs.
-        jobs: How many are parsed side by side.
-
-    Returns:
-        The settings of each run, by its folder: those that its next command would use.
-
-    Raises:
-        ConfigError: A command does not parse.
-    """
+    """Parses the commands that are left, each once for all that differ in numbers alone."""
     kinds: dict[str, list[str]] = {}
     for run in runs:
         for command in run.commands[run.done :]:
@@ -179,11 +147,7 @@ def _kind(command: Sequence[str]) -> str:
 
 
 def settings_of(command: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings that a command would use, by parsing it in a process of its own.
-
-    Raises:
-        ConfigError: The command does not parse, or its first logger does not keep a run's folder.
-    """
+    """Returns the settings that a command would use, by parsing it in a process of its own."""
     try:
         shown = subprocess.run([*command, "--print_config"], env=environment(1), capture_output=True, text=True)
     except OSError as error:
@@ -204,18 +168,7 @@ def _loggers(settings: Mapping[str, Any]) -> list[Any]:
 
 
 def unvalidated_rounds(settings: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
-    """Returns a warning where a run's last round is not validated, so that an earlier one is compared; else empty.
-
-    Args:
-        settings: Of one run.
-        parameters: What another run has in their place, by dotted name.
-
-    Example:
-        >>> unvalidated_rounds({"trainer": {"max_rounds": 25, "check_val_every_n_rounds": 10}}, {})
-        'trainer.check_val_every_n_rounds: 10 does not divide trainer.max_rounds, 25: round 20 is compared'
-        >>> unvalidated_rounds({"trainer": {"max_rounds": 20, "check_val_every_n_rounds": 10}}, {})
-        ''
-    """
+    """Returns a warning where a run's last round is not validated, so that an earlier one is compared; else empty."""
     names = ("trainer.max_rounds", "trainer.check_val_every_n_rounds")
     given = settings["trainer"]
     rounds, every = (parameters.get(name, given.get(name.partition(".")[2])) for name in names)
@@ -248,19 +201,7 @@ def environment(jobs: int) -> dict[str, str]:
 
 
 def run_all(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int) -> int:
-    """Starts or continues all that are not finished, some side by side, and names those that failed.
-
-    Args:
-        runs: The runs.
-        settings: Of each that is not finished, by its folder.
-        jobs: How many run side by side.
-
-    Returns:
-        The exit status: 1 if a run failed.
-
-    Raises:
-        KeyboardInterrupt: It was stopped; the runs have saved their state.
-    """
+    """Starts or continues all that are not finished, some side by side, and names those that failed."""
     runs.write()
     with _ended_by_signals():
         _run_waiting(runs, settings, jobs)
@@ -299,10 +240,10 @@ def _run_waiting(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: in
 
 def _ended(run: Run, process: subprocess.Popen[bytes]) -> bool:
     """Returns whether a process has ended, and adds its processor time to that of its run."""
-    before = os.times()
+    start = os.times()
     ended = process.poll() is not None
-    after = os.times()  # differs by what poll has collected
-    spent = after.children_user - before.children_user + after.children_system - before.children_system
+    end = os.times()  # differs by what poll has collected
+    spent = end.children_user - start.children_user + end.children_system - start.children_system
     run.minutes += spent / 60
     return ended
 
@@ -342,11 +283,11 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signum, signal.SIG_IGN)  # some senders tell the process, and its group once more
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, leave)
+    handler = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     except KeyboardInterrupt:
         print("lit-fednas: stopped; the same command goes on", file=sys.stderr)
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)

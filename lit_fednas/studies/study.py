@@ -161,7 +161,7 @@ class Study:
         for step in arm.then:
             tiers = self._tiers(arm) if step.command == "search" else []
             commands.append(["lit-fednas", step.command, *settings, *tiers, *step.words()])
-        filled = _filler({SEED: str(seed), **{one: str(self.folder(one, seed, out)) for one in arm.needs()}})
+        filled = _filler({SEED: str(seed), **{need: str(self.folder(need, seed, out)) for need in arm.needs()}})
         return [[_REFERENCE.sub(filled, word) for word in words] for words in commands]
 
     def _tiers(self, arm: Arm) -> list[str]:
@@ -176,12 +176,7 @@ def _filler(values: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
 
 
 def option_words(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Returns settings as words of a command line, after the configuration files that ``configs`` lists.
-
-    Example:
-        >>> option_words({"name": "s", "configs": ["a.yaml"], "sizes": [1, 2]}, "search.")
-        ['--config', 'a.yaml', '--search.name=s', '--search.sizes=[1, 2]']
-    """
+    """Returns settings as words of a command line, after the configuration files that ``configs`` lists."""
     files = [word for path in settings.get("configs") or () for word in ("--config", path)]
     options = {name: value for name, value in settings.items() if name != "configs"}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
@@ -189,21 +184,12 @@ def option_words(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def folder_of(label: str) -> str:
-    """Returns the name of an arm's folder.
-
-    Example:
-        >>> folder_of("FedAvg, smallest")
-        'FedAvg_smallest'
-    """
-    return "_".join("".join(one if one.isalnum() or one in ".+-" else " " for one in label).split())
+    """Returns the name of an arm's folder."""
+    return "_".join("".join(char if char.isalnum() or char in ".+-" else " " for char in label).split())
 
 
 def require_known(name: str, known: Sequence[str] | Mapping[str, Any], where: str, kind: str) -> None:
-    """Validates that a name is among those that are known.
-
-    Raises:
-        ConfigError: It is not; says which are, and which of them is like it.
-    """
+    """Validates that a name is among those that are known."""
     if name not in known:
         near = did_you_mean(name, list(known))
         raise ConfigError(f"{where}: is not {kind}{near}; choose from {', '.join(known)}")

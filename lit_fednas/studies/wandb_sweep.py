@@ -34,12 +34,7 @@ DISTRIBUTIONS: dict[str, Callable[[dict[str, Any], float], Any]] = {
 
 
 def distribution(parameter: Mapping[str, Any]) -> str:
-    """Returns the name of a parameter's distribution, which W&B guesses from the keys where none is given.
-
-    Example:
-        >>> [distribution(p) for p in ({"value": 1}, {"min": 1, "max": 8}, {"min": 0.0, "max": 1})]
-        ['constant', 'int_uniform', 'uniform']
-    """
+    """Returns the name of a parameter's distribution, which W&B guesses from the keys where none is given."""
     if "distribution" in parameter:
         return str(parameter["distribution"])
     if "value" in parameter:
@@ -55,21 +50,7 @@ def distribution(parameter: Mapping[str, Any]) -> str:
 def combinations(
     method: str, parameters: Mapping[str, Mapping[str, Any]], count: int | None = None, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Returns the values of every run, by parameter.
-
-    Args:
-        method: ``grid`` or ``random``.
-        parameters: As a sweep file has them.
-        count: Draws of a random sweep; a grid has as many as it has.
-        seed: Of the draws.
-
-    Raises:
-        ConfigError: The method needs W&B's server, a parameter cannot be used with it, or the count does not fit it.
-
-    Example:
-        >>> combinations("grid", {"a": {"values": [1, 2]}, "b": {"value": 3}})
-        [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
-    """
+    """Returns the values of every run, by parameter."""
     if method not in ("grid", "random"):
         raise ConfigError(f"method: {method} needs W&B's server (wandb sweep); only grid and random do not")
     if (method == "grid") != (count is None):
@@ -78,7 +59,7 @@ def combinations(
     for name, parameter in parameters.items():
         _check_parameter(method, name, parameter)
     if count is None:
-        values = [one["values"] if "values" in one else [one["value"]] for one in parameters.values()]
+        values = [how["values"] if "values" in how else [how["value"]] for how in parameters.values()]
         return [dict(zip(parameters, chosen, strict=True)) for chosen in product(*values)]
     from lit_fednas.rng import numpy_generator  # imports torch, which takes seconds
 
@@ -109,16 +90,8 @@ def _check_parameter(method: str, name: str, parameter: Any) -> None:
 
 
 def combination_names(combined: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a name for each combination, also of its folder: the parameters' last words, and their values.
-
-    Raises:
-        ConfigError: Two would have the same.
-
-    Example:
-        >>> combination_names([{"beta_decay.beta0": 0.9, "beta_decay.decay": "linear"}])
-        ['beta0=0.9,decay=linear']
-    """
-    names = [",".join(f"{key.split('.')[-1]}={_text(value)}" for key, value in one.items()) for one in combined]
+    """Returns a name for each combination, also of its folder: the parameters' last words, and their values."""
+    names = [",".join(f"{key.split('.')[-1]}={_text(value)}" for key, value in values.items()) for values in combined]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"parameters: two combinations are called {name}; make their values differ")
@@ -131,23 +104,7 @@ def _text(value: Any) -> str:
 
 
 def expand(command: Sequence[Any], program: str, values: Mapping[str, Any]) -> list[str]:
-    """Replaces the macros of a sweep file's ``command`` (as ``wandb/wandb_agent.py``, ``Agent._command_run``).
-
-    Args:
-        command: Words, of which some are macros.
-        program: What ``${program}`` stands for.
-        values: The combination, by parameter.
-
-    Returns:
-        The words to run.
-
-    Raises:
-        ConfigError: A macro is not one of W&B's, or is for another kind of program (Hydra).
-
-    Example:
-        >>> expand(["${env}", "${program}", "fit", "${args}"], "lit-fednas", {"data.num_clients": 5})
-        ['/usr/bin/env', 'lit-fednas', 'fit', '--data.num_clients=5']
-    """
+    """Replaces the macros of a sweep file's ``command`` (as ``wandb/wandb_agent.py``, ``Agent._command_run``)."""
     flags = [f"{name}={value}" for name, value in values.items()]
     chosen = {name: value for name, value in values.items() if value is not False}
     macros = {
