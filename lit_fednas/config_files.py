@@ -46,7 +46,18 @@ def find_config(text: str) -> str:
 
 
 def configs(name: str = "", /, output: Path | None = None) -> None:
-    """Lists the configurations of the package, shows one, or copies them."""
+    """Lists the configurations of the package, shows one, or copies them.
+
+    Wherever a file is asked for, as in --config, a name of the list stands for the package's file unless there is
+    one of this path in the working directory.
+
+    Args:
+        name: Show the configuration of this name; or list those that contain this word, in the name or the first line.
+        output: A folder: copy them there, under their names, to change them.
+
+    Raises:
+        ConfigError: No configuration contains the word, or a file to be written exists.
+    """
     summaries = {one: _summary(FOLDER / one) for one in names()}
     name = name.removeprefix("configs/")
     chosen = {one: text for one, text in summaries.items() if name.lower() in f"{one} {text}".lower()}
