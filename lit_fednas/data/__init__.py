@@ -9,15 +9,8 @@ sources, partitions and tasks, and shows how to configure them.
 from lit_fednas.data.clients import ClientData
 from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.partitioners import (
-    IID,
-    BalancedDirichlet,
-    ByColumn,
-    Dirichlet,
-    Partition,
-    Partitioner,
-    Shards,
-)
+from lit_fednas.data.partitioners import IID, BalancedDirichlet, ByColumn, Dirichlet, Partitioner, Shards
+from lit_fednas.data.partitions import Partition
 from lit_fednas.data.rand_augment import RandAugment
 from lit_fednas.data.readers import LoaderReader, TensorReader
 from lit_fednas.data.sources.array_files import ArrayFiles

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lit_fednas.data.partitions import ClientRows
 from lit_fednas.data.readers import Batch, Reader
-from lit_fednas.data.rows import sizes_of
 from lit_fednas.data.tasks import Classification, Task
 from lit_fednas.errors import DataError
 
@@ -18,12 +18,13 @@ class ClientData:
     """The data of all clients, as row numbers; each has splits ``train``, ``val`` and ``test``.
 
     An epoch's order is drawn on the CPU, so it is the same on every device; augmentation draws on the device of
-    the data, from a generator seeded by the epoch's own.
+    the data, from a generator seeded by the epoch's own. All methods raise DataError for a client or a split that
+    does not exist.
 
     Args:
         reader: Reads rows of the data set.
-        indices: For each split, the rows of each client; rows of a :class:`~lit_fednas.data.rows.ClientRows` are not
-            made before a client is asked for.
+        indices: For each split, the rows of each client; rows of a :class:`~lit_fednas.data.partitions.ClientRows` are
+            not made before a client is asked for.
         test_reader: Reads the rows of the split ``test``, where they are of another data set.
         task: What targets are; classes if not given.
 
@@ -64,7 +65,7 @@ class ClientData:
         self._test_reader = reader if test_reader is None else test_reader
         self.task = Classification(int(reader.targets.max()) + 1) if task is None else task
         self._rows = dict(indices)
-        self._sizes = {split: sizes_of(rows) for split, rows in indices.items()}
+        self._sizes = {split: _sizes(rows) for split, rows in indices.items()}
         self.sizes = self._sizes["train"]
 
     @property
@@ -78,41 +79,25 @@ class ClientData:
         return self
 
     def split_sizes(self, split: str) -> np.ndarray:
-        """Returns the number of examples of each client's split, int64 [clients]; zeros where there is no such split.
-
-        Raises:
-            DataError: The split does not exist.
-        """
+        """Returns the number of examples of each client's split, int64 [clients]; zeros where there is none."""
         if split not in ("train", "val", "test"):
             raise DataError(f"split: {split!r} does not exist; ask for 'train', 'val' or 'test'")
         return self._sizes.get(split, np.broadcast_to(0, self.num_clients))
 
     def size(self, client: int, split: str = "train") -> int:
-        """Returns the number of examples of a client's split; 0 where it has no such split.
-
-        Raises:
-            DataError: The client or the split does not exist.
-        """
+        """Returns the number of examples of a client's split; 0 where it has no such split."""
         if not 0 <= client < self.num_clients:
             raise DataError(f"client: {client} is not one of the {self.num_clients} clients; count from 0")
         return int(self.split_sizes(split)[client])
 
     def rows(self, client: int, split: str = "train") -> Tensor:
-        """Returns the rows of a client's split in the data set, in their fixed order.
-
-        Raises:
-            DataError: The client or the split does not exist.
-        """
+        """Returns the rows of a client's split in the data set, in their fixed order."""
         if not self.size(client, split):
             return torch.empty(0, dtype=torch.int64)
         return torch.as_tensor(np.asarray(self._rows[split][client], dtype=np.int64))
 
     def only(self, client: int) -> ClientData:
-        """Returns the data of one client alone, which is then number 0.
-
-        Raises:
-            DataError: The client does not exist.
-        """
+        """Returns the data of one client alone, which is then number 0."""
         rows = {split: [self.rows(client, split).numpy()] for split in self._rows}
         return ClientData(self.reader, rows, self._test_reader, self.task)
 
@@ -132,7 +117,7 @@ class ClientData:
             int64 [num_classes].
 
         Raises:
-            DataError: The client or a split does not exist, or a class is outside 0..num_classes - 1.
+            DataError: A class is outside 0..num_classes - 1.
         """
         labels = torch.cat([self._targets(client, split) for split in splits]).cpu().numpy()
         if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
@@ -169,9 +154,6 @@ class ClientData:
 
         Returns:
             Normalised float32 inputs, or integers as they are, and targets, on the device of the data.
-
-        Raises:
-            DataError: The client or the split does not exist.
         """
         rows = self.rows(client, split)
         if balanced and len(rows):
@@ -198,3 +180,11 @@ class ClientData:
     def _targets(self, client: int, split: str) -> Tensor:
         targets = self._reader(split).targets
         return self.task.strata(targets[self.rows(client, split).to(targets.device)])
+
+
+def _sizes(rows: Sequence[np.ndarray]) -> np.ndarray:
+    if isinstance(rows, ClientRows):
+        return rows.sizes
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    sizes.flags.writeable = False
+    return sizes

@@ -16,11 +16,10 @@ from typing_extensions import override
 from lit_fednas.data.clients import ClientData
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.mapped import compute_once, load_once
-from lit_fednas.data.partitioners import Partition, Partitioner
+from lit_fednas.data.partitioners import Partitioner
+from lit_fednas.data.partitions import ClientRows, HoldOuts, Partition, deal_by_class, stratified_rows
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
-from lit_fednas.data.rows import ClientRows
 from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.splits import HoldOuts, deal_by_class, stratified_rows
 from lit_fednas.data.tasks import Task
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import ConfigError, DataError
@@ -308,7 +307,7 @@ class FederatedDataModule(LightningDataModule):
         """Splits each client's rows."""
         dealt, count = self.partition, len(self._readers["train"])
         if len(pool) < count:
-            dealt = Partition(pool[dealt.rows], dealt.offsets, count)
+            dealt = Partition(pool[dealt.rows], dealt.offsets)
         holdouts = HoldOuts(dealt, self.client_val, _share(self.client_test), self.seed, first)
         if (left := holdouts.sizes["train"]).min() < 1:
             client = int((left < 1).argmax())

@@ -28,7 +28,7 @@ from lit_fednas import __version__
 from lit_fednas.config_files import flat
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
-from lit_fednas.data.partitioners import Partition
+from lit_fednas.data.partitions import Partition
 from lit_fednas.data.sources.base import Split
 from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.federation import ClientSettings, FederatedLightningModule
@@ -106,7 +106,7 @@ class DeviceData(FederatedDataModule):
         if self.share:
             return super()._deal(train, targets, pool)
         self.targets = targets[pool]
-        self.partition = Partition(np.arange(len(pool)), np.array([0, len(pool)]), len(pool))
+        self.partition = Partition(np.arange(len(pool)), np.array([0, len(pool)]))
         own = self._client_rows(pool, self.number)
         none = [np.empty(0, dtype=np.int64)] * self.number  # clients before it, whose data are elsewhere
         rows = {split: [*none, *parts] for split, parts in own.items()}

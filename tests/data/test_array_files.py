@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lit_fednas.data import ArrayFiles, Examples, FederatedDataModule, MultiLabel, NextToken, Regression
-from lit_fednas.data.partitioners import ByColumn
+from lit_fednas.data import ArrayFiles, ByColumn, Examples, FederatedDataModule, MultiLabel, NextToken, Regression
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
 

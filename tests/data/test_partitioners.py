@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 import lit_fednas.data
-from lit_fednas.data import IID, BalancedDirichlet, ByColumn, Dirichlet, Partition, Partitioner, Shards
-from lit_fednas.data.partitioners import dirichlet
-from lit_fednas.data.partitioners.dirichlet import draw_counts
+from lit_fednas.data import IID, BalancedDirichlet, ByColumn, Dirichlet, Partition, Partitioner, Shards, partitioners
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.testing import PartitionerContract
 from tests.support import without_instance
@@ -87,19 +85,6 @@ def test_a_partition_is_a_sequence_of_the_clients_rows_and_counts_them() -> None
         partition.class_counts(targets, 2)
 
 
-@pytest.mark.parametrize(
-    ("rows", "offsets", "message"),
-    [
-        ([0, 5], [0, 2], r"client 0 has rows outside 0\.\.4"),
-        ([0, 1, 2, 1], [0, 2, 3, 4], "row 1 of client 2 is duplicated"),
-        ([0, 1], [0, 1], "offsets: do not divide the 2 rows"),
-    ],
-)
-def test_a_partition_refuses(rows: list[int], offsets: list[int], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Partition(np.array(rows), np.array(offsets), 5)
-
-
 class Counting(Dirichlet):
     """Counts the draws of all."""
 
@@ -145,8 +130,8 @@ class TestDirichlet:
     def test_what_one_of_many_draws_would_give_is_not_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Some clients are too small in nearly all draws; the first that has none is found, as without giving up."""
         partitions, draws = [], []
-        for give_up in (dirichlet.hopeless, lambda *_: False):
-            monkeypatch.setattr(dirichlet, "hopeless", give_up)
+        for give_up in (partitioners.hopeless, lambda *_: False):
+            monkeypatch.setattr(partitioners, "hopeless", give_up)
             for seed in range(5):
                 Counting.draws = 0
                 partitions.append(Counting(0.5, min_size=9).partition(TARGETS, 100, seed).rows)
@@ -187,7 +172,7 @@ class TestBalancedDirichlet:
         mix, left = np.array([0.7, 0.2, 0.06, 0.04]), np.array([5, 30, 30, 2])  # the first and the last run dry
         fast, slow = (
             np.array([draw(mix, left, 20, np.random.default_rng(seed)) for seed in range(400)])
-            for draw in (draw_counts, draw_one_by_one)
+            for draw in (partitioners.draw_counts, draw_one_by_one)
         )
         assert (fast.sum(axis=1) == 20).all()
         assert (fast <= left).all()

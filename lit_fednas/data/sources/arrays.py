@@ -11,8 +11,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
+from lit_fednas.data.partitions import stratified_rows
 from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.splits import stratified_rows
 from lit_fednas.data.tasks import Classification, Task
 from lit_fednas.data.transforms import Augmentation, Normalize, as_float
 from lit_fednas.errors import ConfigError, DataError
