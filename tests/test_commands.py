@@ -13,7 +13,7 @@ import pytest
 
 import lit_fednas
 from lit_fednas.cli import main
-from lit_fednas.commands import COMMANDS, LIGHT, TRAINING, Command
+from lit_fednas.cli.commands import COMMANDS, LIGHT, TRAINING, Command
 from lit_fednas.errors import DataError
 from lit_fednas.federation import FederatedTrainer
 

@@ -19,10 +19,10 @@ import yaml
 from scipy.io import wavfile
 
 from lit_fednas.cli import main
+from lit_fednas.cli.lightning_cli import FederatedCLI
 from lit_fednas.config_files import find
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import UniformCohort
-from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.parts import instantiated
 from lit_fednas.studies import read_study
 from lit_fednas.supernets import BaseNetworks, ElasticArch, Supernet

@@ -27,7 +27,6 @@ ALLOWED: dict[str, set[str]] = {
     "rng": set(),
     "formatting": set(),
     "config_files": {"errors", "formatting"},
-    "options": {"errors", "ranges"},
     "records": FLOOR,
     "messages": FLOOR,
     "parts": {"errors", "messages"},
@@ -42,15 +41,12 @@ ALLOWED: dict[str, set[str]] = {
     "callbacks": ENGINE,
     "loggers": ENGINE,
     "analysis": {"errors", "config_files", "ranges", "records", "formatting"},  # only studies and commands import it
-    "studies": FLOOR | {"records", "options", "analysis"},
+    "studies": FLOOR | {"records", "cli", "analysis"},  # the options of compare
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},
-    "run_config": ENGINE | {"callbacks"},
-    "commands": set(),  # names what it imports
-    "lightning_cli": ENGINE | {"callbacks", "loggers", "analysis", "run_config", "commands"},
-    "cli": FLOOR | {"commands", "options", "lightning_cli"},
-    "flower": ENGINE | {"cli", "finetune", "lightning_cli", "search"},
+    "cli": ENGINE | {"callbacks", "loggers", "analysis"},  # its table names the commands, and imports none
+    "flower": ENGINE | {"cli", "finetune", "search"},
     "testing": ENGINE | {"search"},  # on top of what it tests; nobody imports it
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py

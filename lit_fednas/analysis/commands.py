@@ -1,4 +1,4 @@
-"""Commands that read finished runs; each is a line of ``lit_fednas.commands.LIGHT``."""
+"""Commands that read finished runs; each is a line of ``lit_fednas.cli.commands.LIGHT``."""
 
 from __future__ import annotations
 

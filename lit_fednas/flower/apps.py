@@ -15,13 +15,13 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from lit_fednas.cli import told, with_paths
+from lit_fednas.cli.entry import exit_status, with_paths
+from lit_fednas.cli.lightning_cli import run
 from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.flower.device import device_of, device_settings
 from lit_fednas.flower.link import KINDS, Link
 from lit_fednas.flower.server import FlowerCLI
 from lit_fednas.flower.wire import Packet
-from lit_fednas.lightning_cli import run
 
 #: Commands that run over devices.
 COMMANDS = ("fit", "search", "finetune")
@@ -47,7 +47,7 @@ def serve(grid: Grid, context: Context) -> None:
         words = [name, "--config", str(path), *options]
         if resume := str(settings["resume"]):
             words += ["--ckpt_path", resume]
-        status = told(partial(_run, words, link))
+        status = exit_status(partial(_run, words, link))
     if status > 128:  # stopped by a signal, which Flower's own handlers end the process by
         signal.raise_signal(status - 128)
     if status:

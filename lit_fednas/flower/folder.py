@@ -81,7 +81,7 @@ def init(
 
 def resolved(words: Sequence[str]) -> str:
     """Returns the whole configuration that ``lit-fednas fit`` would run with, as YAML."""
-    from lit_fednas.lightning_cli import FederatedCLI
+    from lit_fednas.cli.lightning_cli import FederatedCLI
 
     class Printed(FederatedCLI):
         """Parses first: where a configuration is printed, what is required is not asked for."""

@@ -15,6 +15,7 @@ import torch
 import yaml
 from typing_extensions import override
 
+from lit_fednas.cli.lightning_cli import FederatedCLI
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
@@ -38,7 +39,6 @@ from lit_fednas.flower.wire import (
     task_fields,
     unreadable,
 )
-from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
 from lit_fednas.objectives.client_state import keeps_state

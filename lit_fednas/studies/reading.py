@@ -13,9 +13,9 @@ import yaml
 
 from lit_fednas.analysis.comparison.command import compare
 from lit_fednas.analysis.comparison.tiers import checked_tiers
+from lit_fednas.cli.commands import parsed
 from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError
-from lit_fednas.options import parsed
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.studies.findings import LEDGER, MINUTES, figure
 from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, folder_of, require_known

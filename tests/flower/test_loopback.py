@@ -16,11 +16,11 @@ import yaml
 
 from lit_fednas.assignment import ByTier
 from lit_fednas.callbacks import RoundCheckpoint
-from lit_fednas.cli import with_paths
+from lit_fednas.cli.entry import with_paths
+from lit_fednas.cli.lightning_cli import FederatedCLI, run
 from lit_fednas.data import IID, ArraySource, ByColumn, Examples, FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
-from lit_fednas.lightning_cli import FederatedCLI, run
 from lit_fednas.messages import ClientResult, nbytes
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.search import ClientDraw, FederatedEvaluation, FederatedEvaluator

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from jsonargparse import Namespace
 
+from lit_fednas.cli.lightning_cli import FederatedCLI
 from lit_fednas.config_files import FOLDER, find
-from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.studies import Study, read_study
 
 STUDIES = sorted(FOLDER.glob("studies/*.yaml"))

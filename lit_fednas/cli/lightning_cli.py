@@ -1,7 +1,7 @@
 """The commands of a configuration: ``lit-fednas fit | validate | test | search | finetune | export | partition``.
 
-A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by
-default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place.
+A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by default
+``runs/<name>/version_<n>``; ``--ckpt_path last`` continues the newest one, in place.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ from typing_extensions import override
 
 from lit_fednas import __version__
 from lit_fednas.callbacks import OPTIONAL_CALLBACKS, CostLedger, RoundCheckpoint, default_callbacks
-from lit_fednas.commands import TRAINING
+from lit_fednas.cli.commands import TRAINING
+from lit_fednas.cli.run_config import SaveConfig, check_new_run, check_same_settings, continue_run
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupted
-from lit_fednas.loggers import check_new_run, continue_run
 from lit_fednas.records.files import replacing
-from lit_fednas.run_config import SaveConfig, check_same_settings
 
 log = logging.getLogger(__name__)
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 PARTS = ("trainer", "model", "datamodule")
-#: What a supernet takes from the data.
+#: Arguments of a supernet that are taken from the data.
 LINKED = {"num_classes", "input_shape"}
-#: Every parser raises errors, takes no shortened options, and says in a saved configuration what it is of.
+#: Every parser raises errors, takes no shortened options, and writes the versions into a saved configuration.
 STRICT: dict[str, Any] = {
     "exit_on_error": False,
     "allow_abbrev": False,
@@ -64,7 +63,7 @@ class DrawFronts(Callback):
 
 
 class FederatedCLI(LightningCLI):
-    """LightningCLI for one module, one data module and one trainer, with commands that are not the trainer's."""
+    """LightningCLI for one module, one data module and one trainer, with commands beside the trainer's."""
 
     data_class: ClassVar[type[FederatedDataModule]] = FederatedDataModule
 
@@ -92,12 +91,11 @@ class FederatedCLI(LightningCLI):
         self._subcommand_parsers: dict[str, LightningArgumentParser] = {}
         added = parser.add_subcommands()
         named = [name for name in TRAINING if name in self._words]  # other parsers would only take time
-        for name in named or TRAINING:  # a file may name it
+        for name in named or TRAINING:  # a file may name the command
             owner, method = _owner(name)
             description = str(inspect.getdoc(getattr(owner, method))).partition("\n")[0].rstrip(".")
             subparser = self.init_parser(**STRICT, description=description)
-            parts = _parts(name)
-            if "trainer" in parts:
+            if "trainer" in _parts(name):
                 self._add_arguments(subparser)
             else:
                 self._add_fewer_arguments(subparser)
@@ -108,7 +106,7 @@ class FederatedCLI(LightningCLI):
             added.add_subcommand(name, subparser, help=description)
 
     def _add_fewer_arguments(self, parser: LightningArgumentParser) -> None:
-        """Adds the data's arguments; what else a run's configuration may hold is ignored."""
+        """Adds the data's arguments; everything else that a run's configuration may hold is ignored."""
         self.add_default_arguments_to_parser(parser)
         parser.add_lightning_class_args(FederatedDataModule, "data")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
@@ -121,8 +119,8 @@ class FederatedCLI(LightningCLI):
         parser.add_lightning_class_args(CostLedger, "cost_ledger")
         parser.add_lightning_class_args(RoundCheckpoint, "checkpoint")
         for name, callback in OPTIONAL_CALLBACKS.items():
-            shown = str(callback.__doc__).partition("\n")[0]
-            parser.add_argument(f"--{name}", type=callback | None, default=None, help=shown)
+            summary = str(callback.__doc__).partition("\n")[0]
+            parser.add_argument(f"--{name}", type=callback | None, default=None, help=summary)
         parser.link_arguments("seed_everything", "model.seed", compute_fn=_seed)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
         parser.add_argument(
@@ -136,7 +134,7 @@ class FederatedCLI(LightningCLI):
 
     @override
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses; an option that does not exist is told with the one that is most like it."""
+        """Reports unknown options with the closest match."""
         try:
             self.config = parser.parse_args(args)
         except ArgumentError as error:
@@ -145,19 +143,21 @@ class FederatedCLI(LightningCLI):
                 remedy = f"set in a file (--config FILE) or by options (--{names[0]} VALUE)"
                 raise ConfigError(f"{', '.join(names)}: not given; {remedy}") from error
             raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
-        except (RecursionError, SyntaxError) as error:  # of YAML that holds itself, of a module of the user's
+        except (RecursionError, SyntaxError) as error:  # of YAML that contains itself, of a module of the user's
             raise ConfigError(f"config: {type(error).__name__}: {error}; correct the file") from error
 
     def _similar(self, message: str) -> str:
-        """Returns the option, the class or its argument that is most like the one that an error calls unknown."""
+        """Returns the option, the class or its argument that is closest to the one that an error calls unknown."""
         if argument := re.search(r"class_path '([\w.]+)'.*Option '(\w+)' is not accepted", message, re.DOTALL):
             word = argument[2]
             bases = inspect.getmro(cast(type, locate(argument[1])))
             known = {name for base in bases for name in inspect.signature(base).parameters}
         elif name := re.search(r"import path string: (\w+)$", message):
             word = name[1]
-            ours = [module for name, module in sys.modules.items() if name.startswith(("lit_fednas.", "torch.optim"))]
-            known = {name for module in ours for name, value in vars(module).items() if isinstance(value, type)}
+            modules = [
+                sys.modules[name] for name in list(sys.modules) if name.startswith(("lit_fednas.", "torch.optim"))
+            ]
+            known = {name for module in modules for name, value in vars(module).items() if isinstance(value, type)}
         else:
             unknown = re.search(r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"", message)
             word = next(filter(None, unknown.groups())) if unknown else ""
@@ -166,11 +166,11 @@ class FederatedCLI(LightningCLI):
 
     @override
     def _parse_ckpt_path(self) -> None:
-        """Does not merge a checkpoint's hyperparameters over the configuration, as LightningCLI does."""
+        """A checkpoint's hyperparameters are not merged over the configuration, unlike in LightningCLI."""
 
     @override
     def before_instantiate_classes(self) -> None:
-        """Finds the run's folder if a checkpoint is given; commands after training take the newest by default."""
+        """Finds the run's folder if a checkpoint is given; commands after training use the newest by default."""
         config, command = self.config[self.subcommand], str(self.subcommand)
         if "trainer" not in _parts(command):
             return
@@ -192,7 +192,6 @@ class FederatedCLI(LightningCLI):
 
     @override
     def instantiate_classes(self) -> None:
-        """Makes what the command needs."""
         if "trainer" in _parts(str(self.subcommand)):
             super().instantiate_classes()
             self._check_linked()
@@ -201,11 +200,7 @@ class FederatedCLI(LightningCLI):
         self.datamodule = self._get(self.config_init, "data")
 
     def _check_linked(self) -> None:
-        """Validates that the configuration does not contradict what the supernet is given from the data.
-
-        Raises:
-            ConfigError: It does.
-        """
+        """Validates that the configuration does not contradict what the supernet is given from the data."""
         arguments = inspect.signature(type(self.model.supernet)).parameters
         settings = self._get(self.config, "model.supernet").get("init_args", {})
         for name in arguments.keys() & LINKED:
@@ -218,7 +213,7 @@ class FederatedCLI(LightningCLI):
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Adds optional callbacks before those that record what they log; what Lightning refuses is told as ours."""
+        """Adds optional callbacks before those that record what they log; converts Lightning's errors to ours."""
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (ImportError, MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
@@ -240,7 +235,7 @@ class FederatedCLI(LightningCLI):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The command's own options."""
+        """The command's own options, without those of its parts."""
         names = self._subcommand_method_arguments[str(self.subcommand)]
         return {name: self.config_init[self.subcommand][name] for name in names}
 
@@ -252,14 +247,14 @@ def _owner(subcommand: str) -> tuple[Any, str]:
 
 
 def _parts(subcommand: str) -> list[str]:
-    """Returns what a command is handed of ``trainer``, ``model`` and ``datamodule``: a trainer's method, all."""
+    """Returns which of :data:`PARTS` a command is given: a trainer's method is given all."""
     owner, _ = _owner(subcommand)
     given = PARTS if owner is FederatedTrainer else inspect.signature(owner).parameters
     return [name for name in PARTS if name in given]
 
 
 def _checkpoints(config: Any) -> Path | None:
-    """Returns where every run writes its checkpoints; ``None`` if each has a folder of its own."""
+    """Returns the folder to which all runs write checkpoints; ``None`` if each has its own."""
     if config.checkpoint.dirpath:
         return Path(config.checkpoint.dirpath)
     return None if config.trainer.logger else Path(config.trainer.default_root_dir or "", "checkpoints")
@@ -276,13 +271,13 @@ def _rank() -> int:
     return int(getattr(rank_zero_only, "rank", None) or 0)
 
 
-def _quiet_surroundings() -> None:
-    """Shows our own log lines plainly, and of Lightning's only warnings."""
-    own = logging.getLogger("lit_fednas")
-    if not own.handlers:
-        own.addHandler(logging._StderrHandler())  # type: ignore[attr-defined]  # writes to what sys.stderr is then, not to what it is now
-        own.propagate = False
-    own.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would say the same
+def _configure_logging() -> None:
+    """Shows this package's log lines plainly, and of Lightning's only warnings."""
+    logger = logging.getLogger("lit_fednas")
+    if not logger.handlers:
+        logger.addHandler(logging._StderrHandler())  # type: ignore[attr-defined]  # looks sys.stderr up when it writes
+        logger.propagate = False
+    logger.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would log the same
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     # lightning 2.6 calls what jsonargparse 4.49 and later deprecate
@@ -294,22 +289,11 @@ def _quiet_surroundings() -> None:
 
 
 def run(words: Sequence[str], cli: Callable[[Sequence[str]], LightningCLI] = FederatedCLI) -> int:
-    """Runs a command of a configuration.
-
-    Args:
-        words: Those after ``lit-fednas``.
-        cli: Reads and runs them.
-
-    Returns:
-        The exit status: 0; 128 and the signal's number if a signal stopped the run, whose state is saved.
-
-    Raises:
-        ConfigError: A setting that Lightning or Weights & Biases refuse.
-    """
-    _quiet_surroundings()
+    """Runs a command with the words after ``lit-fednas``; returns the exit status."""
+    _configure_logging()
     try:
         cli(words)
-    except MisconfigurationException as error:  # Lightning's, of settings that it checks itself
+    except MisconfigurationException as error:  # of settings that Lightning validates itself
         raise ConfigError(" ".join(str(error).split())) from error
     except Interrupted as stop:
         if not _rank():
@@ -317,7 +301,7 @@ def run(words: Sequence[str], cli: Callable[[Sequence[str]], LightningCLI] = Fed
             print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
         return 128 + stop.signum
     except Exception as error:
-        if not type(error).__module__.startswith("wandb."):  # which is imported if it is used alone
+        if not type(error).__module__.startswith("wandb."):  # matched by name: wandb is imported only where it is used
             raise
         line = " ".join(str(error).split())
         raise ConfigError(f"trainer.logger: {line}; run 'wandb login', or set its offline to true") from error

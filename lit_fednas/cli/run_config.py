@@ -1,10 +1,11 @@
-"""A run's configuration: its file, and what a checkpoint's run was trained with."""
+"""Which run a command continues, the file of a run's configuration, and the settings that a checkpoint depends on."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from pydoc import locate
 from typing import Any, cast
 
@@ -24,17 +25,18 @@ from lightning.pytorch.loggers import WandbLogger
 from typing_extensions import override
 
 from lit_fednas.config_files import flat
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.loggers import RunLogger
 
 log = logging.getLogger(__name__)
 
 #: What the data of a checkpoint's run depend on, which every command must leave as it was.
 _DATA = ("seed_everything", "data")
 _CALLBACKS = "trainer.callbacks"
-#: What may differ when a run goes on, with what is below it: how it is watched, kept, shown and computed, and when it
-#: ends. All else must stay as it was, a new setting and a user's callbacks too.
+#: Settings that may differ when a run is continued, with those below them; all others must stay as they were, new ones
+#: and a user's callbacks included.
 MAY_DIFFER = {
     # the command's own
     *("config", "ckpt_path", "changed"),
@@ -55,7 +57,7 @@ MAY_DIFFER = {
     *("trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.enable_autolog_hparams"),
     *("trainer.profiler", "trainer.detect_anomaly", "trainer.barebones"),
 }
-#: Callbacks of Lightning and of this package that watch; one of the user's own is not among them, whatever its base.
+#: Callbacks that watch, if they are Lightning's or this package's; a user's own is not among them, whatever its base.
 _WATCHERS = (Checkpoint, DeviceStatsMonitor, LearningRateMonitor, ModelSummary, ProgressBar, ThroughputMonitor, Timer)
 
 
@@ -92,17 +94,13 @@ class SaveConfig(SaveConfigCallback):
                     yaml.safe_load(self.parser.dump(self.config, skip_none=False)), allow_val_change=True
                 )
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Returns the settings that training depends on, by their names on the command line."""
         return {"settings": training_settings(self.config)}
 
 
 def training_settings(config: Namespace) -> dict[str, Any]:
-    """Returns the settings that training depends on, by their names on the command line; plain values.
-
-    Args:
-        config: A command's configuration.
-    """
+    """Returns the settings that training depends on, as plain values by their names on the command line."""
     plain = json.loads(json.dumps(config, default=_plain))
     callbacks = plain.get("trainer", {}).get("callbacks") or []
     callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
@@ -111,29 +109,19 @@ def training_settings(config: Namespace) -> dict[str, Any]:
 
 
 def check_same_settings(config: Namespace, command: str) -> None:
-    """Validates that a checkpoint is used with the settings that its run was trained with.
-
-    Args:
-        config: The command's configuration; ``ckpt_path`` and ``changed`` are read.
-        command: ``fit`` compares all that training depends on, the other commands the data alone.
-
-    Raises:
-        CheckpointError: The checkpoint is missing, damaged, or not a run's.
-        ConfigError: A setting differs that ``changed`` does not name.
-    """
+    """Validates that a checkpoint's run was trained with the same settings; of the data alone, if not to ``fit``."""
     if config.ckpt_path in ("last", "best", "hpc"):
         return  # another logger's; Lightning looks for it
-    before = read_checkpoint(config.ckpt_path).get("callbacks", {}).get(SaveConfig.__name__, {}).get("settings")
-    if before is None:
+    saved = read_checkpoint(config.ckpt_path).get("callbacks", {}).get(SaveConfig.__name__, {}).get("settings")
+    if saved is None:
         return  # a run of Python code
-    now = training_settings(config)
-    if _CALLBACKS not in before:  # by a version that compared less
-        now = {name: value for name, value in now.items() if not _named(name, ["trainer"])}
-    differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    for name in differing:
-        if command != "fit" and name.partition(".")[0] not in _DATA:
+    present = training_settings(config)
+    if _CALLBACKS not in saved:  # by a version that compared less
+        present = {name: value for name, value in present.items() if not _named(name, ["trainer"])}
+    for name in {**saved, **present}:
+        if saved.get(name) == present.get(name) or (command != "fit" and name.partition(".")[0] not in _DATA):
             continue
-        change = f"{json.dumps(before.get(name))}, and now it is {json.dumps(now.get(name))}"
+        change = f"{json.dumps(saved.get(name))}, and now it is {json.dumps(present.get(name))}"
         if _named(name, config.changed):
             log.warning("%s: the checkpoint's run was trained with %s", name, change)
         else:
@@ -143,9 +131,87 @@ def check_same_settings(config: Namespace, command: str) -> None:
             )
 
 
+def continue_run(loggers: Any, ckpt_path: str, checkpoints: Path | None = None) -> str:
+    """Returns the file of a checkpoint, and lets a :class:`RunLogger` write into its run's folder.
+
+    ``loggers`` is the configuration of a logger, or of several, of which the first counts; it is changed in place.
+    ``ckpt_path`` is ``last`` or ``best`` of the newest run, or a file; with another logger it is returned as it is,
+    unless ``checkpoints``, the folder that all runs share, has a ``last``.
+    """
+    settings = _logger_settings(loggers)
+    if settings is None:
+        last = None if checkpoints is None else checkpoints / "last.ckpt"
+        return str(last) if ckpt_path == "last" and last is not None and last.exists() else ckpt_path
+    root = Path(settings["save_dir"]) / settings["name"]
+    checkpoint = _newest(root, settings["version"], ckpt_path) if ckpt_path in ("last", "best") else Path(ckpt_path)
+    folder = checkpoint.parent.parent
+    if folder.parent.resolve() == root.resolve():
+        settings["version"] = folder.name
+    return str(checkpoint)
+
+
+def check_new_run(loggers: Any, root: str | None = None) -> None:
+    """Validates that a new run replaces no files: those of its logger's version, or in ``root`` without a logger."""
+    settings = _logger_settings(loggers)
+    if not loggers and root is not None and Path(root).resolve() != Path.cwd() and any(Path(root).glob("*")):
+        raise ConfigError(
+            f"trainer.default_root_dir: {root} is not empty, and without a logger the run's files go there; give a "
+            f"new folder, or set ckpt_path to the checkpoint of the run to continue"
+        )
+    if settings is None or settings["version"] is None:
+        return
+    folder = Path(settings["save_dir"]) / settings["name"] / _folder_name(settings["version"])
+    if any(folder.glob("checkpoints/*.ckpt")):
+        raise ConfigError(
+            f"trainer.logger.init_args.version: {folder} holds a run; leave version out to start another one, set "
+            f"ckpt_path to last to continue it, or delete its folder"
+        )
+
+
+def _logger_settings(loggers: Any) -> Any:
+    """Returns the settings of the first logger, if it is a :class:`RunLogger`."""
+    first = loggers[0] if isinstance(loggers, list) else loggers
+    known = isinstance(first, Namespace | dict) and first["class_path"].endswith(RunLogger.__name__)
+    return first["init_args"] if known else None
+
+
+def _folder_name(version: int | str) -> str:
+    return f"version_{version}" if isinstance(version, int) else version
+
+
+def _newest(root: Path, version: int | str | None, word: str) -> Path:
+    """Returns the last or the best checkpoint of the newest run, or of a version."""
+    name = None if version is None else _folder_name(version)
+    files = [
+        (path.stat().st_mtime, run)
+        for run in root.glob("*")
+        if name in (None, run.name)
+        for path in (run / "config.yaml", run / "checkpoints" / "last.ckpt")
+        if path.exists()
+    ]
+    if not files:
+        raise CheckpointError(
+            f"ckpt_path: {word!r} finds no run in {root}; start one (fit without ckpt_path), or give a file"
+        )
+    _, run = max(files)
+    last = run / "checkpoints" / "last.ckpt"
+    if not last.exists():
+        raise CheckpointError(
+            f"ckpt_path: {word!r}: the newest run, {run}, has no checkpoint yet; give the file of another one"
+        )
+    if word == "last":
+        return last
+    for state in read_checkpoint(last, ["callbacks"])["callbacks"].values():
+        if isinstance(state, dict) and state.get("best_model_path"):
+            return last.parent / Path(state["best_model_path"]).name
+    raise CheckpointError(
+        f"ckpt_path: 'best' finds none in {last.parent}; train with --checkpoint.monitor, or use last"
+    )
+
+
 def _named(name: str, settings: Collection[str]) -> bool:
     """Returns whether a setting, or one above it, is among others."""
-    return any(f"{name}.".startswith(f"{one}.") for one in settings)
+    return any(f"{name}.".startswith(f"{setting}.") for setting in settings)
 
 
 def _watches(callback: Mapping[str, Any]) -> bool:

@@ -1,0 +1,160 @@
+"""Runs the command that the first words name, and reports errors that a user can fix in one line."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+import signal
+import sys
+import threading
+from argparse import ArgumentError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from lit_fednas import __doc__ as package
+from lit_fednas import __version__
+from lit_fednas.cli.commands import COMMANDS, LIGHT, MOVED, TRAINING, Command, parsed
+from lit_fednas.config_files import find_config
+from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
+from lit_fednas.formatting import listing
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        args: The words after ``lit-fednas``; those of the process if not given.
+
+    Returns:
+        The exit status: 0; 2 for an error that the user can fix, reported in one line; 1 if a client failed and the
+        policy is to stop, or another rank has ended; 128 and the signal's number if a signal stopped the run, whose
+        state is saved.
+    """
+    if "" not in sys.path:
+        sys.path.append("")  # the user's own parts are in modules of the working directory
+    words = sys.argv[1:] if args is None else list(args)
+    name = next((name for name in (" ".join(words[:count]) for count in (2, 1)) if name in COMMANDS), None)
+    return exit_status(lambda: _run(name, words), name)
+
+
+def exit_status(run: Callable[[], int], name: str | None = None) -> int:
+    """Runs a function of a command; prints an error that the user can fix in one line, and raises others."""
+    try:
+        status = run()
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:  # before or after a run, which handles it itself
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # what reads the output, such as head, has seen enough
+        if name in TRAINING:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ArgumentError as error:
+        remedy = f"(lit-fednas {name or 'fit'} --help lists all options)"
+        reported = _cause(error) or ConfigError(f"{' '.join(str(error).split())} {remedy}")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        remedy = "; free some space, then go on" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        reported = ConfigError(f"{error.filename}: {error.strerror}{remedy}")
+    except UnicodeDecodeError as error:
+        reported = ConfigError(f"a file is not UTF-8 text ({error}); save it as UTF-8")
+    except (ClientError, RankError, ValueError) as error:
+        cause = _cause(error)
+        if cause is None:
+            raise
+        reported = cause
+    lightning = sys.modules.get("lightning.pytorch.utilities")  # knows the rank, if it has been imported
+    rank = int(getattr(lightning.rank_zero_only, "rank", None) or 0) if lightning else 0
+    print(f"lit-fednas{f' (rank {rank})' if rank else ''}: {reported}", file=sys.stderr)
+    return 2 if isinstance(reported, FedNASError) else 1
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    """Returns the error of this package behind one that jsonargparse has wrapped, if there is one."""
+    while error is not None and not isinstance(error, FedNASError | ClientError | RankError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _run(name: str | None, words: Sequence[str]) -> int:
+    first = words[0] if words else "--help"
+    if first == "--version":
+        print(f"lit-fednas {__version__}")
+        return 0
+    if first in ("-h", "--help"):
+        print(_help(COMMANDS))
+        return 0 if words else 2
+    if name in LIGHT:
+        return _run_light(name, words[len(name.split()) :])
+    if name is None and not first.startswith("-"):  # an option may name a file that names the command
+        if group := {name: command for name, command in COMMANDS.items() if name.startswith(f"{first} ")}:
+            print(_help(group))
+            return 0 if words[1:] in (["-h"], ["--help"]) else 2
+        if first in MOVED:
+            raise ConfigError(f"{first}: is no longer a command; run {MOVED[first]}")
+        near = did_you_mean(first, COMMANDS)
+        raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
+    words = with_paths(words)
+    for variable in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"):  # read when Lightning is imported
+        if not (value := os.environ.get(variable, "0")).isdecimal():
+            raise ConfigError(f"{variable}: {value!r} in the environment is not the number of a process; unset it")
+    with _ending_at_once():
+        from lit_fednas.cli.lightning_cli import run
+    return run(words)
+
+
+def _help(commands: Mapping[str, Command]) -> str:
+    return "\n".join(
+        [
+            "usage: lit-fednas COMMAND [options]",
+            "",
+            str(package).partition("\n")[0],
+            "",
+            "commands (lit-fednas COMMAND --help shows a command's options):",
+            listing({name: command.summary.rstrip(".") for name, command in commands.items()}),
+            "",
+            "options:",
+            listing({"-h, --help": "Shows this text", "--version": "Shows the version"}),
+        ]
+    )
+
+
+def with_paths(words: Sequence[str]) -> list[str]:
+    """Returns a command's words with the paths of the configurations that they name."""
+    resolved = list(words)
+    for position, (option, word) in enumerate(pairwise(["", *words])):
+        if option in ("-c", "--config"):
+            resolved[position] = find_config(word)
+        elif word.startswith("--config="):
+            resolved[position] = f"--config={find_config(word.removeprefix('--config='))}"
+    return resolved
+
+
+def _run_light(name: str, words: Sequence[str]) -> int:
+    """Runs a function with its options; ``*words`` takes what follows ``--``. Its result is the status, None is 0."""
+    with _ending_at_once():
+        function = LIGHT[name].load()
+        parameters = inspect.signature(function, eval_str=True).parameters.values()
+        takes_words = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+        end = words.index("--") if takes_words and "--" in words else len(words)
+        options = parsed(name, function, words[:end])
+    positional = [options.pop(part.name) for part in parameters if part.kind < part.VAR_POSITIONAL]
+    return function(*positional, *words[end + 1 :], **options) or 0
+
+
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Lets Ctrl-C end the process at once while the parts of a command are imported, which takes seconds."""
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, as in the background
+        return
+    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
