@@ -37,7 +37,6 @@ from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201
 from lit_fednas.supernets.growing.perceptron import GrowablePerceptron
 from lit_fednas.supernets.growing.suite import ModelSuite
 from lit_fednas.supernets.growing.vit import GrowableViT
-from lit_fednas.supernets.labels import OWN, labelled_space, labels_of, with_labels
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.rnn import PathRNN
@@ -56,7 +55,7 @@ from lit_fednas.supernets.side_by_side import (
     SeparateWidths,
     members_of,
 )
-from lit_fednas.supernets.space import Ladder, SearchSpace
+from lit_fednas.supernets.space import OWN, Ladder, SearchSpace, labelled_space, labels_of, with_labels
 from lit_fednas.supernets.width.cnn import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet, SlicedSmallCNN
 from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet

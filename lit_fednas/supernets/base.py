@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -25,7 +25,13 @@ from lit_fednas.supernets.families import shapes_of, tensors_of
 from lit_fednas.supernets.space import SearchSpace
 
 _SKELETONS_KEPT = 64
-_COUNTERS = {"macs": count_macs, "operations": count_operations}
+#: What a module costs, given the shape of one example and, unless it is float32, the type of the inputs.
+COUNTERS: dict[str, Callable[..., int]] = {
+    "macs": count_macs,
+    "operations": count_operations,
+    "parameters": lambda module, *_: count_parameters(module),
+    "bytes": lambda module, *_: sent_bytes(module),
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,6 @@ class _Skeleton:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the network's tensors by name."""
         return shapes_of(self.network)
 
     @cached_property
@@ -88,13 +93,13 @@ class _Skeleton:
 
     def run(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Runs the network with these tensors (``functional_call``, without its checks, which take longer)."""
-        before = [kept[key] for kept, key, _ in self.slots]
+        saved = [kept[key] for kept, key, _ in self.slots]
         try:
             for kept, key, name in self.slots:
                 kept[key] = tensors[name]
             return self.network(x)
         finally:
-            for (kept, key, _), tensor in zip(self.slots, before, strict=True):
+            for (kept, key, _), tensor in zip(self.slots, saved, strict=True):
                 kept[key] = tensor
 
 
@@ -135,7 +140,7 @@ class Supernet(nn.Module, ABC):
 
     @abstractmethod
     def index(self, arch: Any) -> dict[str, Region]:
-        """Returns for each parameter and buffer of ``build(arch)``, by name, where it lies in the supernet."""
+        """Returns where each parameter and buffer of ``build(arch)`` lies in the supernet, by name."""
 
     def initialise(self, network: nn.Module) -> None:
         """Draws the initial weights of a built network, where they are not those that its layers draw."""
@@ -153,10 +158,7 @@ class Supernet(nn.Module, ABC):
         return {}
 
     def restore(self, structure: Mapping[str, Any]) -> None:
-        """Restores a saved structure; the weights of what is new are not set.
-
-        Args:
-            structure: What :meth:`structure` returned.
+        """Restores what :meth:`structure` returned; the weights of what is new are not set.
 
         Raises:
             CheckpointError: The structure is not one of this supernet.
@@ -212,24 +214,14 @@ class Supernet(nn.Module, ABC):
         return self.computation("operations", arch)
 
     def computation(self, unit: Literal["macs", "operations"], arch: Any) -> int:
-        """Returns the computation of one example; a subclass may know it without a (dry) run.
-
-        Args:
-            unit: What is counted.
-            arch: The architecture.
-        """
+        """Returns the computation of one example; a subclass may know it without a (dry) run."""
         skeleton = self._skeleton(arch)
         if unit not in skeleton.computation:
-            skeleton.computation[unit] = _COUNTERS[unit](skeleton.network, self.input_shape, self.input_dtype)
+            skeleton.computation[unit] = COUNTERS[unit](skeleton.network, self.input_shape, self.input_dtype)
         return skeleton.computation[unit]
 
     def targets(self, arch: Any, classes: Tensor) -> Tensor:
-        """Returns the targets of an architecture: the classes, unless its classifier has another label set.
-
-        Args:
-            arch: The architecture.
-            classes: The examples' classes in the data, ``[batch]``, as the targets.
-        """
+        """Returns an architecture's targets, ``[batch]``: the classes, unless its classifier has another label set."""
         return classes
 
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -259,17 +251,17 @@ class Supernet(nn.Module, ABC):
     def load_into(self, network: nn.Module, arch: Any) -> None:
         """Writes the architecture's shared weights into the existing tensors of a network."""
         views = self.views(arch)
-        own = dict(network.named_parameters())
-        torch._foreach_copy_(list(own.values()), [views[name] for name in own])
+        parameters = dict(network.named_parameters())
+        torch._foreach_copy_(list(parameters.values()), [views[name] for name in parameters])
         for name, buffer in network.named_buffers():
             buffer.copy_(views[name])
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
-        """Runs an architecture in place: its weights are views into the shared ones, nothing is copied.
+        """Runs an architecture (the largest if not given) in place: its weights are views into the shared ones.
 
         Args:
             x: A batch, ``[batch, *input_shape]``.
-            arch: The architecture; the largest if not given.
+            arch: The architecture.
 
         Returns:
             Logits, ``[batch, num_classes]``.
@@ -278,17 +270,7 @@ class Supernet(nn.Module, ABC):
         return self.run(arch, self.views(arch), x, self.training)
 
     def run(self, arch: Any, weights: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Tensor:
-        """Runs an architecture with given weights.
-
-        Args:
-            arch: The architecture.
-            weights: Its tensors, by their names in the subnet.
-            x: A batch, ``[batch, *input_shape]``.
-            training: Whether in training mode.
-
-        Returns:
-            Logits, ``[batch, num_classes]``.
-        """
+        """Runs an architecture, as :meth:`forward` does, with the given tensors by their names in the subnet."""
         skeleton = self._skeleton(arch)
         if skeleton.network.training != training:
             skeleton.network.train(training)
@@ -307,14 +289,11 @@ class Supernet(nn.Module, ABC):
 
 
 class OutputsNetwork(nn.Module, ABC):
-    """A network with several outputs: early exits, or networks side by side.
-
-    Its ``forward`` returns the final output; :meth:`outputs` returns all that an objective may train.
-    """
+    """A network with several outputs (early exits, or networks side by side), of which ``forward`` returns the last."""
 
     @abstractmethod
     def outputs(self, x: Tensor) -> list[Tensor]:
-        """Returns all outputs of one pass, each ``[batch, num_classes]``; the last exit's is the network's own."""
+        """Returns all outputs of one pass that an objective may train, each ``[batch, num_classes]``."""
 
 
 class NestedSupernet(Supernet):

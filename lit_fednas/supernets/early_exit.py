@@ -1,14 +1,7 @@
 """A residual network with early exits: FedHeN's simple and complex architectures, and any number between.
 
-The network is the pre-activation ResNet of He et al. (2016, "Identity Mappings in Deep Residual Networks") with
-the stem that is usual for 32x32 images and group norm (FedHeN, section 3, "Models"). Some of its stages are
-followed by a head that returns logits. A simpler architecture is a part of a more complex one (Assumption 2.1):
-its stages, and its head. A client that holds the simple head can train it as well
-(:class:`~lit_fednas.objectives.SideObjective`). If it does not, its copy, as it was received, is still averaged
-(Alg. 4, line 18, as printed), unless the architecture omits it (``exits: 4``), as all do without ``early_heads``.
-
-With the paper's width of 64 and exits after the second and the fourth stage the simple architecture has 0.7M
-parameters and the complex one 11.17M besides the simple head (the paper: 0.7M and 11.1M).
+A simpler architecture is a part of a more complex one (Assumption 2.1): its stages, and its head. With the paper's
+width and exits the simple one has 0.7M parameters, and the complex one 11.17M besides the simple head (paper: 11.1M).
 """
 
 from __future__ import annotations
@@ -32,13 +25,7 @@ from lit_fednas.supernets.space import Subset, SubsetSpace
 
 
 class Exits(Subset):
-    """The stages that heads follow, counted from 1; the network ends with the last.
-
-    Example:
-        >>> space = SubsetSpace(Exits, [2, 4])
-        >>> str(space.smallest), str(space.largest), space.size, str(space.parse("exits: 4"))
-        ('exits: 2', 'exits: 2,4', 2, 'exits: 4')
-    """
+    """The stages that heads follow, counted from 1, as ``exits: 2,4``; the network ends with the last."""
 
     word = "exits"
 
@@ -70,6 +57,11 @@ class ExitSpace(SubsetSpace[Exits]):
 @checked("supernet")
 class EarlyExitResNet(NestedSupernet):
     """A pre-activation ResNet of which every exit is an architecture.
+
+    The network is that of He et al. (2016, "Identity Mappings in Deep Residual Networks") with a stem for 32x32 images
+    and group norm (FedHeN, section 3, "Models"). A client that holds the simple head but does not train it (with
+    :class:`~lit_fednas.objectives.SideObjective`) returns it as it was received, and it is still averaged (Alg. 4,
+    line 18, as printed), unless the architecture omits it (``exits: 4``), as all do without ``early_heads``.
 
     Args:
         input_shape: Channels, height and width of an image.
@@ -129,8 +121,8 @@ class EarlyExitResNet(NestedSupernet):
 
     def _stage(self, stage: int) -> nn.Sequential:
         out = self.width << (stage - 1)
-        before, stride = (out // 2, 2) if stage > 1 else (out, 1)
-        blocks = [preactivated_block(before, out, out, stride, self._norm)]
+        inputs, stride = (out // 2, 2) if stage > 1 else (out, 1)
+        blocks = [preactivated_block(inputs, out, out, stride, self._norm)]
         blocks += [preactivated_block(out, out, out, 1, self._norm) for _ in range(self.blocks[stage - 1] - 1)]
         return nn.Sequential(*blocks)
 
@@ -175,23 +167,11 @@ class ExitNetwork(OutputsNetwork):
 
 
 class MixedPool(nn.Module):
-    """Pooling ``a * maximum + (1 - a) * average`` (Lee et al., 2016, "mixed") over a fourth of each side.
-
-    It leaves a map of about 4x4, the feature reduction of Kaya et al. (2019), whom FedHeN follows; sides up to 5 stay.
-    One ``a`` is learned for all channels, from one half on, not confined to [0, 1], as theirs.
-
-    Args:
-        height: Of the map, in pixels.
-        width: Of the map, in pixels.
-
-    Example:
-        >>> x = torch.arange(64.0).view(1, 1, 8, 8)
-        >>> MixedPool(8, 8)(x)[0, 0, 0, :2].tolist()  # half of 9 and half of 4.5, ...
-        [6.75, 8.75]
-    """
+    """Pooling ``a * maximum + (1 - a) * average`` to a map of about 4x4; ``a`` is learned (Lee et al., 2016)."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
+        # as Kaya et al. (2019), whom FedHeN follows: sides up to 5 stay; one share, not confined to [0, 1]
         self.kernel = (max(1, round(height / 4)), max(1, round(width / 4)))
         self.share = nn.Parameter(torch.tensor(0.5))
 

@@ -7,16 +7,24 @@ from math import prod
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, checked
-from lit_fednas.supernets.attention import PatchEmbedding, TokenEmbedding, TokenMean, count_patches, transformer_block
 from lit_fednas.supernets.base import NestedSupernet
 from lit_fednas.supernets.elastic_space import ElasticArch, ElasticSpace
 from lit_fednas.supernets.families import check_image, check_tokens
-from lit_fednas.supernets.layers import Residual, dropout_layer, sequential
+from lit_fednas.supernets.layers import (
+    CausalConv1d,
+    PatchEmbedding,
+    Residual,
+    TokenEmbedding,
+    TokenMean,
+    count_patches,
+    dropout_layer,
+    sequential,
+    transformer_block,
+)
 
 
 @checked("supernet")
@@ -24,8 +32,7 @@ class ElasticMLP(NestedSupernet):
     """Elastic residual perceptron for tables, after the ResNet of Gorishniy et al. (2021).
 
     A linear layer maps the flattened input to ``dim`` entries; each block adds ``Linear(ReLU(Linear(norm(x))))`` to
-    them; the head is ``Linear(ReLU(norm(x)))``. Two deviations: a layer norm, without running statistics and always of
-    size ``dim``, replaces their batch norm, and dropout is omitted.
+    them; the head is ``Linear(ReLU(norm(x)))``. Deviations: layer norm instead of batch norm, and no dropout.
 
     Args:
         input_shape: Shape of one example; it is flattened.
@@ -78,20 +85,11 @@ _LEAST = 2  # blocks at depth 0
 _INIT_STD = 0.01  # of Bai et al.'s code for words
 
 
-class CausalConv1d(nn.Conv1d):
-    """A dilated convolution over the present and the past: padded on the left alone."""
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, tokens]`` to as many tokens."""
-        return super().forward(functional.pad(x, (self.dilation[0] * (self.kernel_size[0] - 1), 0)))
-
-
 class ChannelsAndTokens(nn.Module):
     """Swaps the last two dimensions: ``[batch, tokens, channels]`` for ``[batch, channels, tokens]``, and back."""
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
-        """Returns a view of a batch."""
         return x.transpose(1, 2)
 
 
@@ -101,11 +99,11 @@ class ElasticTCN(NestedSupernet):
 
     Four temporal blocks, the i-th of two causal convolutions of dilation 2^i, added to their input; the choices
     are the depth, of two blocks and ``d`` more, and per block the ratio of the first convolution's output channels to
-    all. The paper keeps the "top two blocks" at depth 0; these are taken to be the first ones, as everywhere in its
-    supernets. They have the smaller dilations: the receptive field is 13 tokens at depth 0 and 61 at depth 2.
+    all. The paper keeps the "top two blocks" at depth 0: here the first ones, as in its other supernets, so that the
+    receptive field is 13 tokens at depth 0 and 61 at depth 2.
 
-    Bai et al.'s weight norm is left out: a narrower block would share directions and not lengths. Embedding and decoder
-    begin as in their code for words (normal, standard deviation 0.01), convolutions as torch draws them.
+    Deviation: no weight norm, of which a narrower block would share directions and not lengths. Embedding and decoder
+    begin as in Bai et al.'s code for words (normal, standard deviation 0.01), convolutions as torch draws them.
 
     Args:
         input_shape: Tokens of an example.
@@ -207,11 +205,10 @@ class ElasticTransformer(NestedSupernet):
     A block is self-attention and a perceptron of one hidden layer (GELU), each behind a layer norm of the fixed width
     and added to its input. A narrower block keeps the first heads and the first hidden units. Positions are learned.
 
-    Of images ``[channels, height, width]`` the patches are the tokens, which are averaged for one output (as in
-    FedTrans' vision transformer here). Of text, int64 ``[tokens]``, the output is one per position, from that position
-    and those before it; or, pooled, one per example, the mean over all tokens (padding, if any, counts as tokens).
-    Nothing is masked for padding: at the end of a text, where this package's sources have it, no output that counts
-    attends to it.
+    Of images ``[channels, height, width]`` the patches are the tokens, which are averaged for one output. Of text,
+    int64 ``[tokens]``, there is an output per position, from that position and those before it; or, pooled, one per
+    example, the mean over all tokens. Padding is not masked: at the end of a text, as this package's sources have it,
+    no output that counts attends to it, unless it is pooled.
 
     Args:
         input_shape: Channels, height and width of an image, or tokens of a text.
@@ -226,9 +223,8 @@ class ElasticTransformer(NestedSupernet):
         dropout: Rate behind the embedding, attention and perceptrons (Vaswani et al., 2017, section 5.4: 0.1).
 
     Raises:
-        ConfigError: Choices are empty, not ascending, or out of range; the heads do not divide ``dim``; examples are
-            neither images nor texts, or patches do not cover an image; a setting of texts is given for images, or
-            one of pooled texts is not.
+        ConfigError: Choices are not ascending or out of range; the heads do not divide ``dim``, or patches an image; a
+            setting of texts is given for images, or one of pooled texts is not.
 
     Example:
         >>> import torch

@@ -1,14 +1,8 @@
 """SuperFed's elastic residual network (App. F): depth per stage, expand ratio per block.
 
-Four stages; a stage has one block and ``d`` more, ``d`` in {0, 1, 2}, the first blocks kept. A block is a 3x3
-convolution to the middle channels and a 3x3 convolution to the output, added to a shortcut; where stride or width
-changes, the shortcut is an average pooling and a 1x1 convolution. The middle channels are the output's times the
-expand ratio, rounded and made divisible by 8; a narrower block has the first of the channels, without a kernel
-transform. With the default widths the family goes from ResNet-10 to ResNet-26, has 155^4 = 577,200,625 members
-(the paper: about 5*10^8), and its MACs are the GFLOPs of Table 5.
-
-The paper's App. F says "a depth of two per stage", but ResNet-10 as the smallest member, and Tables 4 and 5, leave
-room for one block (of two convolutions) only.
+With the default widths the family goes from ResNet-10 to ResNet-26, has 155^4 = 577,200,625 members (the paper: about
+5*10^8), and its MACs are the GFLOPs of Table 5. App. F says "a depth of two per stage", but ResNet-10 as the smallest
+member, and Tables 4 and 5, leave room for one block (of two convolutions) only.
 """
 
 from __future__ import annotations
@@ -46,6 +40,10 @@ TABLE_4 = (
 class ElasticResNet(NestedSupernet):
     """SuperFed's supernet of residual networks (App. F, Tables 4 and 5).
 
+    A stage has one block and ``d`` more. A block is a 3x3 convolution to the middle channels, which are the output's
+    times the expand ratio, and one to the output, added to a shortcut: an average pooling and a 1x1 convolution where
+    stride or width changes. A narrower block has the first of the channels, without a kernel transform.
+
     Args:
         input_shape: Channels, height and width of an image.
         num_classes: Classes.
@@ -53,12 +51,11 @@ class ElasticResNet(NestedSupernet):
         stage_widths: Output channels per stage.
         depths: Choices for the number of blocks beyond the first.
         ratios: Choices of the expand ratio.
-        norm: Normalisation layer. The paper names none; the authors' published code has :class:`NoNorm`.
+        norm: Normalisation layer. The paper names none; the authors' code has :class:`NoNorm`.
         divisor: Middle channels are a multiple of this.
-        he_init: Whether convolutions are drawn as by He et al. (2015); else as torch draws them. The paper does not
-            say; the authors' published code leaves torch's.
-        relu_before_sum: Whether a block's second convolution has a ReLU of its own, before the shortcut is added, as
-            in the authors' published code.
+        he_init: Whether convolutions are drawn as by He et al. (2015); else by torch, as in the authors' code.
+        relu_before_sum: Whether a block's second convolution has a ReLU before the shortcut is added, as in the
+            authors' code.
 
     Raises:
         ConfigError: The choices are empty, not ascending, or out of range.

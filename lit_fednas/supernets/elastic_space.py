@@ -36,10 +36,10 @@ class ElasticArch:
     heads: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """Writes it as in Table 5, with one number for all ratios (or heads) if they are equal."""
-        # JSON has all digits, so that parse reads the same number
         per_block = {"e": self.ratios, "h": self.heads} if self.heads else {"e": self.ratios}
-        written = {"d": self.depths, **{key: _one_if_equal(values) for key, values in per_block.items()}}
+        equal_as_one = {key: values[0] if len(set(values)) == 1 else values for key, values in per_block.items()}
+        written = {"d": self.depths, **equal_as_one}
+        # JSON has all digits, so that parse reads the same number
         return ", ".join(f"{key}: {json.dumps(values, separators=(',', ':'))}" for key, values in written.items())
 
 
@@ -69,7 +69,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         self.blocks = least + self.depths[-1]
         stages = len(self.stage_widths)
         total = stages * self.blocks
-        #: Of each kind of choice: its name, its key in texts, the choices, how many an architecture has.
+        # of each kind of choice: its name, its key in texts, the choices, how many an architecture has
         self._kinds: list[tuple[str, str, tuple[float, ...], int]] = [
             ("depth", "d", self.depths, stages),
             ("expand ratio", "e", self.ratios, total),
@@ -90,7 +90,6 @@ class ElasticSpace(SearchSpace[ElasticArch]):
 
     @override
     def stages(self, arch: ElasticArch) -> list[list[tuple[str, float] | None]]:
-        """Returns per stage its blocks, each as wide as its expand ratio."""
         heads = [f", h {count}" for count in arch.heads] or [""] * len(arch.ratios)
         blocks = [(f"{ratio:g}{text}", ratio) for ratio, text in zip(arch.ratios, heads, strict=True)]
         return [
@@ -133,16 +132,6 @@ class ElasticSpace(SearchSpace[ElasticArch]):
 
     @property
     @override
-    def smallest(self) -> ElasticArch:
-        return self.decode([0] * len(self.cardinalities))
-
-    @property
-    @override
-    def largest(self) -> ElasticArch:
-        return self.decode([n - 1 for n in self.cardinalities])
-
-    @property
-    @override
     def size(self) -> int:
         per_stage = []  # the sum over depths of the products of distinct middle widths and heads
         for stage in range(len(self.stage_widths)):
@@ -152,7 +141,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         return prod(per_stage)
 
     def validate(self, arch: ElasticArch) -> None:
-        """Validates that an architecture is in the space; raises ``ConfigError`` if not."""
+        """Raises ``ConfigError`` if an architecture is not in the space."""
         for (name, _, choices, count), values in zip(self._kinds, (arch.depths, arch.ratios, arch.heads), strict=True):
             if len(values) != count:
                 raise ConfigError(f"architecture {arch}: has {len(values)} {name}s; give {count}")
@@ -196,10 +185,6 @@ class ElasticSpace(SearchSpace[ElasticArch]):
                 f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14{heads}', with one number "
                 f"for all if they are equal"
             ) from None
-
-
-def _one_if_equal(values: tuple[float, ...]) -> tuple[float, ...] | float:
-    return values[0] if len(set(values)) == 1 else values
 
 
 def divisible(value: float, divisor: int) -> int:

@@ -27,8 +27,8 @@ class NetworkFamily(ABC):
     """Networks of one structure, with any number of units per group.
 
     Units that are cut or grow together form a group: the output channels of a convolution with the input channels
-    of the next, all outputs of blocks that are added up, an embedding, the heads of a layer. Which dimension of
-    which tensor belongs to which group is found by :func:`find_axes`.
+    of the next, all outputs of blocks that are added up, the heads of a layer. Which dimension of which tensor belongs
+    to which group is found by building networks.
 
     Attributes:
         norm: Normalisation layer of the networks, where there is one.
@@ -85,14 +85,14 @@ def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, 
         with torch.device("meta"):
             grown = shapes_of(build({**units, group: full + multiple}))
         for tensor, shape in shapes.items():
-            for dimension, (before, after) in enumerate(zip(shape, grown[tensor], strict=True)):
-                if after == before:
+            for dimension, (size, larger) in enumerate(zip(shape, grown[tensor], strict=True)):
+                if larger == size:
                     continue
-                other, repeat = axes[tensor][dimension][0], (after - before) // multiple
-                if other is not None or before != full * repeat:
+                other, repeat = axes[tensor][dimension][0], (larger - size) // multiple
+                if other is not None or size != full * repeat:
                     raise ConfigError(
                         f"supernet.family: dimension {dimension} of {tensor} in {name} has "
-                        f"{before} entries and grows with {group} by {after - before}"
+                        f"{size} entries and grows with {group} by {larger - size}"
                         + (f", but with {other} as well" if other else "")
                         + "; every dimension must belong to one group as a whole"
                     )

@@ -1,15 +1,7 @@
 """Normalisation layers for weights that are shared, and for clients whose data differ.
 
-Batch statistics are a known problem of both: a subnet's channels have other statistics than the largest network's,
-and a client's other than everyone's (Hsieh et al., 2020). The choices:
-
-* :class:`GroupNorm`: no batch statistics at all (FedHeN). Groups have a fixed *size*, so that a narrower subnet
-  has fewer groups and each group normalises the same channels in every subnet.
-* :class:`BatchNorm` with running statistics, which are averaged as buffers (FedorAS).
-* :class:`BatchNorm` with ``running_statistics=False``: batch statistics only, also in evaluation, unless they are
-  recalibrated on a copy of the subnet before it is evaluated. With ``affine=False`` in addition nothing of the
-  layer is shared.
-* :class:`NoNorm`: none, as in SuperFed's published code (``use_bn: false``), which clips gradients instead.
+A subnet's channels have other batch statistics than the largest network's, and a client's other than everyone's
+(Hsieh et al., 2020): so they are not used (:class:`GroupNorm`), averaged, or gathered again before an evaluation.
 """
 
 from __future__ import annotations
@@ -37,17 +29,15 @@ class Norm(ABC):
 
     @abstractmethod
     def __call__(self, channels: int) -> nn.Module:
-        """Returns a new layer for ``[batch, channels, h, w]``.
-
-        Raises:
-            ConfigError: The number of channels is not a multiple of :attr:`multiple`.
-        """
+        """Returns a layer for ``[batch, channels, h, w]``; raises ``ConfigError`` if channels are no multiple."""
 
 
 @checked("norm")
 @dataclass(frozen=True)
 class GroupNorm(Norm):
-    """Group normalisation with groups of a fixed size.
+    """Group normalisation, without batch statistics (FedHeN).
+
+    Groups have a fixed size, so that a narrower subnet has fewer of them, which normalise the same channels everywhere.
 
     Args:
         group_size: Channels per group; every width must be a multiple of it.
@@ -65,8 +55,8 @@ class GroupNorm(Norm):
     affine = True
 
     @property
+    @override
     def multiple(self) -> int:  # type: ignore[override]
-        """The group size."""
         return self.group_size
 
     @override
@@ -86,8 +76,8 @@ class BatchNorm(Norm):
 
     Args:
         affine: Whether scale and shift are learned.
-        running_statistics: Whether means and variances are tracked in training, averaged as buffers and used in
-            evaluation. Without them, evaluation uses the batch's own.
+        running_statistics: Whether means and variances are tracked in training, averaged as buffers (FedorAS) and
+            used in evaluation. Else evaluation uses the batch's, unless they are recalibrated on a copy of the subnet.
         momentum: Weight of the newest batch in the running statistics.
 
     Raises:
@@ -114,7 +104,7 @@ class BatchNorm(Norm):
 
 @dataclass(frozen=True)
 class NoNorm(Norm):
-    """No normalisation: the layer is the identity. Clip gradients (``client.clip_norm``) to train with it.
+    """No normalisation, as in SuperFed's published code; clip gradients (``client.clip_norm``) to train with it.
 
     Example:
         >>> NoNorm()(16)

@@ -36,7 +36,6 @@ class PlainNetwork(NestedSupernet):
 
     Example:
         >>> net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
-        >>> import torch
         >>> net(torch.zeros(3, 1, 2, 2)).shape, net.space.largest
         (torch.Size([3, 2]), 'whole')
     """
@@ -66,15 +65,14 @@ class FamilyNetwork(PlainNetwork):
         input_shape: Shape of one example.
         num_classes: Classes.
         family: The networks.
-        macs: The share of the whole network's multiply-accumulates that it may have. All layers' units are multiplied
-            by one ratio, the largest that is within this share (the width multiplier of Howard et al., 2017).
+        macs: The greatest share of the whole network's multiply-accumulates; all layers' units are multiplied by the
+            largest ratio within it (the width multiplier of Howard et al., 2017).
 
     Raises:
         ConfigError: One unit per layer is more than this share.
 
     Example:
-        >>> net = FamilyNetwork((1, 8, 8), 5, SlicedSmallCNN())
-        >>> net.network.classifier
+        >>> FamilyNetwork((1, 8, 8), 5, SlicedSmallCNN()).network.classifier
         Linear(in_features=128, out_features=5, bias=True)
     """
 
@@ -106,8 +104,8 @@ def _within(family: NetworkFamily, shape: tuple[int, ...], num_classes: int, sha
 class SmallCNN(FamilyNetwork):
     """Two 3x3 convolutions without padding, pooling, two linear layers, with dropout (:class:`SlicedSmallCNN`).
 
-    The convolutional network of Reddi et al. (2021, "Adaptive Federated Optimization", App. A.2) for EMNIST, which
-    many federated benchmarks share. With 1x28x28 inputs and 62 classes it has their 1,206,590 parameters.
+    The network of Reddi et al. (2021, "Adaptive Federated Optimization", App. A.2) for EMNIST, with their 1,206,590
+    parameters for 1x28x28 inputs and 62 classes.
 
     Args:
         input_shape: Channels, height and width of an image.
@@ -117,9 +115,8 @@ class SmallCNN(FamilyNetwork):
         ConfigError: The images are smaller than 6x6.
 
     Example:
-        >>> net = SmallCNN()
-        >>> sum(parameter.numel() for parameter in net.parameters())
-        1626442
+        >>> SmallCNN((1, 28, 28), 62).cost("whole").parameters
+        1206590
     """
 
     def __init__(self, input_shape: Iterable[int] = (3, 32, 32), num_classes: int = 10) -> None:
@@ -130,8 +127,8 @@ class SmallCNN(FamilyNetwork):
 class ResNet18(PlainNetwork):
     """The ResNet-18 of He et al. (2016) for small images: four stages of two residual blocks.
 
-    The stem is the usual one for 32x32 images, a 3x3 convolution of stride 1 without pooling. The default norm is
-    a group norm in place of batch norm, as in federated work since Hsieh et al. (2020).
+    The stem is a 3x3 convolution of stride 1 without pooling, and the default norm a group norm, as in federated work
+    since Hsieh et al. (2020).
 
     Args:
         input_shape: Channels, height and width of an image.
@@ -143,8 +140,7 @@ class ResNet18(PlainNetwork):
         ConfigError: The width is not positive, or the norm does not allow it.
 
     Example:
-        >>> net = ResNet18(width=8)
-        >>> net.network.classifier.in_features
+        >>> ResNet18(width=8).network.classifier.in_features
         64
     """
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -16,7 +18,8 @@ from lit_fednas.errors import ConfigError
 A = TypeVar("A")
 S = TypeVar("S", bound="Subset")
 
-#: The name of the label set of the data's own classes.
+#: The name of the label set of the data's own classes. Other sets group these classes, as coarsely as clients of a tier
+#: label them (FedorAS, App. H); a supernet has a classifier for each set, and an architecture names its own.
 OWN = "own"
 
 
@@ -29,7 +32,7 @@ class SearchSpace(ABC, Generic[A]):
 
     Attributes:
         choices: For each gene, the values to choose from.
-        labels: The label set of the architectures that are drawn and decoded (``lit_fednas.supernets.labels``).
+        labels: The label set of the architectures that are drawn and decoded.
     """
 
     choices: Sequence[Sequence[Any]]
@@ -47,26 +50,6 @@ class SearchSpace(ABC, Generic[A]):
             ConfigError: The architecture is not in the space.
         """
 
-    @property
-    @abstractmethod
-    def smallest(self) -> A:
-        """The architecture of least cost."""
-
-    @property
-    @abstractmethod
-    def largest(self) -> A:
-        """The architecture of greatest cost."""
-
-    @property
-    def superset(self) -> A:
-        """The architecture that holds all weights: the largest one, unless architectures do not nest."""
-        return self.largest
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """The number of distinct networks."""
-
     @abstractmethod
     def parse(self, text: Any) -> A:
         """Reads an architecture as configurations and records write it.
@@ -77,6 +60,26 @@ class SearchSpace(ABC, Generic[A]):
         Raises:
             ConfigError: It cannot be read, or is not in the space.
         """
+
+    @property
+    def smallest(self) -> A:
+        """The architecture of least cost: by default the first of all choices."""
+        return self.decode([0] * len(self.choices))
+
+    @property
+    def largest(self) -> A:
+        """The architecture of greatest cost: by default the last of all choices."""
+        return self.decode([n - 1 for n in self.cardinalities])
+
+    @property
+    def superset(self) -> A:
+        """The architecture that holds all weights: the largest one, unless architectures do not nest."""
+        return self.largest
+
+    @property
+    def size(self) -> int:
+        """The number of distinct networks."""
+        return prod(self.cardinalities)
 
     def stages(self, arch: A) -> Sequence[Sequence[tuple[str, float] | None]]:
         """Returns what a drawing of an architecture shows, which its files keep (``records.TierModel``).
@@ -123,6 +126,41 @@ class SearchSpace(ABC, Generic[A]):
         return self.parse(text)
 
 
+def labels_of(arch: Any) -> str:
+    """Returns the label set of an architecture's classifier: the data's own unless it names another."""
+    return getattr(arch, "labels", OWN)
+
+
+def with_labels(space: SearchSpace[Any], arch: Any, labels: str, field: str = "labels") -> Any:
+    """Returns an architecture with the classifier of a label set that is otherwise the same.
+
+    Args:
+        space: The architecture's space.
+        arch: The architecture.
+        labels: The label set.
+        field: The setting that names it, for errors.
+
+    Raises:
+        ConfigError: The space does not have the label set.
+    """
+    if labels_of(arch) == labels:
+        return arch
+    known = getattr(space, "label_sets", (OWN,))
+    if labels not in known:
+        raise ConfigError(f"{field}: {labels!r} is not a label set of the supernet; there are: {', '.join(known)}")
+    return replace(arch, labels=labels)
+
+
+def labelled_space(space: SearchSpace[Any], labels: str, field: str = "labels") -> SearchSpace[Any]:
+    """Returns the part of a space whose architectures have the classifier of a label set (as :func:`with_labels`)."""
+    with_labels(space, space.smallest, labels, field)
+    if labels == space.labels:
+        return space
+    labelled = copy.copy(space)
+    labelled.labels = labels
+    return labelled
+
+
 class Ladder(SearchSpace[A]):
     """A row of architectures from the cheapest to the most expensive; the one gene is the position in the row.
 
@@ -149,11 +187,7 @@ class Ladder(SearchSpace[A]):
         self.choices = (self.rungs,)
 
     def validate(self, arch: A) -> None:
-        """Validates an architecture.
-
-        Raises:
-            ConfigError: It is neither in the row nor otherwise known.
-        """
+        """Raises ``ConfigError`` if an architecture is neither in the row nor otherwise known."""
         if arch not in self.rungs:
             raise ConfigError(f"architecture: {arch!r} is unknown; choose from {', '.join(map(str, self.rungs))}")
 
@@ -175,21 +209,6 @@ class Ladder(SearchSpace[A]):
         if arch not in self.rungs:
             raise ConfigError(f"architecture {arch}: {self.refusal}")
         return (self.rungs.index(arch),)
-
-    @property
-    @override
-    def smallest(self) -> A:
-        return self.rungs[0]
-
-    @property
-    @override
-    def largest(self) -> A:
-        return self.rungs[-1]
-
-    @property
-    @override
-    def size(self) -> int:
-        return len(self.rungs)
 
 
 @dataclass(frozen=True)
@@ -228,10 +247,9 @@ class SubsetSpace(Ladder[S]):
 
     @override
     def parse(self, text: Any) -> S:
-        """Reads ``<word>: 0,2,3``, with or without the word, or a subset."""
         arch = text
         if not isinstance(text, self.kind):
-            numbers = str(text).strip().removeprefix(f"{self.kind.word}:").split(",")
+            numbers = str(text).strip().removeprefix(f"{self.kind.word}:").split(",")  # with or without the word
             if not all(number.strip().isdecimal() for number in numbers):
                 raise ConfigError(f"architecture: {text!r} cannot be read; write it as '{self.largest}'")
             arch = self.kind(tuple(map(int, numbers)))

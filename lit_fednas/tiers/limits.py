@@ -29,7 +29,7 @@ class Tier:
         at_most: The greatest value allowed, by cost.
         above: Values that must be exceeded, by cost; for tiers that are ranges.
         unsupported: Operators that its devices cannot run, in supernets of operators.
-        labels: The label set that its clients have (``lit_fednas.supernets.labels``).
+        labels: The label set that its clients have (FedorAS, App. H).
 
     Raises:
         ConfigError: A cost is unknown or a limit is not positive.

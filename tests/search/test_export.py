@@ -22,8 +22,7 @@ from lit_fednas.federation.evaluation import normalises_over_batches, recalibrat
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import save_tier_model
-from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.labels import OWN, with_labels
+from lit_fednas.supernets import OWN, Supernet, with_labels
 from lit_fednas.testing.networks import batch
 from tests.search.test_tier_models import model_of
 from tests.supernets.instances import instance, kept_instance

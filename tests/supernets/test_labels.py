@@ -15,7 +15,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.objectives import PathSampling
 from lit_fednas.supernets import Operators, PathCNN, PathRNN, labelled_space, labels_of
-from lit_fednas.supernets.labels import LabelSets
+from lit_fednas.supernets.paths.supernet import LabelSets
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Population
 from tests.support import fit, make_module, sgd, tiny_data
 

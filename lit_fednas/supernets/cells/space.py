@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import prod
 from typing import Any, Literal, TypeAlias
 
 from typing_extensions import override
@@ -131,11 +130,6 @@ class GenotypeSpace(SearchSpace[Any]):
     def superset(self) -> Arch:
         """The mixture."""
         return MIXTURE
-
-    @property
-    @override
-    def size(self) -> int:
-        return prod(self.cardinalities)
 
     def validate(self, arch: Arch) -> None:
         """Raises ``ConfigError`` if it is neither the mixture nor a genotype of known operators and earlier nodes."""

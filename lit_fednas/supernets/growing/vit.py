@@ -11,11 +11,10 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
-from lit_fednas.supernets.attention import PatchEmbedding, TokenMean, count_patches, transformer_block
 from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import Cell, Head
-from lit_fednas.supernets.layers import sequential
+from lit_fednas.supernets.layers import PatchEmbedding, TokenMean, count_patches, sequential, transformer_block
 
 
 @dataclass(frozen=True)

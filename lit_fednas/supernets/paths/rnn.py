@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.families import check_tokens
-from lit_fednas.supernets.layers import sequential
+from lit_fednas.supernets.layers import CausalConv1d, sequential
 from lit_fednas.supernets.paths.space import Operators, PathSpace
 from lit_fednas.supernets.paths.supernet import Counter, PathNetwork, PathSupernet
 
@@ -96,13 +95,12 @@ class QRNN(nn.Module):
         return output.sigmoid() * torch.stack(cells, dim=1)
 
 
-class CausalConv(nn.Conv1d):
-    """A convolution over positions that sees the present one and the ``kernel - 1`` before it."""
+class CausalConv(CausalConv1d):
+    """A causal convolution of ``[batch, positions, inputs]``."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        before = self.kernel_size[0] - 1
-        return super().forward(functional.pad(x.transpose(1, 2), (before, 0))).transpose(1, 2)
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
 
 
 class Zero(nn.Module):

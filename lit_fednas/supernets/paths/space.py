@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.labels import ALL, OWN
-from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.supernets.space import OWN, SearchSpace
+
+#: All label sets, where an architecture holds all weights.
+ALL = "*"
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Operators:
 
     Attributes:
         layers: Per layer the operators' names, in the order of the layer's candidates.
-        labels: The label set of its classifier (``lit_fednas.supernets.labels``).
+        labels: The label set of its classifier.
 
     Example:
         >>> str(Operators((("conv1",), ("sep_e1", "id"))))
@@ -89,11 +90,6 @@ class PathSpace(SearchSpace[Operators]):
     def superset(self) -> Operators:
         """The subspace of all operators, with all classifiers."""
         return Operators(self.choices, ALL if len(self.label_sets) > 1 else OWN)
-
-    @property
-    @override
-    def size(self) -> int:
-        return prod(self.cardinalities)
 
     def validate(self, arch: Operators) -> None:
         """Raises ``ConfigError`` if a layer is not of its candidates, in their order, or the label set is unknown."""

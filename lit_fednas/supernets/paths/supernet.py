@@ -11,20 +11,50 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.costs import count_macs, count_operations, count_parameters, sent_bytes
-from lit_fednas.supernets.base import NestedSupernet
-from lit_fednas.supernets.labels import ALL, OWN, LabelSets
-from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.base import COUNTERS, NestedSupernet
+from lit_fednas.supernets.paths.space import ALL, Operators, PathCosts, PathSpace
+from lit_fednas.supernets.space import OWN
 
-#: Counts a module's cost, given the shape of one example and, unless it is float32, the type of the inputs.
+#: One of ``COUNTERS``.
 Counter = Callable[..., int]
 
-_COUNTERS: dict[str, Counter] = {
-    "macs": count_macs,
-    "operations": count_operations,
-    "parameters": lambda module, *_: count_parameters(module),
-    "bytes": lambda module, *_: sent_bytes(module),
-}
+
+class LabelSets:
+    """Label sets beside the data's own classes, as :class:`PathSupernet` takes them (FedorAS, App. H)."""
+
+    def __init__(self, num_classes: int, sets: Mapping[str, Sequence[int]] | None = None) -> None:
+        self._sizes = {OWN: num_classes}
+        self._tables: dict[str, Tensor] = {}
+        for name, labels in (sets or {}).items():
+            if name in (OWN, ALL) or not name.isidentifier():
+                raise ConfigError(f"supernet.label_sets: {name!r} cannot name a set; use letters, digits and _")
+            if len(labels) != num_classes:
+                raise ConfigError(
+                    f"supernet.label_sets.{name}: has {len(labels)} labels; give one for each of the data's "
+                    f"{num_classes} classes"
+                )
+            if sorted(set(labels)) != list(range(len(set(labels)))):
+                raise ConfigError(f"supernet.label_sets.{name}: labels must be 0, 1, ... without a gap")
+            self._sizes[name] = len(set(labels))
+            self._tables[name] = torch.tensor(labels, dtype=torch.int64)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All sets, the data's own classes first."""
+        return tuple(self._sizes)
+
+    def size(self, name: str) -> int:
+        """Returns the number of labels of a set."""
+        return self._sizes[name]
+
+    def targets(self, name: str, classes: Tensor) -> Tensor:
+        """Returns the labels of examples, given their classes; both ``[batch]``."""
+        if name == OWN:
+            return classes
+        if self._tables[name].device != classes.device:
+            self._tables[name] = self._tables[name].to(classes.device)
+        return self._tables[name][classes]
 
 
 class PathNetwork(nn.Module):
@@ -109,7 +139,7 @@ class PathSupernet(NestedSupernet):
     head_shape: tuple[int, ...]
 
     #: The arguments of :meth:`path_costs`.
-    ADDITIVE_COSTS = ("macs", "operations", "parameters", "bytes")
+    ADDITIVE_COSTS = tuple(COUNTERS)
 
     def __init__(
         self, input_shape: Iterable[int], num_classes: int, label_sets: Mapping[str, Sequence[int]] | None = None
@@ -129,7 +159,7 @@ class PathSupernet(NestedSupernet):
     def path_costs(self, cost: str) -> PathCosts:
         """Returns a cost by operators: one of :attr:`ADDITIVE_COSTS`."""
         if cost not in self._path_costs:
-            self._path_costs[cost] = self._count(_COUNTERS[cost])
+            self._path_costs[cost] = self._count(COUNTERS[cost])
         return self._path_costs[cost]
 
     @override
