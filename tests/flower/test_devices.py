@@ -36,7 +36,7 @@ class Network:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         blocks = _BLOCK.findall((folder / "README.md").read_text())
-        settings, self.link, self.register, self.node, self.runs, *_ = blocks
+        settings, self.secrets, self.link, self.register, self.node, self.runs, *_ = blocks
         self.settings = settings.strip()
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         # the sooner a process is started for a message, the shorter the test
@@ -57,6 +57,8 @@ class Network:
             )
 
     def start_link(self) -> None:
+        self.start("secrets", self.secrets)
+        assert self.ended("secrets") == 0, self.log("secrets")
         self.start("link", self.link)
         self.wait("link", r"Uvicorn running on https")
         self.start("register", self.register)
@@ -64,7 +66,7 @@ class Network:
 
     def start_node(self, client: int, data: Path, key: str | None = None) -> None:
         """Starts a device with a file of its own; its key is its name."""
-        command = self.node.partition("\\\n")[0].replace("19000", str(free_port()))
+        command = self.node.rpartition("\\\n")[0].replace("19000", str(free_port()))
         command = command.replace("keys/client-0", key or f"keys/client-{client}")
         config = f'data.source.init_args.files="{{train: {data}}}"'
         self.start(f"node-{client}", f"{command} --node-config '{config}'")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import ipaddress
+import re
 import shutil
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -15,8 +16,6 @@ import yaml
 from lit_fednas.cli import main
 
 pytest.importorskip("flwr")
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 OPTIONS = ["--config", "superfed/digits.yaml", "--clients", "3"]
 
@@ -45,28 +44,18 @@ def test_the_app_has_the_configuration_that_fit_would_run(
         assert hasattr(importlib.import_module(module), name)
 
 
-def test_certificates_are_for_the_address_alone_and_not_in_the_app(folder: Path) -> None:
-    root, own = (
-        x509.load_pem_x509_certificate((folder / "certificates" / name).read_bytes())
-        for name in ("ca.crt", "server.crt")
-    )
-    own.verify_directly_issued_by(root)
-    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address("192.0.2.7")]
-    assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    key = serialization.load_pem_private_key((folder / "certificates" / "server.key").read_bytes(), None)
-    assert key.public_key() == own.public_key()
-    assert sorted(path.name for path in (folder / "app").iterdir()) == ["lit_fednas_app.py", "pyproject.toml"]
-
-
-def test_each_device_has_a_key_that_nobody_else_can_read(folder: Path) -> None:
-    for number in range(3):
-        private, public = folder / "keys" / f"client-{number}", folder / "keys" / f"client-{number}.pub"
-        assert stat.S_IMODE(private.stat().st_mode) == 0o600
-        key = serialization.load_ssh_private_key(private.read_bytes(), None)
-        assert key.public_key() == serialization.load_ssh_public_key(public.read_bytes())
-        assert key.key_size == 384
+def test_the_commands_make_a_certificate_for_the_address_alone_and_a_key_for_each_device(folder: Path) -> None:
+    commands = re.findall(r"```bash\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+    subprocess.run(["bash", "-ec", commands], cwd=folder, check=True)
+    for address, status in (("192.0.2.7", 0), ("192.0.2.8", 2)):
+        verify = ["openssl", "verify", "-CAfile", "certificates/ca.crt", "-verify_ip", address]
+        verified = subprocess.run([*verify, "certificates/server.crt"], cwd=folder, check=False)
+        assert verified.returncode == status
+    secrets = ["certificates/server.key", *(f"keys/client-{number}" for number in range(3))]
+    assert {stat.S_IMODE((folder / secret).stat().st_mode) for secret in secrets} == {0o600}
+    assert {path.name for path in (folder / "certificates").iterdir()} == {"ca.crt", "server.crt", "server.key"}
     assert len({(folder / "keys" / f"client-{number}.pub").read_text() for number in range(3)}) == 3
+    assert sorted(path.name for path in (folder / "app").iterdir()) == ["lit_fednas_app.py", "pyproject.toml"]
 
 
 def test_what_cannot_work_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
