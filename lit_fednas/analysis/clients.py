@@ -1,6 +1,6 @@
 """How alike the clients fare: each one's metric on its own test split, with the network that it would use.
 
-A search, a fine-tuning, or a run with ``deployed_accuracy`` writes it as ``clients.csv`` (``records.run``). Here
+A search, a fine-tuning, or a run with ``deployed_accuracy`` writes it as ``clients.csv`` (``lit_fednas.records``). Here
 it becomes FedorAS' Table 7 and Fig. 4 (section 4.4), and FedTrans' Fig. 6 and "IQR": several methods, each with
 runs of several seeds. A client counts once, whatever the number of its examples. The metric is the one that counts
 most for the runs' task; what both papers measure is ``accuracy``.

@@ -37,7 +37,7 @@ _TEXTS = {"arch", "status", "reason", "tier", "encoding"}
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """A search's files (``lit_fednas.records.tiers``) as tables.
+    """A search's files (``lit_fednas.records``) as tables.
 
     Attributes:
         name: Of its folder.
@@ -173,12 +173,12 @@ class Run:
         return read_search(self.folder / name) if SearchFiles(self.folder / name).exists() else None
 
     def finetuned(self, name: str = "finetune") -> pd.DataFrame:
-        """Returns ``tiers.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty before its end."""
+        """Returns ``tiers.csv`` (``lit_fednas.records``) of a fine-tuning; empty before its end."""
         columns = FinetuneFiles(self.folder / name).columns("tiers")
         return self._table(f"{name}/tiers.csv", {"tier": str, "arch": str}, columns)
 
     def tested(self, name: str = "finetune") -> pd.DataFrame:
-        """Returns ``models.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty without."""
+        """Returns ``models.csv`` (``lit_fednas.records``) of a fine-tuning; empty without."""
         return self._table(f"{name}/models.csv", {"arch": str}, FinetuneFiles(self.folder / name).columns("models"))
 
     @cached_property

@@ -1,6 +1,6 @@
 """How a network was pruned step by step: the models, and what they cost (FedNAS, section 4).
 
-Read from ``sequence.json`` (``lit_fednas.records.models``). Costs are those of the short-term fine-tuning,
+Read from ``sequence.json`` (``lit_fednas.records``). Costs are those of the short-term fine-tuning,
 without those of the initial model's training (section 5.3), on the average over all clients of the population: the
 paper's "avg uplink cost per client" does not say over which clients, and a cost that falls with the number of
 groups (Table 4) is one over all of them.

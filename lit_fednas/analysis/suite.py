@@ -1,6 +1,6 @@
 """How a suite of models grew (FedTrans, section 4): the models, the losses, and which clients trained which model.
 
-Read from ``suite.json`` (``lit_fednas.records.models``) and the rounds' records, in which a client's architecture
+Read from ``suite.json`` (``lit_fednas.records``) and the rounds' records, in which a client's architecture
 is ``model: 2``. Rounds count from 0; a model of round r was added after that round's server step.
 """
 

@@ -39,7 +39,7 @@ class DeployedAccuracy(FederatedCallback):
     Nothing is trained. Logs ``deployed/accuracy`` (or the task's metric), the mean over the clients, each of which
     counts once; ``deployed/iqr``, the interquartile range over them (linear interpolation); and ``deployed/worst``. At
     the end of training ``clients.csv`` in the run's folder has a row per client
-    (``lit_fednas.records.run``). Clients without examples in the split are left out.
+    (``lit_fednas.records``). Clients without examples in the split are left out.
 
     Args:
         split: On which of their splits: ``test`` (the paper) or ``val``.

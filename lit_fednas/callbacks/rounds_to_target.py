@@ -15,8 +15,7 @@ from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.formatting import short, text_table
 from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records.files import replace_table
-from lit_fednas.records.measures import reaches
-from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE
+from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE, reaches
 
 
 @final
@@ -25,7 +24,7 @@ class RoundsToTarget(Callback):
     """Records the first round after which a validation metric is as good as a target.
 
     Rounds count from 1: the number of trained rounds. From then on ``rounds_to/<subnet>/<target>`` is logged, and the
-    run's folder holds ``targets.csv`` (``lit_fednas.records.run``), with the clients' costs so far if there is a
+    run's folder holds ``targets.csv`` (``lit_fednas.records``), with the clients' costs so far if there is a
     :class:`CostLedger`. Deviation: the paper uses test accuracy; a run knows only its validation set.
 
     Args:

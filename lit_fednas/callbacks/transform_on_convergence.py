@@ -17,7 +17,7 @@ from lit_fednas.federation import FederatedCallback, FederatedLightningModule, F
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.parts import described
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
-from lit_fednas.records.models import step_words, write_suite
+from lit_fednas.records.run import step_words, write_suite
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, ModelSuite, members_of
 from lit_fednas.supernets.growing.growth import NewUnits, Order, Step, plan, to_plain
@@ -45,7 +45,7 @@ class TransformOnConvergence(FederatedCallback):
     equal gradients forever (``lit_fednas.supernets.growing.growth``).
 
     Logs ``transform/doc`` and its standard error ``transform/doc_error`` (NaN before there are gamma + delta losses)
-    and ``transform/models``; writes ``suite.json`` (``lit_fednas.records.models``).
+    and ``transform/models``; writes ``suite.json`` (``lit_fednas.records``).
 
     Args:
         threshold: beta; the degree of convergence, per round, at which a model is transformed.

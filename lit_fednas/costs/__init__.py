@@ -1,16 +1,14 @@
 """What architectures, rounds and runs cost: multiply-accumulates, parameters, bytes, memory, latency.
 
 Costs are counted on the network that a client really receives, not estimated. :class:`Cost` has what one architecture
-costs, :class:`RoundCost` what a round costs, and a :class:`LatencySource` measures or predicts seconds. The guide
+costs, :class:`RoundCost` what a round costs, and a :class:`LatencySource` measures or predicts milliseconds. The guide
 *Costs* says which source to choose, and what secure aggregation would and would not protect.
 """
 
 from lit_fednas.costs.activations import peak_activation_bytes
 from lit_fednas.costs.counting import Cost, count_macs, count_operations, count_parameters, sent_bytes
-from lit_fednas.costs.latency import LatencySource, MeasuredLatency, measure
-from lit_fednas.costs.latency_table import LatencyTable
-from lit_fednas.costs.ledger import RoundCost, client_cost, independent_cost
-from lit_fednas.costs.secure_aggregation import SecureAggregation
+from lit_fednas.costs.latency import LatencySource, LatencyTable, MeasuredLatency, measure
+from lit_fednas.costs.ledger import RoundCost, SecureAggregation, client_cost, independent_cost
 
 __all__ = [
     "Cost",

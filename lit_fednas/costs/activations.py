@@ -1,10 +1,7 @@
-"""Memory that a network's activations take while one example runs.
+"""Memory that a network's activations take while one example runs, as for an exported network on a device.
 
-What the computation itself needs is counted, as for an exported network on a device: the input lives throughout,
-the output up to the end, any other tensor from the operation that makes it to the last one that reads it. (Eager
-PyTorch holds the input of every enclosing module as well, and results that nobody reads, such as the indices of a
-max pooling.) Tensors that share memory count once: views and in-place operations add nothing. An operation's own
-scratch memory is not counted.
+The input lives throughout, the output up to the end, any other tensor from the operation that makes it to the last
+one that reads it; tensors that share memory count once. An operation's own scratch memory is not counted.
 """
 
 from __future__ import annotations
@@ -26,8 +23,7 @@ _BATCH_NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
 def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """Returns the greatest number of bytes of activations alive at once in one example's forward pass.
 
-    In evaluation mode, without gradients; the input is included, parameters, buffers and what is computed from
-    them alone are not.
+    In evaluation mode; the input is included, parameters, buffers and what is computed from them alone are not.
 
     Args:
         network: Any network, on any device; it is not changed.
@@ -53,15 +49,12 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtyp
 
 
 class _Trace(TorchDispatchMode):
-    """Follows the storages that depend on the input: when each was made, and when it was last read.
-
-    Time is the number of operations so far. All storages are kept, so that no two have the same address.
-    """
+    """Follows the storages that depend on the input: when each was made, and when it was last read."""
 
     def __init__(self, inputs: Tensor) -> None:
         super().__init__()
-        self.time = 0
-        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.time = 0  # operations so far
+        self.storages: dict[int, torch.UntypedStorage] = {}  # kept, so that no two have the same address
         self.lives: dict[int, list[int]] = {}
         self._made(inputs)
 
@@ -75,8 +68,7 @@ class _Trace(TorchDispatchMode):
 
     def read(self, tree: Any) -> bool:
         """Records that the tensors are read now; returns whether any depends on the input."""
-        keys = [tensor.untyped_storage()._cdata for tensor in _tensors(tree)]
-        known = [key for key in keys if key in self.lives]
+        known = {tensor.untyped_storage()._cdata for tensor in _tensors(tree)} & self.lives.keys()
         for key in known:
             self.lives[key][1] = self.time
         return bool(known)

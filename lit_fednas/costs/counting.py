@@ -1,11 +1,8 @@
-"""Multiply-accumulates, operations, parameters and bytes of a network.
+"""Multiply-accumulates, operations, parameters and bytes of a network, counted on a copy on the meta device.
 
-One multiply-accumulate (MAC) is one multiplication and one addition of a convolution, a linear layer or any other
-product of matrices (attention, recurrent layers). The papers' "GFLOPs" are these, in units of 10^9 (SuperFed,
-Table 5, is reproduced to its digits). Biases, norms, activations and pooling are not counted.
-
-All counts are those of a copy on the meta device, where PyTorch knows shapes alone: they depend neither on the
-network's device nor on the kernels that PyTorch chooses there.
+One multiply-accumulate (MAC) is one multiplication and one addition of a product of matrices (convolutions, linear and
+recurrent layers, attention); biases, norms, activations and pooling are not counted. The papers' "GFLOPs" are these, in
+units of 10^9 (SuperFed, Table 5, is reproduced to its digits).
 """
 
 from __future__ import annotations
@@ -93,17 +90,8 @@ def count_operations(network: nn.Module, input_shape: tuple[int, ...], dtype: to
     Products cost their multiply-accumulates and one for each bias that a convolution or linear layer adds; a batch
     norm costs two per element; an activation or a pooling one per element of its input. Per unit and step an LSTM
     costs ten and a GRU seven more, and all its biases, two for each gate: the additions and products of its equations.
-    Additions of residuals are not counted, nor what other recurrences compute without matrices. With this count the
-    largest path of its network for CIFAR costs 716.0 million (Table 8), with multiply-accumulates alone 710.9; that
-    for Shakespeare, on 80 characters, 33.8 million (Table 8), alone 33.0.
-
-    Args:
-        network: Any module, on any device; it is not changed.
-        input_shape: Shape of one example, without the batch dimension.
-        dtype: Type of the inputs.
-
-    Raises:
-        ConfigError: As :func:`count_macs`.
+    Additions of residuals are not counted. So the largest path for CIFAR costs 716.0 million, and that for Shakespeare
+    33.8 million (Table 8). Arguments and errors are those of :func:`count_macs`.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.ReLU())
@@ -149,11 +137,7 @@ def sent_bytes(network: nn.Module) -> int:
 
 
 def inference_structure(network: nn.Module) -> nn.Module:
-    """Returns a copy of a network on the meta device, in evaluation mode, as it would be deployed.
-
-    Batch norms that have no running statistics get some, as they do when a subnet is recalibrated (and a batch of
-    one is refused otherwise).
-    """
+    """Returns a copy of a network on the meta device, in evaluation mode, its norms with statistics, as deployed."""
     structure = meta_copy(network).requires_grad_(False)
     _deploy(structure)
     return structure
@@ -161,26 +145,8 @@ def inference_structure(network: nn.Module) -> nn.Module:
 
 @contextmanager
 def dry(network: nn.Module) -> Iterator[nn.Module]:
-    """Lends a network as :func:`inference_structure` returns it, for a dry run without gradients.
-
-    Copying takes longer than running: a network that is on the meta device already is lent itself, and what is changed
-    of its modules (not of its tensors) is restored.
-
-    Args:
-        network: On any device.
-
-    Yields:
-        The network or its copy, in evaluation mode.
-
-    Example:
-        >>> with torch.device("meta"):
-        ...     norm = nn.BatchNorm2d(1, track_running_stats=False)
-        >>> with dry(norm) as structure:
-        ...     print(structure.training, structure.running_mean.shape)
-        False torch.Size([1])
-        >>> norm.training, norm.running_mean
-        (True, None)
-    """
+    """Lends a network as :func:`inference_structure` returns it: itself if it is on the meta device already."""
+    # copying takes as long as running; what is changed of the network's modules (not of its tensors) is restored
     tensors = [*network.parameters(), *network.buffers()]
     if not all(tensor.is_meta for tensor in tensors):
         yield inference_structure(network)
@@ -200,6 +166,7 @@ def dry(network: nn.Module) -> Iterator[nn.Module]:
 
 
 def _deploy(structure: nn.Module) -> None:
+    """Sets evaluation mode; norms without running statistics, which refuse a batch of one, get some."""
     structure.eval()
     for module in structure.modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:

@@ -226,7 +226,7 @@ class FederatedDataModule(LightningDataModule):
         return min(int(inputs.min()) for inputs in read), max(int(inputs.max()) for inputs in read)
 
     def inputs_record(self) -> dict[str, Any]:
-        """Returns what inputs are and how they are normalised, after ``setup`` (``lit_fednas.records.run``)."""
+        """Returns what inputs are and how they are normalised, after ``setup`` (``lit_fednas.records``)."""
         normalization, dtype = self.source.normalization, self.raw_inputs(1).dtype
         return {
             "input_shape": list(self.input_shape),

@@ -39,7 +39,7 @@ from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, note_after_training, read_rounds
-from lit_fednas.records.measures import chosen, error
+from lit_fednas.records.run import chosen, error
 from lit_fednas.rng import isolated
 from lit_fednas.search import Evaluator
 from lit_fednas.search.tier_models import save_tier_model, tier_model, write_clients

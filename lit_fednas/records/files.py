@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ def _owned(name: str, flags: int) -> int:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Names a file in errors of writing it; of itself the system names a file only where it cannot be opened."""
+    """Adds the file's name to errors of writing it; the system names only files that cannot be opened."""
     try:
         yield
     except OSError as error:
@@ -60,14 +61,7 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 class FolderLock:
-    """Keeps other processes from locking the same folder, until it is released or the process ends.
-
-    Args:
-        folder: The folder; created if it does not exist.
-
-    Raises:
-        ConfigError: Another process has locked it.
-    """
+    """Keeps other processes from locking the same folder, until it is released or the process ends."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +140,7 @@ def replace_table(
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Names the file of which a block reads what is not there or is not of its kind."""
+    """Converts errors of parsing a file's content to :class:`DataError` with its name."""
     try:
         yield
     except FedNASError:
@@ -170,12 +164,7 @@ def read_json(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def plain_numbers(value: Any) -> Any:
-    """Returns a value in which numbers that JSON cannot write are ``None``, and sequences are lists.
-
-    Example:
-        >>> plain_numbers({"loss": float("nan"), "seen": (1, 2)})
-        {'loss': None, 'seen': [1, 2]}
-    """
+    """Returns a value in which numbers that JSON cannot write are ``None``, and sequences are lists."""
     if isinstance(value, Mapping):
         return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -187,5 +176,5 @@ def plain_numbers(value: Any) -> Any:
 
 def check_folder_name(field: str, name: str) -> None:
     """Validates that a name can be that of a folder."""
-    if not name or "/" in name or name.startswith("."):
+    if not re.fullmatch(r"[\w+][\w.,=+ -]*", name) or name.endswith(" "):
         raise ConfigError(f"{field}: {name!r} cannot name a folder; use letters, digits, - and _")

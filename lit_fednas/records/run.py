@@ -1,48 +1,14 @@
-"""What a run writes into its folder: records round by round, costs, scores of clients, rounds to targets.
-
-``rounds.jsonl`` has one JSON object per line and round, with the keys
-
-* ``round``: from 0;
-* ``metrics``: numbers by name, as they were logged (validation only in rounds that validated);
-* ``clients``: a list of ``client``, ``arch`` (text), ``tier`` (where there are tiers), ``status``, ``reason``,
-  ``num_examples``, ``num_seen``, ``num_steps``, ``loss`` (null without an update), ``macs``, ``bytes_down``,
-  ``bytes_up``, ``seconds``;
-* ``fastest``, in the round in which ``client.fast`` was measured: ``chosen``, ``settings``, ``threads``, and
-  ``ratios``: the times of what was tried, as multiples of that of the settings as they were written.
-
-All but ``seconds`` and ``fastest`` is the same in a resumed run and one that ran through. Readers skip keys that they
-do not know and do without keys that are missing, so that old runs stay readable.
-
-``ledger.json`` says what the run cost: ``rounds``, ``total`` (``macs``, ``bytes_down``, ``bytes_up``), ``independent``
-(training the evaluated subnets one by one), ``times_less_computation``, ``times_less_communication``;
-``secure_aggregation`` if it was asked for: what the run would have sent with it (``neighbours``, ``bytes_down``,
-``bytes_up``, and ``times_bytes_up``, as a multiple of the total's); and ``after_training``: the costs of federated
-searches and fine-tunings, by folder.
-
-``inputs.json`` says what the network's inputs are: ``input_shape`` of one example, ``input_type`` and ``input_range``
-as the data source has them, the ``mean`` and ``std`` by which they are normalised (null where they are not; those of
-uint8 on the scale [0, 1]), ``class_names``; and ``metrics``: what its task reports, and whether higher is better.
-
-``clients.csv`` has one row per client with the metrics of the network that it would use: ``client``, ``tier``,
-``num_examples`` (of its test split), and those of the task: of classes ``accuracy``, ``loss``. In a search's or a
-fine-tuning's folder that is the network of the client's tier. A run's own file (``deployed_accuracy``) also has
-``arch``; ``tier`` is ``*`` without tiers.
-
-``targets.csv`` has one row per metric and target: ``metric``, ``target``, ``round`` (the first that reached it,
-counted from 1; empty if there is none), and ``macs``, ``bytes_down`` and ``bytes_up``: what all clients had spent
-by the end of that round (empty without a ledger).
-"""
+"""A run's rounds, costs, scores of clients and models in its folder, and the metrics that it measures."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from lit_fednas.errors import DataError
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import naming, plain_numbers, read_json, replace_json, replace_table, replace_text
-from lit_fednas.records.measures import OF_CLASSES
 
 ROUNDS_FILE = "rounds.jsonl"
 LEDGER_FILE = "ledger.json"
@@ -52,8 +18,20 @@ CLIENTS_FILE = "clients.csv"
 CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples")
 TARGETS_FILE = "targets.csv"
 TARGET_COLUMNS = ("metric", "target", "round", "macs", "bytes_down", "bytes_up")
+SUITE_FILE = "suite.json"
+SEQUENCE_FILE = "sequence.json"
+
+#: Whether higher is better, by metric; the first counts most. None where it is not known.
+Directions: TypeAlias = Mapping[str, bool | None]
+
+#: Of classes; where a folder's files do not say what its metrics are, it is these.
+OF_CLASSES: Directions = {"accuracy": True, "loss": False}
 
 _AFTER = "after_training"
+#: Metrics are logged in float32, whose 0.7 is 1e-8 below the target 0.7.
+_TOLERANCE = 1e-6
+
+# ---- rounds, costs, clients -----------------------------------------------------------------------------
 
 
 def append_round(folder: Path, record: dict[str, Any]) -> None:
@@ -88,20 +66,19 @@ def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
 
 def forget_from(folder: Path, round: int) -> None:
     """Drops the records of a round and all later ones, which a resumed run writes anew."""
-    _ledger(folder)  # which is read again when the run has ended: damage is told before
+    read_json(folder / LEDGER_FILE)  # which is read again when the run has ended: damage is reported before
     if (folder / ROUNDS_FILE).exists():
         kept = [_line(record) for record in read_rounds(folder) if record["round"] < round]
         replace_text(folder / ROUNDS_FILE, "".join(kept))
 
 
-def write_ledger(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Writes the costs of training; keeps the costs of what came after it.
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, separators=(",", ":")) + "\n"
 
-    Args:
-        folder: The run's folder.
-        summary: All keys of the ledger but ``after_training``.
-    """
-    after = _ledger(folder).get(_AFTER)
+
+def write_ledger(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Writes the costs of training, all keys of the ledger but ``after_training``, which is kept."""
+    after = read_json(folder / LEDGER_FILE).get(_AFTER)
     replace_json(folder / LEDGER_FILE, {**summary, **({_AFTER: after} if after else {})})
 
 
@@ -113,7 +90,7 @@ def note_after_training(folder: Path, name: str, costs: Mapping[str, int]) -> No
         name: The folder of the search or fine-tuning in it.
         costs: ``macs``, ``bytes_down``, ``bytes_up``.
     """
-    ledger = _ledger(folder)
+    ledger = read_json(folder / LEDGER_FILE)
     if "total" in ledger:
         replace_json(folder / LEDGER_FILE, {**ledger, _AFTER: {**ledger.get(_AFTER, {}), name: costs}})
 
@@ -131,9 +108,100 @@ def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further
     replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *metrics, *further), rows)
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, separators=(",", ":")) + "\n"
+# ---- models that a run has added ------------------------------------------------------------------------
 
 
-def _ledger(folder: Path) -> dict[str, Any]:
-    return read_json(folder / LEDGER_FILE)
+def write_suite(
+    folder: Path,
+    models: Sequence[Mapping[str, Any]],
+    complete: bool,
+    family: Mapping[str, Any] | None = None,
+    tiers: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Writes all models so far of a run that grows them, and what it began with."""
+    content = {"models": models, "complete": complete, "family": family, "tiers": tiers}
+    replace_json(folder / SUITE_FILE, content)
+
+
+def read_suite(folder: Path) -> dict[str, Any] | None:
+    """Reads the models of a run that grows them; ``None`` if the run has written none."""
+    return _models(folder / SUITE_FILE)
+
+
+def suite_of(run: str, field: str) -> dict[str, Any]:
+    """Reads the models that a run has grown."""
+    suite = read_suite(Path(run))
+    if suite is None:
+        raise ConfigError(f"{field}: {run} holds no {SUITE_FILE}; name a run that grew its models")
+    return suite
+
+
+def write_sequence(folder: Path, sequence: Mapping[str, Any]) -> None:
+    """Writes all models so far of a run that prunes."""
+    replace_json(folder / SEQUENCE_FILE, sequence)
+
+
+def read_sequence(folder: Path) -> dict[str, Any] | None:
+    """Reads the models of a run that prunes; ``None`` if the run has written none."""
+    return _models(folder / SEQUENCE_FILE, "resource", "initial", "clients", "units")
+
+
+def _models(path: Path, *needed: str) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    content = read_json(path)
+    missing = [key for key in needed if key not in content] if content.get("models") else ["models"]
+    if missing:
+        raise DataError(f"{path}: holds no {', '.join(missing)}; train the run again")
+    return content
+
+
+def step_words(steps: Iterable[Mapping[str, Any]]) -> str:
+    """Returns how a model was derived, in a few words.
+
+    Example:
+        >>> step_words([{"widen": "conv1", "sizes": {}}, {"deepen": "conv2", "names": []}, {"widen": "conv3"}])
+        'widen conv1, conv3; deepen conv2'
+    """
+    cells: dict[str, list[str]] = {}
+    for step in steps:
+        for kind in ("widen", "deepen"):
+            if kind in step:
+                cells.setdefault(kind, []).append(step[kind])
+    return "; ".join(f"{kind} {', '.join(names)}" for kind, names in cells.items())
+
+
+# ---- metrics --------------------------------------------------------------------------------------------
+
+
+def directions_of(folder: Path) -> Directions:
+    """Returns the metrics of a run, a search or a fine-tuning, from the files in its folder."""
+    for name in ("settings.json", INPUTS_FILE):
+        if found := read_json(folder / name).get("metrics"):
+            return dict(found)
+    return OF_CLASSES
+
+
+def chosen(metric: str | None, directions: Directions, field: str) -> tuple[str, bool]:
+    """Returns the metric by which the best is known, and whether higher is better."""
+    metric = metric or next(iter(directions))
+    known = ", ".join(name for name, higher in directions.items() if higher is not None)
+    if metric not in directions:
+        raise ConfigError(f"{field}: {metric!r} is not measured here; choose from {known}")
+    higher = directions[metric]
+    if higher is None:
+        raise ConfigError(
+            f"{field}: {metric!r} does not say whether higher is better (its higher_is_better is None); choose "
+            f"from {known}"
+        )
+    return metric, higher
+
+
+def error(value: float, higher: bool) -> float:
+    """Returns what is to be minimised: the value, or what it lacks to one where higher is better."""
+    return 1 - value if higher else value
+
+
+def reaches(value: float, target: float, higher: bool = True) -> bool:
+    """Returns whether a metric is at least (or, without ``higher``, at most) the target; NaN never is."""
+    return value >= target - _TOLERANCE if higher else value <= target + _TOLERANCE

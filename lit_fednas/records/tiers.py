@@ -1,40 +1,4 @@
-"""What a search and a fine-tuning write: settings, tables, and the network of every tier.
-
-A run's folder holds ``search/`` and ``finetune/`` (or other folders, if they were given names). In both,
-``settings.json`` has what was asked for and ``complete`` (false until the end was reached), ``tiers.csv`` the best
-network of every tier, ``tiers/<tier>/weights.pt`` its ``state_dict``, ``tiers/<tier>/architecture.json`` its
-:class:`TierModel`, and ``clients.csv`` its accuracy for single clients, where they hold test data.
-
-Every metric of the run's task and of ``model.metrics`` has its columns, for classes ``accuracy`` and ``loss``; below,
-``<metric>`` is the one that the networks were chosen by. ``settings.json`` names it as ``metric``, and has all in
-``metrics``, with whether higher is better.
-
-Costs are ``macs`` (of one example), ``parameters``, ``bytes`` (sent one way), ``activation_bytes`` (the peak while
-one example runs) and ``latency_ms`` (empty where it is not known). The tables of a search (:data:`SEARCH_FILES`):
-
-* ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation; ``encoding`` has the
-  genes, joined by ``-``; metrics are on the validation data. With ``search.racing``, ``examples`` says on how many of
-  them (else it is empty): of what was dropped before the last (``num_examples`` of ``settings.json``), metrics are
-  estimates, below those of an architecture of no higher cost, and it is on no front and no tier's best;
-* ``latencies.csv``: every latency that was measured or predicted, also of architectures that were not evaluated;
-* ``history.csv``: per generation: ``architectures`` (distinct valid ones so far), ``evaluations`` (as many, with racing
-  what they have taken in evaluations in full, rounded up), ``best_<metric>``, ``hypervolume``;
-* ``federated.csv`` (only where clients score): per generation: ``evaluation_rounds`` (each asks as many clients as
-  a cohort has), ``clients`` that were asked, ``architectures`` that they scored (those of no generation before),
-  ``supernet_bytes`` (of what holds these architectures), and what all clients together spent;
-* ``front.csv``: the non-dominated of the evaluated architectures that fit a tier; that of all for the tier ``*``.
-
-The command line draws ``pareto.png`` beside them. A fine-tuning has ``candidates.csv`` with each network that was
-trained (``number`` among its tier's, ``eligible`` clients, ``macs`` of all forward passes), of which ``tiers.csv`` has
-the best, and its training in ``runs/<tier>-<number>/``, as any run's folder (``runs/<tier>-<number>-head/`` for its
-classifier alone).
-
-If it trained models that were named, and clients hold test data, all these clients test each model. ``models.csv`` has
-a row per model (if they form a row, as a pruned sequence, also of those that were not trained): ``clients`` and
-``examples`` of their test splits, and the task's metrics over all these examples: ``accuracy_before`` and the like with
-the run's own weights, ``accuracy`` and the like after fine-tuning (empty without). ``models-clients.csv`` has the same
-of each client by itself, a row per model and client.
-"""
+"""The files of a search and of a fine-tuning: settings, tables, and the network of every tier."""
 
 from __future__ import annotations
 
@@ -46,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import naming, read_json, reading, replace_json, replace_table
-from lit_fednas.records.measures import OF_CLASSES, expanded
+from lit_fednas.records.run import OF_CLASSES
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
 #: In place of a tier's name: all tiers together.
@@ -56,7 +20,7 @@ COST_NAMES: tuple[str, ...] = get_args(CostName)
 
 _EVALUATION = ("number", "arch", "encoding", "{each}", "examples", *COST_NAMES, "seconds")
 
-#: Columns of a search's tables (``lit_fednas.records.measures.expanded``).
+#: Columns of a search's tables; ``{each}`` stands for each metric, ``{metric}`` for the one that counts.
 SEARCH_FILES = {
     "evaluations": _EVALUATION,
     "latencies": ("arch", "latency_ms"),
@@ -128,11 +92,7 @@ class TierModel:
 
 
 class TierFiles:
-    """Reads and writes the folder of a search or a fine-tuning.
-
-    Args:
-        folder: Where it is, usually ``<run>/search`` or ``<run>/finetune``.
-    """
+    """Reads and writes the folder of a search or a fine-tuning, usually ``<run>/search`` or ``<run>/finetune``."""
 
     #: By table, what its columns are made from.
     tables: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -172,7 +132,11 @@ class TierFiles:
         """Returns a table's columns, which depend on the metrics in ``settings.json`` (else of classes)."""
         if table not in self._columns:
             settings = self.settings() or _BY_ACCURACY
-            self._columns[table] = tuple(expanded(self.tables[table], settings["metrics"], settings["metric"]))
+            self._columns[table] = tuple(
+                name.format(each=each, metric=settings["metric"])
+                for name in self.tables[table]
+                for each in (settings["metrics"] if "{each}" in name else [None])
+            )
         return self._columns[table]
 
     def begin(self, settings: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:

@@ -168,7 +168,7 @@ class Evaluations(dict[Any, dict[str, Any]]):
         return self.spent(row) == self.price
 
     def of(self, tier: str, generation: int, archs: Sequence[Any], room: int) -> Iterator[dict[str, Any]]:
-        """Yields the rows of a generation (``lit_fednas.records.tiers``), one by one, as they are evaluated.
+        """Yields the rows of a generation (``lit_fednas.records``), one by one, as they are evaluated.
 
         The evaluator is told which architectures no generation before has proposed. It is told the same when a
         search is replayed over its rows, and so are the standings of a race.

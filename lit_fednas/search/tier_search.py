@@ -18,7 +18,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
-from lit_fednas.records.measures import chosen, error, reaches
+from lit_fednas.records.run import chosen, error, reaches
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search.evaluations import Evaluations, Processes, Scorer

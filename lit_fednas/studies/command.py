@@ -16,7 +16,7 @@ from lit_fednas.analysis.sweeps import compare, read_sweep, sweep_figure, swept
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.formatting import text_table
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
-from lit_fednas.records.measures import OF_CLASSES
+from lit_fednas.records.run import OF_CLASSES
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.reading import read_study
 from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds

@@ -18,7 +18,7 @@ from lit_fednas.analysis.tables import validations
 from lit_fednas.formatting import text_table
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import reading, replace_text
-from lit_fednas.records.measures import reaches
+from lit_fednas.records.run import reaches
 from lit_fednas.studies.study import Claim, Study, require_known
 
 #: The measure that is added to those of the file: processor time of all commands of a run.

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, Range, UnitInterval, checked
-from lit_fednas.records.models import suite_of
+from lit_fednas.records.run import suite_of
 from lit_fednas.supernets.space import SearchSpace
 from lit_fednas.tiers.limits import ArchitectureCosts, CountedCost, Tier
 

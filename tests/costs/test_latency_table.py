@@ -11,8 +11,8 @@ import pytest
 import scipy.stats
 from torch import Tensor, nn
 
-from lit_fednas.costs import LatencyTable, MeasuredLatency, count_macs, latency_table
-from lit_fednas.costs.latency_table import calls, fit_line
+from lit_fednas.costs import LatencyTable, MeasuredLatency, count_macs, latency
+from lit_fednas.costs.latency import calls, fit_line
 from lit_fednas.errors import ConfigError
 
 SHAPE = (3, 8, 8)
@@ -50,7 +50,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
-    monkeypatch.setattr(latency_table, "measure", machine.layer)
+    monkeypatch.setattr(latency, "measure", machine.layer)
     monkeypatch.setattr(MeasuredLatency, "milliseconds", lambda *asked: machine.network(*asked))
     return machine
 

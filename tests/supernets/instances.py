@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lit_fednas.finetune.finetuning import TierNetwork
 from lit_fednas.parts import described
-from lit_fednas.records.models import write_suite
+from lit_fednas.records.run import write_suite
 from lit_fednas.supernets import (
     BaseNetworks,
     BatchNorm,

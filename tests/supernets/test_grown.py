@@ -9,7 +9,7 @@ import torch
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.parts import described
-from lit_fednas.records.models import write_suite
+from lit_fednas.records.run import write_suite
 from lit_fednas.rng import generator
 from lit_fednas.supernets import (
     BaseNetworks,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.models import write_suite
+from lit_fednas.records.run import write_suite
 from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import plan

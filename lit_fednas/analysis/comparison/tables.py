@@ -12,7 +12,7 @@ from lit_fednas.analysis.comparison.results import Methods
 from lit_fednas.analysis.comparison.run_networks import COLUMNS, SPENT, history, networks
 from lit_fednas.analysis.comparison.tiers import Tiers, within
 from lit_fednas.errors import DataError
-from lit_fednas.records.measures import reaches
+from lit_fednas.records.run import reaches
 
 #: What training can be given a budget of, and its column.
 BUDGETS = {"macs": "spent_macs", "bytes": "spent_bytes", "rounds": "rounds"}

@@ -1,6 +1,6 @@
 """An iteration of pruning: its candidates are ranked and dropped early (FedNAS, section 4.3, Alg. 4.1, lines 22 to 32).
 
-:class:`SequenceRecord` is what ``sequence.json`` says of it and of those before (``lit_fednas.records.models``).
+:class:`SequenceRecord` is what ``sequence.json`` says of it and of those before (``lit_fednas.records``).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class PruneByBudgets(FederatedCallback):
 
     Logs ``prune/iteration``, ``prune/candidates`` (that are left), ``prune/budget`` and ``prune/resource`` (of the
     newest model; both as shares of the initial one's), ``prune/accuracy`` (of the newest model, on the clients'
-    validation data). Writes ``sequence.json`` (``lit_fednas.records.models``).
+    validation data). Writes ``sequence.json`` (``lit_fednas.records``).
 
     Args:
         budget: The last budget, as a share of the initial model's resource.

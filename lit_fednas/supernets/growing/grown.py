@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.parts import instantiated
-from lit_fednas.records.models import suite_of
+from lit_fednas.records.run import suite_of
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.growth import from_plain, grown
 from lit_fednas.supernets.norms import Norm
