@@ -1,4 +1,4 @@
-"""The configurations that the package brings along, by the names that they have in ``configs/``."""
+"""The configurations of the package, by their names in ``configs/``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.formatting import listing
 
 _INSTALLED = Path(__file__).with_name("configs")
-#: Where they are: in the package, or beside it in a checkout.
+#: In the package, or beside it in a checkout.
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "configs"
-#: What to begin with: a run, data of one's own, and many runs that are compared.
+#: To begin with: a run, own data, and many runs that are compared.
 _FIRST = ("recommended/distorted_digits.yaml", "tasks/table.yaml", "studies/recommended.yaml")
 
 
@@ -35,9 +35,8 @@ def find_config(text: str) -> str:
     path = find(text)
     if text == "-" or ":" in text or path.exists():
         return str(path) if path.exists() else text
-    known = names()
-    name = text.removeprefix("configs/")
-    near = [one for one in known if one.endswith(f"/{name}")] or get_close_matches(name, known)
+    known, name = names(), text.removeprefix("configs/")
+    near = [other for other in known if other.endswith(f"/{name}")] or get_close_matches(name, known)
     hint = f"did you mean {', '.join(near)}? " if near else ""
     hint = "overlays are arms of studies now (CHANGELOG.md); " if "overlays/" in name else hint
     raise ConfigError(
@@ -58,9 +57,9 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
     Raises:
         ConfigError: No configuration contains the word, or a file to be written exists.
     """
-    summaries = {one: _summary(FOLDER / one) for one in names()}
+    summaries = {known: _summary(FOLDER / known) for known in names()}
     name = name.removeprefix("configs/")
-    chosen = {one: text for one, text in summaries.items() if name.lower() in f"{one} {text}".lower()}
+    chosen = {known: text for known, text in summaries.items() if name.lower() in f"{known} {text}".lower()}
     if name in summaries:
         chosen = {name: summaries[name]}
     if not chosen:
@@ -71,7 +70,7 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
         print((FOLDER / name).read_text(encoding="utf-8"), end="")
     else:
         if not name:
-            first = listing({one: summaries[one] for one in _FIRST}, 120)
+            first = listing({known: summaries[known] for known in _FIRST}, 120)
             print(f"begin with:\n{first}\n\nall:")
         print(listing(chosen, 120))
 

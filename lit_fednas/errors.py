@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line that names the field, the value and the remedy."""
+"""Errors that a user can fix: one line that names the field, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -29,31 +29,17 @@ class ClientError(RuntimeError):
 
 
 class RankError(RuntimeError):
-    """Another process of the run has failed or is gone; says which and why, as far as it is known."""
+    """Another process of the run has failed or ended; names it and the reason, as far as it is known."""
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Returns the end of an error about an unknown name: the known ones that are most like it, if any are.
-
-    Example:
-        >>> did_you_mean("serch", ["fit", "search"])
-        '; did you mean search?'
-    """
+    """Returns the end of an error about an unknown name: the closest known one, as ``; did you mean search?``."""
     near = get_close_matches(word, known, n=1) if word not in known else []
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def require_different(names: Sequence[str], field: str, path: Path) -> None:
-    """Validates that the columns of a table have different names; those without a name are not compared.
-
-    Raises:
-        DataError: Two have the same.
-
-    Example:
-        >>> require_different(["x", "y", "y"], "data.source.files", Path("a.csv"))
-        Traceback (most recent call last):
-        lit_fednas.errors.DataError: data.source.files: a.csv has 2 columns 'y'; rename or remove all but one
-    """
+    """Validates that the columns of a table have different names; those without a name are not compared."""
     for name, count in Counter(names).items():
         if name and count > 1:
             raise DataError(f"{field}: {path} has {count} columns {name!r}; rename or remove all but one")

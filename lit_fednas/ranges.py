@@ -1,8 +1,6 @@
-"""Ranges of settings, declared in annotations and validated when an object is constructed.
+"""Ranges of settings, declared in annotations (``epochs: PositiveInt``) and validated by :func:`checked` constructors.
 
-A setting declares its range with its type (``epochs: PositiveInt``), and :func:`checked` reports a value outside
-of it in one line, the same from YAML, from the command line and from Python. (jsonargparse's restricted types are
-validated only where it parses, and their message about a nested class takes five lines.)
+jsonargparse's restricted types are validated only where it parses, and their message takes five lines.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -22,18 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may have; bounds that are not given do not bind.
-
-    Args:
-        at_least: The smallest allowed number.
-        above: A number that all allowed ones exceed.
-        at_most: The largest allowed number.
-        below: A number that exceeds all allowed ones.
-
-    Example:
-        >>> str(Range(above=0, at_most=1)), 0.5 in Range(above=0, at_most=1), 0 in Range(above=0)
-        ('above 0 and at most 1', True, False)
-    """
+    """The numbers that a setting may have."""
 
     at_least: float = -math.inf
     above: float = -math.inf
@@ -63,14 +50,9 @@ OpenUnitInterval = Annotated[float, Range(above=0, below=1)]
 
 
 def checked(field: str) -> Callable[[type[T]], type[T]]:
-    """Lets a class check its constructor's arguments against the ranges and words in their annotations.
+    """Returns a class decorator that validates the constructor's arguments; ``field`` begins the names in errors.
 
-    Args:
-        field: Where the class stands in a configuration, which begins the names in errors.
-
-    Returns:
-        A class decorator; on a dataclass it comes above ``@dataclass``. Arguments of the constructor itself are
-        checked, those that it hands on by the class that takes them.
+    On a dataclass it comes above ``@dataclass``.
 
     Example:
         >>> @checked("client")
@@ -89,7 +71,8 @@ def checked(field: str) -> Callable[[type[T]], type[T]]:
         @functools.wraps(construct)
         def checking(self: Any, *args: Any, **kwargs: Any) -> None:
             if not hints:  # at the first construction: annotations may name what is imported later
-                hints.update(_hints(construct, cls))
+                hints.update(get_type_hints(cls, include_extras=True) if is_dataclass(cls) else {})
+                hints.update(get_type_hints(construct, include_extras=True))
             check_values(signature.bind(self, *args, **kwargs).arguments, hints, f"{field}.")
             construct(self, *args, **kwargs)
 
@@ -100,49 +83,34 @@ def checked(field: str) -> Callable[[type[T]], type[T]]:
 
 
 def check_values(values: Mapping[str, Any], hints: Mapping[str, Any], prefix: str = "") -> None:
-    """Validates values against the ranges and words in annotations.
-
-    Args:
-        values: By name.
-        hints: Annotations by name; a value without one may be anything.
-        prefix: Before the name, in errors.
-
-    Raises:
-        ConfigError: A value is out of range or unknown.
-    """
+    """Validates values by name against the ranges and literals in annotations; ``prefix`` begins the errors."""
     for name, value in values.items():
-        for place, reason in _faults(value, hints.get(name)):
-            raise ConfigError(f"{prefix}{name}{place}: {reason}")
+        for path, reason in _faults(value, hints.get(name)):
+            raise ConfigError(f"{prefix}{name}{path}: {reason}")
 
 
-def _hints(construct: Callable[..., None], cls: type) -> dict[str, Any]:
-    hints = get_type_hints(construct, include_extras=True)
-    return {**get_type_hints(cls, include_extras=True), **hints} if is_dataclass(cls) else hints
-
-
-def _faults(value: Any, hint: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yields where a value leaves its annotation's ranges or words, and what is wrong there."""
+def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields where a value leaves its annotation's ranges or literals, and what is wrong there."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        for extent in (one for one in args[1:] if isinstance(one, Range)):
+        for extent in (arg for arg in args[1:] if isinstance(arg, Range)):
             if not isinstance(value, int | float) or isinstance(value, bool) or value not in extent:
                 finite = "" if not isinstance(value, float) or math.isfinite(value) else " and finite"
-                yield place, f"{value!r} must be {extent}{finite}"
+                yield path, f"{value!r} must be {extent}{finite}"
     elif origin in (Union, UnionType):
         if value is None and NoneType in args:
             return
-        faults = [list(_faults(value, arg, place)) for arg in args if arg is not NoneType]
-        if all(faults):  # those at one place are alternatives, as a number or a word
+        faults = [list(_faults(value, arg, path)) for arg in args if arg is not NoneType]
+        if all(faults):  # those at one path are alternatives, as a number or a word
             first = faults[0][0][0]
-            yield first, ", or ".join(reason for (where, reason), *_ in faults if where == first)
+            yield first, ", or ".join(reason for (other, reason), *_ in faults if other == first)
     elif origin is Literal:
         if value not in args:
-            yield place, f"{value!r} is unknown; choose from {', '.join(map(str, args))}"
+            yield path, f"{value!r} is unknown; choose from {', '.join(map(str, args))}"
     elif isinstance(value, Mapping):
         for key, item in value.items() if len(args) == 2 else ():
-            yield from _faults(item, args[1], f"{place}.{key}")
-    elif isinstance(value, Iterable) and not isinstance(value, str) and args and origin is not Callable:
-        for number, item in enumerate(value) if isinstance(value, list | tuple) else ():
-            yield from _faults(
-                item, args[0] if args[-1] is Ellipsis or len(args) == 1 else args[number], f"{place}[{number}]"
-            )
+            yield from _faults(item, args[1], f"{path}.{key}")
+    elif isinstance(value, list | tuple) and args and origin is not Callable:
+        for number, item in enumerate(value):
+            item_hint = args[0] if args[-1] is Ellipsis or len(args) == 1 else args[number]
+            yield from _faults(item, item_hint, f"{path}[{number}]")

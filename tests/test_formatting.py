@@ -1,0 +1,34 @@
+"""How quantities, tables and lists are written."""
+
+from __future__ import annotations
+
+from math import nan
+
+import pytest
+
+from lit_fednas.formatting import axis, cost_text, figure_text, fixed, listing, percent, short, spread, text_table
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (short(2_416_896, "B"), "2.42 MB"),
+        (short(0.28, "ms", prefixed=False), "0.28 ms"),
+        (short(None), "–"),
+        (cost_text("macs", 766_080), "766 k"),
+        (fixed(2, 1), "2.0"),
+        (fixed(nan), "–"),
+        (percent(0.7234), "72.3%"),
+        (spread([0.5, 0.5204], scale=100), "51.0 (50.0 to 52.0)"),
+        (spread([25]), "25.0"),
+        (spread([]), "–"),
+        (axis("bytes", 1.5e6), (1e6, "bytes sent one way (MB)")),
+        (figure_text("$0_to_$50"), r"\$0_to_\$50"),
+        (figure_text("_a\nb"), " _a b"),
+        (figure_text("x" * 99, most=7), "xxx…xxx"),
+        (text_table(["tier", "MB"], [["small", "1.5"], ["xl", "12.0"]]), "tier     MB\nsmall   1.5\nxl     12.0"),
+        (listing({"fit": "Trains", "validate": "Tests"}), "  fit       Trains\n  validate  Tests"),
+    ],
+)
+def test_texts(text, expected):
+    assert text == expected
