@@ -321,8 +321,13 @@ def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
         settings.optimizers([torch.zeros(1, requires_grad=True)])
     except Exception as error:  # else every client would fail by it
         raise ConfigError(f"client.optimizer: cannot be made ({error}); change its settings") from error
-    testable = settings.validate is None or data.split_sizes("val").any()
-    if not testable:
+    if settings.validate is not None and not objective.testable:
+        raise ConfigError(
+            f"client.validate: {settings.validate!r} tests each client's network, and with model.objective "
+            f"{type(objective).__name__} clients hold several; set it to null, and evaluation.sampled for the mean of "
+            f"sampled ones"
+        )
+    if settings.validate is not None and not data.split_sizes("val").any():
         raise ConfigError("client.validate: no client has validation data; set data.client_val, for instance to 0.2")
 
 

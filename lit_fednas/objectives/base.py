@@ -29,6 +29,7 @@ class Objective(Part, ABC):
             :meth:`client_state`, which are not called then. It is False in a subclass that defines one of the four
             and does not set it.
         compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
+        testable: Whether a client's network answers by itself, so that ``client.validate`` can test it.
         report_types: The types of what :meth:`report` returns.
         data_task: What targets are; that of the clients' data after :meth:`setup`.
         state: What :meth:`client_state` returned after the client's last fit whose update counted, on the device of the
@@ -38,6 +39,7 @@ class Objective(Part, ABC):
     field: ClassVar[str] = "model.objective"
     stackable: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
+    testable: ClassVar[bool] = True
     report_types: ClassVar[tuple[type[Report], ...]] = ()
     data_task: Task = Classification(2)
     state: ClientState = MappingProxyType({})

@@ -83,6 +83,7 @@ class PathSampling(WrappedObjective):
     """
 
     supernet_kind: ClassVar[type] = PathSupernet
+    testable = False  # a client holds several paths, and none of them is its network
     added_reports: ClassVar[tuple[type[Report], ...]] = (OperatorReport, MacsReport)
 
     def __init__(self, objective: Objective = TaskLoss(), load: Load = NoLoad()) -> None:

@@ -37,6 +37,11 @@ class WrappedObjective(Objective):
         return self.objective.compilable
 
     @property
+    def testable(self) -> bool:  # type: ignore[override]
+        """Whether that of the objective inside is."""
+        return self.objective.testable
+
+    @property
     def report_types(self) -> tuple[type[Report], ...]:  # type: ignore[override]
         """Those of the objective inside, and the subclass's own."""
         return (*self.objective.report_types, *self.added_reports)

@@ -49,7 +49,19 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
         },
         "model.assignment: InvariantUnits needs every client's UnitChangesReport, which model.objective CrossEntropy",
     ),
+    (
+        {
+            "supernet": net("operators"),
+            "objective": lambda: Proximal(PathSampling()),
+            "client": lambda: ClientSettings(validate="trained"),
+        },
+        "client.validate: 'trained' tests each client's network, and with model.objective Proximal clients hold",
+    ),
     ({"callbacks": SoftAverage}, f"soft_average: SoftAverage {OTHER} ModelSuite"),
+    (
+        {"supernet": pruned_sequence, "assignment": CandidateGroups},
+        "model.assignment: CandidateGroups needs the CandidateSchedule that prune_by_budgets gives to rounds; set prune_",
+    ),
     (
         {"callbacks": BetaDecay},
         "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap",
