@@ -12,8 +12,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import naming, reading, replace_table
+from lit_fednas.records.files import check_folder_name, naming, reading, replace_table
 
 
 class RunLogger(CSVLogger):
@@ -27,14 +26,13 @@ class RunLogger(CSVLogger):
         version: Its number, or a name; the next free number if not given.
 
     Raises:
-        ConfigError: The name or the version leads out of the folder of all runs, or cannot be one.
+        ConfigError: The name or the version cannot be that of a folder below the folder of all runs.
     """
 
     def __init__(self, save_dir: str = "runs", name: str = "run", version: int | str | None = None) -> None:
         for setting, folder in (("name", name), ("version", str(version))):
-            if Path(folder).is_absolute() or ".." in Path(folder).parts or not folder.isprintable():
-                field = f"trainer.logger.init_args.{setting}"
-                raise ConfigError(f"{field}: {folder!r} leaves save_dir, or names no folder; give a name below it")
+            for part in Path(folder).parts:
+                check_folder_name(f"trainer.logger.init_args.{setting}", part)
         super().__init__(save_dir, name=name, version=version, flush_logs_every_n_steps=1)
 
     @property

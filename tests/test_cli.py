@@ -251,7 +251,7 @@ def refused(capsys, *args, code=2):
         (["--checkpoint.monitor", "val/nobody/accuracy"], "will not be logged; choose from val/"),
         (["--trainer.accelerator", "gpu"], "trainer: No supported gpu backend found!; change"),
         (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not that of the data, 10; leave"),
-        (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '../../x' leaves save_dir"),
+        (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '..' cannot name a folder"),
         (["--model.client.optimizer.init_args.lr=-0.1"], "client.optimizer: cannot be made (Invalid lea"),
         (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
     ],

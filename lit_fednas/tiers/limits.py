@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -12,6 +11,7 @@ import numpy as np
 from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
+from lit_fednas.records.files import check_folder_name
 from lit_fednas.supernets import OWN, Supernet, labels_of
 
 #: Costs that follow from an architecture alone: ``lit_fednas.records.COST_NAMES`` without latency, what
@@ -46,8 +46,8 @@ class Tier:
     labels: str = OWN
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.name) and self.name != ALL_TIERS:
-            raise ConfigError(f"tiers: {self.name!r} cannot name a folder; use letters, digits, - and _")
+        if self.name != ALL_TIERS:
+            check_folder_name("tiers", self.name)
         for cost, limit in [*self.at_most.items(), *self.above.items()]:
             if cost not in LIMITED_COSTS:
                 raise ConfigError(f"tiers.{self.name}: {cost!r} is not a cost; choose from {', '.join(LIMITED_COSTS)}")
