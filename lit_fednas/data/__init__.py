@@ -13,18 +13,16 @@ from lit_fednas.data.partitioners import IID, BalancedDirichlet, ByColumn, Diric
 from lit_fednas.data.partitions import Partition
 from lit_fednas.data.rand_augment import RandAugment
 from lit_fednas.data.readers import LoaderReader, TensorReader
-from lit_fednas.data.sources.array_files import ArrayFiles
-from lit_fednas.data.sources.arrays import ArraySource, Digits, DistortedDigits
+from lit_fednas.data.sources.arrays import ArrayFiles, ArraySource
 from lit_fednas.data.sources.base import DataSource
 from lit_fednas.data.sources.celeba import CelebA
-from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
-from lit_fednas.data.sources.image_table import ImageTable
+from lit_fednas.data.sources.images import ImageFolder, ImageTable, LazyImageFolder
 from lit_fednas.data.sources.leaf import Leaf, LeafImages, LeafText
+from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, Digits, DistortedDigits, FashionMNIST
 from lit_fednas.data.sources.shakespeare import ShakespeareRoles
 from lit_fednas.data.sources.speech import SpeechFolder
 from lit_fednas.data.sources.speech_features import SpeechFeatures
 from lit_fednas.data.sources.text import TextFiles
-from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
 from lit_fednas.data.transforms import AddNoise, Augmentation, Cutout, Normalize, RandomCrop, RandomFlip, TimeShift
 

@@ -113,6 +113,15 @@ class TestTables:
             return
         assert (load(source).targets.tolist(), source.class_names) == (targets, names)
 
+    @pytest.mark.parametrize("header", ["", "Unnamed: 0"])
+    def test_an_index_is_no_input_unasked(self, table: str, header: str) -> None:
+        """As ``to_csv`` writes it, and as it is called after it was read once."""
+        path = Path(table)
+        pd.read_csv(path).to_csv(path, index_label=header)
+        with pytest.raises(DataError, match=r"train\.csv has a column without a name .*write it with index=False"):
+            _ = self.source(table).input_shape
+        assert self.source(table, inputs=["size", "rooms", "kind"]).input_shape == (4,)
+
     def test_a_name_in_the_last_row_makes_all_classes_names(self, tmp_path: Path) -> None:
         """pandas reads so long a file in several chunks, each with types of its own."""
         rows = "".join(f"0.12345,{row % 3}\n" for row in range(300_000))

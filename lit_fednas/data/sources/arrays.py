@@ -1,23 +1,28 @@
-"""Examples that are in memory: a user's own tensors, and the handwritten digits that come with scikit-learn."""
+"""Arrays in memory, and arrays and tables in files: .npz, .npy, .csv and .parquet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.partitions import stratified_rows
-from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.tasks import Classification, Task
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split
+from lit_fednas.data.sources.tables import Table, read_table
+from lit_fednas.data.tasks import Classification, Regression, Task
 from lit_fednas.data.transforms import Augmentation, Normalize, as_float
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.ranges import NonNegativeFloat, PositiveInt, ShareBelowOne, checked
-from lit_fednas.rng import generator, numpy_generator
+from lit_fednas.ranges import checked
+
+#: Inputs, targets (numbers), natural groupings.
+Arrays = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]
 
 
 class ArraySource(DataSource):
@@ -91,108 +96,229 @@ class ArraySource(DataSource):
             raise DataError(f"{split}: has inputs of shape {shape}; give {self.input_shape}, as in train")
 
 
-class Digits(DataSource):
-    """The 1797 handwritten digits of scikit-learn, 8x8 pixels: real images that train in seconds, no download.
+class _Known(NamedTuple):
+    """What is known without examples; of tables, also what their columns are."""
 
-    A fifth of each class is the test split, the same in every run, whatever its seed.
-
-    Example:
-        >>> test = Digits().load("test")
-        >>> test.inputs.shape, test.inputs.dtype
-        (torch.Size([359, 1, 8, 8]), torch.uint8)
-    """
-
-    num_classes = 10
-    input_shape = (1, 8, 8)
-    normalization = Normalize([0.3053], [0.3762])
-
-    @override
-    def load(self, split: Split) -> Examples | None:
-        if split == "val":
-            return None
-        from sklearn.datasets import load_digits  # takes a second to import
-
-        data = load_digits()
-        pixels = (data.images * (255 / 16)).round().astype(np.uint8)[:, None]  # from 0..16
-        targets = data.target.astype(np.int64)
-        rows = stratified_rows(targets, round(0.2 * len(targets)), numpy_generator(0, "digits-test"))
-        if split == "train":
-            rows = np.setdiff1d(np.arange(len(targets)), rows)
-        return Examples(torch.from_numpy(pixels[rows]), torch.from_numpy(targets[rows]))
+    task: Task
+    class_names: tuple[str, ...]
+    input_shape: tuple[int, ...]
+    input_dtype: torch.dtype
+    table: Table | None
 
 
 @checked("data.source")
-class DistortedDigits(Digits):
-    """Scikit-learn's digits, turned, sheared, shifted, bent and made noisy: as many as are asked for.
+class ArrayFiles(DataSource):
+    """Examples from a file per split: arrays of inputs and targets, or a table with a row per example.
 
-    A task that networks of some size solve and narrow ones do not, and that trains in minutes. Every image of
-    :class:`Digits` has ``copies`` distorted versions, all in its own split; they are the same in every run. Affine and
-    elastic distortions are those of Simard et al. (2003, "Best Practices for Convolutional Neural Networks", sec. 2).
+    An array file is ``.npz`` with the keys ``inputs`` and ``targets``, or a folder with ``inputs.npy`` and
+    ``targets.npy``; their first axis is that of the examples. uint8 stays as it is, floats become float32, other
+    integers int64, which are taken for tokens.
+
+    A table is ``.csv`` or, with ``pip install 'lit-fednas[tables]'``, ``.parquet``; all its inputs become float32. Text
+    in the target column, even in one row, makes all of its values names of classes, in alphabetical order. Clients and
+    categories are told apart as they are written: ``007`` and ``7`` are two.
 
     Args:
-        copies: Distorted versions of each digit.
-        strength: How far they are distorted; 1 turns by up to 35 degrees, shears by up to 0.3, scales by up to a fifth,
-            shifts by up to an eighth of the image, and bends by up to a twelfth.
-        noise: Standard deviation of the noise that is added to pixels, which are between 0 and 1.
-        val: The share of the training digits that are the validation split instead, before anything is distorted: no
-            version of them is trained on.
-        size: Height and width in pixels.
+        files: The file or folder of ``train`` and, if they exist, of ``val`` and ``test``.
+        target: For tables: the column, or several for several numbers or labels.
+        client: The column, key or file ``<client>.npy`` that becomes the column of that name, for ``ByColumn``.
+        inputs: For tables: the columns; None is all but target and client.
+        categorical: For tables: the input columns that become one column of 0 and 1 per value in ``train``.
+        standardize: Whether channels (the columns of tables, but for those of 0 and 1) have mean 0 and standard
+            deviation 1 in ``train``; one that is constant there becomes 0.
+        task: What targets are. None is one class per example where they are whole numbers, text or booleans, and
+            regression where they are floats.
+        augmentation: Applied to training batches, in this order.
 
     Raises:
-        ConfigError: A setting is out of range.
+        ConfigError: ``files`` has no ``train``.
 
     Example:
-        >>> train = DistortedDigits(copies=2).load("train")
-        >>> train.inputs.shape, train.inputs.dtype
-        (torch.Size([2876, 1, 12, 12]), torch.uint8)
+        >>> source = ArrayFiles({"train": "houses.csv"}, "price", client="city", standardize=True)
     """
-
-    normalization = Normalize([0.3], [0.311])
 
     def __init__(
         self,
-        copies: PositiveInt = 5,
-        strength: NonNegativeFloat = 1.0,
-        noise: NonNegativeFloat = 0.1,
-        val: ShareBelowOne = 0.0,
-        size: PositiveInt = 12,
+        files: Mapping[str, str],
+        target: str | Sequence[str] = "target",
+        client: str | None = None,
+        inputs: Sequence[str] | None = None,
+        categorical: Sequence[str] = (),
+        standardize: bool = False,
+        task: Task | None = None,
+        augmentation: Sequence[Augmentation] = (),
     ) -> None:
-        self.copies = copies
-        self.strength = strength
-        self.noise = noise
-        self.val = val
-        self.input_shape = (1, size, size)
+        if "train" not in files or not set(files) <= set(SPLITS):
+            raise ConfigError(f"data.source.files: {sorted(files)} are not the splits; give train, and val and test")
+        self.files = {split: Path(files[split]).expanduser() for split in SPLITS if split in files}
+        self.target = [target] if isinstance(target, str) else list(target)
+        self.client = client
+        self.inputs = inputs
+        self.categorical = categorical
+        self.standardize = standardize
+        self.augmentation = tuple(augmentation)
+        self._task = task
+
+    @cached_property
+    def task(self) -> Task:
+        """As given, or by the type of the targets."""
+        return self._known.task
+
+    @cached_property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """The number of classes or other outputs."""
+        return self.task.num_outputs
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The text or the numbers of classes."""
+        return self._known.class_names
+
+    @cached_property
+    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """That of one example."""
+        return self._known.input_shape
+
+    @cached_property
+    def input_dtype(self) -> torch.dtype:  # type: ignore[override]
+        """int64 for tokens, else float32."""
+        return torch.float32 if self.standardize else self._known.input_dtype
+
+    @cached_property
+    def normalization(self) -> Normalize | None:  # type: ignore[override]
+        """By mean and standard deviation of the training examples, if asked for."""
+        self.load("train")
+        normalization: Normalize | None = vars(self)["normalization"]
+        return normalization
 
     @override
     def load(self, split: Split) -> Examples | None:
-        digits = super().load("test" if split == "test" else "train")
-        if split == "val" and not self.val:
+        if split not in self.files:
             return None
-        assert digits is not None  # both splits exist
-        if split != "test" and self.val:
-            count = round(self.val * len(digits))
-            if count == 0:
-                raise ConfigError(f"data.source.val: {self.val:g} of {len(digits)} digits is none; raise it, or give 0")
-            held = stratified_rows(digits.targets.numpy(), count, numpy_generator(0, "distorted-digits-val"))
-            rows = held if split == "val" else np.setdiff1d(np.arange(len(digits)), held)
-            digits = Examples(digits.inputs[rows], digits.targets[rows])
-        draws = generator(0, f"distorted-digits-{split}")
-        distorted = [self._distorted(digits.inputs, draws) for _ in range(self.copies)]
-        return Examples(torch.cat(distorted), digits.targets.repeat(self.copies))
+        table = self._known.table
+        inputs, targets, columns = self._arrays(self.files[split], table)
+        examples = Examples(_inputs(inputs), _targets(targets, self.task), columns)
+        if split == "train" and "normalization" not in vars(self):
+            indicators = 0 if table is None else table.num_indicators
+            self.normalization = standardization(examples.inputs, indicators) if self.standardize else None
+        return examples
 
-    def _distorted(self, pixels: Tensor, draws: torch.Generator) -> Tensor:
-        """Returns a distorted version of each image, uint8 ``[images, 1, size, size]``."""
-        count = len(pixels)
-        angle, shear, across, along, right, down = (torch.rand(6, count, generator=draws) * 2 - 1) * self.strength
-        angle, shear = angle * 0.61, shear * 0.3
-        rows = [
-            torch.stack([(1 + 0.2 * across) * angle.cos(), shear - angle.sin(), 0.25 * right], dim=1),
-            torch.stack([angle.sin(), (1 + 0.2 * along) * angle.cos(), 0.25 * down], dim=1),
-        ]
-        places = functional.affine_grid(torch.stack(rows, dim=1), [count, *self.input_shape], align_corners=False)
-        # a few random displacements per image, smooth in between
-        bends = (torch.rand(count, 2, 4, 4, generator=draws) * 2 - 1) * 0.15 * self.strength
-        bends = functional.interpolate(bends, size=self.input_shape[1:], mode="bicubic", align_corners=True)
-        images = functional.grid_sample(pixels / 255, places + bends.permute(0, 2, 3, 1), align_corners=False)
-        images += self.noise * torch.randn(images.shape, generator=draws)
-        return (images.clamp_(0, 1) * 255).round_().to(torch.uint8)
+    @cached_property
+    def _known(self) -> _Known:
+        """Reads and validates all splits, arrays without their inputs, and keeps no examples."""
+        path = self.files["train"]
+        frame = self._read_table(path) if _is_table(path) else None
+        table = None
+        if frame is not None:
+            table = Table(frame, path, self.target, self.client, self.inputs, self.categorical)
+        parts = {
+            split: self._arrays(file, table, frame if file == path else None, whole=False)
+            for split, file in self.files.items()
+        }
+        task = self._task or _task(parts["train"][1])
+        names = None if table is None else table.classes
+        if names and not task.labelled:
+            raise ConfigError(
+                f"data.source.task: {type(task).__name__} needs numbers, and {self.target[0]!r} of {path} holds "
+                f"text; leave task out, or name another target"
+            )
+        splits = {
+            split: Examples(_inputs(inputs[:1].copy()).expand(inputs.shape), _targets(targets, task), columns)
+            for split, (inputs, targets, columns) in parts.items()
+        }
+        source = ArraySource(**splits, class_names=names, task=task)  # type: ignore[arg-type]
+        return _Known(task, source.class_names, source.input_shape, source.input_dtype, table)
+
+    def _read_table(self, path: Path) -> Any:
+        classes = self.target if len(self.target) == 1 else []
+        return read_table(path, "data.source.files", [*classes, self.client, *self.categorical])
+
+    def _arrays(self, path: Path, table: Table | None, frame: Any = None, whole: bool = True) -> Arrays:
+        """Returns what a file holds."""
+        if _is_table(path) != (table is not None):
+            raise DataError(f"data.source.files: {path} and train are not of one kind; give tables or arrays")
+        if table is not None:
+            return table.arrays(self._read_table(path) if frame is None else frame, path)
+        if self.inputs is not None or self.categorical:
+            raise ConfigError(f"data.source.inputs: {path} has no columns; leave inputs and categorical out")
+        arrays = _read_arrays(path, whole)
+        for key in ("inputs", "targets", *([self.client] if self.client else [])):
+            if key not in arrays:
+                known = ", ".join(sorted(arrays))
+                raise DataError(f"data.source.files: {path} has no {key!r}; add it, it has: {known}")
+        return arrays["inputs"], arrays["targets"], {self.client: arrays[self.client]} if self.client else {}
+
+
+def standardization(inputs: Tensor, num_indicators: int = 0) -> Normalize:
+    """Returns what gives each channel but the last indicators mean 0 and standard deviation 1."""
+    if inputs.ndim < 2 or inputs.dtype == torch.int64:
+        shape, dtype = tuple(inputs.shape), inputs.dtype
+        raise ConfigError(f"data.source.standardize: {dtype} inputs {shape} have no channels of numbers; leave it out")
+    channels = as_float(inputs).double().transpose(0, 1).flatten(1)
+    if not channels.isfinite().all():
+        raise DataError("data.source.files: train holds NaN or infinity; correct or remove these examples")
+    mean, std = channels.mean(1), channels.std(1, correction=0)
+    std[std == 0] = 1
+    if num_indicators:
+        mean[-num_indicators:], std[-num_indicators:] = 0, 1
+    return Normalize(mean.tolist(), std.tolist())
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix in (".csv", ".parquet")
+
+
+def _task(targets: np.ndarray) -> Task:
+    """Returns the task that targets of this type usually have."""
+    if targets.dtype.kind == "f":
+        return Regression(1 if targets.ndim == 1 else targets.shape[1])
+    return Classification(1 + int(targets.max(initial=0)))
+
+
+def _inputs(inputs: np.ndarray) -> Tensor:
+    if inputs.dtype.kind in "fb":
+        return torch.from_numpy(inputs.astype(np.float32, copy=False))
+    return torch.from_numpy(inputs if inputs.dtype == np.uint8 else inputs.astype(np.int64, copy=False))
+
+
+def _targets(targets: np.ndarray, task: Task) -> Tensor:
+    if not task.has_classes:
+        targets = targets.astype(np.float32).reshape(len(targets), -1)
+    elif targets.dtype.kind != "f":
+        targets = targets.astype(np.int64)
+    return torch.from_numpy(targets)
+
+
+def _read_arrays(path: Path, whole: bool) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz file or of a folder of .npy files by their names, not ``whole`` without inputs."""
+    if not path.is_dir() and path.suffix != ".npz":
+        raise DataError(f"data.source.files: {path} is not a folder, .npz, .csv or .parquet; give one of them")
+    arrays = {}
+    try:
+        if path.is_dir():
+            for file in sorted(path.glob("*.npy")):
+                with file.open("rb") as stream:
+                    arrays[file.stem] = _read_array(stream, whole or file.stem != "inputs")
+        else:
+            with np.load(path, allow_pickle=False) as content:
+                for name in content.files:
+                    with content.zip.open(f"{name}.npy") as stream:
+                        arrays[name] = _read_array(stream, whole or name != "inputs")
+    except FileNotFoundError:
+        raise DataError(f"data.source.files: {path} is missing; correct the path") from None
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+        raise DataError(f"data.source.files: {path} cannot be read ({error}); replace it") from error
+    for name in ("inputs", "targets"):
+        if name in arrays and arrays[name].dtype.kind not in "biuf":
+            raise DataError(f"data.source.files: {path} has {name} of type {arrays[name].dtype}; give numbers")
+    return arrays
+
+
+def _read_array(stream: IO[bytes], whole: bool) -> np.ndarray:
+    """Returns a .npy file's array, or else zeros of its shape and type that take no memory."""
+    if whole:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+    major, _ = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return np.broadcast_to(np.zeros((), dtype), shape)

@@ -1,10 +1,13 @@
-"""The contract of all data sources, and what sources with natural clients have in common."""
+"""The contract of all data sources, and what several of them share: clients' sizes, normalisation and the cache."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,6 +16,8 @@ import torch
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.tasks import Classification, Task
 from lit_fednas.data.transforms import Augmentation, Normalize
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.records.files import replacing
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -83,3 +88,71 @@ def of_large_clients(clients: np.ndarray, least: int) -> np.ndarray:
     """
     _, codes, sizes = np.unique(clients, return_inverse=True, return_counts=True)
     return (sizes >= least)[codes]
+
+
+def given_normalization(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int) -> Normalize | None:
+    """Returns the normalisation by given numbers; None where neither is given."""
+    if mean is None and std is None:
+        return None
+    if mean is None or std is None:
+        raise ConfigError(f"data.source.mean: {mean} and std {std} do not belong together; give both or neither")
+    if len(mean) != channels:
+        raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
+    return Normalize(mean, std)
+
+
+def file_stamps(root: Path, names: Iterable[str]) -> list[tuple[int, int]]:
+    """Returns size and modification time of files below ``root``, which must exist."""
+    stamps = []
+    for name in names:
+        try:
+            status = (root / name).stat()
+        except OSError as error:
+            raise DataError(f"data.source: {root / name} is missing; add it or correct its name") from error
+        stamps.append((status.st_size, status.st_mtime_ns))
+    return stamps
+
+
+def cached(
+    root: Path,
+    stem: str,
+    content: str,
+    shape: tuple[int, ...],
+    compute: Callable[[], np.ndarray],
+    dtype: type[np.generic] = np.uint8,
+) -> np.ndarray:
+    """Returns what is computed from many files below ``root``, from a ``.npy`` file, or computes and keeps it.
+
+    The file lies in ``<root>/.lit_fednas_cache``, or in the user's cache folder where the root cannot be written; where
+    neither can, nothing is kept. Its name is ``stem`` and a digest of ``content``, all that the array depends on.
+    """
+    name = f"{stem}-{_digest(content)[:32]}.npy"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_fednas"
+    folders = (root / ".lit_fednas_cache", user / _digest(str(root.resolve()))[:16])
+    for folder in folders:
+        try:
+            array: np.ndarray = np.load(folder / name, allow_pickle=False)
+        except (OSError, ValueError, EOFError):  # missing or damaged
+            continue
+        if array.shape == shape and array.dtype == dtype:
+            return array
+    array = compute()
+    any(_written(folder / name, stem, array) for folder in folders)
+    return array
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _written(path: Path, stem: str, array: np.ndarray) -> bool:
+    """Writes a cache file if it can be written, and removes those of the folder's earlier states."""
+    try:
+        with replacing(path) as file:
+            np.save(file, array, allow_pickle=False)
+    except OSError:
+        return False
+    for old in path.parent.glob(f"{stem}-*.npy"):
+        if old != path:
+            old.unlink(missing_ok=True)
+    return True

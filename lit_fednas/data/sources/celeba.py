@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.data.sources.base import Deal, Split, of_large_clients
 from lit_fednas.data.sources.image_files import ImageFiles
-from lit_fednas.data.sources.image_source import ImageSource
+from lit_fednas.data.sources.images import ImageSource
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
 

@@ -1,14 +1,14 @@
-"""Image files: listing those of a folder, decoding them, and the cache of decoded arrays."""
+"""Image files: what a folder or a table lists, decoding, and the cache of decoded arrays."""
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm.contrib.concurrent import thread_map
 
-from lit_fednas.data.sources.cache import cached
-from lit_fednas.errors import DataError, require_different
+from lit_fednas.data.sources.base import cached, file_stamps
+from lit_fednas.data.sources.tables import filled, read_table, require_columns
+from lit_fednas.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -41,45 +42,29 @@ class ImageFiles:
         label: Distinguishes these files from others below ``root``, such as those of another split; the cache
             keeps one file per label and image size.
         stamps: Size and modification time of each file.
-
-    Raises:
-        DataError: A file is missing; names the first.
     """
 
     root: Path
-    names: tuple[str, ...]
+    names: Sequence[str]
     targets: np.ndarray
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     label: str = "images"
-    stamps: tuple[tuple[int, int], ...] = field(init=False)
+    stamps: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        stamps = []
-        for name in self.names:
-            try:
-                status = (self.root / name).stat()
-            except OSError as error:
-                raise DataError(f"data.source: {self.root / name} is missing; add it or correct its name") from error
-            stamps.append((status.st_size, status.st_mtime_ns))
-        object.__setattr__(self, "stamps", tuple(stamps))
+        object.__setattr__(self, "stamps", file_stamps(self.root, self.names))
 
 
 def class_folders(root: Path, split: str) -> tuple[str, ...]:
-    """Returns the sorted class folders of a split; raises ``DataError`` if it has none."""
-    entries = (path for path in (root / split).iterdir() if not path.name.startswith("."))
+    """Returns the sorted class folders of a split."""
+    folder = root / split
+    if not folder.is_dir():
+        raise DataError(f"data.source.root: {folder} is not a folder; put the images in {folder}/<class>")
+    entries = (path for path in folder.iterdir() if not path.name.startswith("."))
     names = sorted(path.name for path in entries if path.is_dir() or not path.exists())
     if not names:
-        raise DataError(f"data.source.root: {root / split} has no class folders; make one per class, or remove it")
+        raise DataError(f"data.source.root: {folder} has no class folders; make one per class, or remove it")
     return tuple(names)
-
-
-def train_classes(root: Path) -> tuple[str, ...]:
-    """Returns the classes, which are the folders under ``train``."""
-    if not root.is_dir():
-        raise DataError(f"data.source.root: {root} is not a folder; give the folder that holds train/<class>/<image>")
-    if not (root / "train").is_dir():
-        raise DataError(f"data.source.root: {root} has no folder train; put the images in {root / 'train'}/<class>")
-    return class_folders(root, "train")
 
 
 def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | None:
@@ -88,85 +73,51 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
         return None
     names: list[str] = []
     targets: list[int] = []
-    for folder in class_folders(root, split):
-        if folder not in classes:
-            raise DataError(
-                f"data.source.root: {root / split / folder} is not a class of train; rename or remove the folder"
-            )
-        if not (root / split / folder).exists():
-            raise DataError(
-                f"data.source.root: {root / split / folder} is a link that leads nowhere; correct or remove it"
-            )
-        paths = [path for path in (root / split / folder).iterdir() if not path.name.startswith(".")]
-        if others := sorted(path for path in paths if not path.is_file()):
+    for name in class_folders(root, split):
+        folder = root / split / name
+        if name not in classes:
+            raise DataError(f"data.source.root: {folder} is not a class of train; rename or remove the folder")
+        if not folder.exists():
+            raise DataError(f"data.source.root: {folder} is a link that leads nowhere; correct or remove it")
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        if others := [path for path in paths if not path.is_file()]:
             raise DataError(
                 f"data.source.root: {others[0]} is not a file; images lie in the class's folder itself, move it away"
             )
-        entries = sorted(path.name for path in paths if path.suffix.lower() in SUFFIXES)
+        entries = [path.name for path in paths if path.suffix.lower() in SUFFIXES]
         if not entries:
-            raise DataError(f"data.source.root: {root / split / folder} holds no images; add some or remove the folder")
-        names.extend(f"{split}/{folder}/{entry}" for entry in entries)
-        targets.extend([classes.index(folder)] * len(entries))
-    columns = read_metadata(root / "metadata.csv", names)
-    return ImageFiles(root, tuple(names), np.array(targets, dtype=np.int64), columns, split)
+            raise DataError(f"data.source.root: {folder} holds no images; add some or remove the folder")
+        names.extend(f"{split}/{name}/{entry}" for entry in entries)
+        targets.extend([classes.index(name)] * len(entries))
+    columns = _metadata(root / "metadata.csv", names)
+    return ImageFiles(root, names, np.array(targets, dtype=np.int64), columns, split)
 
 
-def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns the columns of ``metadata.csv`` in the order of ``names``; none where the file does not exist."""
     if not path.is_file():
         return {}
-    fields, listed = read_rows(path, {"file": "file"}, "root")
-    rows = {row["file"]: row for row in listed}
-    missing = next((name for name in names if name not in rows), None)
-    if missing is not None:
-        raise DataError(f"data.source.root: {path} has no row for {missing}; add one per image")
-    groupings = (column for column in fields if column != "file")
-    return {column: np.array([rows[name][column] for name in names]) for column in groupings}
+    rows = read_rows(path, {"file": "file"}, "root").set_index("file")
+    if missing := [name for name in names if name not in rows.index]:
+        raise DataError(f"data.source.root: {path} has no row for {missing[0]}; add one per image")
+    return {column: rows.loc[names, column].to_numpy().astype(str) for column in rows.columns}
 
 
-def read_rows(path: Path, columns: Mapping[str, str], field: str) -> tuple[list[str], list[dict[str, str]]]:
-    """Reads a CSV file with a row for each image; cells without the space around them."""
-    rows: dict[str, dict[str, str]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream, restval="")
-            fields = list(reader.fieldnames or [])
-            for setting, column in columns.items():
-                if column not in fields:
-                    known = ", ".join(fields)
-                    raise DataError(
-                        f"data.source.{setting}: {path} has no column {column!r}; add it, or name one of: {known}"
-                    )
-            require_different(fields, f"data.source.{field}", path)
-            for line in reader:
-                if None in line:
-                    raise DataError(
-                        f"data.source.{field}: {path}, line {reader.line_num}, has more cells than there are columns; "
-                        "quote cells that hold a comma"
-                    )
-                row = {name: line[name].strip() for name in fields}
-                for column in columns.values():
-                    if not row[column]:
-                        raise DataError(
-                            f"data.source.{field}: {path}, line {reader.line_num}, has no {column!r}; fill it in"
-                        )
-                if rows.setdefault(row[columns["file"]], row) is not row:
-                    raise DataError(
-                        f"data.source.{field}: {path} lists {row[columns['file']]} twice; give each image one row"
-                    )
-    except UnicodeDecodeError as error:
-        raise DataError(f"data.source.{field}: {path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    return fields, list(rows.values())
+def read_rows(path: Path, columns: Mapping[str, str], field: str) -> Any:
+    """Returns a table of text with a row for each image; of ``columns``, by setting, each cell must be filled."""
+    field = f"data.source.{field}"
+    rows = read_table(path, field).fillna("").apply(lambda column: column.str.strip())
+    for setting, name in columns.items():
+        require_columns(rows, path, f"data.source.{setting}", [name])
+        filled(rows[name].mask(rows[name] == ""), path, field)
+    files = rows[columns["file"]]
+    if (twice := files[files.duplicated()]).size:
+        raise DataError(f"{field}: {path} lists {twice.iloc[0]} twice; give each image one row")
+    return rows
 
 
 def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
-    """Returns one decoded file, uint8 [C, H, W].
-
-    With ``image_size`` the shorter side is scaled to it and the centre square is cut out.
-
-    Raises:
-        DataError: The file cannot be decoded, has more than 8 bits per channel, or is of one pixel.
-    """
+    """Returns one decoded file, uint8 [C, H, W], scaled and cut to a square of ``image_size``."""
     mode = "L" if channels == 1 else "RGB"
     try:
         with Image.open(path) as image:
@@ -197,13 +148,7 @@ def _say_once(path: Path, what: str) -> None:
 
 @dataclass(eq=False)
 class LazyImages:
-    """One split of image files, decoded on access: uint8 [C, H, W] and its class.
-
-    Args:
-        files: The files.
-        shape: That of every image.
-        image_size: As for :func:`read_image`.
-    """
+    """One split of image files of one ``shape``, decoded on access: uint8 [C, H, W] and its class."""
 
     files: ImageFiles
     shape: tuple[int, ...]
@@ -219,11 +164,7 @@ class LazyImages:
         return torch.from_numpy(np.ascontiguousarray(self.image(index))), self.targets[index]
 
     def image(self, row: int) -> np.ndarray:
-        """Returns one decoded file, uint8 [C, H, W].
-
-        Raises:
-            DataError: The file cannot be decoded, or is not of ``shape``.
-        """
+        """Returns one decoded file, uint8 [C, H, W]."""
         path = self.files.root / self.files.names[row]
         image = read_image(path, self.image_size, self.shape[0])
         if image.shape != self.shape:
@@ -232,11 +173,7 @@ class LazyImages:
         return image
 
     def decode(self) -> np.ndarray:
-        """Returns all decoded files, uint8 [N, C, H, W]; uses a thread pool and shows a progress bar.
-
-        Raises:
-            DataError: A file cannot be decoded, or is not of ``shape``; names the first such file.
-        """
+        """Returns all decoded files, uint8 [N, C, H, W]; names the first that cannot be decoded."""
         images = np.empty((len(self), *self.shape), dtype=np.uint8)
 
         def decode(row: int) -> None:
@@ -247,14 +184,7 @@ class LazyImages:
         return images
 
     def decoded(self, cache: bool) -> np.ndarray:
-        """Returns all decoded files, uint8 [N, C, H, W]; with ``cache`` from the cache, or kept there.
-
-        The cache has one file per split and size, whose name holds a digest of the image size and of every image's
-        name, size and modification time, so that a changed folder is decoded anew.
-
-        Raises:
-            DataError: As for :meth:`decode`.
-        """
+        """Returns all decoded files, with ``cache`` from the cache, or kept there; a changed folder is decoded anew."""
         if not cache:
             return self.decode()
         stem = "-".join([self.files.label, "x".join(map(str, self.shape))])

@@ -20,9 +20,9 @@ import torch
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import DataSource, Deal, Split, of_large_clients
+from lit_fednas.data.sources.base import DataSource, Deal, Split, given_normalization, of_large_clients
 from lit_fednas.data.sources.image_files import ImageFiles
-from lit_fednas.data.sources.image_source import ImageSource, given_normalization
+from lit_fednas.data.sources.images import ImageSource
 from lit_fednas.data.sources.tokens import PAD, SHAKESPEARE
 from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.data.transforms import Augmentation

@@ -16,8 +16,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.sources.cache import cached
+from lit_fednas.data.sources.base import DataSource, Split, cached, file_stamps
 from lit_fednas.data.sources.speech_features import SpeechFeatures, fitted, read_wave
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
@@ -183,8 +182,7 @@ class SpeechFolder(DataSource):
     def _features(self) -> np.ndarray:
         """Returns those of all recordings, from the cache or computed."""
         names = [one.name for one in self._recordings]
-        stamps = [(status.st_size, status.st_mtime_ns) for status in ((self.root / name).stat() for name in names)]
-        content = json.dumps([CACHE_VERSION, asdict(self.features), names, stamps])
+        content = json.dumps([CACHE_VERSION, asdict(self.features), names, file_stamps(self.root, names)])
         shape = (len(names), *self.features.shape)
         stem = "-".join([self.features.kind, "x".join(map(str, self.features.shape))])
         return cached(self.root, stem, content, shape, lambda: self._computed(names), np.float32)

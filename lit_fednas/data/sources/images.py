@@ -1,4 +1,4 @@
-"""Sources of image files: what they have in common, and folders ``train/<class>/<image>``."""
+"""Sources of image files: folders ``train/<class>/<image>``, and tables of images."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ import torch
 from typing_extensions import override
 
 from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.sources.base import SPLITS, DataSource, Split
-from lit_fednas.data.sources.image_files import ImageFiles, LazyImages, list_images, read_image, train_classes
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split, given_normalization
+from lit_fednas.data.sources.image_files import (
+    ImageFiles,
+    LazyImages,
+    class_folders,
+    list_images,
+    read_image,
+    read_rows,
+)
 from lit_fednas.data.transforms import Augmentation, Normalize
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, checked
 
 #: Where not all training images are decoded, mean and std come from this many.
@@ -27,10 +34,9 @@ SAMPLE = 1024
 class ImageSource(DataSource):
     """Image files below a folder; a subclass says which, and what they show.
 
-    ``load`` decodes a split once, and keeps it on disk as one uint8 array. ``dataset``, which the data module
-    asks for where not ``in_memory``, decodes whenever an image is read and writes nothing. Mean and std, where
-    not given, come from 1024 training images spread evenly, so that they are the same either way. A subclass with
-    ``decodes_all`` has both from decoded splits: ``dataset`` is ``load``, and mean and std are of all images.
+    ``load`` decodes a split once, and keeps it on disk as one uint8 array. ``dataset`` decodes whenever an image is
+    read and writes nothing. Mean and std come from 1024 training images spread evenly, so that they are the same
+    either way; a subclass with ``decodes_all`` has both from all decoded images.
 
     Args:
         root: The folder.
@@ -41,9 +47,6 @@ class ImageSource(DataSource):
         augmentation: Applied to training batches, in this order.
         mean: Per channel on the scale [0, 1]; None computes mean and std from training images.
         std: Given together with ``mean``.
-
-    Raises:
-        ConfigError: A setting is out of range, or only one of mean and std is given.
     """
 
     decodes_all: ClassVar[bool] = False
@@ -67,11 +70,7 @@ class ImageSource(DataSource):
 
     @abstractmethod
     def files(self, split: Split) -> ImageFiles | None:
-        """Returns the files of a split, with their classes; None where the source has no such split.
-
-        Raises:
-            DataError: The files are missing or not as the source describes them.
-        """
+        """Returns the files of a split, with their classes; None where the source has no such split."""
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]  # mypy takes cached properties for read-only
@@ -99,10 +98,9 @@ class ImageSource(DataSource):
 
     @override
     def load(self, split: Split) -> Examples | None:
-        files = self.files(split)
-        if files is None:
+        images = self._images(self.files(split))
+        if images is None:
             return None
-        images = LazyImages(files, self.input_shape, self.image_size)
         decoded = images.decoded(self.cache)
         if self.decodes_all and split == "train" and "normalization" not in vars(self):
             self.normalization = self._given or measured_normalization(decoded)
@@ -110,9 +108,9 @@ class ImageSource(DataSource):
 
     @override
     def dataset(self, split: Split) -> ExampleDataset | None:
-        if self.decodes_all:
-            return self.load(split)
-        files = self.files(split)
+        return self.load(split) if self.decodes_all else self._images(self.files(split))
+
+    def _images(self, files: ImageFiles | None) -> LazyImages | None:
         return None if files is None else LazyImages(files, self.input_shape, self.image_size)
 
     def _train_files(self) -> ImageFiles:
@@ -144,7 +142,7 @@ class ImageFolder(ImageSource):
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The names of the folders under ``train``."""
-        return train_classes(self.root)
+        return class_folders(self.root, "train")
 
     @override
     def files(self, split: Split) -> ImageFiles | None:
@@ -168,27 +166,77 @@ class LazyImageFolder(ImageFolder):
         super().__init__(root, cache=False, **images)
 
 
-def given_normalization(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int) -> Normalize | None:
-    """Returns the normalisation by given numbers; None where neither is given."""
-    if mean is None and std is None:
-        return None
-    if mean is None or std is None:
-        raise ConfigError(f"data.source.mean: {mean} and std {std} do not belong together; give both or neither")
-    if len(mean) != channels:
-        raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
-    return Normalize(mean, std)
+class ImageTable(ImageSource):
+    """Images listed in a CSV file, one row each: its file, its class and the client it belongs to.
+
+    The examples have a column ``client``, so that ``ByColumn("client")`` makes one client of each. Where the table
+    has a column ``split``, its rows of ``val`` and ``test`` go to the server; without one, all rows go to the
+    clients. Labels that are all whole numbers are classes from 0; others are names, in alphabetical order.
+
+    Args:
+        table: The CSV file, with a header.
+        root: The folder that the names of files start from; None is the table's own.
+        file: The name of the column with the files' names.
+        label: The name of the column with the classes.
+        client: The name of the column that becomes ``client``.
+        split: The name of the column with ``train``, ``val`` or ``test``; None is ``split``, if the table has it.
+        images: Settings of :class:`ImageSource`.
+    """
+
+    def __init__(
+        self,
+        table: str | Path,
+        root: str | Path | None = None,
+        file: str = "file",
+        label: str = "label",
+        client: str = "client",
+        split: str | None = None,
+        **images: Any,
+    ) -> None:
+        self.table = Path(table).expanduser()
+        self.columns = {"file": file, "label": label, "client": client, **({"split": split} if split else {})}
+        super().__init__(self.table.parent if root is None else root, **images)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
+        labels = self._rows["label"]
+        if not labels.str.isdecimal().all():
+            return tuple(sorted(labels.unique()))
+        if (greatest := labels.astype(int).max()) >= len(labels) + 10_000:  # an id, of which no list is made
+            raise DataError(
+                f"data.source.label: {self.table} has class {greatest} and {len(labels)} images; "
+                f"number the classes from 0"
+            )
+        return tuple(map(str, range(greatest + 1)))
+
+    @override
+    def files(self, split: Split) -> ImageFiles | None:
+        rows = self._rows[self._rows["split"] == split]
+        if not len(rows):
+            return None
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        targets = np.array([numbers[label] for label in rows["label"]], dtype=np.int64)
+        clients = {"client": rows["client"].to_numpy().astype(str)}
+        return ImageFiles(self.root, rows["file"].tolist(), targets, clients, f"{self.table.stem}-{split}")
+
+    @cached_property
+    def _rows(self) -> Any:
+        """The table, with the columns ``file``, ``label``, ``client`` and ``split``."""
+        table = read_rows(self.table, self.columns, "table")
+        rows = table[list(self.columns.values())].set_axis(list(self.columns), axis=1)
+        if "split" not in rows:
+            rows["split"] = table.get("split", "train")
+        if rows["label"].str.isdecimal().all():
+            rows["label"] = rows["label"].map(lambda label: str(int(label)))  # 07 is class 7
+        if (wrong := rows[~rows["split"].isin(SPLITS)]).size:
+            file, split = wrong.iloc[0][["file", "split"]]
+            raise DataError(f"data.source.table: {self.table}: {file} has split {split!r}; give train, val or test")
+        return rows
 
 
 def measured_normalization(images: np.ndarray) -> Normalize:
-    """Returns the normalisation by mean and standard deviation of uint8 images [N, C, H, W].
-
-    Raises:
-        DataError: A channel has one value in all images.
-
-    Example:
-        >>> measured_normalization(np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1))
-        Normalize(mean=[0.5], std=[0.5])
-    """
+    """Returns the normalisation by mean and standard deviation of uint8 images [N, C, H, W]."""
     values = np.arange(256) / 255
     counts = [np.zeros(256, dtype=np.int64) for _ in range(images.shape[1])]
     for start in range(0, len(images), 1024):

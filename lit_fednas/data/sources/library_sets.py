@@ -1,0 +1,212 @@
+"""Data sets of other libraries: scikit-learn's handwritten digits, and what torchvision downloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torchvision import datasets
+from typing_extensions import override
+
+from lit_fednas.data.examples import Examples
+from lit_fednas.data.partitions import stratified_rows
+from lit_fednas.data.sources.base import DataSource, Split
+from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.ranges import NonNegativeFloat, PositiveInt, ShareBelowOne, checked
+from lit_fednas.rng import generator, numpy_generator
+
+
+class Digits(DataSource):
+    """The 1797 handwritten digits of scikit-learn, 8x8 pixels: real images that train in seconds, no download.
+
+    A fifth of each class is the test split, the same in every run, whatever its seed.
+
+    Example:
+        >>> test = Digits().load("test")
+        >>> test.inputs.shape, test.inputs.dtype
+        (torch.Size([359, 1, 8, 8]), torch.uint8)
+    """
+
+    num_classes = 10
+    input_shape = (1, 8, 8)
+    normalization = Normalize([0.3053], [0.3762])
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        if split == "val":
+            return None
+        from sklearn.datasets import load_digits  # takes a second to import
+
+        data = load_digits()
+        pixels = (data.images * (255 / 16)).round().astype(np.uint8)[:, None]  # from 0..16
+        targets = data.target.astype(np.int64)
+        rows = stratified_rows(targets, round(0.2 * len(targets)), numpy_generator(0, "digits-test"))
+        if split == "train":
+            rows = np.setdiff1d(np.arange(len(targets)), rows)
+        return Examples(torch.from_numpy(pixels[rows]), torch.from_numpy(targets[rows]))
+
+
+@checked("data.source")
+class DistortedDigits(Digits):
+    """Scikit-learn's digits, turned, sheared, shifted, bent and made noisy: as many as are asked for.
+
+    A task that networks of some size solve and narrow ones do not, and that trains in minutes. Every image of
+    :class:`Digits` has ``copies`` distorted versions, all in its own split; they are the same in every run. Affine and
+    elastic distortions are those of Simard et al. (2003, "Best Practices for Convolutional Neural Networks", sec. 2).
+
+    Args:
+        copies: Distorted versions of each digit.
+        strength: How far they are distorted; 1 turns by up to 35 degrees, shears by up to 0.3, scales by up to a fifth,
+            shifts by up to an eighth of the image, and bends by up to a twelfth.
+        noise: Standard deviation of the noise that is added to pixels, which are between 0 and 1.
+        val: The share of the training digits that are the validation split instead, before anything is distorted: no
+            version of them is trained on.
+        size: Height and width in pixels.
+
+    Example:
+        >>> train = DistortedDigits(copies=2).load("train")
+        >>> train.inputs.shape, train.inputs.dtype
+        (torch.Size([2876, 1, 12, 12]), torch.uint8)
+    """
+
+    normalization = Normalize([0.3], [0.311])
+
+    def __init__(
+        self,
+        copies: PositiveInt = 5,
+        strength: NonNegativeFloat = 1.0,
+        noise: NonNegativeFloat = 0.1,
+        val: ShareBelowOne = 0.0,
+        size: PositiveInt = 12,
+    ) -> None:
+        self.copies = copies
+        self.strength = strength
+        self.noise = noise
+        self.val = val
+        self.input_shape = (1, size, size)
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        digits = super().load("test" if split == "test" else "train")
+        if split == "val" and not self.val:
+            return None
+        assert digits is not None  # both splits exist
+        if split != "test" and self.val:
+            count = round(self.val * len(digits))
+            if count == 0:
+                raise ConfigError(f"data.source.val: {self.val:g} of {len(digits)} digits is none; raise it, or give 0")
+            held = stratified_rows(digits.targets.numpy(), count, numpy_generator(0, "distorted-digits-val"))
+            rows = held if split == "val" else np.setdiff1d(np.arange(len(digits)), held)
+            digits = Examples(digits.inputs[rows], digits.targets[rows])
+        draws = generator(0, f"distorted-digits-{split}")
+        distorted = [self._distorted(digits.inputs, draws) for _ in range(self.copies)]
+        return Examples(torch.cat(distorted), digits.targets.repeat(self.copies))
+
+    def _distorted(self, pixels: Tensor, draws: torch.Generator) -> Tensor:
+        """Returns a distorted version of each image, uint8 ``[images, 1, size, size]``."""
+        count = len(pixels)
+        angle, shear, across, along, right, down = (torch.rand(6, count, generator=draws) * 2 - 1) * self.strength
+        angle, shear = angle * 0.61, shear * 0.3
+        rows = [
+            torch.stack([(1 + 0.2 * across) * angle.cos(), shear - angle.sin(), 0.25 * right], dim=1),
+            torch.stack([angle.sin(), (1 + 0.2 * along) * angle.cos(), 0.25 * down], dim=1),
+        ]
+        places = functional.affine_grid(torch.stack(rows, dim=1), [count, *self.input_shape], align_corners=False)
+        # a few random displacements per image, smooth in between
+        bends = (torch.rand(count, 2, 4, 4, generator=draws) * 2 - 1) * 0.15 * self.strength
+        bends = functional.interpolate(bends, size=self.input_shape[1:], mode="bicubic", align_corners=True)
+        images = functional.grid_sample(pixels / 255, places + bends.permute(0, 2, 3, 1), align_corners=False)
+        images += self.noise * torch.randn(images.shape, generator=draws)
+        return (images.clamp_(0, 1) * 255).round_().to(torch.uint8)
+
+
+class TorchvisionSource(DataSource):
+    """A data set of ``torchvision.datasets``; a subclass has its name, and its usual mean and std.
+
+    Args:
+        root: The folder that torchvision keeps its data sets in.
+        download: Whether files that are missing are downloaded.
+        augmentation: Applied to training batches, in this order; None is the usual one of the data set.
+
+    Example:
+        >>> MNIST("data").input_shape, CIFAR100("data").num_classes
+        ((1, 28, 28), 100)
+        >>> FashionMNIST("data").class_names[-1], CIFAR10("data").class_names[:2]
+        ('Ankle boot', ('airplane', 'automobile'))
+    """
+
+    def __init__(
+        self,
+        root: str | Path = "data",
+        download: bool = False,
+        augmentation: Sequence[Augmentation] | None = None,
+    ) -> None:
+        self.root = Path(root).expanduser()
+        self.download = download
+        if augmentation is not None:
+            self.augmentation = tuple(augmentation)
+
+    @override
+    def prepare(self, in_memory: bool = True) -> None:
+        for train in (True, False):
+            self._open(train, self.download)
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        if split == "val":
+            return None
+        data = self._open(split == "train", download=False)
+        images = torch.as_tensor(np.asarray(data.data))  # [N, H, W] or [N, H, W, C]
+        images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+        return Examples(images, torch.as_tensor(data.targets, dtype=torch.int64))
+
+    def _open(self, train: bool, download: bool) -> Any:
+        name = type(self).__name__
+        try:
+            return getattr(datasets, name)(str(self.root), train=train, download=download)
+        except (RuntimeError, OSError, EOFError) as error:
+            remedy = "check the network and the folder" if download else "set download: true or another root"
+            raise DataError(f"data.source.root: {name} cannot be read in {self.root} ({error}); {remedy}") from error
+
+
+class MNIST(TorchvisionSource):
+    """Handwritten digits, 60000 and 10000 images of 28x28; not augmented."""
+
+    num_classes = 10
+    input_shape = (1, 28, 28)
+    normalization = Normalize((0.1307,), (0.3081,))
+
+
+class FashionMNIST(TorchvisionSource):
+    """Articles of clothing, 60000 and 10000 images of 28x28; cropped and flipped."""
+
+    num_classes = 10
+    input_shape = (1, 28, 28)
+    class_names = tuple(datasets.FashionMNIST.classes)
+    normalization = Normalize((0.2860,), (0.3530,))
+    augmentation = (RandomCrop(4), RandomFlip())
+
+
+class CIFAR10(TorchvisionSource):
+    """Small colour photographs in 10 classes, 50000 and 10000 images of 32x32; cropped and flipped."""
+
+    num_classes = 10
+    input_shape = (3, 32, 32)
+    class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    normalization = Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    augmentation = (RandomCrop(4), RandomFlip())
+
+
+class CIFAR100(TorchvisionSource):
+    """Small colour photographs in 100 numbered classes, 50000 and 10000 images of 32x32; cropped and flipped."""
+
+    num_classes = 100
+    input_shape = (3, 32, 32)
+    normalization = Normalize((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+    augmentation = (RandomCrop(4), RandomFlip())
