@@ -30,13 +30,11 @@ from lit_fednas.supernets.elastic_resnet import ElasticResNet
 from lit_fednas.supernets.elastic_space import ElasticArch
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.growing.blueprint import GrowableFamily
-from lit_fednas.supernets.growing.cnn import GrowableCNN, GrowableResNet18
+from lit_fednas.supernets.growing.families import GrowableCNN, GrowablePerceptron, GrowableResNet18, GrowableViT
 from lit_fednas.supernets.growing.grown import GrownModel
 from lit_fednas.supernets.growing.mobilenet import GrowableMobileNetV3Small
 from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201
-from lit_fednas.supernets.growing.perceptron import GrowablePerceptron
 from lit_fednas.supernets.growing.suite import ModelSuite
-from lit_fednas.supernets.growing.vit import GrowableViT
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.rnn import PathRNN

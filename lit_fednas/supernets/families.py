@@ -20,7 +20,7 @@ from lit_fednas.supernets.norms import Norm
 Axes = tuple[tuple[str | None, int], ...]
 #: The numbers of units by group.
 Sizes = Mapping[str, int]
-_ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
+ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
 
 
 class NetworkFamily(ABC):
@@ -70,7 +70,7 @@ class NetworkFamily(ABC):
 def multiplied(units: Sizes, ratio: float, multiple: int = 1) -> dict[str, int]:
     """Returns a ratio, above 0 and up to 1, of every group's units, rounded up to a multiple."""
     return {
-        group: min(full, multiple * max(1, ceil(ratio * full / multiple - _ROUNDING))) for group, full in units.items()
+        group: min(full, multiple * max(1, ceil(ratio * full / multiple - ROUNDING))) for group, full in units.items()
     }
 
 

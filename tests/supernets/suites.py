@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lit_fednas.supernets.growing.cnn import GrowableCNN
+from lit_fednas.supernets import GrowableCNN, ModelSuite, Norm
 from lit_fednas.supernets.growing.growth import Deepen, Widen
-from lit_fednas.supernets.growing.suite import ModelSuite
-from lit_fednas.supernets.norms import Norm
 
 WIDER = (Widen("conv1", {"conv1.out": 8}),)
 BOTH = (Deepen("conv1", ("conv1_m2",)), Widen("conv2", {"conv2.out": 12}))

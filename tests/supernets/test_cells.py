@@ -20,17 +20,18 @@ from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
 from lit_fednas.supernets.growing.cells import (
     Cell,
     ConvCell,
-    EntryCell,
+    LinearCell,
+    LinearHead,
     PooledHead,
     PreactivatedCell,
     ResidualCell,
     ResidualConvCell,
+    TokenHead,
 )
+from lit_fednas.supernets.growing.families import PatchCell, TransformerCell
 from lit_fednas.supernets.growing.growth import Deepen, NewUnits, Order, Step, Widen, carried_over, grown, plan
 from lit_fednas.supernets.growing.mobilenet import InvertedResidualCell, PerceptronHead
 from lit_fednas.supernets.growing.nasbench201 import NASBench201Cell
-from lit_fednas.supernets.growing.perceptron import LinearCell, LinearHead
-from lit_fednas.supernets.growing.vit import PatchCell, TokenHead, TransformerCell
 
 INPUT = (3, 6, 6)
 CLASSES = 5
@@ -58,14 +59,19 @@ def residual(norm: Norm, cell: Cell, **sizes: int) -> Blueprint:
     return network(ConvCell("entry", norm=norm), cell, PooledHead("head"), **sizes)
 
 
+def entry(name: str, norm: Norm, stride: int = 1) -> Cell:
+    return ConvCell(name, stride=stride, norm=norm, activation=None, inserted=PreactivatedCell("", norm))
+
+
 def preactivated(norm: Norm, cell: Cell, **sizes: int) -> Blueprint:
-    return network(EntryCell("entry", norm, PreactivatedCell("", norm)), cell, PooledHead("head", norm), **sizes)
+    return network(entry("entry", norm), cell, PooledHead("head", norm), **sizes)
 
 
 def inverted(norm: Norm, **settings: Any) -> Blueprint:
     cell = InvertedResidualCell("it", norm, expansion=4.0, **settings)
-    entry = EntryCell("entry", norm, InvertedResidualCell("", norm, 1.0), hardswish=True)
-    return network(entry, cell, PerceptronHead("head"))
+    inserted = InvertedResidualCell("", norm, 1.0)
+    first = ConvCell("entry", norm=norm, activation=nn.Hardswish, inserted=inserted)
+    return network(first, cell, PerceptronHead("head"))
 
 
 def nasbench(genotype: str, norm: Norm) -> Blueprint:
@@ -76,9 +82,7 @@ def nasbench(genotype: str, norm: Norm) -> Blueprint:
 KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "conv": lambda norm: residual(norm, ConvCell("it", norm=norm, pool=2)),
     "residual-conv": lambda norm: residual(norm, ResidualConvCell("it", norm)),
-    "entry": lambda norm: network(
-        EntryCell("it", norm, PreactivatedCell("", norm), stride=2), PooledHead("head", norm), out=4
-    ),
+    "entry": lambda norm: network(entry("it", norm, stride=2), PooledHead("head", norm), out=4),
     "residual": lambda norm: residual(norm, ResidualCell("it", norm)),
     # as many as come in: that it projects cannot be seen from its widths
     "residual-opens": lambda norm: residual(norm, ResidualCell("it", norm, projection=True), out=4),
@@ -87,7 +91,7 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
         norm, PreactivatedCell("it", norm, projection=True, stride=2), out=4
     ),
     **{f"nasbench-{genotype}": functools.partial(nasbench, genotype) for genotype in GENOTYPES},
-    "inverted": lambda norm: inverted(norm, squeezes=True, hardswish=True, kernel=5),
+    "inverted": lambda norm: inverted(norm, squeezes=True, activation=nn.Hardswish, kernel=5),
     "inverted-relu": lambda norm: inverted(norm),
     "inverted-opens": lambda norm: inverted(norm, residual=False, stride=2, squeezes=True),
     "inverted-no-expansion": lambda norm: inverted(norm, residual=False, expands=False, squeezes=True),
@@ -284,9 +288,7 @@ def test_a_preactivated_block_is_that_of_the_benchmark() -> None:
     torch.testing.assert_close(block(x), y + functional.conv2d(pooled, block.shortcut.conv.weight))
 
 
-def test_residual_cells_need_a_norm_with_a_scale_and_no_stride() -> None:
+def test_residual_cells_need_a_norm_with_a_scale() -> None:
     for norm in (None, BatchNorm(affine=False)):
         with pytest.raises(ConfigError, match=r"supernet\.family\.norm: .* affine: true"):
             ResidualCell("a", norm)
-    with pytest.raises(ConfigError, match="cell a has stride 2"):
-        ResidualCell("a", BatchNorm(), stride=2)

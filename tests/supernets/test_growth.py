@@ -19,7 +19,7 @@ def first(hidden=(4, 8), norm=None) -> Blueprint:
 
 
 #: Its one convolution is followed by no ReLU, so that no cell can be inserted behind it.
-LINEAR = Blueprint((ConvCell("only", relu=False), PooledHead("head")), {"only.out": 4}, 3, 5)
+LINEAR = Blueprint((ConvCell("only", activation=None), PooledHead("head")), {"only.out": 4}, 3, 5)
 
 
 def network(blueprint: Blueprint, seed: int = 0):

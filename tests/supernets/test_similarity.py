@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_fednas.supernets.growing.cnn import GrowableCNN
+from lit_fednas.supernets.growing.families import GrowableCNN
 from lit_fednas.supernets.growing.growth import Deepen, Widen, grown
 from lit_fednas.supernets.growing.suite import similarity
 

@@ -18,39 +18,22 @@ from lit_fednas.supernets.growing.cells import Cell
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A growable network without its weights.
-
-    Attributes:
-        cells: The cells in order; the last is the head.
-        sizes: Units by group: ``<cell>.out`` for the stream that a cell opens (not the head's), and
-            ``<cell>.<group>`` for its hidden groups.
-        channels: Of the input.
-        num_classes: Width of the output.
-        multiple: The number of which all sizes are multiples (a group norm's group size): units are copied in
-            blocks of so many, so that a copied group normalises as its original.
-        last: The last transformation of each transformed cell, ``"widen"`` or ``"deepen"``.
-
-    Raises:
-        ConfigError: Cells share a name, or a size is missing or not a multiple.
-    """
+    """A growable network without its weights; the last cell is the head."""
 
     cells: tuple[Cell, ...]
-    sizes: Sizes
+    sizes: Sizes  # units by group: ``<cell>.out`` for the stream that it opens, ``<cell>.<group>`` for hidden groups
     channels: int
     num_classes: int
-    multiple: int = 1
-    last: Mapping[str, str] = field(default_factory=dict)
+    multiple: int = 1  # a group norm's group size: units are copied in blocks of so many, which normalise as before
+    last: Mapping[str, str] = field(default_factory=dict)  # transformation of each cell: "widen" or "deepen"
 
     def __post_init__(self) -> None:
         names = [cell.name for cell in self.cells]
-        for name in names:
-            if names.count(name) > 1 or not name or "." in name:
-                raise ConfigError(f"supernet.family: {name!r} must be the name of one cell, without dots")
         groups = {f"{cell.name}.{group}" for cell in self.cells for group in cell.groups}
-        if groups != set(self.sizes):
+        if len(set(names)) < len(names) or groups != set(self.sizes):
             raise ConfigError(
-                f"supernet.family: sizes of {', '.join(sorted(self.sizes))} do not match the cells' groups "
-                f"{', '.join(sorted(groups))}; give one size per group"
+                f"supernet.family: sizes of {', '.join(sorted(self.sizes))} do not match the groups of the cells "
+                f"{', '.join(names)}; name each cell once, and give one size per group"
             )
         for group, size in self.sizes.items():
             if size < 1 or size % self.multiple:
@@ -60,11 +43,7 @@ class Blueprint:
                 )
 
     def cell(self, name: str) -> Cell:
-        """Returns a cell by its name.
-
-        Raises:
-            ConfigError: The cell is unknown.
-        """
+        """Returns a cell by its name; raises ``ConfigError`` if it is unknown."""
         for cell in self.cells:
             if cell.name == name:
                 return cell
@@ -81,23 +60,17 @@ class Blueprint:
         raise ConfigError(f"cell {name!r}: has no output stream; the head is not transformed")
 
     def grown_with(self, name: str) -> tuple[str, ...]:
-        """Returns the groups that grow when a cell is widened; none if it cannot be.
-
-        They are its hidden groups, and its stream if it opens one or has no hidden groups; with the head's input those
-        of the head.
-        """
+        """Returns the groups that grow when a cell is widened; none if it cannot be."""
         cell = self.cell(name)
         if not cell.growable:
             return ()
         groups = [f"{name}.{group}" for group in cell.hidden]
         stream = self.stream(name)
-        if stream is not None and (cell.opens or not groups):
-            opener = self.cell(stream.rpartition(".")[0])
-            if opener.stream_grows:
-                groups.append(stream)
-                *_, before, head = self.cells
-                if stream == self.stream(before.name):
-                    groups += [f"{head.name}.{group}" for group in head.hidden]
+        if stream is not None and (cell.opens or not groups) and self.cell(stream.removesuffix(".out")).stream_grows:
+            groups.append(stream)
+            *_, last, head = self.cells
+            if stream == self.stream(last.name):
+                groups += [f"{head.name}.{group}" for group in head.hidden]
         return tuple(groups)
 
     def build(self, sizes: Sizes | None = None) -> CellNetwork:
@@ -119,11 +92,8 @@ class Blueprint:
 
     def __str__(self) -> str:
         """Returns cells and their units, as ``conv1 16, conv2 32, head``."""
-        words = []
-        for cell in self.cells:
-            own = [str(self.sizes[f"{cell.name}.{group}"]) for group in cell.groups]
-            words.append(" ".join([cell.name, "/".join(own)]) if own else cell.name)
-        return ", ".join(words)
+        units = ["/".join(str(self.sizes[f"{cell.name}.{group}"]) for group in cell.groups) for cell in self.cells]
+        return ", ".join(f"{cell.name} {text}".rstrip() for cell, text in zip(self.cells, units, strict=True))
 
 
 class CellNetwork(nn.Module):
@@ -156,10 +126,7 @@ class GrowableFamily(NetworkFamily):
         """
 
     def assembled(self, cells: Sequence[tuple[Cell, Sizes]], input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """Returns the structure of these cells, the head last.
-
-        Each comes with the units of its groups: ``out`` for its stream, and the hidden ones; others are ignored.
-        """
+        """Returns the structure of cells, the head last, each with the units of its groups; others are ignored."""
         sizes = {f"{cell.name}.{group}": units[group] for cell, units in cells for group in cell.groups}
         return Blueprint(tuple(cell for cell, _ in cells), sizes, input_shape[0], num_classes, self.multiple)
 

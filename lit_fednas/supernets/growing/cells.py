@@ -1,8 +1,7 @@
 """Cells: what a growable network is a list of (FedTrans, section 3, "Cell", and section 4.1).
 
-A cell builds its module for any numbers of units, and names the cell that deepening inserts behind it. How its
-weights are carried over when it is widened follows (``lit_fednas.supernets.growing.growth``). So a new kind of
-cell is one class.
+A new kind of cell is one class, which builds its module for any numbers of units; how its weights are carried over when
+it is widened follows (``growth``).
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import Sizes
 from lit_fednas.supernets.layers import (
     Residual,
+    Scaler,
+    TokenMean,
     basic_block,
     conv_layer,
     convolution,
@@ -30,33 +31,22 @@ from lit_fednas.supernets.norms import NoNorm, Norm
 
 @dataclass(frozen=True)
 class Cell(ABC):
-    """A part of a growable network.
+    """A part of a growable network, which opens a stream of units or keeps the one that it gets, as a residual block.
 
-    A cell's output is either a *stream* of units of its own, or it keeps the units of the stream that it gets, as
-    a residual block does whose input is added to its output. A stream goes through all cells that keep it, to the
-    next that opens one.
-
-    In every tensor of the module, output units lie in dimension 0 and input units in dimension 1; a unit's entries
-    are adjacent. Nothing may mix a group's units in a way that copies of some of them would change (as a layer
-    norm does), unless the group does not grow.
-
-    Attributes:
-        name: Its name; the cells of later models that come from it keep it.
-        opens: Whether its output is a stream of its own.
-        stream_grows: Whether the stream that it opens may be widened.
-        growable: Whether it may be transformed at all.
-        hidden: Its own groups of units besides the stream.
-        silent: The submodules (norms and linear layers) whose weights and biases are zero in a freshly inserted
-            cell, so that it passes its input on.
+    In every tensor of its module, output units lie in dimension 0 and input units in dimension 1; a unit's entries are
+    adjacent. A group grows only if copies of some of its units change nothing for the others (as in a layer norm).
     """
 
-    name: str
+    name: str  # the cells of later models that come from it keep it
 
     opens: ClassVar[bool] = True
-    stream_grows: ClassVar[bool] = True
-    growable: ClassVar[bool] = True
-    hidden: ClassVar[tuple[str, ...]] = ()
+    stream_grows: ClassVar[bool] = True  # whether the stream that it opens may be widened
+    growable: ClassVar[bool] = True  # whether it may be transformed at all
+    hidden: ClassVar[tuple[str, ...]] = ()  # its groups of units besides the stream
+    #: In a freshly inserted cell, which passes its input on: the submodules whose weights and biases are zero, and the
+    #: layer that is the identity.
     silent: ClassVar[tuple[str, ...]] = ()
+    identity: ClassVar[str] = ""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -79,44 +69,55 @@ class Cell(ABC):
         """Returns it with its output divided by ``scale`` in training (HeteroFL); as it is where a norm undoes that."""
         return self
 
+    @torch.no_grad()
     def make_identity(self, module: nn.Module) -> None:
         """Sets the weights of a freshly inserted module so that it passes its input on, also in training mode."""
         for name in self.silent:
             for parameter in module.get_submodule(name).parameters(recurse=False):
                 nn.init.zeros_(parameter)
+        if self.identity:
+            weight = module.get_parameter(f"{self.identity}.weight")
+            (nn.init.eye_ if weight.dim() == 2 else nn.init.dirac_)(weight)
+            nn.init.zeros_(module.get_parameter(f"{self.identity}.bias"))
 
 
-def check_affine(norm: Norm | None, cell: str) -> None:
-    """Raises ``ConfigError`` if the norm of a kind of cell has no scale that could be set to zero."""
-    if norm is None or not norm.affine:
-        raise ConfigError(
-            f"supernet.family.norm: {norm} has no scale, and {cell} is inserted with a scale of zero; choose a "
-            f"group norm, or a batch norm with affine: true"
-        )
+@dataclass(frozen=True)
+class NormedCell(Cell):
+    """A cell whose silent submodules are norms, which therefore have a scale."""
+
+    norm: Norm
+
+    def __post_init__(self) -> None:
+        if self.norm is None or not self.norm.affine:
+            raise ConfigError(
+                f"supernet.family.norm: {self.norm} has no scale, and {type(self).__name__} is inserted with a scale "
+                f"of zero; choose a group norm, or a batch norm with affine: true"
+            )
 
 
 @dataclass(frozen=True)
 class ConvCell(Cell):
-    """Convolution, norm, ReLU (if ``relu``), and max pooling by ``pool`` (FedTrans, Fig. 4); a bias without norm.
+    """Convolution, norm, activation, and max pooling by ``pool`` (FedTrans, Fig. 4); a bias without norm.
 
-    Its follower is a convolution of the same kernel, an identity at first, which goes through the ReLU, since its input
-    is not negative; so a cell without ReLU cannot be deepened. With a norm that has a scale, the follower has it too
-    and adds its input (:class:`ResidualConvCell`), as a norm cannot be the identity on every training batch, and
-    networks without one train badly from scratch; else it has none.
+    Its follower is ``inserted``, or a convolution of the same kernel, an identity at first, which passes the ReLU as
+    its input is not negative. With a norm that has a scale, the follower has it too and adds its input, as a norm
+    cannot be the identity on every training batch, and networks without one train badly from scratch.
     """
 
     kernel: int = 3
     stride: int = 1
     norm: Norm | None = None
-    relu: bool = True
+    activation: type[nn.Module] | None = nn.ReLU
     pool: int = 0
     scale: float = 1.0
+    inserted: Cell | None = None
+
+    identity: ClassVar[str] = "conv"
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         conv = convolution(inputs, outputs, self.kernel, self.stride, bias=self.norm is None)
-        scale = None if self.scale == 1 else self.scale
-        return conv_layer(conv, self.norm, nn.ReLU if self.relu else None, scale, self.pool)
+        return conv_layer(conv, self.norm, self.activation, None if self.scale == 1 else self.scale, self.pool)
 
     @override
     def scaled(self, scale: float) -> Self:
@@ -124,32 +125,23 @@ class ConvCell(Cell):
 
     @override
     def follower(self, name: str) -> Cell | None:
-        if not self.relu:
+        if self.inserted is not None:
+            return replace(self.inserted, name=name)
+        if self.activation is not nn.ReLU:
             return None
         if self.norm is not None and self.norm.affine:
             return ResidualConvCell(name, self.norm, self.kernel)
         return ConvCell(name, self.kernel)
 
-    @override
-    @torch.no_grad()
-    def make_identity(self, module: nn.Module) -> None:
-        conv = module.get_submodule("conv")
-        nn.init.dirac_(conv.get_parameter("weight"))
-        conv.get_parameter("bias").zero_()
-
 
 @dataclass(frozen=True)
-class ResidualConvCell(Cell):
-    """Convolution and norm; its input is added; ReLU. It keeps the stream, and its follower is one of its kind."""
+class ResidualConvCell(NormedCell):
+    """Convolution and norm; its input is added; ReLU. It keeps the stream."""
 
-    norm: Norm
     kernel: int = 3
 
     opens: ClassVar[bool] = False
     silent: ClassVar[tuple[str, ...]] = ("block.norm",)
-
-    def __post_init__(self) -> None:
-        check_affine(self.norm, type(self).__name__)
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
@@ -158,52 +150,21 @@ class ResidualConvCell(Cell):
 
 
 @dataclass(frozen=True)
-class EntryCell(Cell):
-    """Convolution and norm, and an optional Hardswish.
+class BlockCell(NormedCell):
+    """Two convolutions, with ``hidden`` channels between them, whose input is added.
 
-    No convolution could be the identity behind it: the network's other convolutions have a norm or a Hardswish,
-    and its output may be negative. So ``inserted``, a residual cell of the network's kind, is inserted behind it.
+    With a projection it opens a stream, else it keeps it; this is a setting, as widths may become equal when it grows.
+    Its follower is a block without projection.
     """
 
-    norm: Norm
-    inserted: Cell
-    kernel: int = 3
-    stride: int = 1
-    hardswish: bool = False
-
-    @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
-        conv = convolution(inputs, outputs, self.kernel, self.stride)
-        return conv_layer(conv, self.norm, nn.Hardswish if self.hardswish else None)
-
-    @override
-    def follower(self, name: str) -> Cell:
-        return replace(self.inserted, name=name)
-
-
-@dataclass(frozen=True)
-class BlockCell(Cell):
-    """A block of two convolutions whose input is added.
-
-    With a projection it opens a stream. Without one it keeps the stream, and only ``hidden``, the channels between
-    its convolutions, is its own. Whether it projects is a setting, as its widths may become equal when it grows.
-    Its follower is a block without projection whose last norm has a scale of zero.
-    """
-
-    norm: Norm
     projection: bool = False
     stride: int = 1
 
     hidden: ClassVar[tuple[str, ...]] = ("hidden",)
 
-    def __post_init__(self) -> None:
-        check_affine(self.norm, type(self).__name__)
-        if self.stride != 1 and not self.projection:
-            raise ConfigError(f"supernet.family: cell {self.name} has stride {self.stride} and needs a projection")
-
     @property
+    @override
     def opens(self) -> bool:  # type: ignore[override]
-        """Whether there is a projection."""
         return self.projection
 
     @override
@@ -215,8 +176,8 @@ class BlockCell(Cell):
 class ResidualCell(BlockCell):
     """Convolution, norm, ReLU, convolution, norm; its input is added; ReLU (He et al., 2016, the basic block).
 
-    FedTrans' "ResNet block" (section 3). With a projection, the shortcut is a 1x1 convolution and a norm. It must
-    follow a cell whose output is not negative, so that the ReLU after the sum changes nothing.
+    FedTrans' "ResNet block" (section 3). It must follow a cell whose output is not negative, so that the ReLU after the
+    sum changes nothing.
     """
 
     silent: ClassVar[tuple[str, ...]] = ("block.norm2",)
@@ -231,11 +192,10 @@ class ResidualCell(BlockCell):
 
 @dataclass(frozen=True)
 class PreactivatedCell(BlockCell):
-    """ReLU, convolution and norm, twice; its input is added.
+    """ReLU, convolution and norm, twice; its input is added, so that streams may be negative.
 
-    In networks of such cells, as in NAS-Bench-201's, streams are sums without a ReLU, so they may be negative, and only
-    a residual cell is the identity on them. With a projection it is NAS-Bench-201's residual block between stages (Dong
-    & Yang, 2020, section 2.1): the shortcut is an average pooling, if there is a stride, and a 1x1 convolution.
+    With a projection it is NAS-Bench-201's block between stages (Dong & Yang, 2020, section 2.1): the shortcut is an
+    average pooling, if there is a stride, and a 1x1 convolution.
     """
 
     silent: ClassVar[tuple[str, ...]] = ("block.second.norm",)
@@ -258,11 +218,47 @@ def relu_conv_norm(inputs: int, outputs: int, kernel: int, norm: Norm, stride: i
     return sequential(relu=nn.ReLU(), conv=convolution(inputs, outputs, kernel, stride), norm=norm(outputs))
 
 
+@dataclass(frozen=True)
+class LinearCell(Cell):
+    """A linear layer and a ReLU; the first one flattens an example of so many ``entries``."""
+
+    entries: int = 0
+    scale: float = 1.0
+
+    identity: ClassVar[str] = "linear"
+
+    @override
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+        return sequential(
+            flatten=nn.Flatten() if self.entries else None,
+            linear=nn.Linear(self.entries or inputs, outputs),
+            scaler=Scaler(self.scale) if self.scale != 1 else None,
+            activation=nn.ReLU(inplace=True),
+        )
+
+    @override
+    def follower(self, name: str) -> LinearCell:
+        return LinearCell(name)
+
+    @override
+    def scaled(self, scale: float) -> Self:
+        return replace(self, scale=scale)
+
+
 class Head(Cell):
     """The last cell, which returns logits and is never transformed."""
 
     opens: ClassVar[bool] = False
     growable: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class LinearHead(Head):
+    """A linear layer."""
+
+    @override
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+        return nn.Linear(inputs, outputs)
 
 
 @dataclass(frozen=True)
@@ -273,5 +269,14 @@ class PooledHead(Head):
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
-        before = {} if self.norm is None else {"norm": self.norm(inputs), "relu": nn.ReLU()}
-        return sequential(**before, **pooled_classifier(inputs, outputs))
+        first = {} if self.norm is None else {"norm": self.norm(inputs), "relu": nn.ReLU()}
+        return sequential(**first, **pooled_classifier(inputs, outputs))
+
+
+@dataclass(frozen=True)
+class TokenHead(Head):
+    """Layer norm, the mean over tokens, and a linear layer."""
+
+    @override
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+        return sequential(norm=nn.LayerNorm(inputs), pool=TokenMean(), classifier=nn.Linear(inputs, outputs))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.supernets.families import Axes, Sizes, entries_of, find_axes, tensors_of
+from lit_fednas.supernets.families import ROUNDING, Axes, Sizes, entries_of, find_axes, tensors_of
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
 
 WIDEN, DEEPEN = "widen", "deepen"
@@ -23,7 +23,6 @@ WIDEN, DEEPEN = "widen", "deepen"
 Order = Literal["alternate", "widen", "deepen"]
 #: What the units of a widened cell are that it did not have: drawn anew, or copies of others.
 NewUnits = Literal["drawn", "copies"]
-_ROUNDING = 1e-9
 _LEAST_SHARE = 0.1  # of what an even division gives a copy, however large the noise
 
 
@@ -54,23 +53,7 @@ def plan(
     insert: int = 1,
     order: Order = "alternate",
 ) -> tuple[Step, ...]:
-    """Returns the steps that transform some cells of a model.
-
-    A cell that cannot be widened is deepened in its turn, and the other way round; one that cannot be transformed takes
-    no step. Inserted cells are named by the new model's ``number``; the other arguments are as of
-    ``TransformOnConvergence``.
-
-    Raises:
-        ConfigError: A number is out of range.
-
-    Example:
-        >>> from lit_fednas.supernets.growing.cnn import GrowableCNN
-        >>> first = GrowableCNN([8, 16]).blueprint((3, 8, 8), 10)
-        >>> plan(first, ["conv1"], 1)
-        (Widen(cell='conv1', sizes={'conv1.out': 16}),)
-        >>> plan(grown(first, Widen("conv1", {"conv1.out": 16})), ["conv1", "conv2"], 2)
-        (Deepen(cell='conv1', names=('conv1_m2',)), Widen(cell='conv2', sizes={'conv2.out': 32}))
-    """
+    """Returns the steps that transform some cells of a model, as ``TransformOnConvergence`` has its arguments."""
     if not factor > 1 or insert < 1:
         raise ConfigError(f"transformation: factor {factor} must be above 1 and insert {insert} at least 1")
     steps: list[Step] = []
@@ -82,6 +65,7 @@ def plan(
         turn: str = order
         if order == "alternate":
             turn = DEEPEN if blueprint.last.get(cell.name) == WIDEN else WIDEN
+        # a cell that cannot be widened is deepened in its turn, and the other way round
         if cell.follower("probe") is not None and (turn == DEEPEN or not groups):
             letters = [""] if insert == 1 else [chr(ord("a") + position) for position in range(insert)]
             steps.append(Deepen(cell.name, tuple(f"{cell.name}_m{number}{letter}" for letter in letters)))
@@ -92,11 +76,7 @@ def plan(
 
 
 def grown(blueprint: Blueprint, step: Step) -> Blueprint:
-    """Returns the structure after a step.
-
-    Raises:
-        ConfigError: The model has no such cell or group, or the cell cannot be deepened.
-    """
+    """Returns the structure after a step; raises ``ConfigError`` if the model has no such cell to grow."""
     cell = blueprint.cell(step.cell)
     if isinstance(step, Widen):
         last = {**blueprint.last, step.cell: WIDEN}
@@ -129,14 +109,10 @@ def carried_over(
     """Returns a network of the structure after a step, with weights that compute the same.
 
     Widening keeps the old units. The new ones are ``drawn`` by their layers, and the weights by which old units take
-    them in are zero, so that they differ from the start and are used as soon as these weights have moved. Or they are
-    ``copies`` of randomly selected units, whose outgoing weights are divided among the copies, as FedTrans has it
-    (Chen et al., 2016, "Net2Net"). Copies have equal inputs, so they stay nearly alike and add little capacity; copies
-    of equal parts even get equal gradients forever, so with ``noise``, the standard deviation relative to an even
-    division, their parts differ, and still add up to the whole.
-
-    Raises:
-        ConfigError: A tensor of the network has units in a third dimension.
+    them in are zero, so that they are used as soon as these weights have moved. Or they are ``copies`` of randomly
+    selected units, whose outgoing weights are divided among the copies, as FedTrans has it (Chen et al., 2016,
+    "Net2Net"). Copies of equal parts get equal gradients forever; with ``noise``, the standard deviation relative to an
+    even division, their parts differ, and still add up to the whole.
     """
     after = grown(blueprint, step)
     larger = after.build()
@@ -145,22 +121,15 @@ def carried_over(
     copies: dict[str | None, _Copies] = {}
     axes: dict[str, Axes] = {}
     if isinstance(step, Widen):
-        before = {group: blueprint.sizes[group] for group in step.sizes}  # the other groups' axes do not matter
-        axes = find_axes(
-            lambda sizes: blueprint.build({**blueprint.sizes, **sizes}), before, blueprint.multiple, "a cell"
-        )
+        old = {group: blueprint.sizes[group] for group in step.sizes}  # the other groups' axes do not matter
+        axes = find_axes(lambda sizes: blueprint.build({**blueprint.sizes, **sizes}), old, blueprint.multiple, "a cell")
         for wider, size in step.sizes.items():
-            copies[wider] = _Copies.drawn(before[wider], size, blueprint.multiple, draws, noise)
+            copies[wider] = _Copies.drawn(old[wider], size, blueprint.multiple, draws, noise)
     new = tensors_of(larger)
     for name, tensor in tensors_of(network).items():
         for dimension, (group, repeat) in enumerate(axes.get(name, ())):
             if group not in copies:
                 continue
-            if dimension > 1:
-                raise ConfigError(
-                    f"supernet.family: dimension {dimension} of {name} grows; put output units in dimension 0, and "
-                    f"input units in dimension 1"
-                )
             if new_units == "copies":
                 tensor = copies[group].applied(tensor, dimension, repeat)
             elif dimension == 1:
@@ -180,14 +149,13 @@ class _Copies:
     parts: Tensor  # the parts of all copies of a unit add up to 1
 
     @classmethod
-    def drawn(cls, before: int, after: int, multiple: int, draws: torch.Generator, noise: float) -> _Copies:
+    def drawn(cls, units: int, larger: int, multiple: int, draws: torch.Generator, noise: float) -> _Copies:
         """Draws copies behind the old units, in whole blocks of ``multiple`` units."""
-        old, new = before // multiple, after // multiple
+        old, new = units // multiple, larger // multiple
         blocks = torch.cat([torch.arange(old), torch.randint(old, (new - old,), generator=draws)])
         weight = (1 + noise * torch.randn(new, generator=draws)).clamp_min(_LEAST_SHARE).double()
         parts = weight / torch.zeros(old, dtype=torch.float64).index_add_(0, blocks, weight)[blocks]
-        units = blocks[:, None] * multiple + torch.arange(multiple)
-        return cls(units.flatten(), parts.repeat_interleave(multiple))
+        return cls(entries_of(blocks, multiple), parts.repeat_interleave(multiple))
 
     def applied(self, tensor: Tensor, dimension: int, repeat: int) -> Tensor:
         """Copies along a dimension in which a unit has ``repeat`` entries; divides where units are inputs."""
@@ -209,11 +177,7 @@ def to_plain(steps: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Returns the steps of plain values (:func:`to_plain`).
-
-    Raises:
-        CheckpointError: A value is not a step.
-    """
+    """Returns the steps of plain values (:func:`to_plain`); raises ``CheckpointError`` if one is not a step."""
     steps: list[Step] = []
     for value in values:
         if WIDEN in value:
@@ -228,4 +192,4 @@ def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
 def _larger(blueprint: Blueprint, group: str, factor: float) -> int:
     """Returns the units of a widened group: rounded up to a multiple, and at least one more."""
     blocks = blueprint.sizes[group] // blueprint.multiple
-    return blueprint.multiple * max(blocks + 1, ceil(factor * blocks - _ROUNDING))
+    return blueprint.multiple * max(blocks + 1, ceil(factor * blocks - ROUNDING))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import nn
 from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
@@ -17,7 +17,7 @@ from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.elastic_space import divisible
 from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.growing.cells import Cell, EntryCell, Head, check_affine
+from lit_fednas.supernets.growing.cells import Cell, ConvCell, Head, NormedCell
 from lit_fednas.supernets.layers import Residual, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
@@ -27,53 +27,42 @@ _STEM, _LAST, _UNITS = 16, 576, 1024
 
 
 @dataclass(frozen=True)
-class InvertedResidualCell(Cell):
-    """1x1 convolution to more channels, depthwise convolution, squeeze and excitation, 1x1 convolution to few.
+class InvertedResidualCell(NormedCell):
+    """1x1 convolution to ``hidden`` channels, depthwise convolution, squeeze and excitation, 1x1 convolution to few.
 
-    A norm follows every convolution, and the activation all but the last. A residual cell adds its input, and so
-    keeps the stream; any other opens one. Whether it is residual is a setting, as its widths may become equal when
-    it grows. ``hidden`` are the expanded channels, ``squeeze`` those between squeeze and excitation; both are its
-    own, and grow when it is widened. Its follower is residual, with ``expansion`` channels per output channel and
-    stride 1, and its last norm has a scale of zero.
+    A norm follows every convolution, and the activation all but the last. A residual cell adds its input, any other
+    opens a stream; this is a setting, as widths may become equal when it grows. Its follower is residual.
     """
 
-    norm: Norm
-    expansion: float
+    expansion: float  # hidden channels per output channel of an inserted cell
     kernel: int = 3
     stride: int = 1
     residual: bool = True
     expands: bool = True
     squeezes: bool = False
-    hardswish: bool = False
+    activation: type[nn.Module] = nn.ReLU
 
     silent: ClassVar[tuple[str, ...]] = ("block.project.1",)
 
-    def __post_init__(self) -> None:
-        check_affine(self.norm, type(self).__name__)
-        if self.stride != 1 and self.residual:
-            raise ConfigError(f"supernet.family: cell {self.name} has stride {self.stride} and cannot be residual")
-
     @property
+    @override
     def opens(self) -> bool:  # type: ignore[override]
-        """Whether its input is not added."""
         return not self.residual
 
     @property
+    @override
     def hidden(self) -> tuple[str, ...]:  # type: ignore[override]
-        """``hidden`` and ``squeeze``, as far as it has them."""
         return ("hidden",) * self.expands + ("squeeze",) * self.squeezes
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         middle = hidden["hidden"] if self.expands else inputs
-        layer = partial(Conv2dNormActivation, norm_layer=self.norm)
-        activation = nn.Hardswish if self.hardswish else nn.ReLU
+        layer = partial(Conv2dNormActivation, norm_layer=self.norm, activation_layer=self.activation)
+        squeeze = partial(SqueezeExcitation, scale_activation=nn.Hardsigmoid)
         block = sequential(
-            expand=layer(inputs, middle, 1, activation_layer=activation) if self.expands else None,
-            depthwise=layer(middle, middle, self.kernel, self.stride, groups=middle, activation_layer=activation),
-            squeeze=SqueezeExcitation(middle, hidden["squeeze"], scale_activation=nn.Hardsigmoid)
-            if self.squeezes
-            else None,
+            expand=layer(inputs, middle, 1) if self.expands else None,
+            depthwise=layer(middle, middle, self.kernel, self.stride, groups=middle),
+            squeeze=squeeze(middle, hidden["squeeze"]) if self.squeezes else None,
             project=layer(middle, outputs, 1, activation_layer=None),
         )
         return Residual(block) if self.residual else block
@@ -84,9 +73,8 @@ class InvertedResidualCell(Cell):
 
     @override
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        multiple = self.norm.multiple
-        middle = divisible(self.expansion * outputs, multiple)
-        sizes = {"hidden": middle, "squeeze": divisible(middle / _SQUEEZE, multiple)}
+        middle = divisible(self.expansion * outputs, self.norm.multiple)
+        sizes = {"hidden": middle, "squeeze": divisible(middle / _SQUEEZE, self.norm.multiple)}
         return {group: sizes[group] for group in self.hidden}
 
 
@@ -107,30 +95,27 @@ class PerceptronHead(Head):
         )
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A row of Howard et al.'s Table 2; ``reduces`` where it has a stride of two."""
 
     kernel: int
     expanded: int
     out: int
-    squeezes: bool
-    hardswish: bool
+    activation: type[nn.Module] = nn.Hardswish
+    squeezes: bool = True
     reduces: bool = False
 
 
 _ROWS = (
-    _Row(3, 16, 16, squeezes=True, hardswish=False, reduces=True),
-    _Row(3, 72, 24, squeezes=False, hardswish=False, reduces=True),
-    _Row(3, 88, 24, squeezes=False, hardswish=False),
-    _Row(5, 96, 40, squeezes=True, hardswish=True, reduces=True),
-    _Row(5, 240, 40, squeezes=True, hardswish=True),
-    _Row(5, 240, 40, squeezes=True, hardswish=True),
-    _Row(5, 120, 48, squeezes=True, hardswish=True),
-    _Row(5, 144, 48, squeezes=True, hardswish=True),
-    _Row(5, 288, 96, squeezes=True, hardswish=True, reduces=True),
-    _Row(5, 576, 96, squeezes=True, hardswish=True),
-    _Row(5, 576, 96, squeezes=True, hardswish=True),
+    _Row(3, 16, 16, nn.ReLU, reduces=True),
+    _Row(3, 72, 24, nn.ReLU, squeezes=False, reduces=True),
+    _Row(3, 88, 24, nn.ReLU, squeezes=False),
+    _Row(5, 96, 40, reduces=True),
+    *(_Row(5, 240, 40),) * 2,
+    _Row(5, 120, 48),
+    _Row(5, 144, 48),
+    _Row(5, 288, 96, reduces=True),
+    *(_Row(5, 576, 96),) * 2,
 )
 
 
@@ -140,8 +125,8 @@ class GrowableMobileNetV3Small(GrowableFamily):
     """The network of Howard et al.'s Table 2, without dropout.
 
     The cells are ``stem``, ``block1`` to ``block11``, ``last`` (the convolution before the pooling) and ``head``.
-    A block is residual where the table has as many channels in as out and no reduction, at every width. Behind
-    ``stem`` and ``last``, deepening inserts a residual block with as many expanded as output channels.
+    A block is residual where the table has as many channels in as out and no reduction. Behind ``stem`` and ``last``,
+    deepening inserts a residual block with as many expanded as output channels.
 
     Args:
         width: By how much all channels are multiplied, rounded to multiples of eight (and of a group norm's group
@@ -164,7 +149,6 @@ class GrowableMobileNetV3Small(GrowableFamily):
     norm: Norm = GroupNorm()
 
     def __post_init__(self) -> None:
-        check_affine(self.norm, "InvertedResidualCell")
         reductions = 1 + sum(row.reduces for row in _ROWS)
         if len(self.strides) != reductions:
             raise ConfigError(f"supernet.family.strides: {list(self.strides)} must be {reductions} numbers")
@@ -173,7 +157,8 @@ class GrowableMobileNetV3Small(GrowableFamily):
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         check_image(self, input_shape)
         strides = iter(self.strides)
-        stem = EntryCell("stem", self.norm, self._inserted(3, hardswish=False), 3, next(strides), hardswish=True)
+        inserted = InvertedResidualCell("", self.norm, expansion=1.0, kernel=3, squeezes=True)
+        stem = ConvCell("stem", 3, next(strides), self.norm, nn.Hardswish, inserted=inserted)
         cells: list[tuple[Cell, Sizes]] = [(stem, {"out": self._scaled(_STEM)})]
         inputs = _STEM
         for number, row in enumerate(_ROWS, start=1):
@@ -186,19 +171,17 @@ class GrowableMobileNetV3Small(GrowableFamily):
                 residual=row.out == inputs and not row.reduces,
                 expands=row.expanded != inputs,
                 squeezes=row.squeezes,
-                hardswish=row.hardswish,
+                activation=row.activation,
             )
             hidden = self._scaled(row.expanded)
             squeeze = divisible(hidden // _SQUEEZE, lcm(_DIVISOR, self.multiple))
             cells.append((cell, {"hidden": hidden, "squeeze": squeeze, "out": self._scaled(row.out)}))
             inputs = row.out
-        last = EntryCell("last", self.norm, self._inserted(5, hardswish=True), 1, hardswish=True)
+        inserted = replace(inserted, kernel=5, activation=nn.Hardswish)
+        last = ConvCell("last", 1, 1, self.norm, nn.Hardswish, inserted=inserted)
         cells.append((last, {"out": self._scaled(_LAST)}))
         cells.append((PerceptronHead("head"), {"units": self._scaled(_UNITS)}))
         return self.assembled(cells, input_shape, num_classes)
-
-    def _inserted(self, kernel: int, hardswish: bool) -> InvertedResidualCell:
-        return InvertedResidualCell("", self.norm, 1.0, kernel, squeezes=True, hardswish=hardswish)
 
     def _scaled(self, channels: int) -> int:
         return divisible(self.width * channels, lcm(_DIVISOR, self.multiple))

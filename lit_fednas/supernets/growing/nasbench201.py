@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -17,10 +17,10 @@ from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import (
     Cell,
-    EntryCell,
+    ConvCell,
+    NormedCell,
     PooledHead,
     PreactivatedCell,
-    check_affine,
     relu_conv_norm,
 )
 from lit_fednas.supernets.norms import GroupNorm, Norm
@@ -42,51 +42,41 @@ _TEXT = re.compile(
 
 
 @dataclass(frozen=True)
-class Genotype:
-    """Four nodes, and an operation on the edge from every node to every later one; a node adds up its inputs.
+class NASBench201Cell(NormedCell):
+    """Four nodes that add up their inputs: skips, 3x3 average poolings, and convolutions (ReLU, convolution, norm)."""
 
-    The text is the benchmark's: for the nodes 1, 2 and 3, separated by ``+``, their operations with the nodes that they
-    come from. An edge is *living* if it lies on a path from the input to the output. Other edges have no weights here;
-    in the benchmark they have weights that get no gradient.
+    genotype: str  # as the benchmark writes it: for the nodes 1, 2 and 3 the operations on the edges from those before
 
-    Example:
-        >>> cell = Genotype("|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|")
-        >>> cell.living
-        {(0, 1): 'nor_conv_3x3', (0, 3): 'skip_connect', (1, 3): 'nor_conv_1x1'}
-        >>> cell.groups
-        {0: None, 1: 'node1', 3: None}
-    """
-
-    text: str
+    opens: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        plain = self._paths([edge for edge, operation in self.operations.items() if operation in PLAIN])
-        if len(plain) != 1 or any(self.operations[edge] != "skip_connect" for edge in plain[0]):
+        super().__post_init__()
+        plain = self._paths([edge for edge, operation in self._operations.items() if operation in PLAIN])
+        if len(plain) != 1 or any(self._operations[edge] != "skip_connect" for edge in plain[0]):
             raise ConfigError(
-                f"genotype: {self.text} has {len(plain)} paths from node 0 to node 3 without convolutions, and "
+                f"genotype: {self.genotype} has {len(plain)} paths from node 0 to node 3 without convolutions, and "
                 f"needs exactly one, of skips alone: only then is there an identity to insert; start with "
                 f"|skip_connect~0|... for node 3 and put convolutions or none on the others"
             )
         if not self.kernels:
-            raise ConfigError(f"genotype: {self.text} has no convolution between input and output; add one")
+            raise ConfigError(f"genotype: {self.genotype} has no convolution between input and output; add one")
 
     @cached_property
-    def operations(self) -> dict[Edge, str]:
-        """The operation of every edge."""
-        match = _TEXT.fullmatch(self.text)
+    def _operations(self) -> dict[Edge, str]:
+        match = _TEXT.fullmatch(self.genotype)
         if match is None:
             raise ConfigError(
-                f"genotype: {self.text!r} cannot be read; write |op~0|+|op~0|op~1|+|op~0|op~1|op~2| with operations "
-                f"out of {', '.join(_OPERATIONS)}"
+                f"genotype: {self.genotype!r} cannot be read; write |op~0|+|op~0|op~1|+|op~0|op~1|op~2| with "
+                f"operations out of {', '.join(_OPERATIONS)}"
             )
         return dict(zip(_EDGES, match.groups(), strict=True))
 
     @cached_property
     def living(self) -> dict[Edge, str]:
-        """The operations of the edges that lie on a path from input to output, in the order of their ends."""
-        paths = self._paths([edge for edge, operation in self.operations.items() if operation != "none"])
+        """The operations of the edges on a path from input to output, by their ends; no others are built."""
+        paths = self._paths([edge for edge, operation in self._operations.items() if operation != "none"])
         on_path = {edge for path in paths for edge in path}
-        return {edge: self.operations[edge] for edge in sorted(on_path, key=lambda edge: (edge[1], edge[0]))}
+        return {edge: self._operations[edge] for edge in sorted(on_path, key=lambda edge: (edge[1], edge[0]))}
 
     @cached_property
     def kernels(self) -> dict[Edge, int]:
@@ -94,28 +84,15 @@ class Genotype:
         return {edge: KERNELS[operation] for edge, operation in self.living.items() if operation in KERNELS}
 
     @cached_property
-    def groups(self) -> dict[int, str | None]:
-        """The group of units that each living node has: the stream (``None``), or one of its own.
-
-        Skips and poolings tie nodes together; nodes that are tied among themselves share a group.
-        """
+    def node_groups(self) -> dict[int, str | None]:
+        """The group of each living node: the stream (``None``), or one shared by nodes that skips and poolings tie."""
         nodes = sorted({node for edge in self.living for node in edge})
         tied = {node: node for node in nodes}
         for (source, target), operation in self.living.items():
             if operation in PLAIN:
-                one, other = sorted((tied[source], tied[target]))
-                tied = {node: one if root == other else root for node, root in tied.items()}
+                first, last = sorted((tied[source], tied[target]))
+                tied = {node: first if root == last else root for node, root in tied.items()}
         return {node: None if tied[node] == INPUT else f"node{tied[node]}" for node in nodes}
-
-    @cached_property
-    def last_convolutions(self) -> tuple[Edge, ...]:
-        """The living convolutions from which a path without others leads to the output.
-
-        Every path with convolutions ends with one of these. So the cell is the identity as soon as these are silent; if
-        the others were silent, too, no gradient would reach any of them.
-        """
-        plain = [edge for edge, operation in self.living.items() if operation in PLAIN]
-        return tuple(edge for edge in self.kernels if self._paths(plain, edge[1]))
 
     def _paths(self, edges: list[Edge], begin: int = INPUT) -> list[tuple[Edge, ...]]:
         """Returns all paths from a node to the output along these edges."""
@@ -123,59 +100,38 @@ class Genotype:
             return [()]
         return [(edge, *rest) for edge in edges if edge[0] == begin for rest in self._paths(edges, edge[1])]
 
-
-_genotype = lru_cache(Genotype)
-
-
-@dataclass(frozen=True)
-class NASBench201Cell(Cell):
-    """Four nodes, joined by skips, 3x3 average poolings, and convolutions (ReLU, convolution, norm).
-
-    It keeps the stream. A node that neither skips nor poolings tie to the cell's input or output has units of its
-    own (group ``node1`` or ``node2``; two of them that are tied to each other share one). Its follower is a cell
-    of the same genotype in which the last convolution of every path is silent, by a norm of scale zero, so that
-    only the one path of skips is left.
-    """
-
-    norm: Norm
-    genotype: str
-
-    opens: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_affine(self.norm, type(self).__name__)
-        _genotype(self.genotype)
-
     @property
+    @override
     def hidden(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The groups of its inner nodes."""
-        return tuple(sorted({group for group in _genotype(self.genotype).groups.values() if group is not None}))
+        return tuple(sorted({group for group in self.node_groups.values() if group is not None}))
 
     @property
+    @override
     def silent(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The norms of the last convolutions."""
-        return tuple(f"edges.{_name(edge)}.norm" for edge in _genotype(self.genotype).last_convolutions)
+        # the last convolutions of all paths, so that only the path of skips is left; if the others were silent, too, no
+        # gradient would reach any of them
+        plain = [edge for edge, operation in self.living.items() if operation in PLAIN]
+        return tuple(f"edges.{_name(edge)}.norm" for edge in self.kernels if self._paths(plain, edge[1]))
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
-        genotype = _genotype(self.genotype)
-        units = {node: inputs if group is None else hidden[group] for node, group in genotype.groups.items()}
-        return _Graph(genotype, units, self.norm)
+        units = {node: inputs if group is None else hidden[group] for node, group in self.node_groups.items()}
+        return _Graph(self, units)
 
 
 class _Graph(nn.Module):
-    def __init__(self, genotype: Genotype, units: Mapping[int, int], norm: Norm) -> None:
+    def __init__(self, cell: NASBench201Cell, units: Mapping[int, int]) -> None:
         super().__init__()
-        self.genotype = genotype
+        self.living = cell.living
         self.edges = nn.ModuleDict()
-        for (source, target), kernel in genotype.kernels.items():
-            self.edges[_name((source, target))] = relu_conv_norm(units[source], units[target], kernel, norm)
+        for (source, target), kernel in cell.kernels.items():
+            self.edges[_name((source, target))] = relu_conv_norm(units[source], units[target], kernel, cell.norm)
         self.pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Keeps the shape, ``[batch, channels, h, w]``."""
         nodes = {INPUT: x}
-        for (source, target), operation in self.genotype.living.items():
+        for (source, target), operation in self.living.items():
             y = nodes[source]
             if operation in KERNELS:
                 y = self.edges[_name((source, target))](y)
@@ -203,9 +159,8 @@ class GrowableNASBench201(GrowableFamily):
     lacks: the benchmark's own smallest has no weights in its cells and could not grow there, so the default is one cell
     per stage (the benchmark has five) with a skip and the fewest convolutions that give it units of its own.
 
-    The cells are ``stem``, ``stage1_cell1``, ..., ``reduction1``, ``stage2_cell1``, ..., ``reduction2``,
-    ``stage3_cell1``, ... and ``head``. Behind the stem, deepening inserts a residual block as between the stages,
-    but for its stride.
+    The cells are ``stem``, ``stage1_cell1``, ..., ``reduction1``, ``stage2_cell1``, ... and ``head``. Behind the stem,
+    deepening inserts a residual block as between the stages, but for its stride.
 
     Args:
         width: Channels of the stem and the first stage.
@@ -233,7 +188,8 @@ class GrowableNASBench201(GrowableFamily):
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         check_image(self, input_shape)
-        stem = EntryCell("stem", self.norm, inserted=PreactivatedCell("", self.norm))
+        # behind the stem, whose output may be negative, only a residual cell is the identity
+        stem = ConvCell("stem", norm=self.norm, activation=None, inserted=PreactivatedCell("", self.norm))
         cells: list[tuple[Cell, Sizes]] = [(stem, {"out": self.width})]
         for stage in range(_STAGES):
             channels = self.width << stage

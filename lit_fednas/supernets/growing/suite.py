@@ -14,7 +14,7 @@ from typing_extensions import override
 from lit_fednas.records import step_words
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork, GrowableFamily
-from lit_fednas.supernets.growing.cnn import GrowableCNN
+from lit_fednas.supernets.growing.families import GrowableCNN
 from lit_fednas.supernets.growing.growth import NewUnits, Step, carried_over, from_plain, grown, to_plain
 from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
@@ -31,9 +31,7 @@ class SuiteModel:
 
 
 class ModelSuite(ModelCollection):
-    """Models that were derived one from another, each with weights of its own; an architecture is a model.
-
-    Which model was derived from which, and how, is part of every checkpoint.
+    """Models that were derived one from another, each with its own weights; checkpoints record how.
 
     Args:
         input_shape: Shape of one example.
@@ -69,8 +67,7 @@ class ModelSuite(ModelCollection):
     @property
     @override
     def default_eval_archs(self) -> tuple[str, ...]:
-        """All models so far."""
-        return tuple(str(Model(model.number)) for model in self.models)
+        return tuple(map(str, self.space.members))
 
     @override
     def build_member(self, member: Model) -> nn.Module:
@@ -99,10 +96,9 @@ class ModelSuite(ModelCollection):
             steps: The transformation.
             seed: The run's seed.
             round: The present round.
-            noise: See :func:`~lit_fednas.supernets.growing.growth.carried_over`.
-            warm_up: Whether it inherits its parent's weights; else they are drawn as for a new network (FedTrans,
-                Table 3, without warm-up).
-            new_units: See :func:`~lit_fednas.supernets.growing.growth.carried_over`.
+            noise: As of ``TransformOnConvergence``.
+            warm_up: Whether it inherits its parent's weights (FedTrans, Table 3).
+            new_units: As of ``TransformOnConvergence``.
 
         Returns:
             The new model.
@@ -131,8 +127,8 @@ class ModelSuite(ModelCollection):
     def _append(self, model: SuiteModel, network: nn.Module) -> None:
         self.models.append(model)
         self.networks.append(network)
-        members = [Model(one.number) for one in self.models]
-        macs = [self._count_macs(one.blueprint.build) for one in self.models]
+        members = [Model(number) for number in range(len(self.models))]
+        macs = [self._count_macs(model.blueprint.build) for model in self.models]
         self.space = MemberSpace(Model.read, sorted(members, key=lambda member: macs[member.number]), members)
 
     def planned(self, parent: int, steps: Sequence[Step]) -> ModelSuite:
@@ -144,16 +140,16 @@ class ModelSuite(ModelCollection):
             suite.restore(structure)
         return suite
 
-    def is_ancestor(self, one: int, other: int) -> bool:
+    def is_ancestor(self, older: int, newer: int) -> bool:
         """Returns whether a model is another one or one of its ancestors."""
-        number: int | None = other
-        while number is not None and number != one:
+        number: int | None = newer
+        while number is not None and number != older:
             number = self.models[number].parent
-        return number == one
+        return number == older
 
-    def similarity(self, one: int, other: int) -> float:
+    def similarity(self, model: int, other: int) -> float:
         """Returns the similarity of two models by their numbers, from 0 to 1 (:func:`similarity`)."""
-        pair = (min(one, other), max(one, other))
+        pair = (min(model, other), max(model, other))
         if pair not in self._similarities:  # needed in every round, and networks have to be built
             first, second = (self.models[number].blueprint for number in pair)
             self._similarities[pair] = similarity(first, second, related=self.is_ancestor(*pair))
@@ -184,33 +180,19 @@ class ModelSuite(ModelCollection):
             self._append(model, self._unset(blueprint.build))
 
 
-def similarity(one: Blueprint, other: Blueprint, related: bool = True) -> float:
-    """Returns the similarity of two models, cell by cell, from 0 to 1 (FedTrans, section 4.2).
-
-    Cells are matched by their names, which a cell's descendants keep. Every cell of the union counts:
-
-    - in both models: the smaller number of its parameters divided by the larger; so 1 if it is unchanged (the
-      paper's case a), and the share that was inherited if it was widened (b). A cell whose input was widened by
-      its neighbour has more parameters as well and counts as b;
-    - in one model alone: 0 if it was inserted into a model that comes from the other (c), and -1 where neither
-      model comes from the other (d; not ``related``), so that either has lost what the other has.
+def similarity(model: Blueprint, other: Blueprint, related: bool = True) -> float:
+    """Returns the similarity of two models, cell by cell (by names), from 0 to 1 (FedTrans, section 4.2).
 
     The paper has the similarity in [0, 1] and "cumulates" the cells, which can give any number. Here the sum is
-    divided by the number of cells in the union, and a negative result becomes 0. So it lies in [0, 1], is
-    symmetric, and is 1 for a model with itself.
-
-    Example:
-        >>> narrow, wide = (GrowableCNN([8, width], norm=None).blueprint((3, 8, 8), 10) for width in (8, 16))
-        >>> round(similarity(narrow, wide), 4)  # 1 for conv1, 584 / 1168 for conv2, 90 / 170 for the head
-        0.6765
+    divided by the number of cells in the union, and a negative result becomes 0.
     """
-    parameters, others = one.parameters(), other.parameters()
+    parameters, others = model.parameters(), other.parameters()
     total = 0.0
     union = sorted({*parameters, *others})  # in one order, so that rounding is the same both ways
     for cell in union:
-        if cell in parameters and cell in others:
+        if cell in parameters and cell in others:  # the paper's cases a (unchanged) and b (widened, or its input)
             fewer, more = sorted((parameters[cell], others[cell]))
             total += fewer / more if more else 1.0
-        elif not related:
+        elif not related:  # d: neither comes from the other, so either has lost what the other has; c, inserted, adds 0
             total -= 1
     return max(0.0, total / len(union))
