@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import json
+import multiprocessing
+import os
 import pkgutil
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
@@ -135,6 +139,33 @@ def assert_same(left: dict[str, Tensor], right: dict[str, Tensor], **tolerance: 
             torch.testing.assert_close(left[name], right[name], **tolerance)
         else:
             assert torch.equal(left[name], right[name]), name
+
+
+def forked(work: Callable[..., Any], *arguments: Any, **environment: str) -> BaseProcess:
+    """Starts a call in a process of its own, with one thread, that has imported what this one has."""
+
+    def child() -> None:
+        atexit._clear()  # what this process has to do at its end
+        os.environ.update(environment)
+        torch.set_num_threads(1)
+        try:
+            work(*arguments)
+        finally:
+            atexit._run_exitfuncs()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    return process
+
+
+def ended(process: BaseProcess, seconds: float = 120) -> int | None:
+    """Waits for a process; returns its exit status, or ``None`` of one that had to be killed because it hung."""
+    process.join(seconds)
+    status = process.exitcode
+    if status is None:
+        process.kill()
+        process.join()
+    return status
 
 
 def right_in_onnxruntime(path: Path) -> tuple[int, dict[str, str]]:

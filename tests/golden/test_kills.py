@@ -15,12 +15,10 @@ import pytest
 import torch
 
 from lit_fednas.cli import main
-from tests.golden.runs import CONFIGS, OVERLAYS, RUNS, one_thread
+from tests.golden.runs import CONFIGS, OVERLAYS, RUNS
+from tests.support import ended, forked
 
 METHODS = ("superfed", "fedoras", "fednas", "fedhen", "fedtrans")
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["lit_fednas.cli"])  # imported once for all runs
 
 
 def fit(folder: Path, name: str, options: list[str], limit: float, seconds: Any) -> None:
@@ -36,8 +34,7 @@ def fit(folder: Path, name: str, options: list[str], limit: float, seconds: Any)
         word for path in (CONFIGS / RUNS[name][0], OVERLAYS / f"{name}.yaml") for word in ("--config", str(path))
     ]
     own = ["--trainer.logger.init_args.name", "run", "--trainer.enable_progress_bar", "false"]
-    with one_thread():
-        status = main(["fit", *configs, *own, *options])
+    status = main(["fit", *configs, *own, *options])
     seconds.value = time.process_time()
     raise SystemExit(status)
 
@@ -45,13 +42,9 @@ def fit(folder: Path, name: str, options: list[str], limit: float, seconds: Any)
 def run(folder: Path, name: str, limit: float = 0.0) -> tuple[int | None, float]:
     """Begins a run, or resumes it if it has a checkpoint; returns the exit status and the seconds of computing."""
     resumes = any(folder.glob("runs/run/*/checkpoints/last.ckpt"))
-    seconds = PROCESSES.Value("d", 0.0)
-    process = PROCESSES.Process(
-        target=fit, args=(folder, name, ["--ckpt_path", "last"] if resumes else [], limit, seconds)
-    )
-    process.start()
-    process.join()
-    return process.exitcode, seconds.value
+    seconds = multiprocessing.Value("d", 0.0)
+    process = forked(fit, folder, name, ["--ckpt_path", "last"] if resumes else [], limit, seconds)
+    return ended(process, 600), seconds.value
 
 
 def contents(folder: Path) -> dict[str, Any]:
