@@ -1,21 +1,13 @@
 """The command ``export``: a tier's network as one file that runs without this package.
 
-```bash
-lit-fednas export --config X.yaml --tier small                  # what a search found, as a torch.export program
-lit-fednas export --config X.yaml --tier small --format onnx    # needs pip install 'lit-fednas[export]'
-lit-fednas export --config X.yaml --tier small --name finetune  # what a fine-tuning has made of it
-```
+The file is torch.export's program, or ONNX. It takes inputs as the data source has them, images as uint8 from 0 to 255:
+the data's normalisation is part of it, and norms by each batch's statistics are given statistics first. It is read back
+and compared with the network, in batches of several sizes, before it is given its name.
 
-The file is torch.export's program, or ONNX. It takes inputs as the data source has them: images of uint8 from 0 to
-255, which a runtime does not confuse with any other range; the data's normalisation is part of it. Norms by the
-statistics of each batch are given statistics first. The file is read back and compared with the network on raw
-inputs, in batches of several sizes, before it is given its name.
-
-What it takes and how good it is, is in its metadata (``metadata.json`` of a ``.pt2``, see ``torch.export.load``;
-``metadata_props`` of ONNX, whose values are JSON where they are no text): ``class_names`` in the order of the logits,
-``input_shape`` of one example, for images (channels, height, width), ``input_type``, ``input_range``; the ``mean`` and
-``std`` that the network applies to inputs scaled to [0, 1]; ``tier``, ``arch``, ``macs`` (of one example),
-``parameters``, the metrics on ``test_examples``, such as ``test_accuracy`` (null without a test split),
+Its metadata (``metadata.json`` of a ``.pt2``, ``metadata_props`` of ONNX, with JSON for values that are not text) has
+``class_names`` in the order of the logits, ``input_shape`` of an example, ``input_type``, ``input_range``; the ``mean``
+and ``std`` that the network applies to inputs scaled to [0, 1]; ``tier``, ``arch``, ``macs`` (of one example),
+``parameters``, the metrics on ``test_examples``, such as ``test_accuracy`` (null without a test split), and
 ``lit_fednas_version``.
 """
 
@@ -57,50 +49,27 @@ PACKAGES: dict[Format, list[str]] = {"torch-export": [], "onnx": ["onnx", "onnxs
 
 #: How far logits may differ, as a share of the greatest of the batch (of 1, if all are smaller).
 TOLERANCE = 1e-4
-
 #: Sizes of the batches that are compared, beside that of all examples.
 SIZES = (1, 2)
-
 #: Examples that are compared.
 COMPARED = 256
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and how well it agrees with the network.
-
-    Attributes:
-        path: The file.
-        format: Its format.
-        bytes: On disk.
-        difference: Greatest absolute difference of the logits.
-        agreement: Share of the examples with the same prediction, where outputs are classes.
-        num_examples: Examples that were compared.
-        metadata: What the file says of itself.
-    """
+    """A file that was written, and how well it agrees with the network."""
 
     path: Path
     format: Format
-    bytes: int
-    difference: float
-    agreement: float
-    num_examples: int
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    bytes: int  # on disk
+    difference: float  # the greatest absolute difference of the logits
+    agreement: float  # the share of the examples with the same prediction, where outputs are classes
+    num_examples: int  # that were compared
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # in the file
 
 
 class FromRaw(nn.Module):
-    """A network behind the normalisation of its data.
-
-    Args:
-        network: Takes normalised inputs.
-        normalize: That of the data source.
-        raw: Inputs as the source has them; their type is the one that is taken.
-
-    Example:
-        >>> raw = torch.tensor([[0], [255]], dtype=torch.uint8)
-        >>> FromRaw(nn.Identity(), Normalize([0.5], [0.25]), raw)(raw).flatten().tolist()
-        [-2.0, 2.0]
-    """
+    """A network behind the normalisation of its data, for inputs of the type of ``raw``."""
 
     scale: Tensor
     shift: Tensor
@@ -130,8 +99,6 @@ class Export(AfterTraining):
     ) -> Exported:
         """Writes a tier's network as a file that runs without this package, and checks it.
 
-        It is compared on raw inputs of the server's validation data, or of training data where it has none.
-
         Args:
             tier: The tier.
             ckpt_path: The checkpoint that was searched.
@@ -152,13 +119,13 @@ class Export(AfterTraining):
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         with self.trainer.computing(self.model):
             exported = export_tier(self.model, self.datamodule, files, tier, format, path)
-        said, task = exported.metadata, self.datamodule.task
-        value = said[f"test_{task.metric}"]
+        metadata, task = exported.metadata, self.datamodule.task
+        value = metadata[f"test_{task.metric}"]
         tested = "no test data" if value is None else f"test {task.metric} {value:.4f}"
         agree = f", {exported.agreement:.1%} of the predictions agree" if task.has_classes else ""
         print(
-            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); it takes {said['input_type']} of "
-            f"{said['input_shape']}, {tested}; on {exported.num_examples} examples its outputs differ by at most "
+            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); it takes {metadata['input_type']} of "
+            f"{metadata['input_shape']}, {tested}; on {exported.num_examples} examples its outputs differ by at most "
             f"{exported.difference:.1e}{agree}"
         )
         return exported
@@ -172,22 +139,7 @@ def export_tier(
     format: Format,
     path: Path | str,
 ) -> Exported:
-    """Returns the file that a tier's network was exported to (:func:`export_network`).
-
-    Its weights must still be the supernet's, unless they were fine-tuned; new statistics of batch norms need not.
-
-    Args:
-        model: Has the supernet that was searched.
-        datamodule: Its data; set up, on the supernet's device.
-        files: The search's folder.
-        tier: The tier's name.
-        format: ``torch-export`` or ``onnx``.
-        path: The file.
-
-    Raises:
-        CheckpointError: The supernet has other weights than the tier's network.
-        ConfigError: As in :func:`export_network` and ``load_tier_network``.
-    """
+    """Returns the file that a tier's network was exported to; the data are set up, on the supernet's device."""
     supernet, source = model.supernet, datamodule.source
     arch, network = load_tier_network(supernet, files, tier)
     _check_searched(supernet, files, tier, arch, network)
@@ -201,11 +153,13 @@ def export_tier(
             *(len(batches), RECALIBRATION_BATCHES),
         )
     labels = supernet.targets(arch, torch.arange(supernet.num_classes)).tolist()
-    named = list(zip(datamodule.class_names, labels, strict=True))
+    names: dict[int, list[str]] = {}
+    for name, label in zip(datamodule.class_names, labels, strict=True):
+        names.setdefault(label, []).append(name)
     cost = supernet.cost(arch)
     metadata = {
         **datamodule.inputs_record(),
-        "class_names": ["/".join(name for name, one in named if one == label) for label in sorted(set(labels))],
+        "class_names": ["/".join(names[label]) for label in sorted(names)],
         "tier": tier,
         "arch": str(arch),
         "macs": cost.macs,
@@ -218,10 +172,10 @@ def export_tier(
 
 
 def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, network: nn.Module) -> None:
-    """Validates that a tier's weights are the supernet's."""
-    found = files.tier_model(tier)
-    tensors: dict[str, Tensor] = {} if found.finetuned else dict(network.named_parameters())
-    if not found.finetuned and not found.recalibrated:
+    """Validates that a tier's weights are the supernet's, unless fine-tuned; new statistics of norms need not be."""
+    model = files.tier_model(tier)
+    tensors: dict[str, Tensor] = {} if model.finetuned else dict(network.named_parameters())
+    if not model.finetuned and not model.recalibrated:
         tensors |= dict(network.named_buffers())
     views = supernet.views(arch)
     for name, tensor in tensors.items():
@@ -254,18 +208,7 @@ def export_network(
     normalize: Normalize | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Exported:
-    """Returns the file that a network was written to, in evaluation mode; it takes batches of any size.
-
-    It takes inputs of the examples' type. None of the examples gets into the file.
-
-    Args:
-        network: The network, without norms by the statistics of each batch; it is left as it is.
-        input_shape: Of one example.
-        path: The file; one that is there is replaced.
-        format: ``torch-export`` or ``onnx``.
-        examples: Raw inputs ``[n, *input_shape]`` to compare on; they run as one batch.
-        normalize: What the network's inputs were normalised by; without it, uint8 is scaled to [0, 1].
-        metadata: What the file says of itself; plain values.
+    """Returns the file that a network was written to, in evaluation mode, if its outputs on raw examples are the same.
 
     Raises:
         ConfigError: A package is missing, examples or norms do not fit, or the logits differ by more than
@@ -278,21 +221,20 @@ def export_network(
     if normalises_over_batches(network):
         raise ConfigError("export.network: its norms use each batch's statistics; give it recalibrated")
     _check_installed(format)
-    raw, path, said = examples.cpu(), Path(path), dict(metadata or {})
+    raw, path, metadata = examples.cpu(), Path(path), dict(metadata or {})
     network = copy.deepcopy(network).cpu().eval()
     traced: nn.Module = copy.deepcopy(network).requires_grad_(False)
     if normalize is not None or raw.dtype == torch.uint8:
         traced = FromRaw(traced, normalize or Normalize([0.0], [1.0]), raw).eval()
-    content, run = (_onnx if format == "onnx" else _torch)(_program(traced, raw), said)
+    content, run = (_onnx if format == "onnx" else _torch)(_program(traced, raw), metadata)
     prepared = normalize or as_float
     difference, agreement = _compare(run, lambda inputs: network(prepared(inputs)), raw, format)
     with replacing(path) as file:
         file.write(content)
-    return Exported(path, format, len(content), difference, agreement, len(raw), said)
+    return Exported(path, format, len(content), difference, agreement, len(raw), metadata)
 
 
 def _check_installed(format: Format) -> None:
-    """Validates that the packages of a format are installed."""
     missing = [name for name in PACKAGES[format] if find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -312,7 +254,7 @@ def _program(network: nn.Module, raw: Tensor) -> torch.export.ExportedProgram:
 def _torch(
     program: torch.export.ExportedProgram, metadata: Mapping[str, Any]
 ) -> tuple[bytes, Callable[[Tensor], Tensor]]:
-    """Returns the content of a ``.pt2``, and what runs it once it is read back."""
+    """Returns the content of a ``.pt2``, and a function that runs it as it is read back."""
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={"metadata.json": json.dumps(metadata)})
     return file.getvalue(), torch.export.load(file).module()
@@ -321,19 +263,12 @@ def _torch(
 def _onnx(
     program: torch.export.ExportedProgram, metadata: Mapping[str, Any]
 ) -> tuple[bytes, Callable[[Tensor], Tensor]]:
-    """Returns ONNX with the weights inside, checked, and what runs it once it is read into onnxruntime."""
+    """Returns validated ONNX with the weights inside, and a function that runs it in onnxruntime."""
     import onnx
     import onnxruntime
 
-    made = torch.onnx.export(
-        program,
-        (),
-        dynamo=True,
-        verbose=False,
-        input_names=["inputs"],
-        output_names=["logits"],
-        dynamic_shapes=({0: "batch"},),
-    )
+    names: dict[str, Any] = {"input_names": ["inputs"], "output_names": ["logits"]}
+    made = torch.onnx.export(program, (), dynamo=True, verbose=False, dynamic_shapes=({0: "batch"},), **names)
     assert made is not None
     proto = made.model_proto
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}

@@ -1,20 +1,9 @@
 """How weights travel between the server and its clients: as they are, or in fewer bits.
 
-:class:`Transport` is one part of the engine, with one :class:`Packing` per direction; without one, tensors travel as
-they are. Down go the weights. Up goes the *change*: trained weights minus those that the client received, so that the
-rounding is relative to the change. The server adds it to its own weights, not to those that the client received: it
-need not compute these again, and what rounding lost on the way down is not averaged into the global weights. If neither
-direction packs, the trained weights themselves go up, to the bit.
-
-What travels is a dictionary of plain tensors by name (int8, float16, float32, and integers as they are), in memory as
-over a network. Draws belong to (seed, direction, round, client), so a round is the same on one rank, on several, and
-with devices that really are elsewhere. A search by the clients (``lit_fednas.search``) sends the weights that it
-evaluates as they are.
-
-Measured on distorted digits (``superfed/distorted_digits.yaml``, 100 rounds, three seeds), smallest and largest subnet:
-as they are 74.0 % and 86.0 %, half precision both ways 72.8 and 86.0, int8 up alone 74.3 and 86.0, int8 both ways 73.3
-and 85.5; seeds of one setting differ by up to 3.3 points, so that no cost is resolved
-(``notebooks/results_speed.ipynb``).
+Down go the weights; up goes the *change*, trained weights minus those that the client received, so that the rounding is
+relative to it. The server adds it to its own weights, so that what rounding lost on the way down is not averaged into
+them. If neither direction packs, the trained weights themselves go up, to the bit. Draws belong to (seed, direction,
+round, client). A search by the clients (``lit_fednas.search``) sends the weights that it evaluates as they are.
 """
 
 from __future__ import annotations
@@ -42,21 +31,11 @@ class Packing(ABC):
 
     @abstractmethod
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
-        """Returns what travels.
-
-        Args:
-            tensors: Tensors by name.
-            draws: A generator on their device, for packings that round at random.
-        """
+        """Returns what travels, given a generator on the tensors' device for rounding at random."""
 
     @abstractmethod
     def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
-        """Returns tensors by name from what has travelled.
-
-        Args:
-            packed: What :meth:`pack` returned.
-            like: Tensors of the names, shapes and types that were packed; their values are not read.
-        """
+        """Returns what was packed, with the names, shapes and types of ``like``, whose values are not read."""
 
     @abstractmethod
     def nbytes(self, tensors: Iterable[Tensor]) -> int:
@@ -67,8 +46,7 @@ class Packing(ABC):
 class Float16(Packing):
     """Half precision, rounded to the nearest: half the bytes.
 
-    Values beyond its range become the greatest that it has, 65504 with their sign; below 3e-8 they become 0. What is
-    not finite stays so, and is found where it arrives.
+    Values beyond its range become ±65504, those below 3e-8 become 0. Values that are not finite stay so.
 
     Example:
         >>> half, tensors = Float16(), {"weight": torch.tensor([0.1, -1e6])}
@@ -89,16 +67,16 @@ class Float16(Packing):
 
     @override
     def nbytes(self, tensors: Iterable[Tensor]) -> int:
-        return sum(2 * one.numel() if _is_packed(one) else nbytes([one]) for one in tensors)
+        return sum(2 * tensor.numel() if _is_packed(tensor) else nbytes([tensor]) for tensor in tensors)
 
 
 @dataclass(frozen=True)
 class Int8(Packing):
     """Multiples of a scale of each tensor, rounded at random so that their expectation is the value: a quarter.
 
-    QSGD (Alistarh et al., 2017, 3.1) with 127 levels, each tensor by itself, and with its greatest magnitude in place
-    of its Euclidean norm. The scale is that magnitude / 127 and travels as float32; every element lies less than one
-    scale from its value. A tensor with an element that is not finite arrives without a finite one.
+    QSGD (Alistarh et al., 2017, 3.1) with 127 levels for each tensor, and its greatest magnitude in place of its
+    Euclidean norm. The scale, that magnitude / 127, travels as float32. A tensor with an element that is not finite
+    arrives without a finite one.
 
     Example:
         >>> tensors = {"weight": torch.tensor([-127.0, 3.25])}
@@ -125,7 +103,7 @@ class Int8(Packing):
 
     @override
     def nbytes(self, tensors: Iterable[Tensor]) -> int:
-        return sum(one.numel() + 4 if _is_packed(one) else nbytes([one]) for one in tensors)
+        return sum(tensor.numel() + 4 if _is_packed(tensor) else nbytes([tensor]) for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -151,56 +129,33 @@ class Transport:
         return self.down is None and self.up is None
 
     def pack_down(self, weights: Tensors, seed: int, task: ClientTask) -> Tensors:
-        """Returns what travels to a client: the weights themselves if they are not packed.
-
-        Args:
-            weights: The server's weights of the task's architecture.
-            seed: The run's seed.
-            task: The client's task.
-        """
+        """Returns what travels to a client of the server's weights of the task's architecture."""
         return weights if self.down is None else self.down.pack(weights, _draws(weights, seed, "down", task))
 
     def unpack_down(self, packed: Tensors, like: Tensors) -> Tensors:
-        """Returns the weights that a client has received.
-
-        Args:
-            packed: What :meth:`pack_down` returned.
-            like: Tensors of the architecture's names, shapes and types.
-        """
+        """Returns the weights that a client has received; ``like`` has their names, shapes and types."""
         return packed if self.down is None else self.down.unpack(packed, like)
 
     @torch.no_grad()
     def pack_up(self, trained: Tensors, received: Tensors, seed: int, task: ClientTask) -> Tensors:
-        """Returns what travels from a client: the trained weights themselves if neither direction packs.
-
-        Args:
-            trained: The client's weights after training.
-            received: Those that :meth:`unpack_down` returned.
-            seed: The run's seed.
-            task: The client's task.
-        """
+        """Returns what travels from a client: the trained weights themselves if neither direction packs."""
         if self.exact:
             return trained
-        change = {name: one - received[name] if one.is_floating_point() else one for name, one in trained.items()}
+        change = {name: new - received[name] if new.is_floating_point() else new for name, new in trained.items()}
         return change if self.up is None else self.up.pack(change, _draws(change, seed, "up", task))
 
     @torch.no_grad()
     def unpack_up(self, packed: Tensors, weights: Tensors) -> Tensors:
-        """Returns a client's weights after training, as the server has them.
-
-        Args:
-            packed: What :meth:`pack_up` returned.
-            weights: The server's weights of the architecture, from which the client's were packed.
-        """
+        """Returns a client's trained weights, given the server's from which the client's were packed."""
         if self.exact:
             return packed
         change = packed if self.up is None else self.up.unpack(packed, weights)
-        return {name: weights[name] + one if one.is_floating_point() else one for name, one in change.items()}
+        return {name: weights[name] + part if part.is_floating_point() else part for name, part in change.items()}
 
     def nbytes(self, tensors: Iterable[Tensor]) -> tuple[int, int]:
         """Returns the bytes down and up of an architecture's tensors, whose values are not read."""
         tensors = list(tensors)
-        down, up = (nbytes(tensors) if one is None else one.nbytes(tensors) for one in (self.down, self.up))
+        down, up = (nbytes(tensors) if packing is None else packing.nbytes(tensors) for packing in (self.down, self.up))
         return down, up
 
 
@@ -214,7 +169,7 @@ def _is_packed(tensor: Tensor) -> bool:
 
 
 def _packed_names(like: Tensors) -> list[str]:
-    """Returns the names of what is packed, in an order that any mapping of the same tensors has."""
+    """Returns the names of what is packed, in the same order for any mapping of the same tensors."""
     return sorted(name for name, tensor in like.items() if _is_packed(tensor))
 
 
@@ -223,7 +178,7 @@ def _sizes(like: Tensors) -> list[int]:
 
 
 def _joined(tensors: Tensors, like: Tensors) -> Tensor:
-    """Returns all packed elements in one vector: few operations, however many tensors there are."""
+    """Returns all packed elements as one vector: few operations, whatever the number of tensors."""
     return torch.cat([tensors[name].detach().flatten().float() for name in _packed_names(like)])
 
 
