@@ -31,10 +31,9 @@ from lit_fednas.supernets.elastic_space import ElasticArch
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.growing.blueprint import GrowableFamily
 from lit_fednas.supernets.growing.families import GrowableCNN, GrowablePerceptron, GrowableResNet18, GrowableViT
-from lit_fednas.supernets.growing.grown import GrownModel
 from lit_fednas.supernets.growing.mobilenet import GrowableMobileNetV3Small
 from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201
-from lit_fednas.supernets.growing.suite import ModelSuite
+from lit_fednas.supernets.growing.suite import GrownModel, ModelSuite
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.rnn import PathRNN
@@ -53,10 +52,9 @@ from lit_fednas.supernets.side_by_side import (
     SeparateWidths,
     members_of,
 )
+from lit_fednas.supernets.sliced import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet, SlicedSmallCNN
 from lit_fednas.supernets.space import OWN, Ladder, SearchSpace, labelled_space, labels_of, with_labels
-from lit_fednas.supernets.width.cnn import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet, SlicedSmallCNN
-from lit_fednas.supernets.width.space import UnitMask, Width
-from lit_fednas.supernets.width.supernet import WidthSupernet
+from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 
 __all__ = [
     "OWN",

@@ -9,8 +9,7 @@ import pytest
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.run import write_suite
-from lit_fednas.supernets import Model, ModelSuite
-from lit_fednas.supernets.growing.cnn import GrowableCNN
+from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, Tier, TiersOfRun
 from tests.support import linear_net, tiny_supernet

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
+from functools import cached_property, reduce
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
 from typing_extensions import override
 
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.parts import instantiated
 from lit_fednas.records import step_words
+from lit_fednas.records.run import suite_of
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork, GrowableFamily
 from lit_fednas.supernets.growing.families import GrowableCNN
 from lit_fednas.supernets.growing.growth import NewUnits, Step, carried_over, from_plain, grown, to_plain
+from lit_fednas.supernets.norms import Norm
 from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
 
@@ -196,3 +202,76 @@ def similarity(model: Blueprint, other: Blueprint, related: bool = True) -> floa
         elif not related:  # d: neither comes from the other, so either has lost what the other has; c, inserted, adds 0
             total -= 1
     return max(0.0, total / len(union))
+
+
+@dataclass(frozen=True)
+class GrownModel(GrowableFamily):
+    """A model that a run has grown, to be cut in width or trained by federated averaging (FedTrans, App. A.1).
+
+    Args:
+        run: The run's folder, which holds ``suite.json``.
+        number: The model's number, ``last`` or ``middle``. Models are numbered as they were added, from 0; the
+            middle one of five is number 2, and of four, too.
+        family: The initial model of the run; as ``suite.json`` has it if not given.
+
+    Raises:
+        ConfigError: The run or model does not exist, or it began with another initial model; raised when the model
+            is built.
+    """
+
+    run: str
+    number: int | Literal["middle", "last"] = "last"
+    family: GrowableFamily | None = None
+
+    @property
+    @override
+    def norm(self) -> Norm | None:  # type: ignore[override]
+        return self._initial.norm
+
+    @cached_property
+    def _initial(self) -> GrowableFamily:
+        if self.family is not None:
+            return self.family
+        family = self._suite.get("family")
+        if family is None:
+            raise ConfigError(
+                f"supernet.family.family: {self.run} does not say with which model it began; give the family of its "
+                f"model.supernet"
+            )
+        # by its public name, as the module may have been another in the version that wrote the file
+        public = re.sub(r"(lit_fednas\.supernets)\.[\w.]+\.(\w+)", r"\1.\2", json.dumps(family))
+        return cast(GrowableFamily, instantiated(GrowableFamily, json.loads(public)))
+
+    @cached_property
+    def _suite(self) -> dict[str, Any]:
+        return suite_of(self.run, "supernet.family.run")
+
+    @override
+    def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        rows = self._suite["models"]
+        named = {"middle": len(rows) // 2, "last": len(rows) - 1}
+        number = named.get(self.number, -1) if isinstance(self.number, str) else self.number
+        if not 0 <= number < len(rows):
+            raise ConfigError(
+                f"supernet.family.number: {self.number!r}: {self.run} has the models 0 to {len(rows) - 1}; give "
+                f"one of them, middle, or last"
+            )
+        blueprint = self._initial.blueprint(input_shape, num_classes)
+        try:
+            if str(blueprint) != rows[0]["cells"]:
+                raise ConfigError(
+                    f"supernet.family.family: begins with {blueprint}, and {self.run} with {rows[0]['cells']}; give "
+                    f"the family that the run had"
+                )
+            steps: list[Mapping[str, Any]] = []
+            row = rows[number]
+            while row["parent"] is not None:
+                steps = [*row["steps"], *steps]
+                row = rows[row["parent"]]
+            return reduce(grown, from_plain(steps), blueprint)
+        except CheckpointError as error:
+            raise ConfigError(f"supernet.family.run: {self.run}: {error}") from None
+        except (LookupError, TypeError) as error:
+            raise ConfigError(
+                f"supernet.family.run: {self.run}: suite.json is damaged ({error!r}); name a run whose file is whole"
+            ) from None
