@@ -11,7 +11,6 @@ from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.partitioners import IID, BalancedDirichlet, ByColumn, Dirichlet, Partitioner, Shards
 from lit_fednas.data.partitions import Partition
-from lit_fednas.data.rand_augment import RandAugment
 from lit_fednas.data.readers import LoaderReader, TensorReader
 from lit_fednas.data.sources.arrays import ArrayFiles, ArraySource
 from lit_fednas.data.sources.base import DataSource
@@ -19,12 +18,19 @@ from lit_fednas.data.sources.celeba import CelebA
 from lit_fednas.data.sources.images import ImageFolder, ImageTable, LazyImageFolder
 from lit_fednas.data.sources.leaf import Leaf, LeafImages, LeafText
 from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, Digits, DistortedDigits, FashionMNIST
-from lit_fednas.data.sources.shakespeare import ShakespeareRoles
-from lit_fednas.data.sources.speech import SpeechFolder
-from lit_fednas.data.sources.speech_features import SpeechFeatures
-from lit_fednas.data.sources.text import TextFiles
+from lit_fednas.data.sources.speech import SpeechFeatures, SpeechFolder
+from lit_fednas.data.sources.text import ShakespeareRoles, TextFiles
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
-from lit_fednas.data.transforms import AddNoise, Augmentation, Cutout, Normalize, RandomCrop, RandomFlip, TimeShift
+from lit_fednas.data.transforms import (
+    AddNoise,
+    Augmentation,
+    Cutout,
+    Normalize,
+    RandAugment,
+    RandomCrop,
+    RandomFlip,
+    TimeShift,
+)
 
 __all__ = [
     "CIFAR10",

@@ -34,8 +34,7 @@ class FederatedDataModule(LightningDataModule):
     """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
 
     It has no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time. Several ranks
-    of a machine share one copy of the training and validation examples, which one of them reads; an ``ArraySource``,
-    whose arrays every process has made, stays beside it. The server module divides the evaluation.
+    of a machine share one copy of the training and validation examples, which one of them reads.
 
     Args:
         source: Where the examples come from.
@@ -48,7 +47,7 @@ class FederatedDataModule(LightningDataModule):
             clients may have none, and a client that would train on nothing is an error.
         client_test: What clients are tested on: a fraction of each one's own examples; or ``official``, the source's
             test split, of which each class is dealt to the clients in proportion to their training examples of it,
-            so that a client is tested on its own class mix and keeps all examples for training (FedorAS, Table 7).
+            so that a client keeps all its examples for training (FedorAS, Table 7).
         eval_batch_size: Examples per batch in the server's validation and test.
         augment: False leaves the source's augmentation out.
         in_memory: False decodes examples when they are read, through a DataLoader.
@@ -57,11 +56,10 @@ class FederatedDataModule(LightningDataModule):
     Attributes:
         clients: The clients' data; set by ``setup``, like the following.
         partition: Rows of each client, before its local hold-outs, into ``targets``.
-        targets: The class of each training example that is dealt out (0 where examples have none): the training split
-            without ``server_val``.
+        targets: The class of each training example that is dealt out; 0 where examples have none.
 
     Raises:
-        ConfigError: A setting is out of range, or settings contradict each other.
+        ConfigError: Settings contradict each other.
 
     Example:
         >>> from lit_fednas.data import IID, Digits
@@ -92,7 +90,8 @@ class FederatedDataModule(LightningDataModule):
         super().__init__()
         if isinstance(server_val, float) and server_val >= 1:
             raise ConfigError(f"data.server_val: {server_val} must be below 1; a number of examples is whole")
-        if (both := client_val + _share(client_test)) >= 1:
+        self._client_test_share = 0.0 if isinstance(client_test, str) else client_test
+        if (both := client_val + self._client_test_share) >= 1:
             raise ConfigError(f"data.client_val + client_test: {both:g} leaves no training data; give less than 1")
         if in_memory and num_workers:
             raise ConfigError(f"data.num_workers: {num_workers} needs in_memory: false; give 0, or set it so")
@@ -151,7 +150,6 @@ class FederatedDataModule(LightningDataModule):
         """Loads the training examples and partitions them; a second call does nothing.
 
         Raises:
-            ConfigError: The partitioner deals out by class, and the examples have none.
             DataError: The data are missing, not of the task, or too few for what was asked.
         """
         if hasattr(self, "clients"):
@@ -205,14 +203,7 @@ class FederatedDataModule(LightningDataModule):
         return EvalBatches(reader, None, self.eval_batch_size)
 
     def raw_inputs(self, count: int) -> Tensor:
-        """Returns inputs as the source has them, of the server's validation data or, without any, of training data.
-
-        Args:
-            count: At most so many.
-
-        Returns:
-            ``[count, ...]`` on the CPU; floats as float32.
-        """
+        """Returns at most so many inputs of the server's validation or else the training data, on the CPU, unscaled."""
         batches = self._val_batches or EvalBatches(self._readers["train"], None, count)
         assert isinstance(batches, EvalBatches)
         raw = torch.stack([batches.reader.dataset[int(row)][0].cpu() for row in batches.rows[:count]])
@@ -255,7 +246,9 @@ class FederatedDataModule(LightningDataModule):
 
     def _open(self, split: Split) -> ExampleDataset | None:
         """Returns a split, if the source has it; says which classes it lacks."""
-        data = self._load(split)
+        load = self.source.load if self.in_memory else self.source.dataset
+        # the test split may be read by one process alone, at any time
+        data = load(split) if split == "test" else load_once(lambda: load(split), self.trainer)
         if data is None:
             return None
         if isinstance(data, Examples) and (row := data.first_not_finite()) is not None:
@@ -272,12 +265,6 @@ class FederatedDataModule(LightningDataModule):
                 "data.source: %s has no example of %d of %d classes: %s", split, len(missing), len(names), shown
             )
         return data
-
-    def _load(self, split: Split) -> ExampleDataset | None:
-        load = self.source.load if self.in_memory else self.source.dataset
-        if split == "test":  # which a process may read alone, at any time
-            return load(split)
-        return load_once(lambda: load(split), self.trainer)
 
     def _reader(self, data: ExampleDataset, augmentation: Sequence[Augmentation] = ()) -> Reader:
         if isinstance(data, Examples) and self.in_memory:
@@ -308,7 +295,7 @@ class FederatedDataModule(LightningDataModule):
         dealt, count = self.partition, len(self._readers["train"])
         if len(pool) < count:
             dealt = Partition(pool[dealt.rows], dealt.offsets)
-        holdouts = HoldOuts(dealt, self.client_val, _share(self.client_test), self.seed, first)
+        holdouts = HoldOuts(dealt, self.client_val, self._client_test_share, self.seed, first)
         if (left := holdouts.sizes["train"]).min() < 1:
             client = int((left < 1).argmax())
             raise DataError(
@@ -316,7 +303,7 @@ class FederatedDataModule(LightningDataModule):
                 f"{dealt.sizes[client]} examples and would keep none to train on; give less, or fewer clients, or "
                 "leave small clients out (ByColumn's least)"
             )
-        held = self.client_val or _share(self.client_test)
+        held = self.client_val or self._client_test_share
         rows: dict[str, ClientRows] = holdouts.splits() if held else {"train": dealt}
         if self.client_test == "official":
             rows["test"] = self._official_test_rows()
@@ -342,8 +329,3 @@ class FederatedDataModule(LightningDataModule):
 def _taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns rows of an array, which ascend; no copy where they are all."""
     return array if len(rows) == len(array) else array[rows]
-
-
-def _share(client_test: float | str) -> float:
-    """Returns the fraction of their examples that clients hold out for their tests."""
-    return client_test if isinstance(client_test, float | int) else 0.0

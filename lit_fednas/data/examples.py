@@ -14,10 +14,7 @@ from lit_fednas.errors import DataError
 
 
 class ExampleDataset(Protocol):
-    """A map-style data set whose targets are known without decoding any input.
-
-    ``Examples`` is one in memory; ``LazyImages`` is one that decodes on access.
-    """
+    """A map-style data set whose targets are known without decoding any input: ``Examples``, or ``LazyImages``."""
 
     @property
     def targets(self) -> Tensor:

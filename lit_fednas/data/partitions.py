@@ -21,12 +21,9 @@ _CLIENTS_KEPT = 64
 
 
 class ClientRows(Sequence[np.ndarray]):
-    """The rows of each client, as a sequence that need not hold an array per client.
+    """The rows of each client, as a sequence that need not hold an array per client."""
 
-    Attributes:
-        sizes: The number of rows of each client, int64 [clients], read-only.
-    """
-
+    #: The number of rows of each client, int64 [clients], read-only.
     sizes: np.ndarray
 
     @abstractmethod
@@ -113,13 +110,7 @@ class Partition(ClientRows):
 
 
 def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns ``count`` rows, ascending, drawn so that class shares are kept to within one example.
-
-    Example:
-        >>> rows = stratified_rows(np.repeat([0, 1], [60, 40]), 10, np.random.default_rng(0))
-        >>> (rows < 60).sum(), (rows >= 60).sum()
-        (np.int64(6), np.int64(4))
-    """
+    """Returns ``count`` rows, ascending, drawn so that class shares are kept to within one example."""
     classes, sizes = np.unique(targets, return_counts=True)
     share = sizes * count / max(1, len(targets))
     quota = np.floor(share).astype(int)
@@ -132,25 +123,10 @@ def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -
 
 
 class HoldOuts:
-    """Every client's rows, split at random into ``train``, ``val`` and ``test``.
+    """Every client's rows, split at random into ``train``, ``val`` and ``test`` by shares, to the nearest number.
 
-    How many rows each split has follows from the numbers alone. Which ones is drawn when a client is asked for, from
-    a generator of its own, so that it does not matter when that is; those of some clients are kept.
-
-    Args:
-        rows: The clients' rows.
-        val: The share of ``val``, to the nearest number of rows.
-        test: The share of ``test``.
-        seed: The run's seed.
-        first: The number of the first client.
-
-    Attributes:
-        sizes: The number of rows of each client, by split; below 1 for ``train`` where nothing remains.
-
-    Example:
-        >>> holdouts = HoldOuts(Partition(np.arange(15), np.array([0, 10, 15])), 0.2, 0.1, seed=0)
-        >>> {name: rows.sizes.tolist() for name, rows in holdouts.splits().items()}
-        {'train': [7, 4], 'val': [2, 1], 'test': [1, 0]}
+    Sizes are known up front (that of ``train`` is below 1 where nothing remains); rows are drawn when a client is asked
+    for, from a generator of its own, and those of some clients are kept.
     """
 
     def __init__(self, rows: ClientRows, val: float, test: float, seed: int, first: int = 0) -> None:
@@ -193,20 +169,11 @@ class _Split(ClientRows):
 
 
 def deal_by_class(targets: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Partition:
-    """Returns the rows of each class, dealt out in proportion to ``counts``, int [clients, classes], to within one.
-
-    Which clients get the rows that remain when proportions are rounded is drawn anew for every class. Rows of classes
-    that no client has are left out.
-
-    Example:
-        >>> rows = deal_by_class(np.repeat([0, 1], 6), np.array([[10, 5], [20, 0]]), np.random.default_rng(0))
-        >>> [np.bincount(part // 6, minlength=2).tolist() for part in rows]
-        [[2, 6], [4, 0]]
-    """
+    """Returns the rows of each class, dealt out in proportion to ``counts``, int [clients, classes], to within one."""
     owners = np.full(len(targets), NOBODY)
     for label in np.flatnonzero(counts.sum(axis=0)):
         rows = rng.permutation(np.flatnonzero(targets == label))
-        order = rng.permutation(len(counts))
+        order = rng.permutation(len(counts))  # whose proportions are rounded up is drawn anew for every class
         ends = counts[order, label].cumsum() / counts[:, label].sum() * len(rows)
         owners[rows] = np.repeat(order, np.diff(ends.round().astype(np.int64), prepend=0))
     return Partition.by_owner(owners, len(counts))

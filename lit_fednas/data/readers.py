@@ -1,7 +1,4 @@
-"""Readers turn rows of one data set into normalised batches: from one tensor, or through a DataLoader.
-
-Every batch of the library passes here: those of clients, of the server's validation and of the test.
-"""
+"""Readers turn rows of one data set into normalised batches: from one tensor, or through a DataLoader."""
 
 from __future__ import annotations
 
@@ -30,13 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Reader(ABC):
-    """Reads batches of a data set by row number.
-
-    Args:
-        dataset: Gives a raw input and a target per row number.
-        normalize: Makes a raw batch float32; by default it scales uint8 to [0, 1], and leaves other integers.
-        augmentation: Applied to the raw batch, in this order, before it is normalised.
-    """
+    """Reads batches of a data set by row number; raw batches are augmented, in this order, and then normalised."""
 
     dataset: ExampleDataset
     normalize: Callable[[Tensor], Tensor] = as_float
@@ -50,18 +41,12 @@ class Reader(ABC):
 
     @property
     def targets(self) -> Tensor:
-        """The targets of all examples, [N, ...]; no input is decoded for them."""
+        """The targets of all examples, [N, ...]."""
         return self.dataset.targets
 
     @abstractmethod
     def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
-        """Yields the rows in their order, ``batch_size`` at a time; the last batch may be smaller.
-
-        Args:
-            rows: int64 row numbers on the CPU.
-            batch_size: Examples per batch.
-            generator: On the reader's device, for augmentation; None does not augment.
-        """
+        """Yields the rows in their order, ``batch_size`` at a time; without a generator they are not augmented."""
 
     def move_to(self, device: torch.device | str) -> None:
         """Moves the data, where in memory; all later batches are on ``device``."""
@@ -71,7 +56,6 @@ class Reader(ABC):
         """Ends the processes that read, if any; the next pass starts them again."""
 
     def _finish(self, raw: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Augments, where a generator is given, and normalises."""
         if generator is not None:
             for augment in self.augmentation:
                 raw = augment(raw, generator)
@@ -115,15 +99,14 @@ class TensorReader(Reader):
 class LoaderReader(Reader):
     """Reads through a torch DataLoader, for data that do not fit in memory.
 
-    With workers, the DataLoader is created once and given the rows of each pass, so its workers live as long as
-    the reader and no client waits for their start; only one pass can be under way: a new one ends the old. Each
-    batch is augmented by itself, where ``TensorReader`` augments many at once; so with equal generators both give
-    the same examples in the same order, but other crops and flips.
+    The DataLoader's workers live as long as the reader, so that no client waits for their start; only one pass can be
+    under way: a new one ends the old. Batches are augmented one by one, where ``TensorReader`` augments many at once,
+    so that equal generators give the same order, but other crops and flips.
 
     Args:
         dataset: Gives a raw input and a target per row number.
-        normalize: As for :class:`Reader`.
-        augmentation: As for :class:`Reader`.
+        normalize: Makes a raw batch float32; by default it scales uint8 to [0, 1], and leaves other integers.
+        augmentation: Applied to the raw batch, in this order.
         num_workers: Processes that decode; 0 decodes in this one.
     """
 
@@ -155,7 +138,6 @@ class LoaderReader(Reader):
         self._loader = None
 
     def _loaded(self, batches: list[list[int]]) -> Iterator[Batch]:
-        """Starts a pass over batches of rows."""
         if self._loader is None or not self.num_workers:
             self._batches = []
             self._loader = DataLoader(
@@ -171,20 +153,10 @@ class LoaderReader(Reader):
 
 
 class EvalBatches:
-    """All batches of some rows, never augmented: what validation and test loops take.
+    """All batches of some rows, never augmented: what validation and test loops take."""
 
-    To networks that normalise by the batch's own statistics, batches matter: one of a single class misleads them.
-    So the rows are in one random order, the same in every run (data sets are often sorted by class), and the
-    batches are of near-equal size, none of them a lone example.
-
-    Example:
-        >>> examples = Examples(torch.zeros(5, 1), torch.arange(5))
-        >>> batches = EvalBatches(TensorReader(examples), None, 2)
-        >>> len(batches), [len(y) for x, y in batches]
-        (3, [2, 2, 1])
-        >>> [len(y) for x, y in EvalBatches(TensorReader(examples), None, 4)]
-        [3, 2]
-    """
+    # Networks that normalise by a batch's own statistics need a fair mix: rows are in one random order, the same in
+    # every run, as data sets are often sorted by class, and batches of near-equal size, none of them a lone example.
 
     def __init__(self, reader: Reader, rows: Tensor | None, batch_size: int) -> None:
         self.reader = reader

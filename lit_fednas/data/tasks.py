@@ -1,8 +1,7 @@
 """Tasks: what targets are, what is lost, and what is measured.
 
-Everything that trains or evaluates asks the task of the data, and nothing else knows what a target is. A task's figures
-are sums over units, so that they add up over batches and clients: a unit is an example, or a token where every position
-has a target of its own.
+A task's figures are sums over units, so that they add up over batches and clients: a unit is an example, or a token
+where every position has a target of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Task(ABC):
         """
 
     def units(self, targets: Tensor) -> Tensor:
-        """Returns the number of units of each example, ``[batch]``; one if a subclass does not count them."""
+        """Returns the number of units of each example, ``[batch]``; one unless a subclass says otherwise."""
         return torch.ones(len(targets), dtype=torch.int64, device=targets.device)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -71,26 +70,15 @@ class Task(ABC):
         return dict(means)
 
     def strata(self, targets: Tensor) -> Tensor:
-        """Returns what is kept in proportion when examples are held out: int64 ``[N]``; alike if there are no classes.
-
-        Args:
-            targets: ``[N, ...]``.
-        """
+        """Returns what is kept in proportion when examples are held out: int64 ``[N]``; zeros without classes."""
         return torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
 
     @abstractmethod
     def check(self, targets: Tensor) -> None:
-        """Validates a split's targets.
-
-        Args:
-            targets: ``[N, ...]``.
-
-        Raises:
-            DataError: They are not of this task; the message begins with what they are.
-        """
+        """Validates a split's targets ``[N, ...]``; raises DataError whose message begins with what they are."""
 
     def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """Returns targets of some value for a dry run, ``[count, ...]``; a number per output if not overridden."""
+        """Returns targets of some value for a dry run, ``[count, ...]``; by default a number per output."""
         return torch.zeros(count, self.num_outputs, device=device)
 
 
@@ -192,7 +180,8 @@ class NextToken(Classification):
     @override
     def derived(self, means: Mapping[str, Any]) -> dict[str, Any]:
         loss = means["loss"]
-        return {"perplexity": torch.as_tensor(loss).exp() if isinstance(loss, Tensor) else _exp(loss), **means}
+        exp = loss.exp() if isinstance(loss, Tensor) else float(torch.tensor(loss, dtype=torch.float64).exp())
+        return {"perplexity": exp, **means}
 
     @override
     def strata(self, targets: Tensor) -> Tensor:
@@ -299,10 +288,6 @@ def hits(outputs: Tensor, targets: Tensor, top_k: int = 1) -> Tensor:
         return outputs.argmax(-1) == targets
     likeliest = outputs.topk(min(top_k, outputs.shape[-1]), -1).indices
     return (likeliest == targets[..., None]).any(-1)
-
-
-def _exp(loss: float) -> float:
-    return float(torch.tensor(loss, dtype=torch.float64).exp())
 
 
 def _check_range(targets: Tensor, count: int) -> None:

@@ -1,31 +1,31 @@
 """Transforms of whole batches, on the batch's device, with explicit generators.
 
-The order is that of torchvision's usual CIFAR recipe: augment first, normalise after. A crop therefore pads
-with zeros, which are black pixels, and augmentation moves uint8, a quarter of the bytes of float32. (In a float
-batch a zero is whatever zero means there.) All examples draw in one vectorised draw; nothing waits for the device.
+Batches are augmented first, as uint8, and normalised after, as in torchvision's usual CIFAR recipe; a crop pads with
+zeros, which are black pixels. All examples draw in one vectorised draw; nothing but RandAugment waits for the device.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torchvision.transforms.v2 import functional as tv
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare, UnitInterval, checked
+from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare, Range, UnitInterval, checked
+
+Operation = Callable[[Tensor], Tensor]
 
 
 def as_float(batch: Tensor) -> Tensor:
-    """Returns uint8 scaled to float32 in [0, 1], other floats as float32, and integers (token ids) as they are.
-
-    Example:
-        >>> as_float(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
-        [0.0, 1.0]
-    """
+    """Returns uint8 scaled to float32 in [0, 1], other floats as float32, and integers (token ids) as they are."""
     if batch.dtype == torch.uint8:
         return batch.to(torch.float32).mul_(1 / 255)
     return batch.to(torch.float32) if batch.is_floating_point() else batch
@@ -42,7 +42,7 @@ class Normalize:
         std: Per channel, above zero.
 
     Raises:
-        ConfigError: The lengths differ, or a standard deviation is not positive.
+        ConfigError: The lengths differ.
 
     Example:
         >>> batch = torch.tensor([[0], [255]], dtype=torch.uint8)
@@ -70,11 +70,7 @@ class Normalize:
         return f"Normalize(mean={list(self.mean)}, std={list(self.std)})"
 
     def scale_and_shift(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns both factors, shaped for the batch; kept, so that a batch copies nothing to its device.
-
-        Args:
-            batch: A raw batch.
-        """
+        """Returns both factors, shaped for a raw batch; kept, so that a batch copies nothing to its device."""
         key = (batch.dtype == torch.uint8, batch.ndim, batch.device)
         if key not in self._factors:
             shape = (-1, *[1] * (batch.ndim - 2))
@@ -99,9 +95,6 @@ class RandomCrop(Augmentation):
 
     Args:
         padding: Pixels added to each of the four sides.
-
-    Raises:
-        ConfigError: The padding is below 1.
 
     Example:
         >>> from lit_fednas.rng import generator
@@ -131,9 +124,6 @@ class RandomFlip(Augmentation):
     Args:
         p: The probability, above 0 and at most 1.
 
-    Raises:
-        ConfigError: ``p`` is outside that range.
-
     Example:
         >>> from lit_fednas.rng import generator
         >>> RandomFlip(1.0)(torch.tensor([[[[1, 2, 3]]]]), generator(0, "augment")).flatten().tolist()
@@ -160,11 +150,11 @@ class Cutout(Augmentation):
 
     Args:
         size: Side of the square in pixels; an even number.
-        fill: Value of the square per channel, or one for all, on the scale [0, 1] of the images. Zeros after a
-            normalisation, as many recipes have them, are its mean here.
+        fill: Value of the square per channel, or one for all, on the scale [0, 1] of the images; where a recipe has
+            zeros after the normalisation, it is the mean.
 
     Raises:
-        ConfigError: The size is odd or not positive, or no fill value is given.
+        ConfigError: The size is odd, or no fill value is given.
 
     Example:
         >>> from lit_fednas.rng import generator
@@ -249,3 +239,71 @@ class AddNoise(Augmentation):
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(batch.shape, generator=generator, device=batch.device, dtype=batch.dtype)
         return batch + noise * (self.strength * batch.std(dim=(1, 2, 3), correction=0, keepdim=True))
+
+
+@checked("data.source.augmentation")
+class RandAugment(Augmentation):
+    """Applies some of 14 operations to each image, as ``torchvision.transforms.RandAugment`` does.
+
+    Shears, shifts, rotations, changes of brightness, saturation, contrast and sharpness go either way, as drawn; there
+    are posterize, solarize, autocontrast, equalize, and no change. Images that drew the same are changed together.
+
+    Args:
+        num_ops: Operations per image, one after the other; the same one may be drawn twice.
+        magnitude: The strength of all operations, from 0 to 30.
+
+    Example:
+        >>> from lit_fednas.rng import generator
+        >>> images = torch.zeros(8, 3, 32, 32, dtype=torch.uint8)
+        >>> RandAugment(2, 9)(images, generator(0, "augment")).shape
+        torch.Size([8, 3, 32, 32])
+    """
+
+    def __init__(self, num_ops: PositiveInt = 2, magnitude: Annotated[int, Range(at_least=0, at_most=30)] = 9) -> None:
+        self.num_ops = num_ops
+        self.magnitude = magnitude
+
+    @override
+    def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        operations = self.operations(batch)
+        drawn = torch.randint(len(operations), (self.num_ops, len(batch)), generator=generator, device=batch.device)
+        batch = batch.clone()
+        for numbers in drawn.cpu():  # waits for the device once
+            for number, operation in enumerate(operations):
+                rows = (numbers == number).nonzero().flatten().to(batch.device)
+                if len(rows):
+                    batch[rows] = operation(batch[rows])
+        return batch
+
+    def operations(self, batch: Tensor) -> list[Operation]:
+        """Returns the operations on images like these, each twice: either way, where there are two."""
+        share = self.magnitude / 30
+        height, width = batch.shape[-2:]
+        brightest = 255 if batch.dtype == torch.uint8 else 1
+        unsigned: list[Operation] = [
+            torch.clone,
+            partial(tv.posterize, bits=8 - round(4 * share)),
+            partial(tv.solarize, threshold=brightest * (1 - share)),
+            tv.autocontrast,
+            tv.equalize,
+        ]
+        signed: list[Operation] = []
+        for sign in (1, -1):
+            shear = math.degrees(math.atan(0.3 * sign * share))
+            shift = 150 / 331 * share
+            signed += [
+                _affine(shear=[shear, 0.0], center=[0, 0]),
+                _affine(shear=[0.0, shear], center=[0, 0]),
+                _affine(translate=[sign * int(shift * width), 0]),
+                _affine(translate=[0, sign * int(shift * height)]),
+                partial(tv.rotate, angle=30 * sign * share),
+                partial(tv.adjust_brightness, brightness_factor=1 + 0.9 * sign * share),
+                partial(tv.adjust_saturation, saturation_factor=1 + 0.9 * sign * share),
+                partial(tv.adjust_contrast, contrast_factor=1 + 0.9 * sign * share),
+                partial(tv.adjust_sharpness, sharpness_factor=1 + 0.9 * sign * share),
+            ]
+        return [*unsigned, *unsigned, *signed]
+
+
+def _affine(**settings: list[float] | list[int]) -> Operation:
+    return partial(tv.affine, **{"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0], **settings})

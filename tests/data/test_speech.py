@@ -11,8 +11,7 @@ from scipy.io import wavfile
 
 from lit_fednas.data import AddNoise, Examples, SpeechFeatures, SpeechFolder, TimeShift
 from lit_fednas.data.sources import speech
-from lit_fednas.data.sources.speech import official_split
-from lit_fednas.data.sources.speech_features import mel_filters, read_wave
+from lit_fednas.data.sources.speech import mel_filters, official_split, read_wave
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
 

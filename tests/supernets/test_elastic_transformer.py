@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from lit_fednas.data import NextToken
-from lit_fednas.data.sources.tokens import PAD, windows
+from lit_fednas.data.sources.text import PAD, windows
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import ElasticTransformer
 from lit_fednas.testing.networks import batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -96,16 +96,6 @@ class ArraySource(DataSource):
             raise DataError(f"{split}: has inputs of shape {shape}; give {self.input_shape}, as in train")
 
 
-class _Known(NamedTuple):
-    """What is known without examples; of tables, also what their columns are."""
-
-    task: Task
-    class_names: tuple[str, ...]
-    input_shape: tuple[int, ...]
-    input_dtype: torch.dtype
-    table: Table | None
-
-
 @checked("data.source")
 class ArrayFiles(DataSource):
     """Examples from a file per split: arrays of inputs and targets, or a table with a row per example.
@@ -162,7 +152,7 @@ class ArrayFiles(DataSource):
     @cached_property
     def task(self) -> Task:
         """As given, or by the type of the targets."""
-        return self._known.task
+        return self._known[0].task
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
@@ -172,17 +162,17 @@ class ArrayFiles(DataSource):
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The text or the numbers of classes."""
-        return self._known.class_names
+        return self._known[0].class_names
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
         """That of one example."""
-        return self._known.input_shape
+        return self._known[0].input_shape
 
     @cached_property
     def input_dtype(self) -> torch.dtype:  # type: ignore[override]
         """int64 for tokens, else float32."""
-        return torch.float32 if self.standardize else self._known.input_dtype
+        return torch.float32 if self.standardize else self._known[0].input_dtype
 
     @cached_property
     def normalization(self) -> Normalize | None:  # type: ignore[override]
@@ -195,7 +185,7 @@ class ArrayFiles(DataSource):
     def load(self, split: Split) -> Examples | None:
         if split not in self.files:
             return None
-        table = self._known.table
+        _, table = self._known
         inputs, targets, columns = self._arrays(self.files[split], table)
         examples = Examples(_inputs(inputs), _targets(targets, self.task), columns)
         if split == "train" and "normalization" not in vars(self):
@@ -204,7 +194,7 @@ class ArrayFiles(DataSource):
         return examples
 
     @cached_property
-    def _known(self) -> _Known:
+    def _known(self) -> tuple[ArraySource, Table | None]:
         """Reads and validates all splits, arrays without their inputs, and keeps no examples."""
         path = self.files["train"]
         frame = self._read_table(path) if _is_table(path) else None
@@ -227,7 +217,8 @@ class ArrayFiles(DataSource):
             for split, (inputs, targets, columns) in parts.items()
         }
         source = ArraySource(**splits, class_names=names, task=task)  # type: ignore[arg-type]
-        return _Known(task, source.class_names, source.input_shape, source.input_dtype, table)
+        source._splits.clear()
+        return source, table
 
     def _read_table(self, path: Path) -> Any:
         classes = self.target if len(self.target) == 1 else []

@@ -80,12 +80,7 @@ class DataSource(ABC):
 
 
 def of_large_clients(clients: np.ndarray, least: int) -> np.ndarray:
-    """Returns which examples belong to a client with ``least`` examples or more: bool [N].
-
-    Example:
-        >>> of_large_clients(np.array(["a", "b", "a"]), 2).tolist()
-        [True, False, True]
-    """
+    """Returns which examples belong to a client with ``least`` examples or more: bool [N]."""
     _, codes, sizes = np.unique(clients, return_inverse=True, return_counts=True)
     return (sizes >= least)[codes]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import compress, product
@@ -45,7 +44,7 @@ class CelebA(ImageSource):
         images: Further settings of :class:`ImageSource`.
 
     Raises:
-        ConfigError: A setting is out of range, or the attributes make no classes.
+        ConfigError: The attributes make no classes.
 
     Example:
         >>> CelebA("data").num_classes, CelebA("data").input_shape, CelebA("data").class_names[6]
@@ -66,7 +65,7 @@ class CelebA(ImageSource):
             raise ConfigError(
                 f"data.source.attributes: {list(attributes)} make no classes; name one or more, each once"
             )
-        self.attributes = tuple(attributes)
+        self.attributes = list(attributes)
         self.deal: Deal = deal
         self.least = least
 
@@ -78,67 +77,48 @@ class CelebA(ImageSource):
 
     @override
     def files(self, split: Split) -> ImageFiles | None:
-        people = np.array(list(self._people.values()))
-        if self.deal == "all":
-            rows = np.arange(len(people) if split == "train" else 0)
-        else:
-            rows = np.flatnonzero(self._parts == PARTS[split])
-        if split == "train":
-            rows = rows[of_large_clients(people[rows], self.least)]
-        if not len(rows):
+        faces = self._faces
+        if self.deal == "train":
+            faces = faces[self._table("list_eval_partition.txt", faces.index)[0] == PARTS[split]]
+        elif split != "train":
             return None
-        folder = self.root / "img_align_celeba"
-        if not folder.is_dir():
-            raise DataError(f"data.source.root: {folder} is missing; put CelebA's aligned images into it")
-        images = np.array(list(self._people))[rows]
-        names = tuple(f"img_align_celeba/{image}" for image in images.tolist())
-        return ImageFiles(self.root, names, self._labels[rows], {"client": people[rows]}, f"celeba-{split}")
+        if split == "train":
+            faces = faces[of_large_clients(faces["person"].to_numpy(), self.least)]
+        if not len(faces):
+            return None
+        names = [f"img_align_celeba/{image}" for image in faces.index]
+        people = {"client": faces["person"].to_numpy()}
+        return ImageFiles(self.root, names, faces["label"].to_numpy(copy=True), people, f"celeba-{split}")
 
     @cached_property
-    def _people(self) -> dict[str, int]:
-        """Who is in each image, by its name, in the order of the names."""
-        return {image: person for image, (person,) in sorted(self._table("identity_CelebA.txt").items())}
+    def _faces(self) -> Any:
+        """Who is in each image and its class, by its name and in the order of the names."""
+        faces = self._table("identity_CelebA.txt").sort_index().set_axis(["person"], axis=1)
+        attributes = self._table("list_attr_celeba.txt", faces.index)
+        if unknown := [attribute for attribute in self.attributes if attribute not in attributes]:
+            path, known = self.root / "list_attr_celeba.txt", ", ".join(map(str, attributes.columns))
+            raise DataError(f"data.source.attributes: {unknown[0]!r} is not in {path}; give one of: {known}")
+        bits = attributes[self.attributes].to_numpy() > 0  # they are 1 or -1 each
+        return faces.assign(label=bits @ (1 << np.arange(len(self.attributes))[::-1]))
 
-    @cached_property
-    def _parts(self) -> np.ndarray:
-        """The part of each image, int64 [N]."""
-        return self._in_order("list_eval_partition.txt", self._table("list_eval_partition.txt"))[:, 0]
+    def _table(self, name: str, images: Sequence[str] | None = None) -> Any:
+        """Returns the numbers of each image, or of ``images`` in this order."""
+        import pandas as pd  # takes a while to import
 
-    @cached_property
-    def _labels(self) -> np.ndarray:
-        """The class of each image, int64 [N]: the bits of its attributes, which are 1 or -1 each."""
-        name = "list_attr_celeba.txt"
-        header = (*self._lines(name), "", "")[1].split()
-        unknown = next((attribute for attribute in self.attributes if attribute not in header), None)
-        if unknown is not None:
-            known = ", ".join(header) or "none"
-            raise DataError(f"data.source.attributes: {unknown!r} is not in {self.root / name}; give one of: {known}")
-        values = self._in_order(name, self._table(name, "-?1", len(header), skip=2))
-        bits = values[:, [header.index(attribute) for attribute in self.attributes]] > 0
-        return bits @ (1 << np.arange(len(self.attributes))[::-1])
-
-    def _table(self, name: str, value: str = r"\d+", columns: int = 1, skip: int = 0) -> dict[str, list[int]]:
-        """Reads lines of an image's name and ``columns`` numbers that match ``value``, after ``skip`` others."""
-        table: dict[str, list[int]] = {}
-        pattern = re.compile(rf"\S+(\s+{value}){{{columns}}}\s*")
-        for number, line in enumerate(self._lines(name)[skip:], skip + 1):
-            if not pattern.fullmatch(line):
-                raise DataError(
-                    f"data.source.root: {self.root / name}, line {number}, is not a name and {columns} numbers; fix it"
-                )
-            image, *words = line.split()
-            table[image] = [int(word) for word in words]
-        return table
-
-    def _lines(self, name: str) -> list[str]:
         path = self.root / name
         if not path.is_file():
             raise DataError(f"data.source.root: {path} is missing; put CelebA's {name} into {self.root}")
-        return path.read_text(encoding="utf-8").strip().splitlines()
-
-    def _in_order(self, name: str, table: dict[str, list[int]]) -> np.ndarray:
-        """Returns a table's numbers in the order of the images' names, int64 [N, columns]."""
-        missing = next((image for image in self._people if image not in table), None)
-        if missing is not None:
-            raise DataError(f"data.source.root: {self.root / name} has no line for {missing}; add it")
-        return np.array([table[image] for image in self._people], dtype=np.int64)
+        lines = path.read_text(encoding="utf-8").strip().splitlines()
+        skipped = 2 if name == "list_attr_celeba.txt" else 0  # their number, and the attributes
+        columns = (*lines, "", "")[1].split() if skipped else [0]
+        words = [line.split() for line in lines[skipped:]]
+        wrong_row = [""] * (len(columns) + 1)
+        rows = [row if len(row) == len(wrong_row) else wrong_row for row in words]
+        table = pd.DataFrame(rows, columns=["image", *columns]).set_index("image")
+        table = table.apply(pd.to_numeric, errors="coerce")
+        if (wrong := table.isna().any(axis=1).to_numpy()).any():
+            line = skipped + 1 + int(wrong.argmax())
+            raise DataError(f"data.source.root: {path}, line {line}, is not a name and {len(columns)} numbers; fix it")
+        if images is not None and (missing := [image for image in images if image not in table.index]):
+            raise DataError(f"data.source.root: {path} has no line for {missing[0]}; add it")
+        return (table if images is None else table.loc[images]).astype(np.int64)

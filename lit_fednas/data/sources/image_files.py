@@ -32,16 +32,9 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """The image files of one split, in a fixed order.
+    """The image files of one split, relative to ``root``, with their classes and natural groupings.
 
-    Attributes:
-        root: The folder that the names start from.
-        names: Paths relative to ``root``, with forward slashes.
-        targets: The class of each file, int64 [N].
-        columns: Natural groupings, each [N].
-        label: Distinguishes these files from others below ``root``, such as those of another split; the cache
-            keeps one file per label and image size.
-        stamps: Size and modification time of each file.
+    The cache keeps one file per ``label`` and image size below ``root``.
     """
 
     root: Path

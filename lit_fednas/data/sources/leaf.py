@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +23,7 @@ from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Deal, Split, given_normalization, of_large_clients
 from lit_fednas.data.sources.image_files import ImageFiles
 from lit_fednas.data.sources.images import ImageSource
-from lit_fednas.data.sources.tokens import PAD, SHAKESPEARE
-from lit_fednas.data.tasks import NextToken, Task
+from lit_fednas.data.sources.text import SHAKESPEARE, TextSource
 from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
@@ -52,7 +51,7 @@ class Leaf(DataSource):
         std: Given together with ``mean``.
 
     Raises:
-        ConfigError: A setting is out of range, or only one of mean and std is given.
+        ConfigError: ``input_shape`` is empty, or only one of mean and std is given.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class Leaf(DataSource):
         return Examples(torch.from_numpy(inputs), torch.from_numpy(labels), {"client": users})
 
     def _inputs(self, x: list[Any]) -> np.ndarray:
-        """Makes float32 inputs of a user's lists of numbers."""
         try:
             array = np.asarray(x, dtype=np.float32)
         except (TypeError, ValueError) as error:
@@ -140,19 +138,18 @@ class LeafImages(ImageSource):
             self._listed[split] = None
             if part is not None and len(part[1]):
                 names, labels, users = part
-                listed = ImageFiles(self.root, tuple(names.tolist()), labels, {"client": users}, f"leaf-{split}")
+                listed = ImageFiles(self.root, names.tolist(), labels, {"client": users}, f"leaf-{split}")
                 self._listed[split] = listed
         return self._listed[split]
 
 
 @checked("data.source")
-class LeafText(DataSource):
+class LeafText(TextSource):
     """LEAF's Shakespeare, whose ``x`` are strings of 80 characters and whose ``y`` are the characters after them.
 
     Inputs are the characters of ``x``, in the 90 tokens of :class:`ShakespeareRoles`. Targets are the next
-    character at every position: ``x`` without its first character, and ``y``. LEAF's examples of a user begin one
-    character after the other, so that most characters are targets of 80
-    examples; LEAF itself predicts ``y`` alone.
+    character at every position: ``x`` without its first character, and ``y``. (LEAF itself predicts ``y`` alone; its
+    examples of a user begin one character after the other, so that most characters are targets of 80 examples.)
     The examples have a column ``client``, the user.
 
     Args:
@@ -163,21 +160,13 @@ class LeafText(DataSource):
     """
 
     class_names = SHAKESPEARE.names
-    num_classes = len(class_names)
-    input_dtype = torch.int64
 
     def __init__(
         self, root: str | Path, length: PositiveInt = 80, deal: Deal = "train", least: PositiveInt = 1
     ) -> None:
         self.input_shape = (length,)
-        self._files = LeafFiles(
-            Path(root).expanduser(), deal, least, self.num_classes, self._characters, next_character
-        )
-
-    @cached_property
-    def task(self) -> Task:
-        """The next character."""
-        return NextToken(self.num_classes, PAD)
+        root = Path(root).expanduser()
+        self._files = LeafFiles(root, deal, least, self.num_classes, self._characters, _next_character)
 
     @override
     def load(self, split: Split) -> Examples | None:
@@ -189,7 +178,6 @@ class LeafText(DataSource):
         return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {"client": users})
 
     def _characters(self, x: list[Any]) -> np.ndarray:
-        """Makes tokens of a user's strings."""
         length = self.input_shape[0]
         for text in x:
             if not isinstance(text, str):
@@ -199,31 +187,34 @@ class LeafText(DataSource):
         return SHAKESPEARE.encoded("".join(x)).reshape(len(x), length)
 
 
-def next_character(value: Any) -> int:
-    """Returns the token of an element of ``y``; raises ValueError where it is not a character."""
+def _next_character(value: Any) -> int:
     if not isinstance(value, str) or len(value) != 1:
         raise ValueError(f"the y {value!r}; give one character")
     return int(SHAKESPEARE.encoded(value)[0])
 
 
-def whole_number(value: Any) -> int:
-    """Returns the class that an element of ``y`` is; raises ValueError where it is not one."""
+def _whole_number(value: Any) -> int:
     if isinstance(value, (int, float)) and float(value).is_integer() and value >= 0:
         return int(value)
     raise ValueError(f"the class {value!r}; give whole numbers from 0")
+
+
+def _names(x: list[Any]) -> np.ndarray:
+    if not all(isinstance(name, str) for name in x):
+        raise ValueError("an x that is not a name of a file; use Leaf for lists of numbers")
+    return np.array(x)
+
+
+def _without_inputs(x: list[Any]) -> np.ndarray:
+    return np.empty((len(x), 0))
 
 
 @dataclass
 class LeafFiles:
     """The JSON files below a folder, which are read whenever a split is asked for, and not kept.
 
-    Attributes:
-        root: The folder.
-        deal: Which of both folders go to the clients.
-        least: Users with fewer examples to be dealt are left out.
-        num_classes: None counts from all labels.
-        convert: Makes an array [N, ...] of a user's list ``x``; raises ValueError where it cannot.
-        label: Makes a class of one element of ``y``; raises ValueError where it cannot.
+    ``convert`` makes an array [N, ...] of a user's list ``x``, ``label`` a class of an element of ``y``; both raise
+    ValueError where they cannot.
     """
 
     root: Path
@@ -231,27 +222,23 @@ class LeafFiles:
     least: int
     num_classes: int | None
     convert: Callable[[list[Any]], np.ndarray]
-    label: Callable[[Any], int] = whole_number
+    label: Callable[[Any], int] = _whole_number
 
     @cached_property
     def classes(self) -> int:
         """The number of classes, as given or counted."""
         if self.num_classes:
             return self.num_classes
-        labels = (read_leaf(self.root / part, _without_inputs, self.label)[1] for part in ("train", "test"))
+        labels = (_read(self.root / part, _without_inputs, self.label)[1] for part in ("train", "test"))
         return 1 + max(int(some.max()) for some in labels)
 
     def split(self, split: Split) -> Part | None:
-        """Returns the examples of ``train``, or of ``test`` where it is not dealt; None for other splits.
-
-        Raises:
-            DataError: A folder or file is missing, damaged or not as LEAF writes it, or a label is not a class.
-        """
+        """Returns the examples of ``train``, or of ``test`` where it is not dealt; None for other splits."""
         names = [part for part in ("train", "test") if split == ("train" if self.deal == "all" else part)]
         if not names:
             return None
         classes = self.classes
-        parts = [read_leaf(self.root / name, self.convert, self.label) for name in names]
+        parts = [_read(self.root / name, self.convert, self.label) for name in names]
         inputs, labels, users = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         if labels.max(initial=0) >= classes:
             most = labels.max()
@@ -260,10 +247,8 @@ class LeafFiles:
         return (inputs, labels, users) if dealt.all() else (inputs[dealt], labels[dealt], users[dealt])
 
 
-def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int]) -> Part:
+def _read(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int]) -> Part:
     """Reads all JSON files of a folder, in the order of their names."""
-    if not folder.is_dir():
-        raise DataError(f"data.source.root: {folder} is not a folder; put LEAF's JSON files of '{folder.name}' there")
     paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
     if not paths:
         raise DataError(f"data.source.root: {folder} has no JSON files; put LEAF's files of '{folder.name}' there")
@@ -271,8 +256,8 @@ def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: C
     labels: list[int] = []
     users: list[str] = []
     for path in paths:
-        for user, data in _users(path):
-            x, y = data.get("x"), data.get("y")
+        for user, data in _users(path).items():
+            x, y = (data.get(name) if isinstance(data, dict) else None for name in "xy")
             if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
                 raise DataError(
                     f"data.source.root: {path} lacks lists x and y of one length for user {user!r}; correct it"
@@ -290,26 +275,13 @@ def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: C
     return np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users)
 
 
-def _names(x: list[Any]) -> np.ndarray:
-    """Makes an array of a user's names of files."""
-    if not all(isinstance(name, str) for name in x):
-        raise ValueError("an x that is not a name of a file; use Leaf for lists of numbers")
-    return np.array(x)
-
-
-def _without_inputs(x: list[Any]) -> np.ndarray:
-    return np.empty((len(x), 0))
-
-
-def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each user of a file, in the order of its list of users."""
+def _users(path: Path) -> dict[str, dict[str, Any]]:
+    """Returns the data of each user of a file, in the order of its list of users."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        users = {str(user): content["user_data"][user] for user in content["users"]}
     except (OSError, ValueError) as error:
         raise DataError(f"data.source.root: {path} cannot be read ({error}); replace the file") from error
-    if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
-        raise DataError(f"data.source.root: {path} has no 'users' and 'user_data'; give files as LEAF writes them")
-    for user in content["users"]:
-        if not isinstance(content["user_data"].get(user), dict):
-            raise DataError(f"data.source.root: {path} has no data of user {user!r}; correct the file")
-        yield str(user), content["user_data"][user]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"data.source.root: {path} lacks {error} in 'users' or 'user_data'; correct it") from error
+    return users

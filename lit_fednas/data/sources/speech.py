@@ -1,37 +1,116 @@
-"""Recordings of spoken words, as Speech Commands (Warden, 2018) and the Free Spoken Digit Dataset are laid out."""
+"""Recordings of spoken words, laid out as Speech Commands (Warden, 2018) or the Free Spoken Digit Dataset are.
+
+Mel-frequency features have the formulas of torchaudio's defaults: HTK's mel scale, triangles of height 1, the power of
+a centred, reflected short-time Fourier transform with a Hann window, and ``log_mels=True``. (torchaudio itself refuses
+to be imported beside a torch that was built for another version of CUDA.)
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
+from scipy.fft import dct
+from scipy.signal import resample_poly
+from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Split, cached, file_stamps
-from lit_fednas.data.sources.speech_features import SpeechFeatures, fitted, read_wave
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.ranges import NonNegativeFloat, checked
+from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, checked
 from lit_fednas.rng import numpy_generator
 
 #: Raise this when the computation of features changes, so that older cache files are not read.
 CACHE_VERSION = 1
 #: Speech Commands' folder of long recordings without words.
 BACKGROUND = "_background_noise_"
+#: What is added to a power before its logarithm, as in torchaudio.
+FLOOR = 1e-6
+
+
+@checked("data.source.features")
+@dataclass(frozen=True)
+class SpeechFeatures:
+    """What is computed from a recording; the defaults are FedorAS' (appendix E): a second becomes 40x51.
+
+    Args:
+        kind: ``mfcc``: the discrete cosine transform of ``log_mel``, the logarithms of the power in mel bands.
+        rate: Samples per second that recordings are resampled to.
+        window: Length of a frame, in seconds.
+        stride: From one frame to the next, in seconds.
+        mels: The number of mel bands; the paper does not say it. (The code of its authors has torchaudio's default,
+            128, for which it fills frames of 320 samples up to 400.)
+        coefficients: Of the cosine transform, for ``mfcc``; at most ``mels``.
+        seconds: The end of longer recordings is cut off; shorter ones are followed by silence.
+
+    Raises:
+        ConfigError: A setting is out of range.
+
+    Example:
+        >>> SpeechFeatures().shape, SpeechFeatures(rate=16000, kind="log_mel", mels=64).shape
+        ((1, 40, 51), (1, 64, 51))
+    """
+
+    kind: Literal["mfcc", "log_mel"] = "mfcc"
+    rate: PositiveInt = 8000
+    window: PositiveFloat = 0.04
+    stride: PositiveFloat = 0.02
+    mels: PositiveInt = 40
+    coefficients: PositiveInt = 40
+    seconds: PositiveFloat = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind == "mfcc" and self.coefficients > self.mels:
+            field = f"data.source.features.coefficients: {self.coefficients}"
+            raise ConfigError(f"{field} are more than {self.mels} mels; give at most so many")
+        if round(self.stride * self.rate) < 1 or self.samples <= round(self.window * self.rate) // 2:
+            field = f"data.source.features.window: {self.window} with stride {self.stride}"
+            raise ConfigError(f"{field} does not fit into {self.seconds} s at {self.rate} Hz; give other lengths")
+
+    @property
+    def samples(self) -> int:
+        """Samples of a recording, once it is cut or filled up."""
+        return round(self.seconds * self.rate)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(1, coefficients or mels, frames)."""
+        rows = self.coefficients if self.kind == "mfcc" else self.mels
+        return (1, rows, 1 + self.samples // round(self.stride * self.rate))
+
+    def __call__(self, waves: np.ndarray) -> np.ndarray:
+        """Returns the features of recordings."""
+        size = round(self.window * self.rate)
+        spectrum = torch.stft(
+            torch.from_numpy(waves),
+            size,
+            round(self.stride * self.rate),
+            window=torch.hann_window(size),
+            return_complex=True,
+        )
+        bands = mel_filters(self.mels, size, self.rate) @ spectrum.abs().square()
+        logs = (bands + FLOOR).log().numpy()
+        if self.kind == "mfcc":
+            logs = dct(logs, axis=1, norm="ortho")[:, : self.coefficients]
+        return logs[:, None].astype(np.float32)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A file, relative to the folder; who says what; and its split."""
+    """A file, relative to the folder; the word, its speaker and the split."""
 
     name: str
     label: str
@@ -96,7 +175,7 @@ class SpeechFolder(DataSource):
             raise ConfigError(f"data.source.pattern: {pattern!r} lacks groups; name (?P<label>...), (?P<speaker>...)")
         if split is not None and not set(split) <= {"val", "test"}:
             raise ConfigError(f"data.source.split: {sorted(split)} are not splits; give patterns of val and test")
-        self.split = None if split is None else {name: _compiled(one, f"split.{name}") for name, one in split.items()}
+        self.split = None if split is None else {name: _compiled(text, f"split.{name}") for name, text in split.items()}
         if unknown and classes is None:
             raise ConfigError("data.source.unknown: true leaves nothing over of all words; give classes")
         self.classes = classes
@@ -109,7 +188,7 @@ class SpeechFolder(DataSource):
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The words, and ``unknown`` and ``silence`` where they are classes."""
-        words = self.classes or sorted({one.label for one in self._recordings})
+        words = self.classes or sorted({recording.label for recording in self._recordings})
         return (*words, *["unknown"] * self.unknown, *["silence"] * bool(self.silence))
 
     @cached_property
@@ -132,14 +211,14 @@ class SpeechFolder(DataSource):
     @override
     def load(self, split: Split) -> Examples | None:
         numbers = {name: number for number, name in enumerate(self.class_names)}
-        labels = [numbers.get(one.label, numbers["unknown"] if self.unknown else -1) for one in self._recordings]
-        kept = np.array([one.split == split for one in self._recordings]) & (np.array(labels) >= 0)
-        rows = np.flatnonzero(kept)
+        others = numbers["unknown"] if self.unknown else -1
+        labels = np.array([numbers.get(recording.label, others) for recording in self._recordings], dtype=np.int64)
+        in_split = np.array([recording.split == split for recording in self._recordings])
+        rows = np.flatnonzero(in_split & (labels >= 0))
         if not len(rows):
             return None
-        inputs = self._features()[rows]
-        targets = np.array(labels, dtype=np.int64)[rows]
-        speakers = np.array([one.speaker for one in self._recordings])[rows]
+        inputs, targets = self._features()[rows], labels[rows]
+        speakers = np.array([recording.speaker for recording in self._recordings])[rows]
         if count := round(self.silence * len(rows)):
             draws = numpy_generator(0, f"speech-silence-{split}")
             parts = np.split(self._silence(count, draws), range(256, count, 256))  # as in _computed
@@ -163,25 +242,23 @@ class SpeechFolder(DataSource):
             recordings.append(Recording(name, found["label"], found["speaker"], self._split(name, found["speaker"])))
         if not recordings:
             raise DataError(f"data.source.root: {self.root} has no *.wav; give the folder that holds the recordings")
-        words = {one.label for one in recordings}
+        words = {recording.label for recording in recordings}
         if missing := sorted(set(self.classes or ()) - words):
             known = ", ".join(sorted(words))
             raise ConfigError(f"data.source.classes: {missing[0]!r} is not a word of {self.root}; choose from: {known}")
         return recordings
 
     def _split(self, name: str, speaker: str) -> Split:
-        if self.split is not None:
-            found = [split for split, pattern in self.split.items() if pattern.search(name)]
-            if len(found) > 1:
-                raise ConfigError(
-                    f"data.source.split: val and test are both found in {name}; give patterns that differ"
-                )
-            return found[0] if found else "train"  # type: ignore[return-value]
-        return official_split(speaker)
+        if self.split is None:
+            return official_split(speaker)
+        found = [split for split, pattern in self.split.items() if pattern.search(name)]
+        if len(found) > 1:
+            raise ConfigError(f"data.source.split: val and test are both found in {name}; give patterns that differ")
+        return found[0] if found else "train"  # type: ignore[return-value]
 
     def _features(self) -> np.ndarray:
         """Returns those of all recordings, from the cache or computed."""
-        names = [one.name for one in self._recordings]
+        names = [recording.name for recording in self._recordings]
         content = json.dumps([CACHE_VERSION, asdict(self.features), names, file_stamps(self.root, names)])
         shape = (len(names), *self.features.shape)
         stem = "-".join([self.features.kind, "x".join(map(str, self.features.shape))])
@@ -208,12 +285,7 @@ class SpeechFolder(DataSource):
 
 
 def official_split(speaker: str) -> Split:
-    """Returns the split of a speaker in Speech Commands, by the rule in its README.
-
-    Example:
-        >>> official_split("004ae714"), official_split("00f0204f")
-        ('train', 'train')
-    """
+    """Returns the split of a speaker in Speech Commands, by the rule in its README."""
     most = 2**27 - 1
     percentage = int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (most + 1) * (100 / most)
     return "val" if percentage < 10 else "test" if percentage < 20 else "train"
@@ -224,3 +296,44 @@ def _compiled(pattern: str, field: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"data.source.{field}: {pattern!r} is not a regular expression ({error})") from None
+
+
+def mel_filters(count: int, size: int, rate: int) -> Tensor:
+    """Returns triangles that are evenly spaced on the mel scale, from 0 to half the rate."""
+    highest = 2595 * math.log10(1 + rate / 2 / 700)
+    edges = 700 * (10 ** (np.linspace(0, highest, count + 2) / 2595) - 1)
+    frequencies = np.linspace(0, rate / 2, size // 2 + 1)
+    low, centre, high = (edges[start : start + count, None] for start in range(3))
+    rising, falling = (frequencies - low) / (centre - low), (high - frequencies) / (high - centre)
+    filters = np.minimum(rising, falling).clip(min=0)
+    if not filters.any(axis=1).all():
+        raise ConfigError(f"data.source.features.mels: {count} are too many for frames of {size} samples; give fewer")
+    return torch.from_numpy(filters.astype(np.float32))
+
+
+def read_wave(path: Path, rate: int) -> np.ndarray:
+    """Returns a WAV file's samples, float32 ``[T]`` from -1 to 1, resampled; the mean of its channels."""
+    from scipy.io import wavfile  # here: one source of many needs it
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that are no sound
+            recorded, samples = wavfile.read(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"data.source.root: {path} cannot be read ({error}); replace or remove the file") from error
+    if not samples.size:
+        raise DataError(f"data.source.root: {path} has no samples; replace or remove the file")
+    wave = samples.astype(np.float32)
+    if samples.dtype == np.uint8:
+        wave = (wave - 128) / 128
+    elif samples.dtype.kind == "i":
+        wave /= -float(np.iinfo(samples.dtype).min)
+    if wave.ndim == 2:
+        wave = wave.mean(axis=1)
+    shared = math.gcd(rate, recorded)
+    return resample_poly(wave, rate // shared, recorded // shared) if rate != recorded else wave
+
+
+def fitted(wave: np.ndarray, samples: int) -> np.ndarray:
+    """Returns a recording cut or followed by zeros, ``[samples]``."""
+    return np.pad(wave[:samples], (0, max(0, samples - len(wave))))

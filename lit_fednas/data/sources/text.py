@@ -1,11 +1,17 @@
-"""Plain text, as windows of characters or words whose targets are the next ones."""
+"""Text as windows of tokens whose targets are the next ones: plain files, and Shakespeare's roles.
+
+FedorAS trains on Shakespeare (appendix E). The paper names LEAF as the source and counts 715 clients in Table 3, those
+of TensorFlow Federated (:class:`ShakespeareRoles`), but 1,129 in the appendix, those of LEAF before small ones are left
+out (``LeafText``).
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from glob import glob
 from pathlib import Path
@@ -17,17 +23,64 @@ from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.sources.tokens import PAD, Vocabulary, windows_of_all
 from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
+
+#: The number of the token that fills windows up.
+PAD = 0
 
 #: The tokens of each client.
 Clients = dict[str, Sequence[str]]
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """The number of each token: padding is 0, tokens begin with 1, special tokens follow them, ``<oov>`` first."""
+
+    tokens: tuple[str, ...]
+    specials: tuple[str, ...] = ("<oov>",)
+    numbers: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", {name: number for number, name in enumerate(self.names)})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All tokens, in the order of their numbers."""
+        return ("<pad>", *self.tokens, *self.specials)
+
+    def encoded(self, text: Iterable[str]) -> np.ndarray:
+        """Returns the number of each token, int64; tokens of a string are its characters."""
+        oov = self.numbers["<oov>"]
+        return np.fromiter((self.numbers.get(token, oov) for token in text), dtype=np.int64)
+
+
+#: The 86 characters of TensorFlow Federated's Shakespeare; with four special tokens, FedorAS' 90 (appendix E).
+SHAKESPEARE = Vocabulary(
+    tuple("dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"),
+    ("<oov>", "<bos>", "<eos>"),
+)
+
+
+class TextSource(DataSource):
+    """A source whose inputs are tokens and whose targets the next ones."""
+
+    input_dtype = torch.int64
+
+    @cached_property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """The size of the vocabulary, with special tokens."""
+        return len(self.class_names)
+
+    @cached_property
+    def task(self) -> Task:
+        """The next token."""
+        return NextToken(self.num_classes, PAD)
+
+
 @checked("data.source")
-class TextFiles(DataSource):
+class TextFiles(TextSource):
     """Text files, with a column ``client``: the file, the speaking role, or the block that a window is cut from.
 
     Each client's text is cut into windows, one after the other; a window's targets are its inputs shifted by one
@@ -61,8 +114,6 @@ class TextFiles(DataSource):
         (80,)
     """
 
-    input_dtype = torch.int64
-
     def __init__(
         self,
         files: str,
@@ -80,7 +131,7 @@ class TextFiles(DataSource):
         self.block = block
         self.vocabulary_size = vocabulary_size
         self.files = {"train": files, "val": val, "test": test}
-        shares = [one for one in (val, test) if not isinstance(one, str)]
+        shares = [share for share in (val, test) if not isinstance(share, str)]
         if not all(0 <= share < 1 for share in shares) or sum(shares) >= 1:
             raise ConfigError(
                 f"data.source.val, test: {val} and {test} are no shares that leave training text; give less"
@@ -100,27 +151,16 @@ class TextFiles(DataSource):
         """The tokens, in the order of their numbers."""
         return self.vocabulary.names
 
-    @cached_property
-    def num_classes(self) -> int:  # type: ignore[override]
-        """The size of the vocabulary, with ``<pad>`` and ``<oov>``."""
-        return len(self.class_names)
-
-    @cached_property
-    def task(self) -> Task:
-        """The next token."""
-        return NextToken(self.num_classes, PAD)
-
     @override
     def load(self, split: Split) -> Examples | None:
         if not self.files[split]:
             return None
         part = self._parts()[split]
-        names = list(part)
-        sequences = [self.vocabulary.encoded(part[name]) for name in names]
-        inputs, targets, rows = windows_of_all(sequences, self.input_shape[0])
-        if not len(inputs):
+        sequences = [self.vocabulary.encoded(tokens) for tokens in part.values()]
+        examples = window_examples(sequences, self.input_shape[0], "client", list(part))
+        if not len(examples):
             raise DataError(f"data.source: {split} has no client with two {self.level}; give more text")
-        return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {"client": np.array(names)[rows]})
+        return examples
 
     def _parts(self) -> dict[Split, Clients]:
         """Reads the tokens of each client, by split."""
@@ -140,7 +180,7 @@ class TextFiles(DataSource):
 
     def _clients(self, files: str, setting: str) -> Clients:
         """Reads files, and returns the tokens of each client."""
-        texts = dict(_read(files, setting))
+        texts = dict(_read_texts(files, setting))
         if self.clients == "role":
             texts = {
                 f"{name}/{role}" if len(texts) > 1 else role: speeches
@@ -150,7 +190,7 @@ class TextFiles(DataSource):
         tokens: Clients = {name: self._tokens(text) for name, text in texts.items()}
         if self.clients != "blocks":
             return tokens
-        joined = [token for one in tokens.values() for token in one]
+        joined = [token for text in tokens.values() for token in text]
         starts = range(0, len(joined), self.block)
         return {f"{number:06d}": joined[start : start + self.block] for number, start in enumerate(starts)}
 
@@ -158,7 +198,63 @@ class TextFiles(DataSource):
         return text if self.level == "characters" else re.findall(r"\n|\S+", text)
 
 
-def _read(files: str, setting: str) -> Iterator[tuple[str, str]]:
+@checked("data.source")
+class ShakespeareRoles(TextSource):
+    """Characters of 715 speaking roles, with a column ``role``, in 90 tokens.
+
+    The folder holds ``shakespeare_train.h5`` and ``shakespeare_test.h5`` of TensorFlow Federated, in which
+    ``examples/<PLAY_ROLE>/snippets`` are byte strings. Each snippet becomes ``<bos>``, its characters and ``<eos>``,
+    and is cut into windows as by :class:`TextFiles`. (TensorFlow Federated cuts every ``length + 1`` tokens, so that
+    one target in so many is never predicted.)
+
+    Args:
+        root: The folder.
+        length: Tokens per window; 80 as in McMahan et al. (2017).
+
+    Example:
+        >>> source = ShakespeareRoles("shakespeare-roles")
+        >>> source.num_classes, source.class_names[-3:]
+        (90, ('<oov>', '<bos>', '<eos>'))
+    """
+
+    class_names = SHAKESPEARE.names
+
+    def __init__(self, root: str | Path, length: PositiveInt = 80) -> None:
+        self.root = Path(root).expanduser()
+        self.input_shape = (length,)
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        if split == "val":
+            return None
+        snippets = _read_snippets(self.root / f"shakespeare_{split}.h5")
+        begin, end = SHAKESPEARE.numbers["<bos>"], SHAKESPEARE.numbers["<eos>"]
+        texts = [SHAKESPEARE.encoded(snippet.decode("utf-8", errors="replace")) for _, snippet in snippets]
+        sequences = [np.concatenate([[begin], text, [end]]) for text in texts]
+        return window_examples(sequences, self.input_shape[0], "role", [role for role, _ in snippets])
+
+
+def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns consecutive windows, the last one padded, as inputs and targets, int64 ``[windows, length]``."""
+    steps = max(0, len(tokens) - 1)
+    count = -(-steps // length)
+    cut = np.full((2, count * length), PAD, dtype=np.int64)
+    cut[0, :steps] = tokens[:-1]
+    cut[1, :steps] = tokens[1:]
+    inputs, targets = cut.reshape(2, count, length)
+    return inputs, targets
+
+
+def window_examples(sequences: Sequence[np.ndarray], length: int, column: str, names: Sequence[str]) -> Examples:
+    """Returns the windows of several sequences, each with the sequence's name in a column."""
+    empty = np.empty((0, length), dtype=np.int64)
+    pairs = [windows(tokens, length) for tokens in sequences]
+    inputs, targets = (np.concatenate(parts) for parts in zip((empty, empty), *pairs, strict=True))
+    rows = np.repeat(np.arange(len(sequences)), [len(inputs) for inputs, _ in pairs])
+    return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {column: np.array(names)[rows]})
+
+
+def _read_texts(files: str, setting: str) -> Iterator[tuple[str, str]]:
     """Yields the name and the text of each file, in the order of their names."""
     place = Path(files).expanduser()
     pattern = place / "*.txt" if place.is_dir() else place
@@ -174,15 +270,7 @@ def _read(files: str, setting: str) -> Iterator[tuple[str, str]]:
 
 
 def _roles(text: str, name: str) -> dict[str, str]:
-    r"""Returns the speeches of each role, one after the other.
-
-    Raises:
-        DataError: The text does not begin with a line ``Name:``.
-
-    Example:
-        >>> _roles("A:\nYes.\n\nB:\nNo.\nNo!\n\nA:\nWhy?\n", "play.txt")
-        {'A': 'Yes.\nWhy?\n', 'B': 'No.\nNo!\n'}
-    """
+    """Returns the speeches of each role, one after the other."""
     speeches: dict[str, list[str]] = {}
     role = ""
     for part in re.split(r"\n\s*\n", text.strip()):
@@ -193,3 +281,21 @@ def _roles(text: str, name: str) -> dict[str, str]:
             raise DataError(f"data.source.clients: {name} begins with {first!r}, not with a role; write 'Name:'")
         speeches.setdefault(role, []).append(f"{part}\n" if part else "")
     return {role: "".join(parts) for role, parts in speeches.items()}
+
+
+def _read_snippets(path: Path) -> list[tuple[str, bytes]]:
+    """Returns the role and the text of each snippet."""
+    try:
+        import h5py  # an extra
+    except ImportError as error:
+        raise ConfigError("data.source: ShakespeareRoles needs h5py; pip install 'lit-fednas[text]'") from error
+    if not path.is_file():
+        raise DataError(f"data.source.root: {path} is missing; unpack TensorFlow Federated's Shakespeare there")
+    try:
+        with h5py.File(path) as file:
+            snippets = {role: group["snippets"][()] for role, group in file["examples"].items()}
+    except (OSError, KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"data.source.root: {path} has no examples/<role>/snippets ({error}); replace it") from error
+    if not (pairs := [(role, bytes(text)) for role, texts in snippets.items() for text in texts]):
+        raise DataError(f"data.source.root: {path} has no snippets; replace it")
+    return pairs
