@@ -106,15 +106,12 @@ class ClientData:
         return tuple(self._targets(client, "train").unique().tolist())
 
     def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
-        """Counts a client's examples of each class, which it reports to the server; all as class 0 if they have none.
+        """Returns a client's number of examples of each class, all of class 0 if they have none, int64 [num_classes].
 
         Args:
             client: The client's number.
             num_classes: The length of the result.
             splits: Which of the client's splits are counted together.
-
-        Returns:
-            int64 [num_classes].
 
         Raises:
             DataError: A class is outside 0..num_classes - 1.
@@ -139,21 +136,18 @@ class ClientData:
         augment: bool = True,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
-        """Starts one pass over a client's split; all draws from ``generator`` happen before this returns.
+        """Returns one pass over a client's split: normalised inputs, and targets, on the device of the data.
 
         Args:
             client: The client's number.
             batch_size: Examples per batch; the last batch may be smaller.
-            generator: On the CPU; gives the order, then the seed of the augmentation.
+            generator: On the CPU; gives the order, then the seed of the augmentation, before this returns.
             split: ``train``, ``val`` or ``test``.
             shuffle: False keeps the order of the data set.
             balanced: Draws as many examples with replacement instead, the classes that the client has with equal
                 probability, and so the examples of a class.
             augment: False leaves the augmentation out.
             drop_last: Leaves a smaller last batch out, unless it is the client's only one.
-
-        Returns:
-            Normalised float32 inputs, or integers as they are, and targets, on the device of the data.
         """
         rows = self.rows(client, split)
         if balanced and len(rows):

@@ -14,8 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data.clients import ClientData
-from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.mapped import compute_once, load_once
+from lit_fednas.data.examples import ExampleDataset, Examples, compute_once, load_once
 from lit_fednas.data.partitioners import Partitioner
 from lit_fednas.data.partitions import ClientRows, HoldOuts, Partition, deal_by_class, stratified_rows
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
@@ -230,8 +229,8 @@ class FederatedDataModule(LightningDataModule):
             "metrics": dict(self.task.metrics),
         }
 
+    @override
     def predict_dataloader(self) -> EvalBatches:
-        """Returns the test batches."""
         return self.test_dataloader()
 
     @override

@@ -45,20 +45,13 @@ class Partitioner(ABC):
 
     @abstractmethod
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
-        """Returns the client of each example.
+        """Returns the client of each example, from 0, or ``-1`` where an example is left out, int [N].
 
         Args:
             targets: The class of each example [N].
             num_clients: At least 1, at most N.
             rng: The only source of randomness.
             columns: Natural groupings.
-
-        Returns:
-            Clients from 0 to ``num_clients - 1``, or ``-1`` where an example is left out, int [N].
-
-        Raises:
-            ConfigError: The data lack what the partitioner needs.
-            DataError: The examples cannot be split so.
         """
 
     def default_num_clients(self, columns: Columns) -> int:
@@ -68,16 +61,13 @@ class Partitioner(ABC):
     def partition(
         self, targets: np.ndarray, num_clients: int | None, seed: int = 0, columns: Columns | None = None
     ) -> Partition:
-        """Partitions the examples and validates the result.
+        """Returns the validated partition of the examples, each client's rows in ascending order.
 
         Args:
             targets: The class of each example [N].
             num_clients: None leaves the number to the partitioner.
             seed: The run's seed.
             columns: Natural groupings.
-
-        Returns:
-            The partition, each client's rows in ascending order.
 
         Raises:
             ConfigError: ``num_clients`` is below 1, or not given to a partitioner that needs it.
@@ -92,15 +82,11 @@ class Partitioner(ABC):
         name = type(self).__name__
         owners = np.asarray(self.split(targets, count, numpy_generator(seed, "partition"), columns))
         if owners.shape != targets.shape[:1] or owners.dtype.kind not in "iu":
-            raise DataError(
-                f"{name}: its split returned {owners.dtype} {list(owners.shape)}; return the client of each of the "
-                f"{len(targets)} examples, as integers"
-            )
+            returned = f"{owners.dtype} {list(owners.shape)}"
+            raise DataError(f"{name}: its split returned {returned}; return {len(targets)} integers, a client each")
         if not NOBODY <= owners.min() <= owners.max() < count:
-            raise DataError(
-                f"{name}: dealt examples to clients {owners.min()}..{owners.max()}; its split must name clients "
-                f"0..{count - 1}, or {NOBODY} for nobody"
-            )
+            dealt = f"dealt examples to clients {owners.min()}..{owners.max()}"
+            raise DataError(f"{name}: {dealt}; its split must name clients 0..{count - 1}, or {NOBODY} for nobody")
         result = Partition.by_owner(owners.astype(np.int64, copy=False), count)
         if self.deals_all and len(result.rows) < len(targets):
             raise DataError(

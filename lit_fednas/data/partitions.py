@@ -66,16 +66,7 @@ class Partition(ClientRows):
 
     @classmethod
     def by_owner(cls, owners: np.ndarray, num_clients: int) -> Partition:
-        """Returns the partition in which each row belongs to the client that is named for it; rows ascend.
-
-        Args:
-            owners: The client of each row, or ``-1`` if it belongs to none, int64 [N].
-            num_clients: The number of clients.
-
-        Example:
-            >>> [rows.tolist() for rows in Partition.by_owner(np.array([1, 0, -1, 1]), 2)]
-            [[1], [0, 3]]
-        """
+        """Returns the partition, rows ascending, by the client of each row, or ``-1`` for none, int64 [N]."""
         sizes = np.bincount(owners + 1, minlength=num_clients + 1)  # first those of nobody
         rows = np.argsort(owners, kind="stable")[sizes[0] :]
         return cls(rows, np.cumsum(sizes) - sizes[0])
@@ -91,15 +82,7 @@ class Partition(ClientRows):
         return counts
 
     def sparse_class_counts(self, targets: np.ndarray, num_classes: int) -> csr_array:
-        """Returns the number of examples per client and class, int64 [clients, classes].
-
-        Args:
-            targets: The class of each example [num_examples].
-            num_classes: The length of each client's counts.
-
-        Raises:
-            DataError: A class is outside 0..num_classes - 1.
-        """
+        """Returns the number of examples per client and class, int64 [clients, num_classes], by targets [N]."""
         classes = targets[self.rows]
         if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:
             raise DataError(f"num_classes: {num_classes} for classes {classes.min()}..{classes.max()}; give more")

@@ -46,15 +46,12 @@ class Task(ABC):
 
     @abstractmethod
     def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
-        """Returns what is averaged over units: sums over each example's units, by name.
+        """Returns what is averaged over units: sums over each example's units, ``[batch]``, by name.
 
         Args:
             outputs: ``[batch, ...]``, of the network.
             targets: ``[batch, ...]``.
             top_k: Where targets are classes: one among so many most likely counts as correct.
-
-        Returns:
-            ``[batch]`` each.
         """
 
     def units(self, targets: Tensor) -> Tensor:
@@ -118,10 +115,7 @@ class Classification(Task):
 
     @override
     def check(self, targets: Tensor) -> None:
-        shape, dtype = tuple(targets.shape), targets.dtype
-        if targets.ndim != 1 or dtype != torch.int64:
-            raise DataError(f"targets: {dtype} {shape} are not classes; give an int64 tensor of shape [N]")
-        _check_range(targets, self.num_outputs)
+        _check_integers(targets, 1, self.num_outputs, "classes; give an int64 tensor of shape [N]")
 
     @override
     def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -189,10 +183,7 @@ class NextToken(Classification):
 
     @override
     def check(self, targets: Tensor) -> None:
-        if targets.ndim != 2 or targets.dtype != torch.int64:
-            shape, dtype = tuple(targets.shape), targets.dtype
-            raise DataError(f"targets: {dtype} {shape} are not tokens; give an int64 tensor of shape [N, length]")
-        _check_range(targets, self.num_outputs)
+        _check_integers(targets, 2, self.num_outputs, "tokens; give an int64 tensor of shape [N, length]")
         if empty := int((self.units(targets) == 0).sum()):
             raise DataError(f"targets: {empty} examples are padding alone, which nothing is learned from; remove them")
 
@@ -290,7 +281,9 @@ def hits(outputs: Tensor, targets: Tensor, top_k: int = 1) -> Tensor:
     return (likeliest == targets[..., None]).any(-1)
 
 
-def _check_range(targets: Tensor, count: int) -> None:
+def _check_integers(targets: Tensor, ndim: int, count: int, what: str) -> None:
+    if targets.ndim != ndim or targets.dtype != torch.int64:
+        raise DataError(f"targets: {targets.dtype} {tuple(targets.shape)} are not {what}")
     if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < count:
         low, high = int(targets.min()), int(targets.max())
         raise DataError(f"has targets {low}..{high}; give targets from 0 to {count - 1}")

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from lit_fednas.data import IID, ArrayFiles, DataSource, Examples, FederatedDataModule, Leaf
-from lit_fednas.data.mapped import compute_once, load_once
+from lit_fednas.data.examples import compute_once, load_once
 from lit_fednas.data.transforms import as_float
 from lit_fednas.errors import DataError
 

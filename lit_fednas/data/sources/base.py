@@ -60,19 +60,11 @@ class DataSource(ABC):
         return tuple(str(label) for label in range(self.task.num_outputs))
 
     def prepare(self, in_memory: bool = True) -> None:  # noqa: B027 - most sources have nothing to prepare
-        """Downloads or decodes, if the source needs it.
-
-        Args:
-            in_memory: Whether ``load`` will read the data; else ``dataset`` will.
-        """
+        """Downloads or decodes, if the source needs it, what ``load`` will read if ``in_memory``, else ``dataset``."""
 
     @abstractmethod
     def load(self, split: Split) -> Examples | None:
-        """Returns one split, in memory; None where the source has no such split.
-
-        Raises:
-            DataError: The data are missing, damaged or not as the source describes them.
-        """
+        """Returns one split, in memory; None where there is none. Raises DataError for data that cannot be used."""
 
     def dataset(self, split: Split) -> ExampleDataset | None:
         """Returns one split for reading example by example; sources that decode on access override this."""

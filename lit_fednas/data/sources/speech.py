@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -108,16 +108,6 @@ class SpeechFeatures:
         return logs[:, None].astype(np.float32)
 
 
-@dataclass(frozen=True)
-class Recording:
-    """A file, relative to the folder; the word, its speaker and the split."""
-
-    name: str
-    label: str
-    speaker: str
-    split: Split
-
-
 @checked("data.source")
 class SpeechFolder(DataSource):
     r"""WAV files below a folder, whose paths tell the word and the speaker; with a column ``speaker``.
@@ -126,13 +116,8 @@ class SpeechFolder(DataSource):
     are normalised by mean and standard deviation of those of the training split.
 
     The defaults are for Speech Commands. The Free Spoken Digit Dataset has all files in one folder, named by digit,
-    speaker and number, and those of the numbers 0 to 4 are its test split. In a configuration it is::
-
-        class_path: lit_fednas.data.SpeechFolder
-        init_args:
-          root: fsdd
-          pattern: (?P<label>\d)_(?P<speaker>[a-z]+)_\d+\.wav
-          split: {test: '_[0-4]\.wav'}
+    speaker and number, and those of the numbers 0 to 4 are its test split: ``pattern:
+    (?P<label>\d)_(?P<speaker>[a-z]+)_\d+\.wav``, ``split: {test: '_[0-4]\.wav'}``.
 
     Args:
         root: The folder.
@@ -144,8 +129,8 @@ class SpeechFolder(DataSource):
         classes: The words that are kept, in the order of their classes; None is all, in alphabetical order.
         unknown: Whether all other words are one more class, ``unknown``; else they are left out.
         silence: As many examples of one more class, ``silence``, as this share of each split's recordings: pieces of
-            the recordings in ``_background_noise_``, at a volume from 0 to 1; zeros, if there are none. Each is given
-            to the speaker of a recording that is drawn for it.
+            the recordings in ``_background_noise_``, at a volume from 0 to 1; zeros, if there are none. Their
+            speakers are drawn.
         features: What is computed from each recording.
         augmentation: Applied to training batches, in this order; ``TimeShift`` and ``AddNoise`` are made for it.
 
@@ -188,7 +173,7 @@ class SpeechFolder(DataSource):
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The words, and ``unknown`` and ``silence`` where they are classes."""
-        words = self.classes or sorted({recording.label for recording in self._recordings})
+        words = self.classes or sorted(self._recordings["label"].unique())
         return (*words, *["unknown"] * self.unknown, *["silence"] * bool(self.silence))
 
     @cached_property
@@ -212,13 +197,12 @@ class SpeechFolder(DataSource):
     def load(self, split: Split) -> Examples | None:
         numbers = {name: number for number, name in enumerate(self.class_names)}
         others = numbers["unknown"] if self.unknown else -1
-        labels = np.array([numbers.get(recording.label, others) for recording in self._recordings], dtype=np.int64)
-        in_split = np.array([recording.split == split for recording in self._recordings])
-        rows = np.flatnonzero(in_split & (labels >= 0))
+        labels = np.array([numbers.get(label, others) for label in self._recordings["label"]], dtype=np.int64)
+        rows = np.flatnonzero((self._recordings["split"] == split) & (labels >= 0))
         if not len(rows):
             return None
         inputs, targets = self._features()[rows], labels[rows]
-        speakers = np.array([recording.speaker for recording in self._recordings])[rows]
+        speakers = self._recordings["speaker"].to_numpy()[rows].astype(str)
         if count := round(self.silence * len(rows)):
             draws = numpy_generator(0, f"speech-silence-{split}")
             parts = np.split(self._silence(count, draws), range(256, count, 256))  # as in _computed
@@ -228,8 +212,10 @@ class SpeechFolder(DataSource):
         return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {"speaker": speakers})
 
     @cached_property
-    def _recordings(self) -> list[Recording]:
-        """All files but those of the background, in the order of their names."""
+    def _recordings(self) -> Any:
+        """All files but those of the background, in the order of their names: ``name, label, speaker, split``."""
+        import pandas as pd  # takes a while to import
+
         if not self.root.is_dir():
             raise DataError(f"data.source.root: {self.root} is not a folder; give the one that holds the recordings")
         names = sorted(path.relative_to(self.root).as_posix() for path in self.root.rglob("*.wav"))
@@ -239,14 +225,14 @@ class SpeechFolder(DataSource):
                 continue
             if not (found := self.pattern.search(name)):
                 raise DataError(f"data.source.pattern: is not found in {name}; correct it, or move the file away")
-            recordings.append(Recording(name, found["label"], found["speaker"], self._split(name, found["speaker"])))
+            recordings.append((name, found["label"], found["speaker"], self._split(name, found["speaker"])))
         if not recordings:
             raise DataError(f"data.source.root: {self.root} has no *.wav; give the folder that holds the recordings")
-        words = {recording.label for recording in recordings}
-        if missing := sorted(set(self.classes or ()) - words):
-            known = ", ".join(sorted(words))
+        table = pd.DataFrame(recordings, columns=["name", "label", "speaker", "split"])
+        if missing := sorted(set(self.classes or ()) - set(table["label"])):
+            known = ", ".join(sorted(table["label"].unique()))
             raise ConfigError(f"data.source.classes: {missing[0]!r} is not a word of {self.root}; choose from: {known}")
-        return recordings
+        return table
 
     def _split(self, name: str, speaker: str) -> Split:
         if self.split is None:
@@ -258,7 +244,7 @@ class SpeechFolder(DataSource):
 
     def _features(self) -> np.ndarray:
         """Returns those of all recordings, from the cache or computed."""
-        names = [recording.name for recording in self._recordings]
+        names = self._recordings["name"].tolist()
         content = json.dumps([CACHE_VERSION, asdict(self.features), names, file_stamps(self.root, names)])
         shape = (len(names), *self.features.shape)
         stem = "-".join([self.features.kind, "x".join(map(str, self.features.shape))])
