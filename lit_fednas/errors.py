@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections import Counter
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+
+#: Packages in whose files the author of a method does not look for his mistakes.
+_LIBRARIES = {"lit_fednas", "lightning", "torch", "torchmetrics", "torchvision", "numpy", *sys.stdlib_module_names}
 
 
 class FedNASError(ValueError):
@@ -30,6 +35,21 @@ class ClientError(RuntimeError):
 
 class RankError(RuntimeError):
     """Another process of the run has failed or ended; names it and the reason, as far as it is known."""
+
+
+def place_of(error: BaseException) -> str:
+    """Returns file, line and function where an error left the code of a method's author; empty if it was not there."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_qualname}"
+    return place
+
+
+def in_one_line(error: BaseException) -> str:
+    """Returns an error's type, its message, and :func:`place_of` it."""
+    place = place_of(error)
+    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:

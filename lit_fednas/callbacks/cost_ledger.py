@@ -18,7 +18,7 @@ from lit_fednas.federation import (
     FederatedTrainer,
     ServerRound,
 )
-from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records import write_ledger

@@ -20,10 +20,9 @@ from lit_fednas.callbacks.weight_average import weights_evaluated
 from lit_fednas.data import Classification, Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.client_evaluation import batches_of_clients, client_scores
-from lit_fednas.federation.evaluation import normalises_over_batches, recalibrated
+from lit_fednas.federation.evaluation import batches_of_clients, client_scores, normalises_over_batches, recalibrated
 from lit_fednas.federation.ranks import deal
-from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, write_client_scores
 

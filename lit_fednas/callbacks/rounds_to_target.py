@@ -11,7 +11,7 @@ from lightning import Callback
 from lit_fednas.callbacks.cost_ledger import CostLedger
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.formatting import short, text_table
 from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records.files import replace_table

@@ -8,7 +8,7 @@ from typing import Any
 from lightning import Callback
 
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.records.files import replace_table
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.parts import described
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records.run import step_words, write_suite

@@ -26,8 +26,8 @@ from typing_extensions import override
 
 from lit_fednas.config_files import flat
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation.initial_weights import read_checkpoint
-from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.federation.checkpoints import read_checkpoint
+from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.loggers import RunLogger
 
 log = logging.getLogger(__name__)

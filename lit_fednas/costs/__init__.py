@@ -5,8 +5,14 @@ costs, :class:`RoundCost` what a round costs, and a :class:`LatencySource` measu
 *Costs* says which source to choose, and what secure aggregation would and would not protect.
 """
 
-from lit_fednas.costs.activations import peak_activation_bytes
-from lit_fednas.costs.counting import Cost, count_macs, count_operations, count_parameters, sent_bytes
+from lit_fednas.costs.counting import (
+    Cost,
+    count_macs,
+    count_operations,
+    count_parameters,
+    peak_activation_bytes,
+    sent_bytes,
+)
 from lit_fednas.costs.latency import LatencySource, LatencyTable, MeasuredLatency, measure
 from lit_fednas.costs.ledger import RoundCost, SecureAggregation, client_cost, independent_cost
 

@@ -1,4 +1,4 @@
-"""Multiply-accumulates, operations, parameters and bytes of a network, counted on a copy on the meta device.
+"""Multiply-accumulates, parameters, bytes and activations of a network, counted on a copy on the meta device.
 
 One multiply-accumulate (MAC) is one multiplication and one addition of a product of matrices (convolutions, linear and
 recurrent layers, attention); biases, norms, activations and pooling are not counted. The papers' "GFLOPs" are these, in
@@ -8,10 +8,12 @@ units of 10^9 (SuperFed, Table 5, is reproduced to its digits).
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -41,7 +43,8 @@ _FREE = ("norm", "embedding", "prelu", "cat", "stack", "index", "gather", "split
          "repeat", "roll", "flip", "sum", "mean", "var", "std", "max", "min", "softmax")  # fmt: skip
 
 _POINTWISE = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_NORMS = (*_BATCH_NORMS, nn.GroupNorm, nn.LayerNorm)
 _POOLINGS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.MaxPool1d, nn.MaxPool2d)
 #: Layers that return their input, as far as shapes and multiply-accumulates go; a subclass may do more.
 _TRANSPARENT = {*_POINTWISE, *_NORMS, nn.Dropout}
@@ -152,15 +155,18 @@ def dry(network: nn.Module) -> Iterator[nn.Module]:
         yield inference_structure(network)
         return
     # dictionaries of tensors and modules are restored in place: others may hold them (``Supernet.run``)
-    own = [vars(module) for module in network.modules()]
-    before = [
-        (kept, dict(kept)) for attributes in own for kept in (attributes, *attributes.values()) if type(kept) is dict
+    dictionaries = [vars(module) for module in network.modules()]
+    previous = [
+        (kept, dict(kept))
+        for attributes in dictionaries
+        for kept in (attributes, *attributes.values())
+        if type(kept) is dict
     ]
     try:
         _deploy(network)
         yield network
     finally:
-        for kept, content in before:
+        for kept, content in previous:
             kept.clear()
             kept.update(content)
 
@@ -231,11 +237,86 @@ class _Uncounted(TorchDispatchMode):
             return True
         if _is_free(func):
             return False
-        tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
-        return any(tensor.untyped_storage()._cdata in self.parameters for tensor in tensors)
+        return any(tensor.untyped_storage()._cdata in self.parameters for tensor in tensors_in(inputs))
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """Returns the tensors in nested arguments or results."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 @cache
 def _is_free(func: Any) -> bool:
     name = func._overloadpacket.__name__
     return torch.Tag.pointwise in func.tags or func.is_view or any(word in name for word in _FREE)
+
+
+def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
+    """Returns the greatest number of bytes of activations alive at once in one example's forward pass.
+
+    As for an exported network on a device, the input lives throughout, the output up to the end, any other tensor from
+    the operation that makes it to the last one that reads it; tensors that share memory count once. Neither parameters,
+    buffers and what is computed from them alone nor an operation's own scratch memory are counted.
+
+    Args:
+        network: Any network, on any device; it is not changed.
+        input_shape: Shape of one example, without the batch dimension.
+        dtype: Type of the inputs.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 1))
+        >>> peak_activation_bytes(network, (1, 10, 10)) == 4 * 100 * (1 + 8 + 4)
+        True
+    """
+    inputs = torch.zeros(1, *input_shape, dtype=dtype, device="meta")
+    trace = _Trace(inputs)
+    with dry(network) as structure:
+        for module in structure.modules():
+            if type(module) in _BATCH_NORMS:  # one operation of one new tensor either way; in a tenth of the time
+                module.forward = torch.empty_like
+        with torch.no_grad(), trace:
+            outputs = structure(inputs)
+    trace.time += 1
+    trace.read([inputs, outputs])  # by the caller
+    return trace.peak()
+
+
+class _Trace(TorchDispatchMode):
+    """Follows the storages that depend on the input: when each was made, and when it was last read."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        super().__init__()
+        self.time = 0  # operations so far
+        self.storages: dict[int, torch.UntypedStorage] = {}  # kept, so that no two have the same address
+        self.lives: dict[int, list[int]] = {}
+        self._made(inputs)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.time += 1
+        if self.read([args, kwargs]):
+            for tensor in tensors_in(result):
+                self._made(tensor)
+        return result
+
+    def read(self, tree: Any) -> bool:
+        """Records that the tensors are read now; returns whether any depends on the input."""
+        known = {tensor.untyped_storage()._cdata for tensor in tensors_in(tree)} & self.lives.keys()
+        for key in known:
+            self.lives[key][1] = self.time
+        return bool(known)
+
+    def peak(self) -> int:
+        """Returns the greatest sum of bytes alive at one time; a storage that was never read is not alive."""
+        change: dict[int, int] = defaultdict(int)
+        for key, (made, last) in self.lives.items():
+            if last > made:
+                change[made] += self.storages[key].nbytes()
+                change[last + 1] -= self.storages[key].nbytes()
+        return max(accumulate(change[time] for time in sorted(change)), default=0)
+
+    def _made(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.lives:
+            self.storages[storage._cdata] = storage
+            self.lives[storage._cdata] = [self.time, self.time]

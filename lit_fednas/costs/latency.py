@@ -118,14 +118,7 @@ def measure(
     settings: MeasuredLatency,
     dtype: torch.dtype = torch.float32,
 ) -> float:
-    """Returns the median latency of a network on batches of normal noise (tokens: of token 0), in milliseconds.
-
-    Args:
-        network: A network on any device; it is not changed.
-        batch_shape: Shape of a batch.
-        settings: Device, threads and repeats.
-        dtype: Type of the inputs.
-    """
+    """Returns the median latency of a network on batches of normal noise (tokens: of token 0), in milliseconds."""
     network = _filled(inference_structure(network), settings.device)
     draws = generator(0, "latency", device=settings.device)
     if dtype.is_floating_point:
@@ -179,12 +172,12 @@ def _wait(device: torch.device) -> None:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 @dataclass(frozen=True)
@@ -319,7 +312,7 @@ def calls(
                 f"latency: layers of a table take one float tensor; {layer} does not; use MeasuredLatency"
             )
         shape = tuple(inputs[0].shape)
-        *weights, size = ("x".join(map(str, one)) for one in [*(w.shape for w in layer.parameters()), shape])
+        *weights, size = ("x".join(map(str, lengths)) for lengths in [*(w.shape for w in layer.parameters()), shape])
         layers.append((f"{layer} [{', '.join(weights)}] {size}", layer, shape))
 
     structure = inference_structure(network)

@@ -1,12 +1,10 @@
 """Which updates of a round count, before they are merged: all of them, or those within a bound on their norms.
 
 The bound is relative to the cohort (Sun et al., 2019, "Can you really backdoor federated learning?", section 4.1).
-Sub-networks of different size hold different tensors, so norms are compared tensor by tensor. In each shared tensor
-the cohort's median is taken over the root mean squares of its changes, of the clients that changed it; where fewer
-than three did, over those of all clients' whole updates. The norm that an update is compared with is the one that it
-would have if it changed each of its tensors by that median. Parameters and running statistics are compared apart,
-and the larger of their two ratios counts. For networks that consist of one tensor it is the norm over the median
-norm; with fewer than three clients no update can stand out.
+Sub-networks hold different tensors, so norms are compared tensor by tensor: in each, the cohort's median is taken over
+the root mean squares of its changes, of the clients that changed it; where fewer than three did, over those of whole
+updates. An update is compared with the norm that it would have if it changed each of its tensors by that median.
+Parameters and running statistics are compared apart, and the larger of their two ratios counts.
 """
 
 from __future__ import annotations
@@ -80,9 +78,15 @@ class NormBound(Acceptance):
     def ratios(self, changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
         """Returns each update's norm as a multiple of the cohort's median at its size."""
         parameters = {name for name, _ in self.supernet.named_parameters()}
-        trained = _ratios({of: {n: c for n, c in one.items() if n in parameters} for of, one in changes.items()})
-        counted = _ratios({of: {n: c for n, c in one.items() if n not in parameters} for of, one in changes.items()})
-        return {of: max(trained[of], counted[of]) for of in changes}
+
+        def of_kind(is_trained: bool) -> dict[Hashable, Changes]:
+            return {
+                update: {name: change for name, change in tensors.items() if (name in parameters) is is_trained}
+                for update, tensors in changes.items()
+            }
+
+        trained, statistics = _ratios(of_kind(True)), _ratios(of_kind(False))
+        return {update: max(trained[update], statistics[update]) for update in changes}
 
     @torch.no_grad()
     def _judged(self, result: ClientResult, ratio: float | None, update: ClientUpdate | None) -> Outcome | None:
@@ -119,17 +123,18 @@ def key(result: ClientResult) -> Hashable:
 
 def _ratios(changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
     """Returns each update's norm as a multiple of that of the median change of the same tensors."""
+    squares = {update: sum(square for square, _ in tensors.values()) for update, tensors in changes.items()}
     sizes: dict[str, list[float]] = defaultdict(list)
     wholes = []
-    for one in changes.values():
-        for name, (squares, elements) in one.items():
-            if squares > 0:
-                sizes[name].append(sqrt(squares / elements))
-        if any(squares > 0 for squares, _ in one.values()):
-            wholes.append(sqrt(sum(squares for squares, _ in one.values()) / sum(count for _, count in one.values())))
-    medians = {name: median(of if len(of) >= 3 else wholes) for name, of in sizes.items()}
+    for update, tensors in changes.items():
+        for name, (square, elements) in tensors.items():
+            if square > 0:
+                sizes[name].append(sqrt(square / elements))
+        if squares[update] > 0:
+            wholes.append(sqrt(squares[update] / sum(elements for _, elements in tensors.values())))
+    medians = {name: median(changed if len(changed) >= 3 else wholes) for name, changed in sizes.items()}
     ratios = {}
-    for of, one in changes.items():
-        expected = sum(elements * medians.get(name, 0.0) ** 2 for name, (_, elements) in one.items())
-        ratios[of] = sqrt(sum(squares for squares, _ in one.values()) / expected) if expected else 0.0
+    for update, tensors in changes.items():
+        expected = sum(elements * medians.get(name, 0.0) ** 2 for name, (_, elements) in tensors.items())
+        ratios[update] = sqrt(squares[update] / expected) if expected else 0.0
     return ratios

@@ -9,32 +9,32 @@ from functools import partial
 from itertools import count, islice
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from lit_fednas.objectives.client_state import collect_state, give_state, is_finite
 from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data.clients import ClientData
-from lit_fednas.errors import ConfigError
-from lit_fednas.federation.client_evaluation import client_scores
-from lit_fednas.federation.client_module import ClientModule, ClientNetwork
-from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
-from lit_fednas.federation.fast.channels_last import with_channels_last
-from lit_fednas.federation.fast.compiled import MOST_ARCHITECTURES, check_compilable, compile_network
+from lit_fednas.errors import ConfigError, in_one_line
+from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, client_scores, normalises_over_batches, recalibrated
+from lit_fednas.federation.fast.kernels import MOST_ARCHITECTURES, check_compilable, compile_network, with_channels_last
 from lit_fednas.federation.fast.stacked import StackedClient, StackedModule, check_stackable
-from lit_fednas.federation.fast.stacked_gradients import Stacks
-from lit_fednas.federation.fit import Fit, Outcome, TaskRunner
+from lit_fednas.federation.fast.stacked_gradients import StackedGradients
+from lit_fednas.federation.fit import ClientModule, ClientNetwork, Fit, Outcome, TaskRunner
 from lit_fednas.federation.interrupts import Interrupted, alarm
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.messages import DROPPED, ClientTask
-from lit_fednas.objectives.client_state import collect_state, give_state, is_finite
 from lit_fednas.rng import generator, isolated, numpy_generator
 
 if TYPE_CHECKING:
     from lit_fednas.federation.module import FederatedLightningModule
 
 _NETWORKS_KEPT = 4
+_GRADIENTS_KEPT = 64  # functions, which take no memory
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +43,7 @@ class LocalRunner(TaskRunner):
     """Trains clients with one reused Trainer, one reused module and a few reused networks.
 
     A client's weights are written into tensors that are there already, trained, and handed out as the update;
-    so they must be aggregated before the next fit.
-
-    Args:
-        module: The server's module: the global weights, the local loss, how clients train and fail, the seed.
-        data: All clients' data.
-        check: Called before every batch; raises ``Interrupted`` if the run was asked to stop.
-
-    Attributes:
-        transport: How weights travel. What the network between server and devices does itself, a device's runner
-            must not do again: it has ``Transport()``.
+    so they must be aggregated before the next fit. ``check`` raises ``Interrupted`` if the run was asked to stop.
     """
 
     def __init__(self, module: FederatedLightningModule, data: ClientData, check: Callable[[], None]) -> None:
@@ -61,15 +52,15 @@ class LocalRunner(TaskRunner):
         self.data = data
         self.settings = module.client
         self.faults = module.faults
-        self.transport = module.transport
+        self.transport = module.transport  # set to Transport() where a network between server and devices does it
         self.seed = module.seed
         self.check = check
         self.device = next(iter(self.supernet.shared_tensors().values())).device
         self.trainer = ClientTrainer(self.device, self.settings.precision)
         self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
+        self._gradients: OrderedDict[Any, StackedGradients] = OrderedDict()
         self._shared: dict[str, Tensor] | None = None  # looked up once for all clients of a round
         self._received: dict[int, Mapping[str, Tensor]] = {}  # by the clients of the present fit
-        self._stacks = Stacks(self.supernet, self.objective, self.settings)
         self._module = ClientModule(self.objective, self.settings)
 
     @override
@@ -92,16 +83,13 @@ class LocalRunner(TaskRunner):
         return self._settled(fit, partial(self._train, fit))
 
     def _groups(self, tasks: Sequence[ClientTask]) -> Iterator[Sequence[ClientTask]]:
-        """Yields clients of one architecture, most examples first: neighbours take similar numbers of steps.
-
-        A client that goes away is alone, since there is nothing to train.
-        """
+        """Yields clients of one architecture, most examples first: neighbours take similar numbers of steps."""
         if self.settings.clients_per_fit == 1:
             yield from ([task] for task in tasks)
             return
         alike: dict[Any, list[ClientTask]] = {}
         for task in tasks:
-            if self._goes_away(task):
+            if self._goes_away(task):  # there is nothing to train
                 yield [task]
             else:
                 alike.setdefault((task.arch, task.round, task.lr_factor), []).append(task)
@@ -119,7 +107,7 @@ class LocalRunner(TaskRunner):
         except (ConfigError, Interrupted):
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = in_one_line(error)
         else:
             share = (perf_counter() - start) / len(tasks)
             for row, (client, sums) in enumerate(zip(module.clients, outcomes, strict=True)):
@@ -127,7 +115,6 @@ class LocalRunner(TaskRunner):
                 fit = Fit(client.task)
                 yield self._settled(fit, partial(fit.fill, weights, client.num_steps, client.num_seen, *sums), share)
             return
-        self._stacks.clear()
         log.warning(
             "round %d, clients %s: training them in one fit failed (%s); they are trained one by one",
             tasks[0].round,
@@ -140,13 +127,12 @@ class LocalRunner(TaskRunner):
 
     def _train_several(self, tasks: Sequence[ClientTask]) -> StackedModule:
         arch = tasks[0].arch
-        gradients = self._stacks.gradients(arch, self.trainer.precision_plugin.train_step_context)
-        stacked = self._stacks.weights(arch, len(tasks))
+        with self.trainer.precision_plugin.train_step_context():
+            made = partial(StackedGradients, self.supernet, arch, self.objective, self.settings)
+            gradients = recent(self._gradients, arch, _GRADIENTS_KEPT, made)
         self._receive(tasks)
-        if self.transport.down is not None:
-            for row, task in enumerate(tasks):
-                received = self._received[task.client]
-                torch._foreach_copy_([one[row] for one in stacked.values()], [received[name] for name in stacked])
+        received = [self._received[task.client] for task in tasks]
+        stacked = {name: torch.stack([weights[name].detach() for weights in received]) for name in received[0]}
         clients = []
         for task in tasks:
             # the address of the seed that one client alone sets for its dropout
@@ -173,7 +159,7 @@ class LocalRunner(TaskRunner):
             fit.fail("timeout", str(error))
         except Exception as error:
             cause = error
-            fit.fail("error", f"{type(error).__name__}: {error}")
+            fit.fail("error", in_one_line(error))
         fit.seconds = perf_counter() - start if seconds is None else seconds
         result, update = fit.outcome
         self.faults.check(result, cause)
@@ -218,7 +204,8 @@ class LocalRunner(TaskRunner):
         if self._goes_away(task):
             fit.fail(DROPPED, "the client went away")
             return
-        network = self._network(task.arch)
+        most = MOST_ARCHITECTURES if self.settings.compile else _NETWORKS_KEPT
+        network = recent(self._networks, task.arch, most, partial(self._network, task.arch))
         self._receive([task])
         network.receive(self._received[task.client])
         limit = inf if self.faults.time_limit is None else self.faults.time_limit
@@ -236,7 +223,8 @@ class LocalRunner(TaskRunner):
             give_state(self.objective, self.state_of(task.client), self.device)
             self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
-        network.forget_gradients()
+        for parameter in network.parameters:
+            parameter.grad = None
         fit.reports = self.objective.report() if module.num_steps else ()
         # after the objective has touched the weights for the last time
         fit.fill(network.weights, module.num_steps, module.num_seen, *module.outcome())
@@ -267,7 +255,7 @@ class LocalRunner(TaskRunner):
         steps = self.settings.steps
         for epoch in count() if steps is not None else range(self._epochs(task)):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
-            before = taken.num_steps
+            num_before = taken.num_steps
             batches = self.data.batches(
                 task.client,
                 self.settings.batch_size,
@@ -276,27 +264,32 @@ class LocalRunner(TaskRunner):
                 drop_last=self.settings.drop_last,
             )
             batches = ((inputs, self.supernet.targets(task.arch, classes)) for inputs, classes in batches)
-            yield from list(islice(batches, steps and steps - before)) if ahead else batches
-            if taken.num_steps == before:
+            yield from list(islice(batches, steps and steps - num_before)) if ahead else batches
+            if taken.num_steps == num_before:
                 return
 
     def _network(self, arch: Any) -> ClientNetwork:
-        if arch not in self._networks:
-            if len(self._networks) >= (MOST_ARCHITECTURES if self.settings.compile else _NETWORKS_KEPT):
-                self._networks.popitem(last=False)
-            network = self.supernet.empty_subnet(arch)
-            if self.settings.channels_last:
-                network = with_channels_last(network)
-            made = ClientNetwork(network)
-            if self.settings.compile:
-                made.receive(self.supernet.views(arch, self._shared))
-                shape, dtype = self.supernet.input_shape, self.supernet.input_dtype
-                batch = torch.zeros(self.settings.batch_size, *shape, dtype=dtype, device=self.device)
-                with self.trainer.precision_plugin.train_step_context():
-                    compile_network(network, batch)
-            self._networks[arch] = made
-        self._networks.move_to_end(arch)
-        return self._networks[arch]
+        network = self.supernet.empty_subnet(arch)
+        if self.settings.channels_last:
+            network = with_channels_last(network)
+        made = ClientNetwork(network)
+        if self.settings.compile:
+            made.receive(self.supernet.views(arch, self._shared))
+            shape, dtype = self.supernet.input_shape, self.supernet.input_dtype
+            batch = torch.zeros(self.settings.batch_size, *shape, dtype=dtype, device=self.device)
+            with self.trainer.precision_plugin.train_step_context():
+                compile_network(network, batch)
+        return made
+
+
+def recent(kept: OrderedDict[Any, T], key: Any, most: int, make: Callable[[], T]) -> T:
+    """Returns what is kept by a key, or makes it; the least recently used is forgotten."""
+    if key not in kept:
+        while len(kept) >= most:
+            kept.popitem(last=False)
+        kept[key] = make()
+    kept.move_to_end(key)
+    return kept[key]
 
 
 def check_clients(module: FederatedLightningModule, data: ClientData) -> None:

@@ -1,9 +1,8 @@
 """What is kept of clients from round to round, on disk: what an objective needs at a client's next fit, for instance.
 
-Each kind of content has one file per client, ``<checkpoints>/clients/<round>-<client>-<hash>.pt``. A file never
-changes, and its name has a hash of its content, so that no other content has the name, not even that of a run which was
-resumed in the same folder. So checkpoints hold names, and a file is removed once neither the present state nor a
-checkpoint of the run refers to it.
+Each kind of content has one file per client, ``<checkpoints>/clients/<round>-<client>-<hash of the content>.pt``, which
+never changes. So checkpoints hold names, and a file is removed once neither the present state nor a checkpoint of the
+run refers to it.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import io
 import logging
 import shutil
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.errors import CheckpointError
-from lit_fednas.federation.initial_weights import read_tensors
+from lit_fednas.federation.checkpoints import read_tensors
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records.files import replacing
 
@@ -33,11 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class ClientStore:
-    """The files of a run's clients, the same for all ranks.
-
-    What a round writes is kept once :meth:`commit` names the clients whose updates count: an interrupted round leaves
-    no trace.
-    """
+    """The files of a run's clients, the same for all ranks; what a round writes counts once it is committed."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Entries] = {}
@@ -47,23 +43,14 @@ class ClientStore:
         self._checkpoints: list[Path] = []
         self._ranks = Ranks()
         self._temporary: TemporaryDirectory[str] | None = None  # where no checkpoint is written
-        # names in checkpoints, None in those that cannot be read, by path, time and size
-        self._known: dict[tuple[Path, int, int], set[str] | None] = {}
 
     def open(self, kind: str, ranks: Ranks, checkpoints: Collection[str] | None = None) -> None:
-        """Prepares for a kind of content, and finds the files of a checkpoint that is resumed from.
-
-        Args:
-            kind: Its name.
-            ranks: Of the run; all call this.
-            checkpoints: The folders where the run writes its checkpoints; ``None`` if nothing is going to be written.
-
-        Raises:
-            CheckpointError: A file is missing.
-        """
+        """Prepares for a kind of content, on all ranks, and finds the files of a checkpoint that is resumed from."""
+        # checkpoints are the folders in which the run writes its own; None if nothing is going to be written
+        self._written.pop(kind, None)  # in a round that was interrupted
         entries = self._kept[kind] = self._loaded.pop(kind, self._kept.get(kind, {}))
         names = [entry["file"] for entry in entries.values()]
-        found = next((one for one in self._folders if all((one / name).is_file() for name in names)), None)
+        found = next((folder for folder in self._folders if all((folder / name).is_file() for name in names)), None)
         if names and found is None:
             where = " or ".join(str(folder) for folder in self._folders)
             missing = next(name for name in names if not (self._folders[0] / name).is_file())
@@ -79,13 +66,13 @@ class ClientStore:
         if not self._checkpoints and self._temporary is None and ranks.rank == 0:
             self._temporary = TemporaryDirectory(prefix="lit-fednas-clients-")
         temporary = ranks.gather(self._temporary and self._temporary.name)[0]
-        own = self._checkpoints[0] / _FOLDER if self._checkpoints else Path(str(temporary))
-        if ranks.rank == 0 and found is not None and found != own:
+        target = self._checkpoints[0] / _FOLDER if self._checkpoints else Path(str(temporary))
+        if ranks.rank == 0 and found is not None and found != target:
             for name in names:
-                with replacing(own / name, sync=True) as file, open(found / name, "rb") as source:
+                with replacing(target / name, sync=True) as file, open(found / name, "rb") as source:
                     shutil.copyfileobj(source, file)
         ranks.gather(None)  # the files are there
-        self._folders = [own, *(folder for folder in self._folders if folder != own)]
+        self._folders = [target, *(folder for folder in self._folders if folder != target)]
 
     def entries(self, kind: str) -> Entries:
         """Returns the facts known of each client that has a file."""
@@ -99,20 +86,8 @@ class ClientStore:
         content: Mapping[str, Any] = read_tensors(path, "ckpt_path", "give a checkpoint whose files are there")
         return content
 
-    def start(self) -> None:
-        """Begins a round: forgets what one that was interrupted has written."""
-        self._written = {}
-
     def write(self, kind: str, round: int, client: int, content: Mapping[str, Any], **facts: Any) -> None:
-        """Writes a client's file, as safely as a checkpoint that will refer to it.
-
-        Args:
-            kind: The kind of content.
-            round: The present round.
-            client: The client.
-            content: Tensors and plain values; only tensors that are not views.
-            **facts: Plain values that can be read without the file.
-        """
+        """Writes a client's file: tensors (no views) and plain values, and facts that can be read without it."""
         buffer = io.BytesIO()
         torch.save(content, buffer)
         name = f"{round}-{client}-{hashlib.blake2b(buffer.getbuffer(), digest_size=6).hexdigest()}.pt"
@@ -143,31 +118,30 @@ class ClientStore:
 
     def _remove_others(self) -> None:
         """Removes the files that neither the present state nor a checkpoint refers to; none if one cannot be read."""
-        others = {path.name for path in self._folders[0].glob("[0-9]*-[0-9]*-*.pt")} - _files(self._kept)
-        for checkpoint in (path for folder in self._checkpoints for path in folder.rglob("*.ckpt")) if others else ():
-            names = self._names_in(checkpoint)
-            others = set() if names is None else others - names
-        for name in others:
+        unused = {path.name for path in self._folders[0].glob("[0-9]*-[0-9]*-*.pt")} - _files(self._kept)
+        for checkpoint in (path for folder in self._checkpoints for path in folder.rglob("*.ckpt")) if unused else ():
+            status = checkpoint.stat()
+            names = _names_in(checkpoint, status.st_mtime_ns, status.st_size)
+            unused = set() if names is None else unused - names
+        for name in unused:
             (self._folders[0] / name).unlink()
-
-    def _names_in(self, checkpoint: Path) -> set[str] | None:
-        status = checkpoint.stat()
-        key = checkpoint, status.st_mtime_ns, status.st_size
-        if key not in self._known:
-            self._known = {known: names for known, names in self._known.items() if known[0] != checkpoint}
-            try:
-                content = read_tensors(checkpoint, "ckpt_path", "the files of clients are kept until it is removed")
-            except CheckpointError as error:
-                log.warning("%s", error)
-                content = None
-            self._known[key] = None if content is None else _files(state_in(content).get("kept", {}))
-        return self._known[key]
 
 
 def state_in(checkpoint: Any) -> Mapping[str, Any]:
     """Returns the store's state in a checkpoint of Lightning's; empty if it has none."""
     loops = checkpoint.get("loops") if isinstance(checkpoint, dict) else None
     return ((loops or {}).get("fit_loop") or {}).get("state_dict", {}).get("clients", {})
+
+
+@lru_cache
+def _names_in(checkpoint: Path, changed: int, size: int) -> set[str] | None:
+    """Returns the files that a checkpoint refers to, read once while it is the same; ``None`` if it cannot be read."""
+    try:
+        content = read_tensors(checkpoint, "ckpt_path", "the files of clients are kept until it is removed")
+    except CheckpointError as error:
+        log.warning("%s", error)
+        return None
+    return _files(state_in(content).get("kept", {}))
 
 
 def _files(kept: Mapping[str, Entries]) -> set[str]:

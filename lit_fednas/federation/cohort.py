@@ -25,7 +25,7 @@ class Availability(ABC):
 
         Args:
             round: The round, from 0.
-            clients: int64 [clients]; those that may be asked, which are few where a population is large.
+            clients: int64 [clients]; those that may be asked.
             seed: The run's seed.
 
         Returns:
@@ -33,13 +33,7 @@ class Availability(ABC):
         """
 
     def available(self, round: int, num_clients: int, seed: int) -> list[int]:
-        """Returns all clients that can take part in a round, ascending.
-
-        Args:
-            round: The round, from 0.
-            num_clients: The number of all clients.
-            seed: The run's seed.
-        """
+        """Returns all clients that can take part in a round, ascending."""
         return np.flatnonzero(self.present(round, np.arange(num_clients), seed)).tolist()
 
 
@@ -131,9 +125,6 @@ class CohortSampler(ABC):
     def size(self, num_clients: int) -> int:
         """Returns the number of clients per round.
 
-        Args:
-            num_clients: The number of all clients.
-
         Raises:
             ConfigError: More are asked for than there are.
 
@@ -152,16 +143,7 @@ class CohortSampler(ABC):
         return max(int(self.ratio * num_clients + 1e-9), 1)
 
     def draw(self, round: int, sizes: Sequence[int] | np.ndarray, seed: int) -> list[int]:
-        """Draws a round's cohort.
-
-        Args:
-            round: The round, from 0.
-            sizes: Training examples of every client.
-            seed: The run's seed, or another that the round's is drawn from.
-
-        Returns:
-            The clients, ascending; none if none is available.
-        """
+        """Returns a round's cohort, ascending, given every client's training examples; empty if none is available."""
         wanted = self.size(len(sizes))
         cohort: list[int] = []
         for asked in self.asked(np.asarray(sizes), wanted, numpy_generator(seed, "cohort", round)):
@@ -171,11 +153,7 @@ class CohortSampler(ABC):
         return sorted(cohort[:wanted])
 
     def among(self, clients: Iterable[int]) -> Self:
-        """Returns the same rule for some of the clients; the cohort keeps its size, if so many are left.
-
-        Args:
-            clients: The clients that may take part.
-        """
+        """Returns the same rule for some of the clients; the cohort keeps its size, if so many are left."""
         sampler = copy.copy(self)
         sampler.availability = OnlyClients(clients, self.availability)
         return sampler
@@ -277,6 +255,6 @@ class SizeWeightedCohort(CohortSampler):
                 weights[known] = 0
                 ends = weights.cumsum(dtype=np.float64)
             number = missing or 4 * max(number, wanted)
-        others = np.setdiff1d(np.flatnonzero(sizes), known, assume_unique=True)
+        remaining = np.setdiff1d(np.flatnonzero(sizes), known, assume_unique=True)
         # exponential waiting times at rates of the sizes end in the order of such draws
-        yield others[np.argsort(rng.exponential(size=len(others)) / sizes[others])]
+        yield remaining[np.argsort(rng.exponential(size=len(remaining)) / sizes[remaining])]

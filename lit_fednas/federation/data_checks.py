@@ -21,8 +21,8 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
     """Validates what networks read and return, and what metrics are given."""
     name = type(supernet).__name__
     for setting, given in (("input_shape", tuple(data.input_shape)), ("num_classes", data.num_classes)):
-        if (own := getattr(supernet, setting)) != given:
-            raise ConfigError(f"model.supernet.{setting}: {own} does not match the data's; give {given}")
+        if (value := getattr(supernet, setting)) != given:
+            raise ConfigError(f"model.supernet.{setting}: {value} does not match the data's; give {given}")
     if data.input_dtype != supernet.input_dtype:
         raise ConfigError(
             f"model.supernet: {name} reads {supernet.input_dtype}, and the data are "
@@ -67,13 +67,7 @@ def output_shape(supernet: Supernet, arch: Any) -> tuple[int, ...]:
 
 
 def wanted_shape(task: Task, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape of the output of one example that a task compares with its targets.
-
-    Example:
-        >>> from lit_fednas.data import Classification, NextToken, Regression
-        >>> [wanted_shape(task, (6,)) for task in (Classification(3), NextToken(3), Regression(2))]
-        [(3,), (6, 3), (2,)]
-    """
+    """Returns the shape of the output of one example that a task compares with its targets."""
     targets = task.example_targets(_TWO, input_shape, torch.device("meta")).shape[1:]
     return (*targets, task.num_outputs) if task.has_classes else tuple(targets)
 

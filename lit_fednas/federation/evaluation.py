@@ -1,18 +1,18 @@
-"""Evaluation of subnets of the global weights.
+"""Evaluation of subnets of the global weights, without any local training.
 
-The global weights are evaluated on data that the server holds, without any local training. A subnet runs in
-place: nothing is copied, except where batch-norm statistics are recalibrated, which happens on a copy.
+A subnet runs in place; where batch-norm statistics are recalibrated, a copy does.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -72,18 +72,7 @@ class EvaluationSettings:
             raise ConfigError("evaluation.subnets: is empty; give at least one, for instance [largest]")
 
     def logits(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """Runs a network on a batch in the precision and layout of the settings.
-
-        Weights stay as they are: it is enough that the images are channels-last, for a convolution's output has
-        the layout of its input.
-
-        Args:
-            network: A subnet in place, or a copy.
-            inputs: ``[batch, ...]``.
-
-        Returns:
-            float32 logits, ``[batch, num_classes]``.
-        """
+        """Returns a network's float32 logits of a batch, in the precision and layout of the settings."""
         inputs = self.laid_out(inputs)
         if self.precision == "32-true":
             return network(inputs).float()
@@ -93,15 +82,13 @@ class EvaluationSettings:
 
     def laid_out(self, inputs: Tensor) -> Tensor:
         """Returns a batch in the layout of the settings; one that has it already is not copied."""
+        # weights may stay as they are: a convolution's output has the layout of its input
         if self.channels_last and inputs.ndim == 4:
             return inputs.contiguous(memory_format=torch.channels_last)
         return inputs
 
     def named(self, supernet: Supernet) -> dict[str, Any]:
-        """Reads the architectures.
-
-        Returns:
-            Architectures by the names that their metrics bear.
+        """Returns the architectures by the names that their metrics bear.
 
         Raises:
             ConfigError: One cannot be read, is not in the space, or a name is duplicated.
@@ -162,7 +149,7 @@ class SubnetMetrics(nn.Module):
 
     def mean(self, values: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean over subnets, without :data:`SAMPLED`, of the metric that counts most."""
-        return torch.stack([values[f"{one}/{self.task.metric}"] for one in self.names if one != SAMPLED]).mean()
+        return torch.stack([values[f"{name}/{self.task.metric}"] for name in self.names if name != SAMPLED]).mean()
 
     @property
     def metric_names(self) -> list[str]:
@@ -180,22 +167,7 @@ def directions_of_metrics(task: Task, added: Mapping[str, Metric]) -> Directions
 
 
 def of_units(task: Task, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns a batch as metrics of torchmetrics take it: where targets are classes, one after the other.
-
-    Args:
-        task: What targets are.
-        outputs: ``[batch, ...]``.
-        targets: ``[batch, ...]``.
-
-    Returns:
-        Of classes ``[units, classes]`` and ``[units]``, without what is not counted; else as given.
-
-    Example:
-        >>> from lit_fednas.data import NextToken
-        >>> outputs, targets = of_units(NextToken(5, ignored=0), torch.zeros(1, 3, 5), torch.tensor([[2, 3, 0]]))
-        >>> list(outputs.shape), targets.tolist()
-        ([2, 5], [2, 3])
-    """
+    """Returns a batch as torchmetrics takes it: of classes ``[units, classes]`` and ``[units]``, those that count."""
     if not task.has_classes:
         return outputs, targets
     outputs, targets = outputs.flatten(0, -2), targets.flatten()
@@ -204,19 +176,7 @@ def of_units(task: Task, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tens
 
 
 class TaskMetrics(Metric):
-    """The metrics of a task, from sums over units.
-
-    Args:
-        task: The task.
-        top_k: As in :class:`EvaluationSettings`.
-
-    Example:
-        >>> from lit_fednas.data import Classification
-        >>> metrics = TaskMetrics(Classification(2))
-        >>> metrics.update(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
-        >>> float(metrics.compute()["accuracy"])
-        0.5
-    """
+    """The metrics of a task, from sums over units."""
 
     full_state_update = False
     sums: Tensor
@@ -241,18 +201,92 @@ class TaskMetrics(Metric):
         return self.task.derived(dict(zip(self.task.averaged, means, strict=True)))
 
 
+class ClientScore(NamedTuple):
+    """A network on one client's examples: what the task averages over units, and all its metrics."""
+
+    client: int
+    num_examples: int
+    num_units: int
+    means: Mapping[str, float]
+    metrics: Mapping[str, float]
+
+    def row(self) -> dict[str, float]:
+        """Returns a row of ``clients.csv``, without its tier."""
+        return {"client": self.client, "num_examples": self.num_examples, **self.metrics}
+
+
+@torch.no_grad()
+def client_scores(
+    network: Callable[[Tensor], Tensor],
+    data: ClientData,
+    clients: Sequence[int],
+    split: str = "test",
+    settings: EvaluationSettings = EvaluationSettings(),
+    batch_size: int = 512,
+    targets: Callable[[Tensor], Tensor] = lambda classes: classes,
+) -> list[ClientScore]:
+    """Evaluates a network on clients' own splits, without training, in one batch for several clients."""
+    task = data.task
+    clients = [client for client in clients if data.size(client, split)]
+    if not clients:
+        return []
+    draws = generator(0, "evaluation")
+    batches: Iterable[tuple[Tensor, Tensor]] = (
+        batch
+        for client in clients
+        for batch in data.batches(client, batch_size, draws, split=split, shuffle=False, augment=False)
+    )
+    if len(clients) > 1:
+        inputs, classes = zip(*batches, strict=True)
+        batches = [(torch.cat(inputs), torch.cat(classes))]
+    rows = []
+    for x, y in batches:
+        labels = targets(y)
+        values = task.values(settings.logits(network, x), labels, settings.top_k)
+        rows.append(torch.stack([task.units(labels).double(), *(values[name].double() for name in task.averaged)], 1))
+    sizes = [data.size(client, split) for client in clients]
+    scores = []
+    for client, size, part in zip(clients, sizes, torch.cat(rows).cpu().split(sizes), strict=True):
+        units, *sums = part.sum(0).tolist()
+        means = {name: total / units if units else math.nan for name, total in zip(task.averaged, sums, strict=True)}
+        scores.append(ClientScore(client, size, int(units), means, task.derived(means)))
+    return scores
+
+
+def pooled(scores: Iterable[ClientScore], task: Task) -> dict[str, float]:
+    """Returns the task's metrics over the examples of several clients together; NaN where they have none."""
+    counted = [score for score in scores if score.num_units]
+    units = sum(score.num_units for score in counted)
+    sums = {name: sum(score.means[name] * score.num_units for score in counted) for name in task.averaged}
+    return task.derived({name: total / units if units else math.nan for name, total in sums.items()})
+
+
+def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[int]]:
+    """Returns groups of clients with examples, in their order; a group fits in a batch, or is one client with more."""
+    groups: list[list[int]] = []
+    room = 0
+    for client, size in sizes.items():
+        if size == 0:
+            continue
+        if not groups or size > room:
+            groups.append([])
+            room = batch_size
+        groups[-1].append(client)
+        room -= size
+    return groups
+
+
 @dataclass
 class Recalibration:
-    """Batch-norm statistics gathered on copies of subnets (once-for-all's recalibration; HeteroFL's static norm).
-
-    The copies are dropped when the weights change.
-    """
+    """Batch-norm statistics gathered on copies of subnets (once-for-all's recalibration; HeteroFL's static norm)."""
 
     batches: Sequence[Tensor]
-    copies: dict[str, nn.Module] = field(default_factory=dict)
+    copies: dict[str, nn.Module] = field(default_factory=dict)  # until the weights change
 
-    def network(self, name: str, supernet: Supernet, arch: Any) -> nn.Module:
-        """Returns a copy of the subnet with the batches' statistics, in evaluation mode."""
+    def network(self, name: str, supernet: Supernet, arch: Any) -> Callable[[Tensor], Tensor]:
+        """Returns a copy of the subnet with the batches' statistics; without batches the subnet in place."""
+        if not self.batches:
+            return partial(supernet, arch=arch)
         if name not in self.copies:
             self.copies[name] = recalibrated(supernet.subnet(arch), self.batches)
         return self.copies[name]
@@ -284,20 +318,7 @@ def _order(num_clients: int, seed: int) -> np.ndarray:
 
 @torch.no_grad()
 def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
-    """Returns the network in evaluation mode, its batch-norm statistics set to the mean over batches.
-
-    Layers without running statistics get them. The network is changed: give a copy.
-
-    Args:
-        network: Any network.
-        batches: Inputs, ``[batch, ...]``.
-
-    Example:
-        >>> norm = nn.BatchNorm2d(1, track_running_stats=False)
-        >>> x = torch.arange(4.0).reshape(4, 1, 1, 1)
-        >>> float(recalibrated(norm, [x]).running_mean)
-        1.5
-    """
+    """Returns the network itself in evaluation mode, its batch norms' statistics set to the mean over batches."""
     norms = fresh_statistics(network)
     network.eval()  # dropout stays off
     if norms:
@@ -309,24 +330,12 @@ def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
 
 
 def normalises_over_batches(network: nn.Module) -> bool:
-    """Returns whether a network's output for an example depends on its batch, in evaluation mode too.
-
-    Example:
-        >>> normalises_over_batches(nn.BatchNorm2d(1)), normalises_over_batches(nn.BatchNorm2d(1, affine=False,
-        ...     track_running_stats=False))
-        (False, True)
-    """
+    """Returns whether a network's output for an example depends on its batch, in evaluation mode too."""
     return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in network.modules())
 
 
 def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
-    """Returns a network's batch norms, to which it has given running statistics of no batch yet, in place.
-
-    Example:
-        >>> norm = nn.BatchNorm2d(1, track_running_stats=False)
-        >>> fresh_statistics(norm)[0].running_var
-        tensor([1.])
-    """
+    """Gives a network's batch norms running statistics of no batch yet, in place, and returns the norms."""
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     device = next((parameter.device for parameter in network.parameters()), None)
     for norm in norms:
@@ -339,14 +348,7 @@ def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
 
 
 def _label(text: str) -> str:
-    """Returns an architecture's text without characters that metric and file names exclude.
-
-    Example:
-        >>> _label("d: [0,1,0,1], e: 0.14")
-        'd0101-e0.14'
-        >>> _label("d: [1,0], e: [0.1,0.25]")
-        'd10-e0.1_0.25'
-    """
+    """Returns an architecture's text without characters that metric and file names exclude, such as ``d01-e0.14``."""
     parts = re.split(r",\s*(?![^\[]*\])", text)  # commas outside brackets
     labels = []
     for part in parts:

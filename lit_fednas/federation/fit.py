@@ -1,31 +1,34 @@
-"""A client's fit: the record that is filled while it runs, and what trains the fits of a round."""
+"""A client's fit: what trains the fits of a round, the record of one, and the module that a sub-Trainer fits."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields
 from math import isfinite, nan
 from typing import Any
 
-from torch import Tensor
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+from typing_extensions import override
 
+from lit_fednas.federation.lightning_private import ClientStrategy
+from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.messages import ClientResult, ClientState, ClientTask, ClientUpdate, Report
+from lit_fednas.objectives import Objective
 
 #: How a fit went, and the update if it can be used.
 Outcome = tuple[ClientResult, ClientUpdate | None]
 
 
 class TaskRunner(ABC):
-    """Trains the tasks of a round: sub-Trainers in this process, or devices elsewhere.
+    """Trains the tasks of a round: sub-Trainers in this process, or devices elsewhere; nobody else knows which."""
 
-    ``trainer.fit_loop.runner`` makes it when a run starts; faults, aggregation, callbacks and records do not know which
-    one it is.
-
-    Attributes:
-        state_of: Returns what is kept of a client for its next fit; nothing unless the engine sets it.
-    """
-
+    #: Returns what is kept of a client for its next fit; nothing unless the engine sets it.
     state_of: Callable[[int], Mapping[str, Any]] = staticmethod(lambda client: {})
 
     @abstractmethod
@@ -70,16 +73,123 @@ class Fit:
         """The result, and the update if it can be used."""
         if self.weights is None:
             return ClientResult(self.task, self.status, self.reason, seconds=self.seconds), None
-        result = ClientResult(
-            self.task,
-            self.status,
-            self.reason,
-            self.num_steps,
-            self.num_seen,
-            self.loss,
-            self.seconds,
-            self.reports,
-            self.tested,
-            self.num_tested,
-        )
+        result = ClientResult(**{figure.name: getattr(self, figure.name) for figure in fields(ClientResult)})
         return result, ClientUpdate(result, self.weights, self.state)
+
+
+class ClientNetwork:
+    """A network of one architecture, in which one client after the other is trained."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self.parameters = list(network.parameters())
+        # all its tensors, detached; the memory is the network's own
+        self.weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
+        self.weights.update(network.named_buffers())
+        # whether it normalises over batches, which one example does not allow
+        self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
+
+    @torch.no_grad()
+    def receive(self, weights: Mapping[str, Tensor]) -> None:
+        """Writes weights, by name, into the network's tensors."""
+        torch._foreach_copy_(list(self.weights.values()), [weights[name] for name in self.weights])
+
+    @torch.no_grad()
+    def size(self) -> Tensor:
+        """Returns the sum of the tensors' norms; finite if all weights (and their squares) are."""
+        return torch.stack(torch._foreach_norm([t for t in self.weights.values() if t.is_floating_point()])).sum()
+
+
+class LocalModule(pl.LightningModule, ABC):
+    """What a sub-Trainer fits: steps of the local optimizer along gradients that a subclass computes."""
+
+    trained: Iterable[Tensor]
+    lr_factor: float
+    keep_going: Callable[[], None]
+    num_steps = 0
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.settings = settings
+
+    def configure_optimizers(self) -> Optimizer:
+        """Returns the local optimizer at the round's learning rate; its scheduler is kept."""
+        optimizer, self._scheduler = self.settings.optimizers(self.trained, self.lr_factor)
+        return optimizer
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """Takes one local step, if the batch allows it; returns -1 after the last."""
+        self.keep_going()
+        strategy = self.trainer.strategy
+        assert isinstance(strategy, ClientStrategy)
+        strategy.forget_gradients()  # before the forward: its activations take their room
+        if not self.differentiate(batch):
+            return None
+        if self.settings.clip_norm is not None:
+            strategy.unscale_gradients()
+            self.clip(self.settings.clip_norm)
+        strategy.apply_gradients(self)
+        if self._scheduler is not None:
+            self._scheduler.step()
+        self.num_steps += 1
+        return -1 if self.num_steps == self.settings.steps else None
+
+    @abstractmethod
+    def differentiate(self, batch: Any) -> bool:
+        """Computes the gradients of a batch; returns whether there are any."""
+
+    @abstractmethod
+    def clip(self, max_norm: float) -> None:
+        """Clips the gradients, each client's by its own norm."""
+
+
+class ClientModule(LocalModule):
+    """Trains one network after the other, each on one client's batches."""
+
+    def __init__(self, objective: Objective, settings: ClientSettings) -> None:
+        super().__init__(settings)
+        self.objective = objective
+
+    def begin(
+        self, client_network: ClientNetwork, lr_factor: float = 1.0, keep_going: Callable[[], None] = lambda: None
+    ) -> None:
+        """Prepares for the next client."""
+        self.client_network = client_network
+        self.network = client_network.network
+        self.trained = client_network.parameters
+        self.lr_factor = lr_factor
+        self.keep_going = keep_going
+        self.num_steps = self.num_seen = 0
+        self._loss_sum: Tensor | float = 0.0
+        self._units: Tensor | int = 0
+
+    def on_train_start(self) -> None:
+        """Puts the network into training mode."""
+        self.network.train()
+
+    @override
+    def differentiate(self, batch: tuple[Tensor, Tensor]) -> bool:
+        inputs, targets = batch
+        size = len(targets)
+        if size == 1 and self.client_network.needs_two:
+            return False
+        as_compiled = not self.settings.compile or size == self.settings.batch_size
+        with nullcontext() if as_compiled else torch.compiler.set_stance("force_eager"):
+            loss = self.objective.loss(self.network, inputs, targets)
+        self.manual_backward(loss)
+        units = self.objective.data_task.units(targets).sum()
+        self._loss_sum = self._loss_sum + loss.detach() * units
+        self._units = self._units + units
+        self.num_seen += size
+        return True
+
+    @override
+    def clip(self, max_norm: float) -> None:
+        nn.utils.clip_grad_norm_(self.client_network.parameters, max_norm)
+
+    def outcome(self) -> tuple[float, float, float]:
+        """Returns the sum of the losses, the number of their units and :meth:`ClientNetwork.size`, by one read."""
+        size = self.client_network.size()
+        figures = [torch.as_tensor(figure, device=size.device) for figure in (self._loss_sum, self._units)]
+        return tuple(torch.stack([*(figure.double() for figure in figures), size.double()]).tolist())

@@ -20,14 +20,8 @@ class Interrupted(Exception):
 
 @contextmanager
 def alarm(seconds: float | None, error: Exception) -> Iterator[None]:
-    """Raises an error inside the block when it has taken so many seconds, also where it waits for something.
-
-    It does nothing outside of the main thread, the only one that signals interrupt, nor on systems without timers.
-
-    Args:
-        seconds: After which time; ``None`` for never.
-        error: What to raise.
-    """
+    """Raises an error inside the block after some seconds (``None``: never), also where it waits for something."""
+    # only the main thread is interrupted by signals, and some systems have no timers
     main = threading.current_thread() is threading.main_thread()
     if seconds is None or not main or not hasattr(signal, "setitimer"):
         yield
@@ -36,7 +30,7 @@ def alarm(seconds: float | None, error: Exception) -> Iterator[None]:
     def ring(signum: int, frame: FrameType | None) -> None:
         raise error
 
-    before = signal.signal(signal.SIGALRM, ring)
+    previous = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         try:
@@ -44,22 +38,15 @@ def alarm(seconds: float | None, error: Exception) -> Iterator[None]:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 class Interrupts:
-    """Keeps a signal until the loop asks for it; the second Ctrl-C stops at once.
-
-    Attributes:
-        pass_on: Called with SIGTERM, which (other than Ctrl-C) may have been sent to this process alone.
-
-    Example:
-        >>> interrupts = Interrupts()
-        >>> interrupts.check()  # nothing came
-    """
+    """Keeps a signal until the loop asks for it; the second Ctrl-C stops at once."""
 
     def __init__(self) -> None:
         self._received: int | None = None
+        # called with SIGTERM, which (other than Ctrl-C) may have been sent to this process alone
         self.pass_on: Callable[[int], None] | None = None
 
     def check(self) -> None:
@@ -75,13 +62,13 @@ class Interrupts:
             yield
             return
         self._received = None  # an unread one belonged to an earlier run
-        before: dict[int, Any] = {}
+        previous: dict[int, Any] = {}
         for signum in (signal.SIGINT, signal.SIGTERM):
-            before[signum] = signal.signal(signum, self._receive)
+            previous[signum] = signal.signal(signum, self._receive)
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:

@@ -1,13 +1,6 @@
-"""All private names of Lightning that the engine touches (lightning 2.6); a test pins them.
+"""All private names of Lightning that the engine touches (lightning 2.6), behind public interfaces; a test pins them.
 
-Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop. What the engine needs
-of them is wrapped here into classes with a public interface:
-
-* :class:`RoundFitLoop`: Lightning's fit loop with a round for an epoch, and one server step for its batches;
-* :class:`ClientTrainer` with its loop and strategy: a Trainer whose ``fit`` costs a fraction of a millisecond,
-  because it is made once, keeps the weights where they are, and runs batches without connectors between;
-* :class:`AveragedWeights`: Lightning's running mean of weights, which begins anew with each fit;
-* :class:`RankStrategy`: Lightning's DDP without its wrapper around the module, and with ranks that are watched.
+Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop.
 """
 
 from __future__ import annotations
@@ -32,11 +25,10 @@ from lightning.pytorch.trainer.connectors.accelerator_connector import _Accelera
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.states import TrainerStatus
 from torch import distributed, nn
-from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.rank_watch import RankWatch
+from lit_fednas.federation.ranks import RankWatch
 from lit_fednas.records.files import replace_saved
 
 T = TypeVar("T")
@@ -73,11 +65,8 @@ class RoundFitLoop(_FitLoop):
         super().setup_data()
 
     def advance(self) -> None:
-        """Runs a round: the cohort, then Lightning's own step and validation.
-
-        After resuming from a checkpoint that was made between the server's step and the round's end (as
-        Lightning's ``ModelCheckpoint`` can, after a validation), only the rest of that round is left to do.
-        """
+        """Runs a round: the cohort, then Lightning's own step and validation."""
+        # a checkpoint was made between the server's step and the round's end, as ModelCheckpoint can: do the rest
         if self.restarting and self.epoch_loop.global_step > self.rounds_done:
             super().advance()
             return
@@ -139,9 +128,13 @@ class ClientStrategy(SingleDeviceStrategy):
         self._lightning_optimizers = []
         self.lr_scheduler_configs = []
 
+    def forget_gradients(self) -> None:
+        """Releases the gradients of the last step."""
+        self._optimizers[0].zero_grad(set_to_none=True)
+
     def apply_gradients(self, module: pl.LightningModule) -> None:
-        """Steps the optimizer, through the precision plugin (which may scale gradients)."""
-        self.precision_plugin.optimizer_step(self._optimizers[0], model=module, closure=_nothing)
+        """Steps the optimizer, after backward, through the precision plugin (which may scale gradients)."""
+        self.precision_plugin.optimizer_step(self._optimizers[0], model=module, closure=lambda: None)
 
     def unscale_gradients(self) -> None:
         """Makes scaled gradients (16-mixed) comparable to a clipping norm."""
@@ -180,7 +173,7 @@ class AveragedWeights(EMAWeightAveraging):
 
 
 class ClientTrainer(pl.Trainer):
-    """A Trainer for the fits of many clients, one after another."""
+    """A Trainer for the fits of many clients: made once, it runs their batches without connectors between."""
 
     def __init__(self, device: torch.device, precision: str = "32-true") -> None:
         with quiet():
@@ -201,32 +194,18 @@ class ClientTrainer(pl.Trainer):
     def _fit_impl(self, model: pl.LightningModule, train_dataloaders: Any = None, *rest: Any) -> None:
         """Skips Lightning's search for data hooks and checkpoints, which takes longer than a small step."""
         model.trainer = self
-        self.fit_loop.batches = train_dataloaders
-        self._run(model)
-
-    def _run(self, model: pl.LightningModule, ckpt_path: Any = None, weights_only: Any = None) -> None:
         self.strategy.connect(model)
         self.strategy.setup(self)
+        self.fit_loop.batches = train_dataloaders
         self.fit_loop.run()
         self.fit_loop.teardown()
         self.strategy.teardown()
         self.state.status = TrainerStatus.FINISHED
         self.state.stage = None
 
-    @property
-    def client_strategy(self) -> ClientStrategy:
-        """The strategy, by its own type."""
-        assert isinstance(self.strategy, ClientStrategy)
-        return self.strategy
-
-    @property
-    def client_optimizer(self) -> Optimizer:
-        """The present fit's optimizer."""
-        return self.client_strategy._optimizers[0]
-
 
 class RankStrategy(DDPStrategy):
-    """Lightning's DDP for a run over several processes, on one node or more.
+    """Lightning's DDP for a run over several processes, on one node or more, which are watched.
 
     The module is not wrapped: autograd computes no gradients of its weights, so there is nothing to reduce, and
     the wrapper's buckets would take as much memory as the weights. The round loop decides what the ranks exchange.
@@ -253,10 +232,7 @@ _PARENT = "LIT_FEDNAS_PARENT"
 
 
 class _WatchingLauncher(_SubprocessScriptLauncher):
-    """Starts the other ranks by running the same command again, and watches them.
-
-    (Lightning's own watch kills this process without a message, also while it writes a checkpoint.)
-    """
+    """Starts the other ranks by running the same command again; Lightning's own watch would kill without a message."""
 
     children: ClassVar[list[Any]] = []  # of this process, whichever trainer has started them
 
@@ -350,16 +326,9 @@ def call_hook(trainer: pl.Trainer, name: str, *arguments: Any) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silences the messages of a Trainer's constructor."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def _nothing() -> None:
-    """The closure of a manual step; backward has been called already."""
+        logging.disable(previous)

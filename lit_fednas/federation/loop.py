@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lit_fednas.objectives.client_state import keeps_state
 from torch import distributed
 
 from lit_fednas.data import ClientData
@@ -21,15 +23,13 @@ from lit_fednas.federation.client import LocalRunner, check_clients
 from lit_fednas.federation.client_store import ClientStore
 from lit_fednas.federation.fast.fastest import fastest, trained_with
 from lit_fednas.federation.fit import TaskRunner
-from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook, overrides_hook
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.ranks import Ranks, deal
-from lit_fednas.federation.round import ServerRound
+from lit_fednas.federation.round import FederatedCallback, ServerRound
 from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
-from lit_fednas.objectives.client_state import keeps_state
 
 #: The kind of files in which the objective's state of each client is kept.
 _STATE = "objective"
@@ -43,20 +43,9 @@ class RoundLoop(RoundFitLoop):
     A round is four steps: the module plans it, the cohort trains and its updates stream into the aggregation,
     ``training_step`` steps the server, Lightning validates and calls the hooks of an epoch's end. An interrupted
     round leaves no trace.
-
-    Args:
-        trainer: The outer trainer.
-        max_rounds: When to stop; -1 for never.
-        threads: Of each rank; see :func:`~lit_fednas.federation.machine.threads_set`.
-
-    Attributes:
-        runner: Makes what trains a round's tasks, given the module, the clients' data, and a function that raises
-            ``Interrupted`` if the run was asked to stop.
-        clients: What is kept of clients from round to round; opened by those who keep something.
-        fastest: What ``client.fast`` has chosen, as :func:`~lit_fednas.federation.fast.fastest.fastest` returns it, and
-            the ``round``; ``None`` until it has, and if it is not asked to.
     """
 
+    #: Makes what trains a round's tasks; the function raises ``Interrupted`` if the run was asked to stop.
     runner: Callable[[FederatedLightningModule, ClientData, Callable[[], None]], TaskRunner]
 
     def __init__(self, trainer: pl.Trainer, max_rounds: int, threads: int | None = None) -> None:
@@ -65,12 +54,12 @@ class RoundLoop(RoundFitLoop):
         self.interrupts = Interrupts()
         self.ranks = Ranks()
         self.runner = LocalRunner
-        self.clients = ClientStore()
-        self.fastest: dict[str, Any] | None = None
+        self.clients = ClientStore()  # what is kept of clients from round to round
+        self.fastest: dict[str, Any] | None = None  # what client.fast has chosen, and the ``round``
         self._runner: TaskRunner | None = None
         self._threads: Sequence[int] = ()  # that may be chosen from
         self._acceptance: Acceptance
-        self._failed_rounds = 0
+        self._first_round = self._failed_rounds = 0
 
     @property
     def module(self) -> FederatedLightningModule:
@@ -87,6 +76,7 @@ class RoundLoop(RoundFitLoop):
         launcher = strategy.launcher
         self.interrupts.pass_on = launcher.kill if launcher is not None else None
         keep_freed_memory()
+        self._first_round = self.rounds_done
         if self.max_epochs is not None and 0 < self.max_epochs <= self.rounds_done:
             log.warning(
                 "trainer.max_rounds: %d, and the checkpoint has %d rounds; nothing is left to train",
@@ -126,28 +116,18 @@ class RoundLoop(RoundFitLoop):
     def open_clients(self, kind: str) -> ClientStore:
         """Returns where a fit keeps a kind of files of clients; all ranks call it before the first round."""
         first = getattr(self.trainer.checkpoint_callback, "dirpath", None)
-        others = (getattr(one, "dirpath", None) for one in self.trainer.checkpoint_callbacks)
+        others = (getattr(checkpoint, "dirpath", None) for checkpoint in self.trainer.checkpoint_callbacks)
         self.clients.open(kind, self.ranks, list(dict.fromkeys(filter(None, (first, *others)))))
         return self.clients
 
     def train_cohort(self, number: int) -> ServerRound:
-        """Plans a round, trains its clients, and adds up their updates.
-
-        With several ranks, each trains its share; whatever ends one of them in mid-round ends all.
-
-        Args:
-            number: The round, from 0.
-
-        Returns:
-            The round with its results; which updates count has been decided.
-        """
+        """Plans a round, trains its clients (each rank its share), and adds up the updates that count."""
         module = self.module
         round = ServerRound(number, module.restructure, module.seed, self.max_epochs or -1)
-        own: list[ClientResult] = []
+        trained: list[ClientResult] = []
         failure: Exception | None = None
         try:
             call_hook(self.trainer, "on_round_start", round)
-            self.clients.start()
             round.tasks = module.plan(round)
             self._check_states(round.tasks)
             call_hook(self.trainer, "on_cohort_start", round)
@@ -156,13 +136,12 @@ class RoundLoop(RoundFitLoop):
             share = self._share(round.tasks)
             if module.client.fast is not None and self.fastest is None:
                 self._choose(share, number)
-            for result in self._train(share):
-                own.append(result)
+            trained = list(self._train(share))
         except Exception as error:
             if self.ranks.size == 1:
                 raise
             failure = error
-        round.results = self._exchange(own, failure)
+        round.results = self._exchange(trained, failure)
         order = {(task.client, task.arch): number for number, task in enumerate(round.tasks)}
         round.results.sort(key=lambda result: order[result.task.client, result.task.arch])
         if round.survivors:
@@ -182,17 +161,23 @@ class RoundLoop(RoundFitLoop):
 
     def _count_failures(self, round: ServerRound) -> None:
         """Stops the run if no client can train: without an update nothing changes, also not in the next rounds."""
-        failed = [one for one in round.results if one.status != DROPPED]
+        failed = [result for result in round.results if result.status != DROPPED]
         if round.survivors or not failed:
             self._failed_rounds = 0
             return
         self._failed_rounds += 1
-        if self._failed_rounds == self.module.faults.max_failed_rounds:
-            ((why, count),) = Counter(f"{one.status} ({one.reason})" for one in failed).most_common(1)
+        most = self.module.faults.max_failed_rounds
+        reasons = Counter(f"{result.status} ({result.reason})" for result in failed)
+        ((why, count),) = reasons.most_common(1)
+        if self._failed_rounds == most:
             raise ClientError(
-                f"faults.max_failed_rounds: every client failed in {self._failed_rounds} rounds in a row; in "
-                f"round {round.number}, {count} of {len(failed)}: {why}"
+                f"faults.max_failed_rounds: every client failed in {most} rounds in a row; in round {round.number}, "
+                f"{count} of {len(failed)}: {why}"
             )
+        clients = len({result.task.client for result in failed})
+        alike = len({re.sub(r"\d+", "", reason) for reason in reasons}) == 1 < clients  # but for numbers
+        if most is not None and alike and round.number == self._first_round:
+            raise ClientError(f"round {round.number}: all {clients} clients failed alike in the first round: {why}")
 
     def _share(self, tasks: Sequence[ClientTask]) -> Sequence[ClientTask]:
         """Returns the tasks that this rank is dealt, by the work of a client's epoch."""
@@ -211,7 +196,7 @@ class RoundLoop(RoundFitLoop):
             found = fastest(module, data, tasks, self.interrupts.check, self._threads, ahead)
         except Exception as error:
             failure = error
-        choices = [one for one in self.ranks.gather_unless(found, failure) if one is not None]
+        choices = [choice for choice in self.ranks.gather_unless(found, failure) if choice is not None]
         if not choices:
             return  # nobody could train
         self.fastest = {"round": number, **choices[0]}
@@ -245,9 +230,9 @@ class RoundLoop(RoundFitLoop):
             del update
             yield result
 
-    def _exchange(self, own: list[ClientResult], failure: Exception | None) -> list[ClientResult]:
+    def _exchange(self, trained: list[ClientResult], failure: Exception | None) -> list[ClientResult]:
         """Returns the results of all ranks, once it is settled which updates count."""
-        shares = self.ranks.gather_unless((own, self._acceptance.evidence), failure)
+        shares = self.ranks.gather_unless((trained, self._acceptance.evidence), failure)
         judge = self._acceptance.judge([evidence for _, evidence in shares])
         results = []
         for rank, (share, _) in enumerate(shares):

@@ -23,6 +23,7 @@ from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment, Round
 from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation.checkpoints import check_supernet, model_settings, read_checkpoint
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.data_checks import check_data
 from lit_fednas.federation.evaluation import (
@@ -34,8 +35,6 @@ from lit_fednas.federation.evaluation import (
     normalises_over_batches,
     recalibration_batches,
 )
-from lit_fednas.federation.initial_weights import read_checkpoint
-from lit_fednas.federation.restoring import check_supernet, model_settings
 from lit_fednas.federation.round import ServerRound, client_metrics
 from lit_fednas.federation.server_optimizers import set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
@@ -75,12 +74,9 @@ class FederatedLightningModule(pl.LightningModule):
         population: The clients and their tiers, once :meth:`setup` has seen the data.
         task: What targets are: classes until :meth:`setup` has seen the data.
 
-    Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global weights
-    on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the subnets;
-    ``test/...`` likewise on the test set. Other tasks than classes have other metrics (``lit_fednas.data.tasks``).
-    ``clients/...`` are :func:`~lit_fednas.federation.round.client_metrics`, and ``clients/lr`` is the learning
-    rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's). An aggregation
-    adds its own, such as ``aggregation/changed`` (:meth:`~lit_fednas.aggregation.OperatorAverage.metrics`).
+    Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` (of classes) are the global
+    weights on the server's validation set, ``val/mean/accuracy`` is their mean over the subnets; ``test/...`` likewise.
+    ``clients/...`` are of the local training; an aggregation adds its own, such as ``aggregation/changed``.
     """
 
     def __init__(
@@ -175,14 +171,7 @@ class FederatedLightningModule(pl.LightningModule):
     # ---- a round --------------------------------------------------------------------------------------
 
     def plan(self, round: ServerRound) -> list[ClientTask]:
-        """Draws the round's cohort and assigns a subnet to each of its clients.
-
-        Args:
-            round: The round, with its seed and the values that schedules gave.
-
-        Returns:
-            One task or several per client of the cohort, or none.
-        """
+        """Draws the round's cohort and returns its tasks: one or several per client, or none."""
         cohort = self.cohort.draw(round.number, self.population.sizes, round.seed)
         if not cohort:
             return []
@@ -197,14 +186,7 @@ class FederatedLightningModule(pl.LightningModule):
         return self.transport.nbytes([*network.parameters(), *network.buffers()])
 
     def restructure(self, change: Callable[[], Any]) -> Any:
-        """Lets the supernet change its models; the server's optimizer and the evaluation follow.
-
-        Args:
-            change: Changes the supernet. All ranks must make the same change.
-
-        Returns:
-            What ``change`` returns.
-        """
+        """Returns what a change of the supernet's models, the same on all ranks, returns; the optimizer follows."""
         changed = change()
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
@@ -308,8 +290,6 @@ class FederatedLightningModule(pl.LightningModule):
         if self._recalibration is None:
             clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
             self._recalibration = Recalibration(self.recalibration_batches(clients))
-        if not self._recalibration.batches:
-            return lambda inputs: self.supernet(inputs, arch)
         return self._recalibration.network(name, self.supernet, arch)
 
     @property

@@ -1,24 +1,33 @@
 """The processes that share a run's work.
 
-Every rank holds all weights, and reads training and validation examples from one copy on each machine; it plans the
-same round, trains its share of the cohort, and adds up the updates of its own clients. Then the ranks exchange the
-results, add their sums, and each takes the same server step. So a round costs one exchange of results and one sum over
-the ranks, whatever the cohort.
+Every rank holds all weights, plans the same round, trains its share of the cohort, and adds up the updates of its own
+clients. Then the ranks exchange the results, add their sums, and each takes the same server step.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+import subprocess
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from typing_extensions import override
 
-from lit_fednas.errors import ClientError, RankError
+from lit_fednas.errors import ClientError, RankError, in_one_line
 from lit_fednas.federation.interrupts import Interrupted
 
 T = TypeVar("T")
+
+_PERIOD = 0.2  # seconds between two polls of the other processes
+_GRACE = 30.0  # seconds that a process gets to end by itself after the death of another
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,9 +51,9 @@ class Ranks:
         answers = self.gather((value, None if failure is None else Failure.of(failure)))
         if failure is not None:
             raise failure
-        for rank, (_, other) in enumerate(answers):
-            if other is not None:
-                raise other.as_error(rank)
+        for rank, (_, error) in enumerate(answers):
+            if error is not None:
+                raise error.as_error(rank)
         return [value for value, _ in answers]
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
@@ -55,27 +64,14 @@ class Ranks:
             if tensor.device == self.device:
                 distributed.all_reduce(tensor)
             else:  # NCCL knows the GPU's memory only
-                there = tensor.to(self.device)
-                distributed.all_reduce(there)
-                tensor.copy_(there)
+                moved = tensor.to(self.device)
+                distributed.all_reduce(moved)
+                tensor.copy_(moved)
 
 
 def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
-    """Assigns pieces of work to ranks, the longest first, each to the rank that has the least.
-
-    Graham's rule: the longest share is at most 4/3 of the best possible one.
-
-    Args:
-        work: The duration of each piece, in any unit.
-        ranks: The number of ranks.
-
-    Returns:
-        For each rank the indices of its pieces, ascending.
-
-    Example:
-        >>> deal([5, 1, 4, 3, 3], 2)
-        [[0, 4], [1, 2, 3]]
-    """
+    """Returns for each rank the indices of its pieces of work: the longest first, each to the rank with the least."""
+    # Graham's rule: the longest share is at most 4/3 of the best possible one
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0.0] * ranks
     for index in sorted(range(len(work)), key=lambda index: (-work[index], index)):
@@ -89,19 +85,80 @@ def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
 class Failure:
     """The reason why a rank could not finish its share, in a form that can be sent to the others."""
 
-    kind: str
     text: str
-    signum: int = 0
+    of_client: bool
+    signum: int
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
         """Describes an exception."""
-        return cls(type(error).__name__, str(error), error.signum if isinstance(error, Interrupted) else 0)
+        of_client = isinstance(error, ClientError)
+        text = str(error) if of_client else in_one_line(error)
+        return cls(text, of_client, error.signum if isinstance(error, Interrupted) else 0)
 
     def as_error(self, rank: int) -> Exception:
         """Returns what the other ranks raise."""
         if self.signum:
             return Interrupted(self.signum)
-        if self.kind == ClientError.__name__:
-            return ClientError(self.text)
-        return RankError(f"rank {rank}: {self.kind}: {self.text}")
+        return ClientError(self.text) if self.of_client else RankError(f"rank {rank}: {self.text}")
+
+
+class RankWatch(threading.Thread):
+    """Polls the processes of the other ranks on this node, or in these rank 0, so that a death is reported.
+
+    A rank that has died breaks the connections of the others, which then fail with a message about sockets, or (with
+    NCCL, and while they wait for each other at the start) hang. The watch keeps the reason, and ends what hangs.
+    """
+
+    def __init__(self, children: Sequence[subprocess.Popen[bytes]], parent: int | None = None) -> None:
+        super().__init__(daemon=True, name="rank-watch")
+        self.children = children  # rank 1, 2, ... of this node
+        self.parent = parent  # rank 0, in those that it has started
+        self.reason: str | None = None
+        self._known = threading.Event()
+        self._ended = threading.Event()
+
+    def stop(self) -> None:
+        """Stops watching."""
+        self._ended.set()
+
+    def wait_for_reason(self, seconds: float) -> str | None:
+        """Returns who has died and why, as soon as it is known; ``None`` if nobody has after so many seconds."""
+        self._known.wait(seconds)
+        return self.reason
+
+    def end_children(self, seconds: float = 10.0) -> None:
+        """Waits for the children to end, and kills those that do not."""
+        for child in self.children:
+            try:
+                child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+    @override
+    def run(self) -> None:
+        while not self._ended.wait(_PERIOD):
+            dead = next((rank for rank, child in enumerate(self.children, 1) if child.poll()), None)
+            if dead is not None:
+                self.reason = _reason(dead, self.children[dead - 1].returncode)
+            elif self.parent not in (None, os.getppid()):
+                self.reason = "rank 0 has ended; its own message, or who has killed it, says why"
+            if self.reason is not None:
+                self._known.set()
+                break
+        else:
+            return
+        if not self._ended.wait(_GRACE):
+            log.error("%s; this process has been hanging for %g s and is killed", self.reason, _GRACE)
+            for child in self.children:
+                child.kill()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _reason(rank: int, status: int) -> str:
+    """Describes a child's end."""
+    if status > 0:
+        return f"rank {rank} has ended with status {status}; its own message says why"
+    name = signal.Signals(-status).name
+    hint = " (often: the machine has no memory left)" if name == "SIGKILL" else ""
+    return f"rank {rank} was killed by {name}{hint}"

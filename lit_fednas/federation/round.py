@@ -1,14 +1,22 @@
-"""A round as the server and its callbacks see it, and the few ways in which callbacks may change it."""
+"""A round as the server and its callbacks see it, and the callbacks that follow it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_fednas.data import Task
-from lit_fednas.messages import SCALED, WILD, WITHHELD, ClientResult, ClientTask, RoundValues
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import SCALED, WILD, WITHHELD, ClientResult, ClientTask, ClientUpdate, RoundValues
+from lit_fednas.parts import Part
+
+if TYPE_CHECKING:
+    from lit_fednas.federation.module import FederatedLightningModule
+    from lit_fednas.federation.trainer import FederatedTrainer
 
 Averages = dict[str, Tensor]
 
@@ -19,12 +27,6 @@ class ServerRound:
     Callbacks read it, and change what happens between rounds through it alone: they give values of schedules,
     reject updates, watch and mix averages, and add or remove architectures. (Training is stopped as everywhere in
     Lightning, by ``trainer.should_stop``.)
-
-    Args:
-        number: The round, from 0.
-        restructure: See the attribute.
-        seed: The run's seed.
-        max_rounds: See the attribute.
 
     Attributes:
         number: The round, from 0.
@@ -63,40 +65,25 @@ class ServerRound:
         self.values.give(value)
 
     def reject(self, arch: Any) -> None:
-        """Rejects the updates of an architecture, in ``on_results``; they are not merged, and count as not sent.
-
-        Args:
-            arch: The architecture.
-        """
+        """Rejects the updates of an architecture, in ``on_results``; they are not merged, and count as not sent."""
         self.rejected.add(arch)
         self.results = [
             result.rejected(WITHHELD) if result.ok and result.task.arch == arch else result for result in self.results
         ]
 
     def watch(self, watcher: Callable[[Averages], None]) -> None:
-        """Shows the averages of the accepted updates before they are mixed, and before the server's step.
+        """Shows the averages of the accepted updates, by the supernet's names, before they are mixed.
 
-        Args:
-            watcher: Is given the averages by the supernet's names, the same on all ranks, not to be changed; not
-                called in a round without enough survivors.
+        They are the same on all ranks, and not to be changed; in a round without enough survivors there are none.
         """
         self._watchers.append(watcher)
 
     def mix(self, mixture: Callable[[Averages], Averages]) -> None:
-        """Lets the server step towards a mixture of the averages.
-
-        Args:
-            mixture: Is given the averages by the supernet's names, and returns what replaces them; called after
-                all watchers.
-        """
+        """Lets the server step towards what the mixture returns for the averages, by the supernet's names."""
         self._mixtures.append(mixture)
 
     def target(self, averages: Averages) -> Averages:
-        """Returns what the server steps towards.
-
-        Args:
-            averages: Of the accepted updates, by the supernet's names.
-        """
+        """Returns what the server steps towards, given the averages of the accepted updates."""
         for watcher in self._watchers:
             watcher(averages)
         for mixture in self._mixtures:
@@ -122,3 +109,69 @@ def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, f
         }
         metrics[f"clients/{task.metric}"] = task.derived(means)[task.metric]
     return metrics
+
+
+class FederatedCallback(Part, Callback):
+    """A Lightning callback that may also follow a round, and change it through :class:`ServerRound`.
+
+    Lightning's hooks keep their meaning with a round for an epoch: ``on_train_epoch_start`` comes before the cohort is
+    drawn, ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the round's end.
+
+    All that a method remembers from round to round is the callback's ``state_dict``. It changes after the server's
+    step alone, so that an interrupted round leaves no trace.
+    """
+
+    #: The types of the values that it gives to rounds (:meth:`ServerRound.give`).
+    gives: ClassVar[tuple[type, ...]] = ()
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Names the callback as configurations do: ``BetaDecay`` is ``beta_decay``."""
+        super().__init_subclass__(**settings)
+        cls.field = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Validates that the callback works with the supernet, and that some part reads the values that it gives."""
+        super().setup(trainer, pl_module, stage)
+        self.check_supernet(pl_module.supernet)
+        parts: tuple[Any, ...] = (pl_module.assignment, pl_module.aggregation)
+        for kind in self.gives if stage == "fit" else ():
+            if not any(kind in part.reads for part in parts):
+                names = [type(part).__name__ for part in parts]
+                raise ConfigError(
+                    f"{self.field}: gives a {kind.__name__}, which neither model.assignment {names[0]} nor "
+                    f"model.aggregation {names[1]} reads; change one of them, or set {self.field} to null"
+                )
+
+    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Called before the round is planned; may give values."""
+
+    def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Called when the clients have their tasks."""
+
+    def on_client_end(
+        self,
+        trainer: FederatedTrainer,
+        module: FederatedLightningModule,
+        result: ClientResult,
+        update: ClientUpdate | None,
+    ) -> None:
+        """Called after each task, on the rank that trained the client with its update if it can be used.
+
+        The update's tensors hold until the next client is trained; what is done with them must not touch training.
+        """
+
+    def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Called when all clients have answered, before their updates are merged.
+
+        May reject updates, and watch or mix the averages of those that are accepted. If a callback defines it,
+        sums are kept per architecture, which takes more memory where architectures share weights.
+        """
+
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Called after the server's step, before the global weights are evaluated; may change the supernet."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Calls :meth:`on_server_step`; Lightning's batch is the round."""
+        self.on_server_step(trainer, pl_module, batch)  # type: ignore[arg-type]

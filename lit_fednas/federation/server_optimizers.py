@@ -1,7 +1,6 @@
 """The server's step, and the adaptive optimizers of Reddi et al., Adaptive Federated Optimization (2021), Algorithm 2.
 
-The pseudo-gradient (present weights minus the aggregate) replaces the gradient. Plain averaging is
-``torch.optim.SGD`` with a learning rate of 1, and FedAvgM is that with momentum. The adaptive ones differ from their
+The pseudo-gradient (present weights minus the aggregate) replaces the gradient. The adaptive ones differ from their
 namesakes in torch: no bias correction, ``tau`` added to the root, and a second moment that starts at tau^2.
 """
 
@@ -77,18 +76,10 @@ class FedYogi(_FedOptimizer):
 
 @torch.no_grad()
 def set_pseudo_gradient(supernet: nn.Module, aggregate: Mapping[str, Tensor], optimizer: Optimizer) -> None:
-    """Sets (present - aggregate) as the parameters' gradient, and buffers to the aggregate.
-
-    Plain averaging needs no gradient: the parameters are set to the aggregate itself, exactly.
-
-    Args:
-        supernet: The shared weights.
-        aggregate: What replaces them, by name; overwritten.
-        optimizer: The server's.
-    """
+    """Sets (present - aggregate) as the parameters' gradient, and buffers to the aggregate, which is overwritten."""
     parameters = dict(supernet.named_parameters())
     targets = [aggregate[name] for name in parameters]
-    if is_plain_averaging(optimizer):
+    if is_plain_averaging(optimizer):  # no gradient is needed: exactly the aggregate itself
         torch._foreach_copy_(list(parameters.values()), targets)
     else:
         for parameter, target in zip(parameters.values(), targets, strict=True):

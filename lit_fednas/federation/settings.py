@@ -1,38 +1,141 @@
-"""Settings of the clients' training, and of what happens when a client fails."""
+"""Settings: the clients' training, their learning rates over the rounds, and what happens when a client fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, final
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.federation.schedules import ConstantRate, RateSchedule
 from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, UnitInterval, checked
+
+
+class RateSchedule(ABC):
+    """A factor of the local learning rate for each round; a function of the round alone, so it resumes."""
+
+    @abstractmethod
+    def factor(self, round: int, max_rounds: int) -> float:
+        """Returns the factor in a round, from 0; ``max_rounds`` is -1 if the run has no end."""
+
+    def check_end(self, max_rounds: int) -> None:
+        """Validates that the run has an end.
+
+        Raises:
+            ConfigError: It has none.
+        """
+        if max_rounds < 1:
+            raise ConfigError(f"client.lr_schedule: {type(self).__name__} needs an end; set trainer.max_rounds")
+
+
+class ConstantRate(RateSchedule):
+    """The same learning rate throughout.
+
+    Example:
+        >>> ConstantRate().factor(7, 10)
+        1.0
+    """
+
+    @override
+    def factor(self, round: int, max_rounds: int) -> float:
+        return 1.0
+
+
+class CosineRate(RateSchedule):
+    """Half a cosine from 1 in the first round to ``final`` in the last.
+
+    Args:
+        final: The last round's factor.
+
+    Example:
+        >>> [round(CosineRate().factor(t, 5), 3) for t in range(5)]
+        [1.0, 0.854, 0.5, 0.146, 0.0]
+    """
+
+    def __init__(self, final: float = 0.0) -> None:
+        self.final = final
+
+    @override
+    def factor(self, round: int, max_rounds: int) -> float:
+        self.check_end(max_rounds)
+        share = min(1.0, round / max(1, max_rounds - 1))
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * share)) / 2
+
+
+@checked("client.lr_schedule")
+class StepRate(RateSchedule):
+    """Multiplied by ``gamma`` every so many rounds.
+
+    Args:
+        every: Rounds between two steps.
+        gamma: The factor of each.
+
+    Example:
+        >>> [StepRate(every=2, gamma=0.5).factor(t, 6) for t in range(6)]
+        [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+    """
+
+    def __init__(self, every: PositiveInt, gamma: float = 0.1) -> None:
+        self.every = every
+        self.gamma = gamma
+
+    @override
+    def factor(self, round: int, max_rounds: int) -> float:
+        return float(self.gamma ** (round // self.every))
+
+
+@checked("client.lr_schedule")
+class MilestoneRate(RateSchedule):
+    """Multiplied by ``gamma`` once each of these shares of the rounds is over (FedorAS, Tables 10 and 11).
+
+    Args:
+        milestones: Shares of all rounds.
+        gamma: The factor of each.
+
+    Raises:
+        ConfigError: A share is not between 0 and 1.
+
+    Example:
+        >>> [round(MilestoneRate().factor(t, 8), 3) for t in (3, 4, 5, 6)]
+        [1.0, 0.1, 0.1, 0.01]
+    """
+
+    def __init__(self, milestones: Sequence[ShareBelowOne] = (0.5, 0.75), gamma: float = 0.1) -> None:
+        self.milestones = milestones
+        self.gamma = gamma
+
+    @override
+    def factor(self, round: int, max_rounds: int) -> float:
+        self.check_end(max_rounds)
+        passed = sum(round + 1e-9 >= share * max_rounds for share in self.milestones)  # 0.55 * 100 is above 55
+        return float(self.gamma**passed)
 
 
 @checked("faults")
 @dataclass(frozen=True)
 class FaultPolicy:
-    """Client failures are isolated.
+    """Client failures are isolated: each leads to a skipped update, a logged reason and a count.
 
-    An exception in a client's fit, weights that are not finite, a fit that takes too long, a client that goes away,
-    and an update far larger than the others' each lead to a skipped update, a logged reason and a count.
+    Failures are an exception in a client's fit, weights that are not finite, a fit that takes too long, a client that
+    drops out, and an update far larger than the others'.
 
     Args:
         on_client_error: ``skip``, or ``raise``: stop at once, naming round and client.
         time_limit: Seconds that a client's fit may take; without limit if not given.
-        dropout_rate: Share of clients that go away in mid-round, drawn by address (a simulation).
+        dropout_rate: Share of clients that drop out in mid-round, drawn by address (a simulation).
         straggler_rate: Share of clients that have no time for all their passes, drawn by address (a simulation): they
             train 1 to ``client.epochs``, each number equally likely (Li et al., 2020, FedProx' experiments).
         min_survivors: With fewer updates than this, a round leaves the weights as they were. With 0 the server steps in
             every round, also without updates (for differential privacy, whose noise does not depend on failures).
-        max_failed_rounds: Rounds in a row in which every client failed, after which the run stops.
+        max_failed_rounds: Rounds in a row in which every client failed, after which the run stops; at once if all
+            clients of its first round fail alike. Null for never.
         norm_bound: The greatest norm of an update, as a multiple of the cohort's median for an update of its tensors
             (:mod:`~lit_fednas.federation.acceptance`); without bound if not given. With one, each rank keeps the
             updates of its clients until all have come.
@@ -53,10 +156,6 @@ class FaultPolicy:
 
     def check(self, result: ClientResult, cause: Exception | None = None) -> None:
         """Raises a client's failure if the policy is to stop at once.
-
-        Args:
-            result: The client's.
-            cause: The error that the failure comes from.
 
         Raises:
             ClientError: The client failed.
@@ -121,11 +220,7 @@ class ClientSettings:
         class_balanced: bool = False,
         fast: Literal["auto"] | None = None,
     ) -> None:
-        chosen = {
-            "channels_last": channels_last,
-            "compile": compile,
-            "clients_per_fit": clients_per_fit > 1,
-        }
+        chosen = {"channels_last": channels_last, "compile": compile, "clients_per_fit": clients_per_fit > 1}
         for name in (name for name, is_set in chosen.items() if is_set and fast is not None):
             raise ConfigError(
                 f"client.fast: {fast} chooses client.{name} itself; leave client.{name} out, or set client.fast to null"
@@ -157,21 +252,11 @@ class ClientSettings:
         self.fast = fast
 
     def but(self, **changes: Any) -> Self:
-        """Returns these settings with some changed.
-
-        Args:
-            **changes: Arguments of the constructor.
-
-        Raises:
-            ConfigError: As the constructor.
-        """
+        """Returns these settings with some arguments of the constructor changed."""
         return type(self)(**vars(self) | changes)
 
     def examples(self, size: int) -> int:
-        """Returns how many examples pass through the network in one fit.
-
-        Args:
-            size: Training examples of the client.
+        """Returns how many examples pass through the network in one fit of a client with ``size`` examples.
 
         Example:
             >>> ClientSettings(batch_size=4, epochs=2).examples(10), ClientSettings(batch_size=4, steps=4).examples(10)
@@ -183,8 +268,8 @@ class ClientSettings:
         in_pass, steps_of_pass = full * self.batch_size + rest, full + (rest > 0)
         if self.steps is None or size == 0:
             return self.epochs * in_pass
-        passes, further = divmod(self.steps, steps_of_pass)
-        return passes * in_pass + further * self.batch_size
+        passes, more = divmod(self.steps, steps_of_pass)
+        return passes * in_pass + more * self.batch_size
 
     def learning_rate(self, lr_factor: float = 1.0) -> float:
         """Returns the learning rate of a fit's first step, of the optimizer's first group of parameters."""
@@ -192,15 +277,7 @@ class ClientSettings:
         return float(optimizer.param_groups[0]["lr"])
 
     def optimizers(self, parameters: Iterable[Any], lr_factor: float = 1.0) -> tuple[Optimizer, Any | None]:
-        """Makes a fit's optimizer and scheduler.
-
-        Args:
-            parameters: What is trained.
-            lr_factor: What the learning rate is multiplied with.
-
-        Returns:
-            The optimizer, and its scheduler if there is one.
-        """
+        """Returns a fit's optimizer, and its scheduler if there is one."""
         optimizer = self.optimizer(parameters)
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * lr_factor

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO, Precision
 from torch import Tensor, distributed
 from typing_extensions import override
 
 from lit_fednas.data import FederatedDataModule
-from lit_fednas.errors import ConfigError
-from lit_fednas.federation.initial_weights import read_checkpoint
+from lit_fednas.errors import ConfigError, place_of
+from lit_fednas.federation.checkpoints import check_checkpoint, read_checkpoint
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO, launched, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
 from lit_fednas.federation.machine import threads_set
@@ -25,32 +27,18 @@ from lit_fednas.ranges import PositiveInt, Range, checked
 
 T = TypeVar("T")
 
-#: Arguments of Lightning's Trainer that are settled here.
+_NO_BATCHES = "it speaks of batches of training, which a round has not"
+#: Arguments of Lightning's Trainer that have no meaning here, and what to do instead.
 MEANINGLESS = {
-    "precision",
-    "max_epochs",
-    "min_epochs",
-    "max_steps",
-    "min_steps",
-    "limit_train_batches",
-    "overfit_batches",
-    "val_check_interval",
-    "check_val_every_n_epoch",
-    "num_sanity_val_steps",
-    "log_every_n_steps",
-    "accumulate_grad_batches",
-    "gradient_clip_val",
-    "gradient_clip_algorithm",
-    "use_distributed_sampler",
-    "reload_dataloaders_every_n_epochs",
-}
-#: What to use in their place, where there is something.
-MEANINGLESS_BUT = {
+    "precision": "set client.precision for the clients, evaluation.precision for the server",
     "max_epochs": "set max_rounds",
     "max_steps": "set max_rounds",
     "check_val_every_n_epoch": "set check_val_every_n_rounds",
     "gradient_clip_val": "set client.clip_norm",
-    "precision": "set client.precision for the clients, evaluation.precision for the server",
+    **dict.fromkeys(("min_epochs", "min_steps", "limit_train_batches", "overfit_batches"), _NO_BATCHES),
+    **dict.fromkeys(("val_check_interval", "num_sanity_val_steps", "log_every_n_steps"), _NO_BATCHES),
+    **dict.fromkeys(("accumulate_grad_batches", "gradient_clip_algorithm"), _NO_BATCHES),
+    **dict.fromkeys(("use_distributed_sampler", "reload_dataloaders_every_n_epochs"), _NO_BATCHES),
 }
 
 
@@ -61,10 +49,9 @@ class FederatedTrainer(pl.Trainer):
     Args:
         max_rounds: Rounds of communication; -1 for no end.
         check_val_every_n_rounds: How often the server's validation set is evaluated.
-        threads: With how many threads each rank computes on a CPU; chosen by the network's size and the ranks
-            on a node if not given, unless ``OMP_NUM_THREADS`` is set.
-        **kwargs: As in ``lightning.Trainer``. Those that speak of epochs, steps or batches of training have no
-            meaning here and are refused.
+        threads: Number of threads of each rank on a CPU; chosen by the network's size and the ranks on a node if not
+            given, unless ``OMP_NUM_THREADS`` is set.
+        **kwargs: As in ``lightning.Trainer``. Those that speak of epochs, steps or batches of training are refused.
 
     Raises:
         ConfigError: An argument that has no meaning here, or a number out of range.
@@ -83,9 +70,8 @@ class FederatedTrainer(pl.Trainer):
         threads: Annotated[int, Range(at_least=1, at_most=1024)] | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in sorted(MEANINGLESS & kwargs.keys()):
-            instead = MEANINGLESS_BUT.get(name, "it speaks of batches of training, which a round has not")
-            raise ConfigError(f"trainer.{name}: {kwargs[name]} has no meaning here; {instead}")
+        for name in sorted(MEANINGLESS.keys() & kwargs.keys()):
+            raise ConfigError(f"trainer.{name}: {kwargs[name]} has no meaning here; {MEANINGLESS[name]}")
         if kwargs.get("enable_progress_bar") is False:  # Lightning refuses the command line's own bar otherwise
             callbacks = kwargs.get("callbacks") or []
             callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
@@ -93,7 +79,7 @@ class FederatedTrainer(pl.Trainer):
         plugins = kwargs.pop("plugins", None) or []
         plugins = [*plugins] if isinstance(plugins, list) else [plugins]
         for name in (type(plugin).__name__ for plugin in plugins if isinstance(plugin, Precision)):
-            raise ConfigError(f"trainer.plugins: {name} has no meaning here; {MEANINGLESS_BUT['precision']}")
+            raise ConfigError(f"trainer.plugins: {name} has no meaning here; {MEANINGLESS['precision']}")
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpointIO())
         placement = {name: kwargs[name] for name in ("devices", "accelerator", "num_nodes") if name in kwargs}
@@ -153,7 +139,12 @@ class FederatedTrainer(pl.Trainer):
             CheckpointError: The checkpoint is missing or damaged.
         """
         check_checkpoint(ckpt_path, ("loops", "callbacks", "optimizer_states", "lr_schedulers"))
-        super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
+        try:
+            super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
+        except Exception as error:
+            if place := place_of(error):
+                error.add_note(f"raised in {place}")
+            raise
 
     @override
     def validate(  # type: ignore[override]
@@ -173,11 +164,11 @@ class FederatedTrainer(pl.Trainer):
 
         Returns:
             The metrics, one dictionary in a list.
-
-        Raises:
-            CheckpointError: The checkpoint is missing or damaged.
         """
-        return self._evaluate(super().validate, model, datamodule, ckpt_path, verbose)
+        check_checkpoint(ckpt_path)
+        settings: Any = {"ckpt_path": ckpt_path, "verbose": verbose, "weights_only": True}
+        with self.computing(model):
+            return super().validate(model, datamodule=datamodule, **settings)
 
     @override
     def test(  # type: ignore[override]
@@ -197,11 +188,11 @@ class FederatedTrainer(pl.Trainer):
 
         Returns:
             The metrics, one dictionary in a list.
-
-        Raises:
-            CheckpointError: The checkpoint is missing or damaged.
         """
-        return self._evaluate(super().test, model, datamodule, ckpt_path, verbose)
+        check_checkpoint(ckpt_path)
+        settings: Any = {"ckpt_path": ckpt_path, "verbose": verbose, "weights_only": True}
+        with self.computing(model):
+            return super().test(model, datamodule=datamodule, **settings)
 
     @override
     def predict(  # type: ignore[override]
@@ -219,27 +210,18 @@ class FederatedTrainer(pl.Trainer):
 
         Returns:
             Logits, ``[batch, num_classes]`` each, in the order of the test set; ``torch.cat`` makes them one.
-
-        Raises:
-            CheckpointError: The checkpoint is missing or damaged.
         """
         check_checkpoint(ckpt_path)
-        with self.computing(model or self.lightning_module):  # type: ignore[arg-type]
+        with self.computing(model):
             logits: Any = super().predict(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
         order = self.datamodule.predict_dataloader().rows.argsort()  # the batches are those of ``test``
         return list(torch.cat(logits)[order].split(len(logits[0])))
 
     def load(self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None) -> None:
-        """Sets up module and data for what comes after training, as ``validate`` does, without running anything.
-
-        Args:
-            model: The server's module.
-            datamodule: The data.
-            ckpt_path: A checkpoint of the weights; ``None`` for the module as it is.
+        """Sets up module and data, with a checkpoint's weights if given, as ``validate`` does, and runs nothing.
 
         Raises:
-            CheckpointError: The checkpoint is missing, damaged, or of another supernet.
-            ConfigError: There are to be several processes, and the command runs in one (:meth:`in_ranks`).
+            ConfigError: There are to be several processes, and this runs in one (:meth:`in_ranks`).
         """
         if self.world_size > 1 and not distributed.is_initialized():
             raise ConfigError(f"trainer.devices: this runs in one process, not in {self.world_size}; set it to 1")
@@ -257,14 +239,7 @@ class FederatedTrainer(pl.Trainer):
         datamodule.move_to(device)
 
     def in_ranks(self, function: Callable[[], T]) -> T:
-        """Calls a function in each of the trainer's processes, which it starts as a fit does.
-
-        Args:
-            function: May :meth:`load`, and exchange results (:attr:`ranks`).
-
-        Returns:
-            What it returned in the first.
-        """
+        """Calls a function in each of the trainer's processes, started as for a fit; returns the first's result."""
         return launched(self, function)
 
     @property
@@ -273,22 +248,11 @@ class FederatedTrainer(pl.Trainer):
         return Ranks(self.global_rank, self.world_size, self.strategy.root_device)
 
     @contextmanager
-    def computing(self, model: FederatedLightningModule) -> Iterator[None]:
+    def computing(self, model: FederatedLightningModule | None = None) -> Iterator[None]:
         """Sets the number of threads for what runs outside of training."""
-        with threads_set(self.threads, model.supernet, model.client.batch_size, self.ranks_here):
+        module: Any = model or self.lightning_module
+        with threads_set(self.threads, module.supernet, module.client.batch_size, self.ranks_here):
             yield
-
-    def _evaluate(
-        self,
-        run: Callable[..., Any],
-        model: FederatedLightningModule | None,
-        datamodule: pl.LightningDataModule | None,
-        ckpt_path: str | None,
-        verbose: bool,
-    ) -> Any:
-        check_checkpoint(ckpt_path)
-        with self.computing(model or self.lightning_module):  # type: ignore[arg-type]
-            return run(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True)
 
     @property
     def ranks_here(self) -> int:
@@ -296,7 +260,20 @@ class FederatedTrainer(pl.Trainer):
         return self.world_size // self.num_nodes
 
 
-def check_checkpoint(path: Any, needed: Collection[str] = ()) -> None:
-    """Validates a checkpoint as :func:`read_checkpoint` does; ``None`` and words like ``last`` pass."""
-    if path is not None and str(path) not in ("last", "best", "hpc"):
-        read_checkpoint(path, needed)
+def keeps_files(trainer: pl.Trainer) -> bool:
+    """Returns whether this process keeps a run's files: the first rank does, unless it is a ``fast_dev_run``."""
+    # without a logger they go to default_root_dir; the working directory is no run's folder
+    has_folder = bool(trainer.loggers) or Path(trainer.default_root_dir).resolve() != Path.cwd()
+    return has_folder and trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
+
+
+def run_folder(trainer: pl.Trainer) -> Path:
+    """Returns the first logger's folder, or ``default_root_dir``; ``trainer.log_dir`` would ask all ranks."""
+    if not trainer.loggers:
+        return Path(trainer.default_root_dir)
+    first = trainer.loggers[0]
+    if isinstance(first, CSVLogger | TensorBoardLogger):
+        return Path(first.log_dir)
+    folder = Path(first.save_dir or trainer.default_root_dir)
+    # as ModelCheckpoint does: all runs of a logger may share its save_dir, which may be the working directory
+    return folder if first.version is None else folder / str(first.name) / str(first.version)

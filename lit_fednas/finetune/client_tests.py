@@ -13,7 +13,7 @@ from torch import nn
 
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedLightningModule
-from lit_fednas.federation.client_evaluation import pooled
+from lit_fednas.federation.evaluation import pooled
 from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.tier_models import load_tier_network, scores_of_clients

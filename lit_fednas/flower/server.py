@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import torch
 import yaml
+from lit_fednas.objectives.client_state import keeps_state
 from typing_extensions import override
 
 from lit_fednas.cli.lightning_cli import FederatedCLI
@@ -20,8 +21,8 @@ from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
+from lit_fednas.federation.checkpoints import read_checkpoint
 from lit_fednas.federation.fit import Outcome, TaskRunner
-from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
 from lit_fednas.flower.device import device_settings, digest_of, kind_of
@@ -41,7 +42,6 @@ from lit_fednas.flower.wire import (
 )
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
-from lit_fednas.objectives.client_state import keeps_state
 from lit_fednas.search import ClientDraw, FederatedEvaluator, Search
 from lit_fednas.search.federated import covered
 from lit_fednas.supernets import PlainNetwork

@@ -83,26 +83,14 @@ def write_ledger(folder: Path, summary: Mapping[str, Any]) -> None:
 
 
 def note_after_training(folder: Path, name: str, costs: Mapping[str, int]) -> None:
-    """Adds what a search or a fine-tuning cost; does nothing for a run without a ledger.
-
-    Args:
-        folder: The run's folder.
-        name: The folder of the search or fine-tuning in it.
-        costs: ``macs``, ``bytes_down``, ``bytes_up``.
-    """
+    """Adds what the search or fine-tuning in a run's subfolder cost; does nothing for a run without a ledger."""
     ledger = read_json(folder / LEDGER_FILE)
     if "total" in ledger:
         replace_json(folder / LEDGER_FILE, {**ledger, _AFTER: {**ledger.get(_AFTER, {}), name: costs}})
 
 
 def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further: Sequence[str] = ()) -> None:
-    """Writes ``clients.csv``.
-
-    Args:
-        folder: The folder of a run, a search or a fine-tuning.
-        rows: One per client.
-        further: Columns that the rows have besides.
-    """
+    """Writes ``clients.csv``, a row per client; ``further`` are columns beside those of every such table."""
     rows = list(rows)
     metrics = [name for name in (rows[0] if rows else OF_CLASSES) if name not in (*CLIENT_SCORE_COLUMNS, *further)]
     replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *metrics, *further), rows)

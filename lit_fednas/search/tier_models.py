@@ -12,9 +12,14 @@ from torch import nn
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule
-from lit_fednas.federation.client_evaluation import ClientScore, batches_of_clients, client_scores
-from lit_fednas.federation.evaluation import fresh_statistics, normalises_over_batches
-from lit_fednas.federation.initial_weights import read_tensors
+from lit_fednas.federation.checkpoints import read_tensors
+from lit_fednas.federation.evaluation import (
+    ClientScore,
+    batches_of_clients,
+    client_scores,
+    fresh_statistics,
+    normalises_over_batches,
+)
 from lit_fednas.records import TierFiles, TierModel, write_client_scores
 from lit_fednas.records.files import replace_saved
 from lit_fednas.supernets import Supernet

@@ -85,7 +85,10 @@ def test_failures_are_written_with_their_reason_and_no_loss(tmp_path):
     module = make_module(linear_net(), objective=Troubled(), cohort=UniformCohort(count=6))
     first, second, third = run(tmp_path, module)
     assert [client["status"] for client in first["clients"]] == ["error", "non-finite", "ok", "ok", "ok", "ok"]
-    assert first["clients"][0]["reason"] == "RuntimeError: the disk is full"
+    reason, place = first["clients"][0]["reason"].split(" (")
+    assert reason == "RuntimeError: the disk is full"
+    assert place.startswith("test_recorder.py, line ")
+    assert place.endswith(", in Troubled.loss)")
     for client in first["clients"]:
         failed = client["status"] != "ok"
         assert (client["loss"] is None) == failed

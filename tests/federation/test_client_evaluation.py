@@ -8,7 +8,7 @@ from torch import nn
 
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import EvaluationSettings
-from lit_fednas.federation.client_evaluation import ClientScore, batches_of_clients, client_scores
+from lit_fednas.federation.evaluation import ClientScore, batches_of_clients, client_scores
 from lit_fednas.rng import generator
 from tests.support import tiny_data
 

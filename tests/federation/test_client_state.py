@@ -162,6 +162,18 @@ def test_an_interrupted_round_leaves_no_trace(tmp_path: Path) -> None:
     assert made.objective.seen == {(round, client): round for round in (1, 2) for client in range(6)}
 
 
+def test_a_second_fit_forgets_what_an_interrupted_round_has_written() -> None:
+    """The state of round 0 stays where the objective writes none in the second fit."""
+    made, stop = module(Counting(), client=ClientSettings(sgd(0.1), batch_size=8)), Stop()
+    trainer = make_trainer(3, callbacks=[stop])
+    with pytest.raises(RuntimeError, match="eight apples"):
+        trainer.fit(made, datamodule=tiny_data())
+    stop.on_client_end = lambda *parts: None
+    made.objective.client_state = lambda: None
+    trainer.fit(made, datamodule=tiny_data())
+    assert {made.objective.seen[2, client] for client in range(6)} == {1}
+
+
 def test_what_cannot_be_saved_is_refused() -> None:
     for value in (np.zeros(2), np.float64(1)):
         with pytest.raises(ConfigError, match=r"model.objective: Counting.client_state returns a \w+ for 'fits'"):

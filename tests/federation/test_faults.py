@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import threading
 import time
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.errors import ClientError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, RandomAvailability, UniformCohort
 from lit_fednas.messages import UnitChangesReport
@@ -44,15 +47,15 @@ class Troubled(CrossEntropy):
 
 
 class Failing(CrossEntropy):
-    """All clients fail in the rounds that are named."""
+    """All clients fail in the rounds that are named; the first by an error of another kind."""
 
-    def __init__(self, rounds):
+    def __init__(self, rounds, other=RuntimeError):
         super().__init__()
-        self.rounds = rounds
+        self.rounds, self.other = rounds, other
 
     def begin(self, network, task, generator):
         if task.round in self.rounds:
-            raise RuntimeError("no")
+            raise (RuntimeError if task.client else self.other)(f"client {task.client} says no")
 
 
 def run(rounds=1, objective=None, cohort=6, client=None, **faults):
@@ -89,7 +92,10 @@ def test_each_trouble_is_skipped_named_and_counted():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"objective": CrossEntropy(), "dropout_rate": 0.5, "min_survivors": 6}, {"objective": Failing([0])}],
+    [
+        {"objective": CrossEntropy(), "dropout_rate": 0.5, "min_survivors": 6},
+        {"objective": Failing([0]), "max_failed_rounds": None},
+    ],
     ids=["too few survivors", "no survivors"],
 )
 def test_too_few_survivors_leave_the_weights(settings):
@@ -98,11 +104,39 @@ def test_too_few_survivors_leave_the_weights(settings):
     assert trainer.global_step == trainer.current_epoch == 1
 
 
+def test_a_first_round_in_which_all_fail_alike_ends_the_run_and_says_where():
+    """But for numbers in the reasons; one client alone, or failures of two kinds, are no sign of a mistake."""
+    reason = r"^round 0: all 6 clients failed alike in the first round: error \(RuntimeError: client \d says no "
+    with pytest.raises(ClientError, match=reason + r"\(test_faults.py, line \d+, in Failing.begin\)\)$"):
+        run(rounds=2, objective=Failing([0]))
+    run(rounds=2, objective=Failing([0]), cohort=1)
+    run(rounds=2, objective=Failing([0], KeyError))
+    run(rounds=3, objective=Failing([1]))
+
+
 def test_a_run_in_which_every_client_fails_ends_with_the_reason():
-    reason = r"max_failed_rounds: every client failed in 3 rounds .*in round 4, 6 of 6: error \(Runtime.* no\)"
+    reason = r"max_failed_rounds: every client failed in 3 rounds .*in round 5, 1 of 6: error \(Runtime.* no \("
     with pytest.raises(ClientError, match=reason):
-        run(rounds=9, objective=Failing([0, 2, 3, 4]), max_failed_rounds=3)  # not rounds 0, 2 and 3
+        run(rounds=9, objective=Failing([1, 3, 4, 5]), max_failed_rounds=3)  # not rounds 1, 3 and 4
     run(rounds=3, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away
+
+
+class WrongAssignment(FixedArchitecture):
+    def plan(self, round):
+        return {}["seven apples"]
+
+
+class WrongAverage(OverlapAverage):
+    def add(self, update):
+        torch.nn.Linear(8, 4)(torch.zeros(5))  # the last frames are torch's
+
+
+@pytest.mark.parametrize("part", [WrongAssignment(), WrongAverage()], ids=lambda part: type(part).__name__)
+def test_an_error_in_a_part_says_where_it_was_raised(part):
+    with pytest.raises((KeyError, RuntimeError), match=r"seven apples|cannot be multiplied") as caught:
+        fit(make_module(linear_net(), **{part.field.removeprefix("model."): part}), tiny_data(), 1)
+    (note,) = caught.value.__notes__
+    assert re.fullmatch(rf"raised in test_faults.py, line \d+, in {type(part).__name__}\.\w+", note)
 
 
 def passes(rounds, **faults):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lit_fednas.errors import FedNASError
-from lit_fednas.federation.initial_weights import load_initial
+from lit_fednas.federation.checkpoints import load_initial
 
 
 def network(units: int = 3) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -49,8 +50,8 @@ def test_fit_loop_has_the_stages_that_are_overridden():
 
 
 def test_trainer_calls_what_the_client_trainer_replaces():
-    assert list(inspect.signature(pl.Trainer._run).parameters) == ["self", "model", "ckpt_path", "weights_only"]
-    assert "self._run(model" in inspect.getsource(pl.Trainer._fit_impl)
+    assert list(inspect.signature(pl.Trainer._fit_impl).parameters)[:3] == ["self", "model", "train_dataloaders"]
+    assert re.search(r"self\._fit_impl,\s+model,\s+train_dataloaders,", inspect.getsource(pl.Trainer.fit))
     assert hasattr(SingleDeviceStrategy("cpu"), "_lightning_optimizers")
     assert "enter_context" not in inspect.getsource(SingleDeviceStrategy.setup)
 

@@ -19,8 +19,8 @@ from lit_fednas.callbacks.pruning.schedules import BudgetSchedule, RoundSchedule
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.initial_weights import load_initial
-from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.federation.checkpoints import load_initial
+from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import (
     NonNegativeInt,
     OpenUnitInterval,
@@ -76,7 +76,7 @@ class PruneByBudgets(FederatedCallback):
             (Algorithm 4.1, line 15).
         partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` distributes clients at random.
         initial: A file with the initial model's weights: a checkpoint of a run, or a state dictionary
-            (:func:`~lit_fednas.federation.initial_weights.load_initial`). It is read when training begins, and not
+            (:func:`~lit_fednas.federation.checkpoints.load_initial`). It is read when training begins, and not
             again on resuming.
         initial_rounds: Rounds in which the initial model is trained before the first iteration.
         latency: How latency is estimated, if it is the resource.

@@ -1,9 +1,8 @@
 """``client.fast: auto``: the settings with which a run's clients train fastest on the machine at hand.
 
-What is fast depends on the network, the clients and the processor. So it is measured, in the first round, on some of
-that round's own tasks, which leave no trace. Contenders take turns, the medians of their times are compared, and one is
-taken only if it saves a tenth and if its first step is that of the settings as they were written, but for the order of
-float sums.
+It is measured in the first round, on some of that round's own tasks, which leave no trace. Contenders take turns, and
+one is taken only if its median time saves a tenth, and its first step is that of the settings as they were written, but
+for the order of float sums.
 """
 
 from __future__ import annotations
@@ -60,31 +59,16 @@ def fastest(
 ) -> dict[str, Any] | None:
     """Measures which settings train a round's clients fastest: layout or stacking, then threads, then compilation.
 
-    Compilation is tried only if a tenth of the training that lies ahead would pay for compiling each architecture.
-
-    Args:
-        module: The server's module; nothing of it changes.
-        data: All clients' data.
-        tasks: The round's tasks of this rank.
-        check: Called before every batch; raises ``Interrupted`` if the run was asked to stop.
-        threads: Numbers of threads to choose from, the present one first. The chosen one is set.
-        rounds: How many rounds lie ahead.
-
     Returns:
-        Plain values: ``settings`` (of :class:`~lit_fednas.federation.settings.ClientSettings`, by name), ``threads``
-        (``None`` if there was no choice), the name of what was ``chosen``, and by names the ``ratios`` of what was
-        timed: its time as a multiple of that of the settings as they were written. ``None`` if no task could be
-        trained.
-
-    Raises:
-        ClientError: A fit failed and the policy is to raise.
-        Interrupted: The run was asked to stop.
+        ``settings`` by name, ``threads`` (None if there was no choice), the name of what was ``chosen``, and the
+        ``ratios`` of times to that of the settings as written; None if no task could be trained.
     """
     race = _Race(module, data, check, threads[0], tasks)
     if not race.sample:
         return None
     race.run([(changes, threads[0]) for changes in race.layouts()])
     race.run([(race.best.changes, number) for number in threads[1:]])
+    # compilation is tried only if a tenth of the training that lies ahead would pay for compiling each architecture
     ahead = rounds * race.seconds_per_example * sum(module.client.examples(task.num_examples) for task in tasks)
     if (1 - WORTHWHILE) * ahead > COMPILATION * module.supernet.space.size:
         race.run([({**race.best.changes, "compile": True}, race.best.threads)])
@@ -193,18 +177,20 @@ class _Race:
 
     def run(self, contenders: Iterable[tuple[Mapping[str, Any], int]]) -> None:
         """Times contenders against the plain one and the best so far, and takes the best of all."""
-        new = [one for changes, threads in contenders if (one := self._contender(changes, threads)) is not None]
+        able = (self._contender(changes, threads) for changes, threads in contenders)
+        new = [contender for contender in able if contender is not None]
         if not new:
             return
-        seconds: dict[_Contender, list[float]] = {one: [] for one in (self.plain, self.best, *new)}
+        seconds: dict[_Contender, list[float]] = {contender: [] for contender in (self.plain, self.best, *new)}
         start = perf_counter()
         for turn in range(_TURNS[1]):
             if turn >= _TURNS[0] and perf_counter() - start > _MOST_SECONDS:
                 break
-            for one, times in seconds.items():
-                times.append(self._pace(one))
-        medians = {one: median(times) for one, times in seconds.items()}
-        self.ratios |= {one.name: round(medians[one] / medians[self.plain], 3) for one in new if medians[one] < inf}
+            for contender, times in seconds.items():
+                times.append(self._pace(contender))
+        medians = {contender: median(times) for contender, times in seconds.items()}
+        plain = medians[self.plain]
+        self.ratios |= {each.name: round(medians[each] / plain, 3) for each in new if medians[each] < inf}
         first = min(new, key=medians.__getitem__)
         if medians[first] < WORTHWHILE * medians[self.best]:
             self.best = first
@@ -220,9 +206,9 @@ class _Race:
             steps *= 2
         return settings.steps
 
-    def _pace(self, one: _Contender) -> float:
-        """Returns the seconds per example; whose fits fail is slower, if not infinitely so."""
-        seconds, seen = one.time(self.sample, self._steps)
+    def _pace(self, contender: _Contender) -> float:
+        """Returns the seconds per example; a contender with failed fits counts as slower, or as infinitely slow."""
+        seconds, seen = contender.time(self.sample, self._steps)
         return seconds / seen if seen else inf
 
     def _contender(self, changes: Mapping[str, Any], threads: int) -> _Contender | None:
@@ -235,8 +221,8 @@ class _Race:
             return None
         for task in self.sample:
             plain = self._first_steps[_key(task)]
-            own = steps.get(_key(task), [torch.full_like(tensor, torch.inf) for tensor in plain])
-            far = _norm([a - b for a, b in zip(own, plain, strict=True)])
+            changed = steps.get(_key(task), [torch.full_like(tensor, torch.inf) for tensor in plain])
+            far = _norm([a - b for a, b in zip(changed, plain, strict=True)])
             if not far <= self._tolerance * _norm(plain):
                 log.info("client.fast: %s is left out: it changes the results", contender.name)
                 return None

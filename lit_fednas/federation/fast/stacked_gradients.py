@@ -1,10 +1,8 @@
-"""The gradient function of one architecture, mapped over clients, and memory for their stacked weights."""
+"""The gradient function of one architecture, mapped over clients."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,8 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.fast.compiled import compile_now
-from lit_fednas.federation.fast.stacked_layers import ImagesAsColumns, OwnDropout
+from lit_fednas.federation.fast.kernels import ImagesAsColumns, OwnDropout, compile_now
 from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.objectives import Objective
 from lit_fednas.rng import generator, isolated
@@ -23,53 +20,24 @@ from lit_fednas.supernets import Supernet
 Batch = tuple[Tensor, Tensor]
 
 ALONE = "set client.clients_per_fit to 1"
-_FUNCTIONS_KEPT = 64
-_STACKS_KEPT = 4
 
 
 class StackedGradients:
-    """The gradient function of an architecture, mapped over clients.
+    """The gradient function of an architecture, mapped over clients; a dry run shows whether that is possible."""
 
-    Calling it takes the parameters and the other tensors by name, ``[clients, ...]``, inputs ``[clients, batch, ...]``,
-    targets ``[clients, batch]`` and one generator per client. It returns the gradients, ``[clients, ...]`` by name, and
-    the losses, ``[clients]``; running statistics among the other tensors are updated in place.
-
-    Args:
-        network: The architecture's network, on the meta device.
-        objective: The local loss.
-        weights: The architecture's tensors by name.
-        input_shape: Shape of one example.
-        input_dtype: Type of inputs.
-        settings: The number of clients in a fit, and whether full batches of as many are compiled.
-
-    Attributes:
-        objective: The local loss.
-        trained: Names of the parameters that the loss depends on.
-        needs_two: Whether the network normalises over batches, which one example does not allow.
-
-    Raises:
-        ConfigError: A dry run shows that the network or the objective cannot be mapped over clients.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        objective: Objective,
-        weights: Mapping[str, Tensor],
-        input_shape: tuple[int, ...],
-        input_dtype: torch.dtype,
-        settings: ClientSettings,
-    ) -> None:
-        self._network = network
+    def __init__(self, supernet: Supernet, arch: Any, objective: Objective, settings: ClientSettings) -> None:
+        self._network = network = supernet.skeleton(arch)
         self.objective = objective
         self._with_loss = _NetworkWithLoss(network, objective)
         self._mapped = vmap(grad_and_value(self._loss), randomness="error")
+        # whether it normalises over batches, which one example does not allow
         self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
         self.start()
+        weights, shape = supernet.views(arch), supernet.input_shape
         some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
-        dtype = some.dtype if input_dtype.is_floating_point else input_dtype
-        inputs = torch.zeros(2, *input_shape, dtype=dtype, device=some.device)
-        batch = inputs, objective.data_task.example_targets(2, input_shape, some.device)
+        dtype = some.dtype if supernet.input_dtype.is_floating_point else supernet.input_dtype
+        inputs = torch.zeros(2, *shape, dtype=dtype, device=some.device)
+        batch = inputs, objective.data_task.example_targets(2, shape, some.device)
         self.trained = self._dry_run_of_one(weights, batch)
         self._has_dropout = self._dry_run_of_two(weights, batch, settings.clients_per_fit)
         self._compiled: Callable[..., tuple[dict[str, Tensor], Tensor]] | None = None
@@ -92,7 +60,11 @@ class StackedGradients:
         targets: Tensor,
         draws: Sequence[torch.Generator],
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Returns gradients and losses of one batch per client (shapes: see the class)."""
+        """Returns gradients ``[clients, ...]`` by name and losses ``[clients]`` of a batch of each client.
+
+        Parameters and other tensors are ``[clients, ...]`` by name, inputs ``[clients, batch, ...]``, targets
+        ``[clients, batch]``. Running statistics among the other tensors are updated in place.
+        """
         tensors = (parameters, others, inputs, targets)
         if inputs.shape[:2] == self._to_compile:
             return (self._compiled or self._compile(*tensors))(*tensors)
@@ -102,7 +74,6 @@ class StackedGradients:
             return self._mapped(*tensors)
 
     def _compile(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Any:
-        """Compiles the mapped function for tensors of these shapes."""
         compiled = torch.compile(self._mapped, dynamic=False)
         like: list[Any] = [{name: t.clone() for name, t in part.items()} for part in (parameters, others)]
         like += [torch.zeros_like(part) for part in batch]
@@ -145,54 +116,6 @@ class StackedGradients:
         return mode.used
 
 
-class Stacks:
-    """Gradient functions and stacked weights, kept for recently used architectures."""
-
-    def __init__(self, supernet: Supernet, objective: Objective, settings: ClientSettings) -> None:
-        self._supernet = supernet
-        self._objective = objective
-        self._settings = settings
-        self._functions: OrderedDict[Any, StackedGradients] = OrderedDict()
-        self._stacks: OrderedDict[Any, dict[str, Tensor]] = OrderedDict()
-
-    def gradients(self, arch: Any, context: Callable[[], AbstractContextManager[None]]) -> StackedGradients:
-        """Returns the gradient function of an architecture, after a dry run if it is new."""
-        if arch not in self._functions:
-            supernet = self._supernet
-            with context():
-                self._functions[arch] = StackedGradients(
-                    supernet.skeleton(arch),
-                    self._objective,
-                    supernet.views(arch),
-                    supernet.input_shape,
-                    supernet.input_dtype,
-                    self._settings,
-                )
-        self._functions.move_to_end(arch)
-        if len(self._functions) > _FUNCTIONS_KEPT:
-            self._functions.popitem(last=False)
-        return self._functions[arch]
-
-    @torch.no_grad()
-    def weights(self, arch: Any, count: int) -> dict[str, Tensor]:
-        """Returns the present weights, ``[count, ...]`` by name, in tensors that the next call reuses."""
-        views = self._supernet.views(arch)
-        room = self._stacks.pop(arch, {})
-        if not room or len(next(iter(room.values()))) < count:
-            room.clear()
-            while len(self._stacks) >= _STACKS_KEPT:
-                self._stacks.popitem(last=False)
-            room.update({name: view.new_empty((count, *view.shape)) for name, view in views.items()})
-        self._stacks[arch] = room
-        stacked = {name: tensor[:count] for name, tensor in room.items()}
-        torch._foreach_copy_(list(stacked.values()), [view.expand(count, *view.shape) for view in views.values()])
-        return stacked
-
-    def clear(self) -> None:
-        """Releases the memory."""
-        self._stacks.clear()
-
-
 class _NetworkWithLoss(nn.Module):
     """A network and its loss as one module, so that ``functional_call`` can replace the network's weights."""
 
@@ -202,5 +125,4 @@ class _NetworkWithLoss(nn.Module):
         self.objective = objective
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of one batch."""
         return self.objective.loss(self.network, inputs, targets)
