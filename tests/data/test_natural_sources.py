@@ -23,7 +23,7 @@ from lit_fednas.data import (
     Leaf,
     LeafImages,
 )
-from lit_fednas.data.sources.image_files import LazyImages
+from lit_fednas.data.sources.images import LazyImages
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
 
@@ -70,7 +70,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = LazyImages.decode
 
     def spy(images: LazyImages) -> np.ndarray:
-        log.append(images.files.label)
+        log.append(images.label)
         return real(images)
 
     monkeypatch.setattr(LazyImages, "decode", spy)

@@ -25,7 +25,7 @@ from lit_fednas.data import (
     LazyImageFolder,
 )
 from lit_fednas.data.sources import images
-from lit_fednas.data.sources.image_files import LazyImages
+from lit_fednas.data.sources.images import LazyImages
 from lit_fednas.errors import ConfigError, DataError
 
 
@@ -50,7 +50,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = LazyImages.decode
 
     def spy(images: LazyImages) -> np.ndarray:
-        log.append(images.files.names[0].split("/")[0])
+        log.append(images.names[0].split("/")[0])
         return real(images)
 
     monkeypatch.setattr(LazyImages, "decode", spy)

@@ -12,8 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.data.sources.base import Deal, Split, of_large_clients
-from lit_fednas.data.sources.image_files import ImageFiles
-from lit_fednas.data.sources.images import ImageSource
+from lit_fednas.data.sources.images import ImageSource, LazyImages
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
 
@@ -76,7 +75,7 @@ class CelebA(ImageSource):
         return tuple("+".join(compress(self.attributes, bits)) or "none" for bits in all_bits)
 
     @override
-    def files(self, split: Split) -> ImageFiles | None:
+    def files(self, split: Split) -> LazyImages | None:
         faces = self._faces
         if self.deal == "train":
             faces = faces[self._table("list_eval_partition.txt", faces.index)[0] == PARTS[split]]
@@ -88,7 +87,7 @@ class CelebA(ImageSource):
             return None
         names = [f"img_align_celeba/{image}" for image in faces.index]
         people = {"client": faces["person"].to_numpy()}
-        return ImageFiles(self.root, names, faces["label"].to_numpy(copy=True), people, f"celeba-{split}")
+        return LazyImages(self, names, faces["label"].to_numpy(copy=True), people, f"celeba-{split}")
 
     @cached_property
     def _faces(self) -> Any:

@@ -1,22 +1,15 @@
-"""Image files: what a folder or a table lists, decoding, and the cache of decoded arrays."""
+"""Image files: what a folder or a table lists, and decoding."""
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-from tqdm.contrib.concurrent import thread_map
 
-from lit_fednas.data.sources.base import cached, file_stamps
 from lit_fednas.data.sources.tables import filled, read_table, require_columns
 from lit_fednas.errors import DataError
 
@@ -25,27 +18,7 @@ log = logging.getLogger(__name__)
 #: What was said of images already.
 _SAID: set[str] = set()
 
-#: Raise this when decoding changes, so that older cache files are not read.
-CACHE_VERSION = 1
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-
-
-@dataclass(frozen=True, eq=False)
-class ImageFiles:
-    """The image files of one split, relative to ``root``, with their classes and natural groupings.
-
-    The cache keeps one file per ``label`` and image size below ``root``.
-    """
-
-    root: Path
-    names: Sequence[str]
-    targets: np.ndarray
-    columns: dict[str, np.ndarray] = field(default_factory=dict)
-    label: str = "images"
-    stamps: list[tuple[int, int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "stamps", file_stamps(self.root, self.names))
 
 
 def class_folders(root: Path, split: str) -> tuple[str, ...]:
@@ -60,10 +33,8 @@ def class_folders(root: Path, split: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | None:
-    """Returns the files of a split; None where its folder does not exist."""
-    if not (root / split).is_dir():
-        return None
+def list_images(root: Path, split: str, classes: Sequence[str]) -> tuple[list[str], list[int], dict[str, np.ndarray]]:
+    """Returns the files of a split, relative to ``root``, their classes and natural groupings."""
     names: list[str] = []
     targets: list[int] = []
     for name in class_folders(root, split):
@@ -82,8 +53,7 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
             raise DataError(f"data.source.root: {folder} holds no images; add some or remove the folder")
         names.extend(f"{split}/{name}/{entry}" for entry in entries)
         targets.extend([classes.index(name)] * len(entries))
-    columns = _metadata(root / "metadata.csv", names)
-    return ImageFiles(root, names, np.array(targets, dtype=np.int64), columns, split)
+    return names, targets, _metadata(root / "metadata.csv", names)
 
 
 def _metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -137,49 +107,3 @@ def _say_once(path: Path, what: str) -> None:
     if what not in _SAID:
         _SAID.add(what)
         log.warning("image: %s has %s; it is not said of others", path, what)
-
-
-@dataclass(eq=False)
-class LazyImages:
-    """One split of image files of one ``shape``, decoded on access: uint8 [C, H, W] and its class."""
-
-    files: ImageFiles
-    shape: tuple[int, ...]
-    image_size: int | None
-
-    def __post_init__(self) -> None:
-        self.targets, self.columns = torch.from_numpy(self.files.targets), self.files.columns
-
-    def __len__(self) -> int:
-        return len(self.files.names)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(np.ascontiguousarray(self.image(index))), self.targets[index]
-
-    def image(self, row: int) -> np.ndarray:
-        """Returns one decoded file, uint8 [C, H, W]."""
-        path = self.files.root / self.files.names[row]
-        image = read_image(path, self.image_size, self.shape[0])
-        if image.shape != self.shape:
-            size, first = image.shape[1:], self.shape[1:]
-            raise DataError(f"data.source: {path} is {size}, the first one {first} (height, width); set image_size")
-        return image
-
-    def decode(self) -> np.ndarray:
-        """Returns all decoded files, uint8 [N, C, H, W]; names the first that cannot be decoded."""
-        images = np.empty((len(self), *self.shape), dtype=np.uint8)
-
-        def decode(row: int) -> None:
-            images[row] = self.image(row)
-
-        bar = {"desc": f"Decoding {self.files.label}", "unit": "img", "disable": None}
-        thread_map(decode, range(len(self)), max_workers=min(32, os.cpu_count() or 1), **bar)
-        return images
-
-    def decoded(self, cache: bool) -> np.ndarray:
-        """Returns all decoded files, with ``cache`` from the cache, or kept there; a changed folder is decoded anew."""
-        if not cache:
-            return self.decode()
-        stem = "-".join([self.files.label, "x".join(map(str, self.shape))])
-        content = json.dumps([CACHE_VERSION, self.shape, self.files.names, self.files.stamps])
-        return cached(self.files.root, stem, content, (len(self), *self.shape), self.decode)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+from tqdm.contrib.concurrent import thread_map
 from typing_extensions import override
 
 from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.sources.base import SPLITS, DataSource, Split, given_normalization
-from lit_fednas.data.sources.image_files import (
-    ImageFiles,
-    LazyImages,
-    class_folders,
-    list_images,
-    read_image,
-    read_rows,
-)
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split, cached, file_stamps, given_normalization
+from lit_fednas.data.sources.image_files import class_folders, list_images, read_image, read_rows
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, checked
 
+#: Raise this when decoding changes, so that older cache files are not read.
+CACHE_VERSION = 1
 #: Where not all training images are decoded, mean and std come from this many.
 SAMPLE = 1024
 
@@ -69,7 +69,7 @@ class ImageSource(DataSource):
         self.augmentation = tuple(augmentation)
 
     @abstractmethod
-    def files(self, split: Split) -> ImageFiles | None:
+    def files(self, split: Split) -> LazyImages | None:
         """Returns the files of a split, with their classes; None where the source has no such split."""
 
     @cached_property
@@ -82,8 +82,7 @@ class ImageSource(DataSource):
         """(C, H, W); that of the first training image where ``image_size`` is None."""
         if self.image_size is not None:
             return (self.channels, self.image_size, self.image_size)
-        files = self._train_files()
-        return read_image(files.root / files.names[0], None, self.channels).shape
+        return read_image(self.root / self._train_files().names[0], None, self.channels).shape
 
     @cached_property
     def normalization(self) -> Normalize:  # type: ignore[override]
@@ -98,22 +97,19 @@ class ImageSource(DataSource):
 
     @override
     def load(self, split: Split) -> Examples | None:
-        images = self._images(self.files(split))
+        images = self.files(split)
         if images is None:
             return None
-        decoded = images.decoded(self.cache)
+        decoded = images.decoded()
         if self.decodes_all and split == "train" and "normalization" not in vars(self):
             self.normalization = self._given or measured_normalization(decoded)
         return Examples(torch.from_numpy(decoded), images.targets, images.columns)
 
     @override
     def dataset(self, split: Split) -> ExampleDataset | None:
-        return self.load(split) if self.decodes_all else self._images(self.files(split))
+        return self.load(split) if self.decodes_all else self.files(split)
 
-    def _images(self, files: ImageFiles | None) -> LazyImages | None:
-        return None if files is None else LazyImages(files, self.input_shape, self.image_size)
-
-    def _train_files(self) -> ImageFiles:
+    def _train_files(self) -> LazyImages:
         files = self.files("train")
         if files is None:
             raise DataError(f"data.source: {type(self).__name__} has no training examples; give some")
@@ -121,11 +117,64 @@ class ImageSource(DataSource):
 
     def _sample(self) -> np.ndarray:
         """Returns the images that mean and std are computed from."""
-        images = LazyImages(self._train_files(), self.input_shape, self.image_size)
+        images = self._train_files()
         if self.decodes_all:
-            return images.decoded(self.cache)
+            return images.decoded()
         rows = np.unique(np.linspace(0, len(images) - 1, SAMPLE).round().astype(int))
         return np.stack([images.image(row) for row in rows])
+
+
+@dataclass(eq=False)
+class LazyImages:
+    """One split of a source's image files, decoded on access: uint8 [C, H, W] and its class.
+
+    ``names`` are relative to the source's ``root``, below which the cache has one file per ``label`` and image size.
+    """
+
+    source: ImageSource
+    names: Sequence[str]
+    classes: Sequence[int] | np.ndarray
+    columns: dict[str, np.ndarray]
+    label: str
+
+    def __post_init__(self) -> None:
+        self.targets = torch.as_tensor(self.classes, dtype=torch.int64)
+        self.stamps = file_stamps(self.source.root, self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(np.ascontiguousarray(self.image(index))), self.targets[index]
+
+    def image(self, row: int) -> np.ndarray:
+        """Returns one decoded file, uint8 [C, H, W]."""
+        path, shape = self.source.root / self.names[row], self.source.input_shape
+        image = read_image(path, self.source.image_size, shape[0])
+        if image.shape != shape:
+            size, first = image.shape[1:], shape[1:]
+            raise DataError(f"data.source: {path} is {size}, the first one {first} (height, width); set image_size")
+        return image
+
+    def decode(self) -> np.ndarray:
+        """Returns all decoded files, uint8 [N, C, H, W]; names the first that cannot be decoded."""
+        images = np.empty((len(self), *self.source.input_shape), dtype=np.uint8)
+
+        def decode(row: int) -> None:
+            images[row] = self.image(row)
+
+        bar = {"desc": f"Decoding {self.label}", "unit": "img", "disable": None}
+        thread_map(decode, range(len(self)), max_workers=min(32, os.cpu_count() or 1), **bar)
+        return images
+
+    def decoded(self) -> np.ndarray:
+        """Returns all decoded files from the source's cache, if it has one; a changed folder is decoded anew."""
+        if not self.source.cache:
+            return self.decode()
+        shape = self.source.input_shape
+        content = json.dumps([CACHE_VERSION, shape, self.names, self.stamps])
+        stem = "-".join([self.label, "x".join(map(str, shape))])
+        return cached(self.source.root, stem, content, (len(self), *shape), self.decode)
 
 
 class ImageFolder(ImageSource):
@@ -145,8 +194,10 @@ class ImageFolder(ImageSource):
         return class_folders(self.root, "train")
 
     @override
-    def files(self, split: Split) -> ImageFiles | None:
-        return list_images(self.root, split, self.class_names)
+    def files(self, split: Split) -> LazyImages | None:
+        classes = self.class_names  # which there must be
+        exists = (self.root / split).is_dir()
+        return LazyImages(self, *list_images(self.root, split, classes), split) if exists else None
 
 
 class LazyImageFolder(ImageFolder):
@@ -211,14 +262,14 @@ class ImageTable(ImageSource):
         return tuple(map(str, range(greatest + 1)))
 
     @override
-    def files(self, split: Split) -> ImageFiles | None:
+    def files(self, split: Split) -> LazyImages | None:
         rows = self._rows[self._rows["split"] == split]
         if not len(rows):
             return None
         numbers = {name: number for number, name in enumerate(self.class_names)}
-        targets = np.array([numbers[label] for label in rows["label"]], dtype=np.int64)
+        targets = [numbers[label] for label in rows["label"]]
         clients = {"client": rows["client"].to_numpy().astype(str)}
-        return ImageFiles(self.root, rows["file"].tolist(), targets, clients, f"{self.table.stem}-{split}")
+        return LazyImages(self, rows["file"].tolist(), targets, clients, f"{self.table.stem}-{split}")
 
     @cached_property
     def _rows(self) -> Any:

@@ -21,8 +21,7 @@ from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Deal, Split, given_normalization, of_large_clients
-from lit_fednas.data.sources.image_files import ImageFiles
-from lit_fednas.data.sources.images import ImageSource
+from lit_fednas.data.sources.images import ImageSource, LazyImages
 from lit_fednas.data.sources.text import SHAKESPEARE, TextSource
 from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import ConfigError, DataError
@@ -123,7 +122,7 @@ class LeafImages(ImageSource):
         **decoding: Any,
     ) -> None:
         super().__init__(images, **decoding)
-        self._listed: dict[Split, ImageFiles | None] = {}
+        self._listed: dict[Split, LazyImages | None] = {}
         self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, _names)
 
     @cached_property
@@ -132,14 +131,11 @@ class LeafImages(ImageSource):
         return self._files.classes
 
     @override
-    def files(self, split: Split) -> ImageFiles | None:
+    def files(self, split: Split) -> LazyImages | None:
         if split not in self._listed:
-            part = self._files.split(split)
-            self._listed[split] = None
-            if part is not None and len(part[1]):
-                names, labels, users = part
-                listed = ImageFiles(self.root, names.tolist(), labels, {"client": users}, f"leaf-{split}")
-                self._listed[split] = listed
+            names, labels, users = self._files.split(split) or ((), (), ())
+            images = LazyImages(self, list(map(str, names)), labels, {"client": np.asarray(users)}, f"leaf-{split}")
+            self._listed[split] = images if len(images) else None
         return self._listed[split]
 
 
