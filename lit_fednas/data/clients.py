@@ -23,13 +23,10 @@ class ClientData:
 
     Args:
         reader: Reads rows of the data set.
-        indices: For each split, the rows of each client; rows of a :class:`~lit_fednas.data.partitions.ClientRows` are
-            not made before a client is asked for.
+        indices: For each split, the rows of each client, as many as for ``train``; rows of a
+            :class:`~lit_fednas.data.partitions.ClientRows` are not made before a client is asked for.
         test_reader: Reads the rows of the split ``test``, where they are of another data set.
         task: What targets are; classes if not given.
-
-    Raises:
-        DataError: The train split is missing, or splits have different numbers of clients.
 
     Example:
         >>> from lit_fednas.data import Examples, TensorReader
@@ -56,11 +53,6 @@ class ClientData:
         test_reader: Reader | None = None,
         task: Task | None = None,
     ) -> None:
-        if "train" not in indices:
-            raise DataError(f"indices: has only {sorted(indices)}; give the rows of the split 'train'")
-        counts = {split: len(rows) for split, rows in indices.items()}
-        if len(set(counts.values())) > 1:
-            raise DataError(f"indices: {counts} clients per split; give as many for each split")
         self.reader = reader
         self._test_reader = reader if test_reader is None else test_reader
         self.task = Classification(int(reader.targets.max()) + 1) if task is None else task

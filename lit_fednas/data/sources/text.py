@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
 from pathlib import Path
@@ -40,10 +40,11 @@ class Vocabulary:
 
     tokens: tuple[str, ...]
     specials: tuple[str, ...] = ("<oov>",)
-    numbers: dict[str, int] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "numbers", {name: number for number, name in enumerate(self.names)})
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each token."""
+        return {name: number for number, name in enumerate(self.names)}
 
     @property
     def names(self) -> tuple[str, ...]:
