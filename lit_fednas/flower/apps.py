@@ -31,7 +31,7 @@ client_app = ClientApp()
 
 
 class RunFailed(RuntimeError):
-    """A run failed for a reason that has been told: Flower records it as failed."""
+    """A run failed for a reason that has been reported; Flower records it as failed."""
 
 
 @server_app.main()
@@ -48,10 +48,10 @@ def serve(grid: Grid, context: Context) -> None:
         if resume := str(settings["resume"]):
             words += ["--ckpt_path", resume]
         status = exit_status(partial(_run, words, link))
-    if status > 128:  # stopped by a signal, which Flower's own handlers end the process by
+    if status > 128:  # stopped by a signal, at which Flower's own handlers end the process
         signal.raise_signal(status - 128)
     if status:
-        sys.tracebacklimit = 0  # Flower prints a traceback, and the reason has been told
+        sys.tracebacklimit = 0  # Flower prints a traceback, and the reason has been reported
         raise RunFailed(f"lit-fednas ended with status {status}; the line above says why")
 
 
@@ -63,8 +63,8 @@ def _run(words: list[str], link: Link) -> int:
 
 def _answer(message: Message, context: Context) -> Message:
     """Answers one message with the node's own data."""
-    kind = next(name for name, of in KINDS.items() if of == message.metadata.message_type)
-    packet = Packet.of(message.content)
+    kind = next(name for name, type_ in KINDS.items() if type_ == message.metadata.message_type)
+    packet = Packet.read(message.content)
     try:
         device = device_of(str(context.run_config["config"]), context.node_config, packet.fields.get("changed", ""))
     except FedNASError as error:

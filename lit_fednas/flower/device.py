@@ -1,7 +1,7 @@
 """What runs on a device: it answers the server's messages with its own data, of which no example leaves it.
 
-A device builds the supernet from the run's configuration, writes the tensors that it is sent into it, and trains with
-the same sub-Trainer as a simulated client.
+It builds the supernet from the run's configuration, writes the tensors that it receives into it, and trains with the
+same sub-Trainer as a simulated client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ SHARE = "partition-id"
 CLIENT = "client"
 _NUMBERS = (SHARE, CLIENT, "num-partitions")
 #: What a node may set: where its data are, and how they are read.
-_OWN = ("data.source.", "data.eval_batch_size.", "data.in_memory.", "data.num_workers.")
+_SETTABLE = ("data.source.", "data.eval_batch_size.", "data.in_memory.", "data.num_workers.")
 
 log = logging.getLogger(__name__)
 _TRIALS = 5  # batches that measure a device's speed
@@ -64,7 +64,7 @@ def device_settings(config: str, changed: str = "") -> str:
 
 
 def kind_of(data: FederatedDataModule) -> dict[str, Any]:
-    """Returns what the data of a device and of the server must have in common; names and numbers as hashes."""
+    """Returns what the data of a device and of the server must have in common, names and numbers as hashes."""
     normalization = data.source.normalization
     numbers = None if normalization is None else [list(normalization.mean), list(normalization.std)]
     return {
@@ -72,7 +72,7 @@ def kind_of(data: FederatedDataModule) -> dict[str, Any]:
         "input_shape": list(data.input_shape),
         "num_classes": data.num_classes,
         "task_settings": {name: str(value) for name, value in vars(data.task).items()},
-        "augmentation": [f"{type(one).__name__} {vars(one)}" for one in data.source.augmentation],
+        "augmentation": [f"{type(step).__name__} {vars(step)}" for step in data.source.augmentation],
         "class_names": digest(json.dumps(list(data.class_names))),
         "normalization": digest(json.dumps(numbers)),
     }
@@ -84,18 +84,13 @@ def digest_of(kind: Mapping[str, Any]) -> str:
 
 
 class DeviceData(FederatedDataModule):
-    """The data of one device.
+    """The data of one device: all training examples of its source, or its share of them.
 
-    Without ``share``, all training examples of the source are its own, ``number`` says which client it is, and the
-    source's validation split is not read: the server has its own.
-
-    Attributes:
-        number: The client's number.
-        share: Whether the source holds the data of all clients.
+    Its own source's validation split is not read, since the server has its own.
     """
 
-    number = 0
-    share = False
+    number = 0  # of the client
+    share = False  # whether the source holds the data of all clients
 
     @override
     def _open(self, split: Split) -> ExampleDataset | None:
@@ -107,21 +102,16 @@ class DeviceData(FederatedDataModule):
             return super()._deal(train, targets, pool)
         self.targets = targets[pool]
         self.partition = Partition(np.arange(len(pool)), np.array([0, len(pool)]))
-        own = self._client_rows(pool, self.number)
         none = [np.empty(0, dtype=np.int64)] * self.number  # clients before it, whose data are elsewhere
-        rows = {split: [*none, *parts] for split, parts in own.items()}
+        rows = {split: [*none, *parts] for split, parts in self._client_rows(pool, self.number).items()}
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
 
 
 class Device:
-    """A device's answers.
+    """Answers the server's messages with a module that ``make`` makes from the data.
 
-    Args:
-        data: Its data.
-        make: Makes the server's module, given the data.
-        number: The client that it is; without it, the one that its key is registered as.
-        config: The settings that devices read, YAML (:func:`device_settings`).
-        threads: With how many it computes, as ``trainer.threads``.
+    Without a number of the client, it is the one that the node's key is registered as. The settings are YAML
+    (:func:`device_settings`).
     """
 
     def __init__(
@@ -143,15 +133,9 @@ class Device:
         keep_freed_memory()
 
     def answer(self, kind: str, packet: Packet, memory: MutableMapping[str, bytes] | None = None) -> Packet:
-        """Answers a message.
+        """Returns the answer to a message, or the reason why the device refuses as its field ``refused``.
 
-        Args:
-            kind: ``join``, ``train`` or ``score``.
-            packet: The message.
-            memory: What the node keeps of its client, where it outlives this object.
-
-        Returns:
-            The answer; if the device refuses, with the reason in one line as its field ``refused``.
+        ``memory`` is what the node keeps of its client, if that outlives this object.
         """
         self._memory = self._memory if memory is None else memory
         try:
@@ -162,51 +146,46 @@ class Device:
 
     def _check(self, fields: Mapping[str, Any]) -> None:
         """Validates that the server has this version and configuration."""
-        if (theirs := fields["version"]) != __version__:
-            raise ConfigError(f"version: the device has lit-fednas {__version__}, the server {theirs}; install that")
+        if (version := fields["version"]) != __version__:
+            raise ConfigError(f"version: the device has lit-fednas {__version__}, the server {version}; install that")
         if fields["config"] == digest(self.config):
             return
-        own, server = (dict(flat(yaml.safe_load(text))) for text in (self.config, fields.get("settings", "{}")))
-        name = next((name for name in {**server, **own} if own.get(name) != server.get(name)), "config")
+        here, server = (dict(flat(yaml.safe_load(text))) for text in (self.config, fields.get("settings", "{}")))
+        name = next((name for name in {**server, **here} if here.get(name) != server.get(name)), "config")
         raise ConfigError(
-            f"{name}: {own.get(name)} on the device and {server.get(name)} at the server; start the run with one app "
+            f"{name}: {here.get(name)} on the device and {server.get(name)} at the server; start the run with one app "
             f"folder"
         )
 
     def _check_data(self, fields: Mapping[str, Any]) -> None:
-        """Validates that the data are still of the server's kind; a device that joins is told by the server."""
+        """Validates that the data are still of the server's kind; when a device joins, the server does."""
         if fields["data"] != digest_of(kind_of(self.data)):
             raise ConfigError(
                 "data.source: the device's data differ from the server's in their shape, classes or normalisation; "
                 "start the device with the data that it began with"
             )
 
-    # ---- joining --------------------------------------------------------------------------------------
-
     def _join(self, packet: Packet) -> Packet:
-        """Says which client this is, how much it has of what, and what the device affords."""
+        """Discloses which client this is, how many examples of each class it has, and what the device affords."""
         number = self._own_number(packet)
         data = self._set_up(number)
         clients = data.clients
         if not 0 <= number < clients.num_clients:
             raise ConfigError(f"{SHARE}: {number} is not one of the {clients.num_clients} clients of the partition")
         counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in SPLITS}
-        fields = {
-            "client": number,
-            "counts": counts,
-            "kind": kind_of(data),
-            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "macs_per_second": self._speed(number),
-        }
-        return Packet(fields)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        speed = self._speed(number)
+        kind = kind_of(data)
+        return Packet({"client": number, "counts": counts, "kind": kind, "memory": memory, "macs_per_second": speed})
 
     def _own_number(self, packet: Packet) -> int:
         """Returns the client's number: that of its registered key, or its own setting."""
-        registered = packet.fields.get("client")
-        own = self.number
-        if registered is not None and own is not None and own != registered:
-            raise ConfigError(f"node-config: the client's number is {own}, and its key is registered as {registered}")
-        number = own if registered is None else int(registered)
+        registered, number = packet.fields.get("client"), self.number
+        if registered is not None and number not in (None, registered):
+            raise ConfigError(
+                f"node-config: the client's number is {number}, and its key is registered as {registered}"
+            )
+        number = number if registered is None else int(registered)
         if number is None:
             raise ConfigError(
                 f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the node's key "
@@ -215,10 +194,7 @@ class Device:
         return number
 
     def _speed(self, number: int) -> float | None:
-        """Returns multiply-accumulates of forward passes per second of training, of the largest architecture.
-
-        ``None`` where they cannot be counted.
-        """
+        """Returns the MACs per second of training the largest architecture; ``None`` if they cannot be counted."""
         module, _ = self._parts(number)
         supernet, arch, size = module.supernet, module.supernet.space.largest, module.client.batch_size
         try:
@@ -235,11 +211,9 @@ class Device:
                 seconds.append(perf_counter() - start)
         return size * macs / min(seconds)
 
-    # ---- training -------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def _train(self, packet: Packet) -> Packet:
-        """Trains a task on the tensors that were sent."""
+        """Trains a task on the tensors that it receives."""
         fields = packet.fields
         module, runner = self._parts(int(fields["task"]["client"]))
         self._check_data(fields)
@@ -250,7 +224,9 @@ class Device:
         task = read_task(fields["task"], supernet.space)
         transport, like = module.transport, supernet.views(task.arch)
         received = transport.unpack_down(packet.tensors, like)
-        self._write(module, task.arch, received)
+        shared = supernet.shared_tensors()
+        for name, region in supernet.regions(task.arch).items():
+            shared[region.name][... if region.index is None else region.index] = received[name]
         kept, new = fields["kept"], fields["keep"]  # names that the server knows states by, which stay here
         state = torch.load(BytesIO(self._memory[kept]), weights_only=True) if kept in self._memory else {}
         runner.state_of = lambda client: state
@@ -271,7 +247,7 @@ class Device:
 
     @torch.no_grad()
     def _score(self, packet: Packet) -> Packet:
-        """Evaluates architectures on the device's own examples; it is sent the shared elements that they cover."""
+        """Evaluates architectures on the device's own examples; it receives the shared elements that they cover."""
         fields = packet.fields
         module, _ = self._parts(int(fields["client"]))
         self._check_data(fields)
@@ -289,15 +265,9 @@ class Device:
         return Packet({"answers": answers})
 
     def _restore(self, module: FederatedLightningModule, structure: Mapping[str, Any]) -> None:
-        """Gives the supernet the structure that the server's has by now."""
+        """Synchronises the supernet's structure with the server's."""
         if module.supernet.structure() != structure:
             module.supernet.restore(structure)
-
-    def _write(self, module: FederatedLightningModule, arch: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Writes an architecture's tensors into the shared ones."""
-        shared = module.supernet.shared_tensors()
-        for name, region in module.supernet.regions(arch).items():
-            shared[region.name][... if region.index is None else region.index] = tensors[name]
 
     def _candidate(
         self, module: FederatedLightningModule, candidate: Mapping[str, Any]
@@ -310,8 +280,8 @@ class Device:
             parser = ArgumentParser(exit_on_error=False)
             parser.add_argument("--client", type=ClientSettings | None)
             parser.add_argument("--objective", type=Objective | None)
-            own = {name: candidate[name] for name in ("client", "objective")}
-            settings = parser.instantiate(parser.parse_object(own))
+            section = {name: candidate[name] for name in ("client", "objective")}
+            settings = parser.instantiate(parser.parse_object(section))
             objective: Objective = settings.objective or TaskLoss()
             objective = HeadOnly(objective) if candidate["head"] else objective
             tuned = averaging(module, network, objective, client=settings.client or module.client, seed=module.seed)
@@ -320,10 +290,8 @@ class Device:
         return self._tuned[1], self._tuned[2]
 
     def _threads(self, module: FederatedLightningModule) -> AbstractContextManager[object]:
-        """Sets as many threads as a simulated run would use, since their number decides the order of sums."""
+        """Sets the number of threads of a simulated run, which decides the order of sums."""
         return threads_set(self.threads, module.supernet, module.client.batch_size, 1)
-
-    # ---- parts ----------------------------------------------------------------------------------------
 
     def _set_up(self, number: int) -> DeviceData:
         self.data.number = number
@@ -332,7 +300,7 @@ class Device:
         return self.data
 
     def _parts(self, number: int) -> tuple[FederatedLightningModule, LocalRunner]:
-        """Returns the module of the configuration, and what trains its client; made once."""
+        """Returns the module of the configuration, and what trains its client, which are made once."""
         known = None if self.data.share else number  # a module and a runner serve all clients of one data set
         if known not in self._made:
             data = self._set_up(number)
@@ -355,14 +323,14 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: boo
     section = {**config["data"], "seed": config["seed_everything"]}
     if not share:
         section["server_val"] = 0  # the server has data of its own
-    own = [f"--{name}={value}" for name, value in settings.items()]
+    options = [f"--{name}={value}" for name, value in settings.items()]
     at_server = parser.parse_object({"data": section})
     try:
-        parsed = parser.parse_args(own, at_server.clone())
+        parsed = parser.parse_args(options, at_server.clone())
     except ArgumentError as error:
         raise ConfigError(f"node-config: {' '.join(str(error).split())}; correct the setting") from error
     for name in settings:
-        if not f"{name}.".startswith(_OWN) and (given := parsed.get(name)) != (wanted := at_server.get(name)):
+        if not f"{name}.".startswith(_SETTABLE) and (given := parsed.get(name)) != (wanted := at_server.get(name)):
             raise ConfigError(
                 f"{name}: {given} on the device and {wanted} at the server; leave it out of --node-config"
             )
@@ -378,20 +346,19 @@ def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> Federat
     section = {**config["model"], "seed": config["seed_everything"]}
     given = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
     supernet = {**section["supernet"], "init_args": {**section["supernet"].get("init_args", {}), **given}}
-    module: FederatedLightningModule
-    module = parser.instantiate(parser.parse_object({"model": {**section, "supernet": supernet}})).model
-    return module
+    configuration = parser.parse_object({"model": {**section, "supernet": supernet}})
+    return cast(FederatedLightningModule, parser.instantiate(configuration).model)
 
 
 @lru_cache(maxsize=2)  # a simulation's process answers for many nodes, which share one data set
 def _device(config: str, changed: str, share: bool, settings: tuple[tuple[str, Any], ...]) -> Device:
-    text, own = device_settings(config, changed), dict(settings)
-    read = yaml.safe_load(text)
-    for name in own:
+    for name, _ in settings:
         if not name.startswith("data."):
             raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_NUMBERS)}, or data.SETTING")
-    threads = read["trainer"]["threads"]
-    return Device(read_data(read, own, share), partial(read_module, read), None, text, threads)
+    text = device_settings(config, changed)
+    read = yaml.safe_load(text)
+    data = read_data(read, dict(settings), share)
+    return Device(data, partial(read_module, read), None, text, read["trainer"]["threads"])
 
 
 def device_of(config: str, settings: Mapping[str, Any], changed: str = "") -> Device:

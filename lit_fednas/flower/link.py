@@ -1,4 +1,4 @@
-"""The server's side of Flower: which client is which node, what is asked of them, and what comes back."""
+"""The server's connection to devices: which client is which node, what is asked of them, and what they answer."""
 
 from __future__ import annotations
 
@@ -29,23 +29,16 @@ _CRASHED = (1, 2, 8)  # flwr.common.constant.ErrorCode: the app cannot be loaded
 
 @dataclass
 class Reply:
-    """What a client answered.
-
-    Attributes:
-        packet: The answer, if there is one.
-        status: ``ok``, or the status of a result without an update.
-        reason: What went wrong, if there is no answer.
-        refused: Whether the device would say so again.
-    """
+    """What a client answered, or why there is no answer."""
 
     packet: Packet | None = None
-    status: str = "ok"
+    status: str = "ok"  # or that of a result without an update
     reason: str = ""
-    refused: bool = False
+    refused: bool = False  # whether the device would answer the same again
 
 
 class _Newcomer(NamedTuple):
-    """A node that was asked who it is, and the client's number in the name of its key."""
+    """A node that was asked which client it is, and the number in the name of its key."""
 
     node: int
     number: int | None
@@ -53,76 +46,47 @@ class _Newcomer(NamedTuple):
 
 @dataclass
 class Link:
-    """The connection to all devices.
-
-    Args:
-        grid: Flower's.
-        config: The settings that devices read, YAML.
-        timeout: Seconds after which a round no longer waits for an answer.
-        join_timeout: Seconds in which all clients have to be there.
-        poll: Seconds between two looks for answers.
-
-    Attributes:
-        changed: The sections of them in which the server's command differs from the app's configuration, YAML.
-        data: The hash of what the devices' data must have in common with the server's; empty until that is known.
-        nodes: The node of each client that has joined.
-        bytes_down: Bytes sent.
-        bytes_up: Bytes received.
-    """
+    """The connection to all devices."""
 
     grid: Grid
-    config: str
-    timeout: float = 3600.0
-    join_timeout: float = 600.0
-    poll: float = 0.1
-    changed: str = ""
-    data: str = ""
-    nodes: dict[int, int] = field(default_factory=dict)
-    bytes_down: int = 0
-    bytes_up: int = 0
+    config: str  # the settings that devices read, YAML
+    timeout: float = 3600.0  # seconds after which a round no longer waits for an answer
+    join_timeout: float = 600.0  # seconds in which all clients have to join
+    poll: float = 0.1  # seconds between two requests for answers
+    changed: str = ""  # the sections in which the server's command differs from the app's configuration, YAML
+    data: str = ""  # the hash of what the devices' data must have in common with the server's, once that is known
+    nodes: dict[int, int] = field(default_factory=dict)  # of each client that has joined
+    bytes_down: int = 0  # sent
+    bytes_up: int = 0  # received
     _joining: dict[str, _Newcomer] = field(default_factory=dict)  # those that have not answered, by message
     _refused: set[int] = field(default_factory=set)
-    _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another is gone
+    _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another disconnects
 
     @property
     def longest(self) -> float:
-        """Seconds from a message to its answer at most: Flower does not deliver it later."""
+        """The most seconds from a message to its answer; Flower does not deliver it later."""
         return self.timeout + 60
 
     def use(self, settings: str) -> None:
-        """Makes devices use the settings that the server's command resolves to, in place of the app's.
-
-        Args:
-            settings: Those that devices read, YAML.
-        """
+        """Makes devices use the settings of the server's command (YAML) in place of the app's."""
         app = yaml.safe_load(self.config)
         changed = {name: value for name, value in yaml.safe_load(settings).items() if app.get(name) != value}
         self.changed = yaml.safe_dump(changed) if changed else ""
         self.config = settings
 
     def join(self, num_clients: int) -> list[Joined]:
-        """Waits until all clients are there.
-
-        Args:
-            num_clients: How many there are.
-
-        Returns:
-            What each says of itself, by number.
-
-        Raises:
-            ConfigError: They are not there in time, or a device refuses the run.
-        """
+        """Waits until all clients have joined; returns what each discloses, by number."""
         known: dict[int, Joined] = {}
         end = monotonic() + self.join_timeout
-        told = False
+        logged = False
         while True:
             known |= self._newcomers(starting=True)
             if beyond := [client for client in known if client >= num_clients]:
                 raise ConfigError(f"data.num_clients: {num_clients}, and a device is client {beyond[0]}; raise it")
             if len(known) == num_clients:
                 return [known[client] for client in sorted(known)]
-            if not told:
-                told = True
+            if not logged:
+                logged = True
                 log.info("waiting for %d clients; %d are there", num_clients, len(known))
             if monotonic() > end:
                 raise ConfigError(
@@ -132,17 +96,7 @@ class Link:
             sleep(max(self.poll, 0.05))
 
     def _newcomers(self, starting: bool = False) -> dict[int, Joined]:
-        """Asks nodes that are not known yet which client they are, and reads what has been answered, without waiting.
-
-        Args:
-            starting: Whether a node that refuses ends the run; one that comes later is not used.
-
-        Returns:
-            What each that has answered says of itself, by number.
-
-        Raises:
-            ConfigError: A device refuses the run.
-        """
+        """Asks new nodes which client they are; returns what those that have answered disclose, without waiting."""
         names = {node.node_id: node.name for node in self.grid.get_nodes()}
         present = set(names) | set(self.grid.get_node_ids())
         for node, client in list(self._spare.items()):
@@ -158,15 +112,15 @@ class Link:
         for newcomer, reply in sorted(self._pull(self._joining), key=itemgetter(0)):
             answer = self._joined(newcomer, reply)
             if isinstance(answer, Reply):
-                if starting and answer.status == "error":
+                if starting and answer.status == "error":  # later, such a node is not used
                     raise ConfigError(f"{answer.reason} (node {newcomer.node})")
                 if answer.refused:
                     self._refused.add(newcomer.node)
                 log.warning("node %d: %s (%s)", newcomer.node, answer.status, answer.reason)
-            elif (before := self.nodes.get(answer.client)) in present:
+            elif (first := self.nodes.get(answer.client)) in present:
                 self._spare[newcomer.node] = answer.client
                 text = "node %d: is client %d, and so is node %s, which is used"
-                log.warning(text, newcomer.node, answer.client, before)
+                log.warning(text, newcomer.node, answer.client, first)
             else:
                 self.nodes[answer.client] = newcomer.node
                 joined[answer.client] = answer
@@ -174,7 +128,7 @@ class Link:
         return joined
 
     def _joined(self, newcomer: _Newcomer, reply: Reply) -> Joined | Reply:
-        """Returns what a newcomer says of itself, or why it cannot take part."""
+        """Returns what a newcomer discloses, or why it cannot take part."""
         if reply.packet is None:
             return reply
         try:
@@ -189,37 +143,27 @@ class Link:
     def ask(
         self, kind: str, clients: Sequence[int], packet_of: Callable[[int], Packet], check: Callable[[], None]
     ) -> Iterator[tuple[int, Reply]]:
-        """Sends messages to clients; one at a time, so that one alone is in memory.
-
-        Args:
-            kind: ``train`` or ``score``.
-            clients: Whom.
-            packet_of: Makes the message to the client at a position.
-            check: Called while waiting; raises ``Interrupted`` if the run was asked to stop.
-
-        Yields:
-            Positions in ``clients`` with the answers, as they come.
-        """
+        """Sends messages, each made when it is sent; yields positions in ``clients`` with answers as they arrive."""
         present = set(self.grid.get_node_ids())
         if any(self.nodes.get(client) not in present for client in clients):
             self._newcomers()  # a node without a key comes back under another number
             present = set(self.grid.get_node_ids())
         waiting: dict[str, int] = {}
-        for place, client in enumerate(clients):
+        for position, client in enumerate(clients):
             node = self.nodes.get(client)
             if node is None or node not in present:
-                yield place, Reply(None, "dropped", "the device is not connected")
-            elif message := self._push(node, kind, packet_of(place)):
-                waiting[message] = place
+                yield position, Reply(None, "dropped", "the device is not connected")
+            elif message := self._push(node, kind, packet_of(position)):
+                waiting[message] = position
             else:
-                yield place, Reply(None, "dropped", "the message could not be sent")
+                yield position, Reply(None, "dropped", "the message could not be sent")
         end = monotonic() + self.timeout
         while waiting:
-            check()
+            check()  # raises if the run was asked to stop
             yield from self._pull(waiting)
             if waiting and monotonic() > end:
-                for place in waiting.values():
-                    yield place, Reply(None, "timeout", f"no answer after flower's timeout, {self.timeout:g} s")
+                for position in waiting.values():
+                    yield position, Reply(None, "timeout", f"no answer after flower's timeout, {self.timeout:g} s")
                 return
             if waiting:
                 sleep(self.poll)
@@ -233,19 +177,19 @@ class Link:
         return str(message or "")
 
     def _pull(self, waiting: dict[str, T]) -> Iterator[tuple[T, Reply]]:
-        """Yields what has been answered by now, and no longer waits for it."""
+        """Yields the answers that have arrived, and no longer waits for them."""
         for answer in self.grid.pull_messages(list(waiting)) if waiting else ():
             # a killed node's error comes from another node id: the message that it answers counts
             if answer.metadata.reply_to_message_id in waiting:
                 yield waiting.pop(answer.metadata.reply_to_message_id), self._read(answer)
 
     def _read(self, message: Message) -> Reply:
-        """Reads an answer, or why there is none."""
+        """Returns an answer, or why there is none."""
         if message.has_error():
             status = "error" if message.error.code in _CRASHED else "dropped"
             return Reply(None, status, one_line(message.error.reason or f"code {message.error.code}"))
         try:
-            packet = Packet.of(message.content)
+            packet = Packet.read(message.content)
             self.bytes_up += size_of(message.content)
         except ClientError as error:
             return Reply(None, "error", str(error))
@@ -256,5 +200,5 @@ class Link:
 
 def _number(name: str) -> int | None:
     """Returns the client's number in the name of a registered key, such as ``client-3``; ``None`` without one."""
-    found = re.search(r"(\d+)$", name or "")
-    return int(found[1]) if found else None
+    digits = re.search(r"(\d+)$", name or "")
+    return int(digits[1]) if digits else None

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import torch
 import yaml
-from lit_fednas.objectives.client_state import keeps_state
 from typing_extensions import override
 
 from lit_fednas.cli.lightning_cli import FederatedCLI
@@ -42,32 +41,24 @@ from lit_fednas.flower.wire import (
 )
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
+from lit_fednas.objectives.base import keeps_state
 from lit_fednas.search import ClientDraw, FederatedEvaluator, Search
 from lit_fednas.search.federated import covered
 from lit_fednas.supernets import PlainNetwork
 
 log = logging.getLogger(__name__)
 
-#: Settings of a fine-tuning that devices need.
-CANDIDATE = ("client", "objective")
-
 
 class RemoteClients(ClientData):
-    """What the server knows of clients whose examples stay with them.
+    """What the server knows of clients whose examples stay with them, beside its own training examples."""
 
-    Args:
-        devices: What each said of itself when it joined.
-        link: The connection to them.
-        own: The server's own training examples, as those of one client.
-    """
-
-    def __init__(self, devices: Sequence[Joined], link: Link, own: ClientData) -> None:
-        self.task = own.task
-        self.reader = own.reader
+    def __init__(self, devices: Sequence[Joined], link: Link, at_server: ClientData) -> None:
+        self.task = at_server.task
+        self.reader = at_server.reader
         self.link = link
-        self._own = own
+        self._at_server = at_server
         self._counts = {split: np.array([device.counts[split] for device in devices]) for split in SPLITS}
-        # none of the test, on which only the device could test
+        # not of the test split, on which only the device could test
         self._sizes = {split: self._counts[split].sum(1) for split in ("train", "val")}
         self.sizes = self._sizes["train"]
         speeds = [device.macs_per_second for device in devices if device.macs_per_second is not None]
@@ -76,8 +67,7 @@ class RemoteClients(ClientData):
     @property
     @override
     def at_server(self) -> ClientData:
-        """The server's own training examples."""
-        return self._own
+        return self._at_server
 
     @override
     def classes(self, client: int) -> tuple[int, ...]:
@@ -95,11 +85,11 @@ class RemoteClients(ClientData):
 
     @override
     def move_to(self, device: torch.device | str) -> None:
-        self._own.move_to(device)
+        self._at_server.move_to(device)
 
 
-#: What helps where a device's data and the server's differ, by what differs.
-_KIND = {
+#: What to do where a device's data and the server's differ, by what differs.
+_REMEDIES = {
     "task": "give both the same kind of data",
     "input_shape": "give both the same kind of data",
     "num_classes": "set it, since a device may lack some",
@@ -111,18 +101,10 @@ _KIND = {
 
 
 class ServerData(FederatedDataModule):
-    """The server's own data: what it validates and tests on. The clients' stay with them.
-
-    The source is the server's. Its training examples are those of which ``server_val`` takes a part, and on which
-    norms are recalibrated.
-
-    Attributes:
-        link: The connection to the devices.
-        speeds: What devices measured when the run began; a resumed run keeps it, and the tiers that follow.
-    """
+    """The server's own data, on which it validates, tests and recalibrates norms. The clients' stay with them."""
 
     link: Link
-    speeds: Sequence[float] | None = None
+    speeds: Sequence[float] | None = None  # that devices measured when the run began; a resumed run keeps its tiers
 
     @override
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
@@ -133,11 +115,11 @@ class ServerData(FederatedDataModule):
         kind = kind_of(self)
         devices = self.link.join(self.num_clients)
         for device in devices:
-            for name, own in kind.items():
-                if (theirs := device.kind.get(name)) != own:
+            for name, value in kind.items():
+                if (other := device.kind.get(name)) != value:
                     raise ConfigError(
-                        f"data.source: client {device.client} has {name} {one_line(theirs)}, the server {own}; "
-                        f"{_KIND[name]}"
+                        f"data.source: client {device.client} has {name} {one_line(other)}, the server {value}; "
+                        f"{_REMEDIES[name]}"
                     )
             if len(device.counts["train"]) != len(self.strata):
                 raise ConfigError(
@@ -145,9 +127,8 @@ class ServerData(FederatedDataModule):
                     f"{len(self.strata)}; give both the same kind of data"
                 )
         self.link.data = digest_of(kind)
-        clients = RemoteClients(
-            devices, self.link, ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
-        )
+        at_server = ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
+        clients = RemoteClients(devices, self.link, at_server)
         if self.speeds is not None:
             clients.speeds = self.speeds
         self._class_counts = np.sum([clients._counts[split] for split in SPLITS], axis=0)
@@ -164,17 +145,7 @@ class ServerData(FederatedDataModule):
 
 
 class FlowerRunner(TaskRunner):
-    """Lets devices train a round's tasks.
-
-    Updates are handed out in the order of their tasks, so that sums are those of a simulated run, to the bit.
-
-    Args:
-        module: The server's module.
-        data: The clients, and the connection to them.
-        check: Raises ``Interrupted`` if the run was asked to stop.
-        candidate: What a fine-tuning trains in place of the supernet; see :class:`FlowerFinetuning`.
-        structure: That of the supernet which the candidate was taken from.
-    """
+    """Lets devices train a round's tasks, or a fine-tuning's candidate of a supernet with this structure."""
 
     def __init__(
         self,
@@ -196,7 +167,7 @@ class FlowerRunner(TaskRunner):
         self.structure = structure
         self.fields = {"seed": module.seed, "candidate": candidate}
         # devices keep the states of clients themselves; the server keeps names of those that count
-        self._start = secrets.token_hex(4) if keeps_state(module.objective) else ""
+        self._run_id = secrets.token_hex(4) if keeps_state(module.objective) else ""
 
     @override
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
@@ -205,23 +176,23 @@ class FlowerRunner(TaskRunner):
         # a fine-tuning's network is taken from the supernet that it was searched in
         structure = supernet.structure() if self.structure is None else self.structure
 
-        def packet_of(place: int) -> Packet:
-            task = tasks[place]
+        def packet_of(position: int) -> Packet:
+            task = tasks[position]
             packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
             kept = self.state_of(task.client).get("", {}).get("name")
             fields = {"task": task_fields(task), "structure": structure, "kept": kept, "keep": self._name(task)}
             return Packet({**self.fields, **fields}, packed)
 
-        come: dict[int, Reply] = {}
-        next_place = 0
-        for place, reply in self.link.ask("train", [task.client for task in tasks], packet_of, self.check):
-            come[place] = reply
-            while next_place in come:
-                yield self._outcome(tasks[next_place], come.pop(next_place))
-                next_place += 1
+        replies: dict[int, Reply] = {}
+        following = 0  # in the order of tasks, so that sums are those of a simulated run, to the bit
+        for position, reply in self.link.ask("train", [task.client for task in tasks], packet_of, self.check):
+            replies[position] = reply
+            while following in replies:
+                yield self._outcome(tasks[following], replies.pop(following))
+                following += 1
 
     def _outcome(self, task: ClientTask, reply: Reply) -> Outcome:
-        """Turns an answer into what a simulated client's fit gives, or raises, as the policy says."""
+        """Returns the outcome of an answer, as of a simulated client's fit; raises if the policy says so."""
         update = None
         if reply.packet is None:
             result = ClientResult(task, reply.status, reply.reason)
@@ -236,7 +207,8 @@ class FlowerRunner(TaskRunner):
             result = read_result(packet.fields["result"], task, self._limits(task))
             if not result.ok:
                 return result, None
-            if all(report.finite for report in result.reports):
+            finite = all(report.finite for report in result.reports)
+            if finite:
                 self.module.objective.check_result(result)
             sent = {name: tensor.to(next(iter(wanted.values())).device) for name, tensor in packet.tensors.items()}
             weights = self.module.transport.unpack_up(sent, wanted)
@@ -244,22 +216,21 @@ class FlowerRunner(TaskRunner):
             return ClientResult(task, "error", unreadable(error)), None
         wrong = [name for name in {**wanted, **weights} if not _alike(wanted.get(name), weights.get(name))]
         if wrong:
-            return ClientResult(
-                task, "error", f"the answer's tensor {one_line(wrong[0])} is not that of {task.arch}"
-            ), None
+            reason = f"the answer's tensor {one_line(wrong[0])} is not that of {task.arch}"
+            return ClientResult(task, "error", reason), None
         largest = {name: _largest(tensor) for name, tensor in weights.items()}
-        if not all(map(isfinite, (*largest.values(), result.loss))) or not all(one.finite for one in result.reports):
+        if not finite or not all(map(isfinite, (*largest.values(), result.loss))):
             return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
         if wild := [name for name, number in largest.items() if number > MOST]:
             return ClientResult(task, "error", f"the answer's tensor {wild[0]} has a number above {MOST:g}"), None
-        return result, ClientUpdate(result, weights, {"": {"name": self._name(task)}} if self._start else None)
+        return result, ClientUpdate(result, weights, {"": {"name": self._name(task)}} if self._run_id else None)
 
     def _name(self, task: ClientTask) -> str:
-        """Returns what a device calls the client's state after the task."""
-        return f"{task.client}-{self._start}-{task.round}"
+        """Returns the device's name of the client's state after the task."""
+        return f"{task.client}-{self._run_id}-{task.round}"
 
     def _limits(self, task: ClientTask) -> FitLimits:
-        """Returns what a client's result can be, by its task and by what it said of itself when it joined."""
+        """Returns the limits of a client's result, by its task and by what it disclosed when it joined."""
         client, size, objective = self.module.client, task.num_examples, self.module.objective
         steps = client.epochs * -(-size // client.batch_size) if client.steps is None else client.steps
         batch = min(client.batch_size, size)
@@ -269,8 +240,8 @@ class FlowerRunner(TaskRunner):
         return FitLimits(steps, batch, examples, tests, self.link.longest, averaged, kinds)
 
 
-def _alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    return one is not None and other is not None and one.shape == other.shape and one.dtype == other.dtype
+def _alike(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
+    return left is not None and right is not None and left.shape == right.shape and left.dtype == right.dtype
 
 
 def _largest(tensor: torch.Tensor) -> float:
@@ -283,26 +254,21 @@ class WireBytes(FederatedCallback):
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self._before = (0, 0)
+        self._earlier = (0, 0)
 
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        self._before = self.link.bytes_down, self.link.bytes_up
+        self._earlier = self.link.bytes_down, self.link.bytes_up
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        down, up = self._before
+        down, up = self._earlier
         module.log("wire/bytes_down", float(self.link.bytes_down - down))
         module.log("wire/bytes_up", float(self.link.bytes_up - up))
 
 
 class FlowerEvaluator(FederatedEvaluator):
-    """Lets devices score a generation on their own data; one that does not answer is left out.
-
-    Args:
-        *args: As :class:`FederatedEvaluator`.
-        check: Called while waiting for them; raises ``Interrupted`` if the search was asked to stop.
-    """
+    """Lets devices score a generation on their own data; one that does not answer is left out."""
 
     def __init__(self, *args: Any, check: Callable[[], None] = lambda: None) -> None:
         super().__init__(*args)
@@ -320,34 +286,32 @@ class FlowerEvaluator(FederatedEvaluator):
         }
         tensors = {name: shared[name][mask] for name, mask in covered(self.supernet, archs).items()}
 
-        def packet_of(place: int) -> Packet:
-            return Packet({**fields, "client": clients[place]}, tensors)
+        def packet_of(position: int) -> Packet:
+            return Packet({**fields, "client": clients[position]}, tensors)
 
         example = data.task.example_targets(1, self.supernet.input_shape, torch.device("cpu"))
         units_of_example = int(data.task.units(example).sum())
         # sums are in single precision
         limits = (1 + 1e-5) * units_of_example * np.array([1.0, *map(most_of, data.task.averaged)])
         answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
-        for place, reply in data.link.ask("score", clients, packet_of, self.check):
+        for position, reply in data.link.ask("score", clients, packet_of, self.check):
+            client = clients[position]
             if reply.packet is None:
-                log.warning("client %d does not score: %s (%s)", clients[place], reply.status, reply.reason)
+                log.warning("client %d does not score: %s (%s)", client, reply.status, reply.reason)
                 continue
             try:
-                most = limits * int(self.draw.sizes[clients[place]])
+                most = limits * int(self.draw.sizes[client])
                 answer = np.array(
                     [
                         [read_number("answers", number, limit) for number, limit in zip(row, most, strict=True)]
                         for row in reply.packet.fields["answers"]
                     ]
                 )
-                if answer.shape != answers[place].shape or (answer[:, 0] != answer[0, 0]).any():
+                if answer.shape != answers[position].shape or (answer[:, 0] != answer[0, 0]).any():
                     raise ValueError("answers: not sums over the client's examples")
-                answers[place] = answer
+                answers[position] = answer
             except Exception as error:  # a device may send anything
-                log.warning(
-                    "client %d does not score: its answer cannot be read (%s: %s)",
-                    *(clients[place], type(error).__name__, one_line(error)),
-                )
+                log.warning("client %d does not score: %s", client, unreadable(error))
         if not answers[:, :, 0].sum():
             raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
         yield from zip(archs, answers.transpose(1, 0, 2), strict=True)
@@ -369,15 +333,10 @@ class FlowerSearch(Search):
 
 
 class FlowerFinetuning(Finetuning):
-    """Lets devices train the candidates.
+    """Lets devices train the candidates, with the client's settings and the objective that the configuration has."""
 
-    Args:
-        *args: As :class:`Finetuning`.
-        plain: How clients train and what they optimise, as the configuration has it: devices make these themselves.
-    """
-
-    def __init__(self, *args: Any, plain: Mapping[str, Any]) -> None:
-        self._plain = plain
+    def __init__(self, *args: Any, settings_of_devices: Mapping[str, Any]) -> None:
+        self._settings_of_devices = settings_of_devices
         super().__init__(*args)
 
     @override
@@ -386,7 +345,7 @@ class FlowerFinetuning(Finetuning):
     ) -> None:
         assert isinstance(network, TierNetwork)
         head = objective is not self.objective
-        self._candidate = {**self._plain, "arch": str(network.arch), "head": head}
+        self._candidate = {**self._settings_of_devices, "arch": str(network.arch), "head": head}
         super()._fit(network, eligible, objective, folder, rounds)
 
     @override
@@ -408,7 +367,7 @@ class FlowerCLI(FederatedCLI):
 
     @override
     def instantiate_classes(self) -> None:
-        """Connects data and trainer to the devices, which use the settings of the command."""
+        """Connects data and trainer to the devices, which use the command's settings."""
         self.link.use(device_settings(self._resolved()))
         super().instantiate_classes()
         if self.trainer.world_size > 1:
@@ -421,7 +380,7 @@ class FlowerCLI(FederatedCLI):
         trainer.callbacks.insert(0, WireBytes(self.link))
 
     def _resolved(self) -> str:
-        """Returns the command's whole configuration, YAML."""
+        """Returns the command's configuration with all defaults, YAML."""
         name = str(self.subcommand)
         return str(self._parser(name).dump(self.config[name], skip_none=False))
 
@@ -433,7 +392,8 @@ class FlowerCLI(FederatedCLI):
         elif subcommand == "finetune":
             settings = yaml.safe_load(self._resolved())["finetune"]
             command = Finetune(*parts)
-            command.finetuning = partial(FlowerFinetuning, plain={name: settings[name] for name in CANDIDATE})
+            own = {name: settings[name] for name in ("client", "objective")}
+            command.finetuning = partial(FlowerFinetuning, settings_of_devices=own)
             command.run(**self.options)
         else:
             super()._run_subcommand(subcommand)

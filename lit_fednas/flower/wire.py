@@ -19,17 +19,13 @@ from lit_fednas.messages import ClientResult, ClientTask, Report
 from lit_fednas.supernets import SearchSpace
 
 #: Those that travel; bfloat16 has no counterpart in numpy.
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float16, torch.int64, torch.int8)
-}
-
-#: No number of a fit is greater: sums of many clients' numbers, weighted by examples, stay finite in single precision.
+_DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "int64", "int8")}
+#: The greatest number of a fit: sums of many clients' numbers, weighted by examples, stay finite in single precision.
 MOST = 1e18
-#: Nor has a client more examples of a class in a split.
+#: The most examples that a client has of a class in a split.
 MOST_EXAMPLES = 2**32
 _SHOWN = 20  # characters of a value that cannot be used
 _LONGEST = 300  # characters of a text
-
 #: A client's splits, of which a device counts its examples.
 SPLITS = ("train", "val", "test")
 
@@ -41,47 +37,30 @@ def digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class Packet:
-    """What one message holds.
-
-    Attributes:
-        fields: Plain values.
-        tensors: By name.
-    """
+    """The plain values and the tensors of one message, by name."""
 
     fields: Mapping[str, Any]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def record(self) -> RecordDict:
-        """Returns the packet as Flower's records: many small arrays would each be a request of their own.
-
-        Raises:
-            ClientError: A tensor is of a dtype that cannot be sent.
-        """
-        names: dict[str, list[str]] = {}
+        """Returns the packet as Flower's records: one array per dtype, since Flower sends a request for each array."""
+        tensors: dict[str, dict[str, Tensor]] = {}
         for name, tensor in self.tensors.items():
             dtype = str(tensor.dtype).removeprefix("torch.")
             if dtype not in _DTYPES:
                 raise ClientError(f"flower: {name} is of {tensor.dtype}, which cannot be sent; use float32")
-            names.setdefault(dtype, []).append(name)
-        blocks = {
-            dtype: torch.cat([self.tensors[one].detach().reshape(-1).cpu() for one in of])
-            for dtype, of in names.items()
-        }
-        layout = {dtype: [(name, list(self.tensors[name].shape)) for name in of] for dtype, of in names.items()}
+            tensors.setdefault(dtype, {})[name] = tensor.detach()
+        layout = {dtype: [(name, list(part.shape)) for name, part in parts.items()] for dtype, parts in tensors.items()}
         text = json.dumps({"fields": self.fields, "layout": layout})
-        arrays = ArrayRecord({dtype: Array(block.numpy()) for dtype, block in blocks.items()})
-        return RecordDict({"message": ConfigRecord({"json": text}), "tensors": arrays})
+        blocks = {
+            dtype: Array(torch.cat([part.flatten().cpu() for part in parts.values()]).numpy())
+            for dtype, parts in tensors.items()
+        }
+        return RecordDict({"message": ConfigRecord({"json": text}), "tensors": ArrayRecord(blocks)})
 
     @classmethod
-    def of(cls, record: RecordDict) -> Packet:
-        """Returns what :meth:`record` was made of.
-
-        Args:
-            record: Flower's records.
-
-        Raises:
-            ClientError: The message is not one of ours.
-        """
+    def read(cls, record: RecordDict) -> Packet:
+        """Returns the packet of :meth:`record`; raises ClientError if the message is not one of this package."""
         try:
             message = json.loads(str(record.config_records["message"]["json"]))
             tensors: dict[str, Tensor] = {}
@@ -104,7 +83,7 @@ def size_of(record: RecordDict) -> int:
 
 
 def task_fields(task: ClientTask) -> dict[str, Any]:
-    """Returns a task as plain values; its architecture as text."""
+    """Returns a task as plain values, its architecture as text."""
     return {**asdict(task), "arch": str(task.arch)}
 
 
@@ -117,34 +96,24 @@ def read_task(fields: Mapping[str, Any], space: SearchSpace[Any]) -> ClientTask:
 def result_fields(result: ClientResult) -> dict[str, Any]:
     """Returns a result without its task as plain values."""
     plain = {name: value for name, value in vars(result).items() if name not in ("task", "reports")}
-    return {**plain, "reports": {type(one).__name__: one.to_plain() for one in result.reports}}
+    return {**plain, "reports": {type(report).__name__: report.to_plain() for report in result.reports}}
 
 
 @dataclass(frozen=True)
 class FitLimits:
-    """What the server knows of a client's fit before it is answered.
+    """What the server knows of a client's fit before it is answered."""
 
-    Attributes:
-        steps: The most steps.
-        batch: The most examples of a step.
-        examples: The most examples of all steps.
-        num_tested: The examples of the test after it, if there is one.
-        seconds: How long the server has waited for it at most.
-        tested: What is measured in the test.
-        reports: The types of the reports.
-    """
-
-    steps: int
-    batch: int
-    examples: int
-    num_tested: int
-    seconds: float
-    tested: Sequence[str]
+    steps: int  # the most
+    batch: int  # the most examples of a step
+    examples: int  # the most of all steps
+    num_tested: int  # examples of the test after it, if there is one
+    seconds: float  # the most that the server has waited
+    tested: Sequence[str]  # metrics of the test
     reports: tuple[type[Report], ...]
 
 
 def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) -> ClientResult:
-    """Returns the result of :func:`result_fields`, of which a device may send anything."""
+    """Returns the result of :func:`result_fields`, validated: a device may send anything."""
     status, seconds = fields["status"], read_number("seconds", fields["seconds"], limits.seconds)
     if status in ("error", "non-finite", "timeout", "dropped", "empty"):
         return ClientResult(task, status, one_line(fields["reason"]), seconds=seconds)
@@ -177,21 +146,13 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
 
 @dataclass(frozen=True)
 class Joined:
-    """What a device says of itself when it joins.
+    """What a device discloses when it joins."""
 
-    Attributes:
-        client: The client's number.
-        counts: Numbers of examples of each class, by split.
-        kind: What its data must have in common with the server's, by name.
-        memory: The machine's, in bytes.
-        macs_per_second: Of training the largest architecture; ``None`` if they cannot be counted.
-    """
-
-    client: int
-    counts: Mapping[str, list[int]]
-    kind: Mapping[str, Any]
-    memory: int
-    macs_per_second: float | None
+    client: int  # its number
+    counts: Mapping[str, list[int]]  # examples of each class, by split
+    kind: Mapping[str, Any]  # what its data must have in common with the server's, by name
+    memory: int  # the machine's, in bytes
+    macs_per_second: float | None  # of training the largest architecture; None if they cannot be counted
 
     def __str__(self) -> str:
         speed = "" if self.macs_per_second is None else f", {self.macs_per_second / 1e9:.3g} GMACs/s"
@@ -199,7 +160,7 @@ class Joined:
 
 
 def read_joined(fields: Mapping[str, Any]) -> Joined:
-    """Returns a device's :class:`Joined` as it was sent, of which it may send anything."""
+    """Returns what a device has sent of :class:`Joined`, validated: it may send anything."""
     counts = {split: [read_count(split, number) for number in fields["counts"][split]] for split in SPLITS}
     if len({len(numbers) for numbers in counts.values()}) != 1:
         raise ValueError("splits of different classes")
@@ -236,16 +197,16 @@ def _shown(value: Any) -> str:
 
 
 def most_of(name: str) -> float:
-    """Returns the greatest value of what a task measures."""
+    """Returns the greatest value of a task's metric."""
     return 1 + 1e-6 if name == "accuracy" else MOST
 
 
 def one_line(text: Any) -> str:
-    """Returns what can be printed of a text that a device has sent, in one line, shortened."""
+    """Returns the printable part of a text that a device has sent, in one line, shortened."""
     printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:_LONGEST])
     return " ".join(printable.split())
 
 
 def unreadable(error: Exception) -> str:
-    """Returns why an answer is not used that raised an error as it was read."""
+    """Returns why an answer is not used whose reading raised an error."""
     return f"the answer cannot be read ({one_line(f'{type(error).__name__}: {error}')})"

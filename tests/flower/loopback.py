@@ -69,7 +69,7 @@ class Loopback(Grid):
             message.metadata.__dict__["_message_id"] = ids[-1]
             kind = next(name for name, of in KINDS.items() if of == message.metadata.message_type)
             try:
-                content = self.devices[message.metadata.dst_node_id].answer(kind, Packet.of(message.content))
+                content = self.devices[message.metadata.dst_node_id].answer(kind, Packet.read(message.content))
                 answer = Message(content.record(), reply_to=message)
             except Exception as error:  # as the process of a ClientApp
                 answer = Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)

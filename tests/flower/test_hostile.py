@@ -96,7 +96,7 @@ def wrong_tensors(tensors: Mapping[str, torch.Tensor]) -> Iterator[dict[str, tor
 
 def test_a_device_that_joins_with_a_wrong_value_is_refused() -> None:
     grid, answers = loopback.Loopback({9: loopback.device(make_module, tiny_data(3), 0)}), []
-    grid.fault = lambda message, answer: answers.append(Packet.of(answer.content)) or answer
+    grid.fault = lambda message, answer: answers.append(Packet.read(answer.content)) or answer
     link = loopback.connected(grid)
     link._newcomers()
     for way, fields in replaced(answers[0].fields):

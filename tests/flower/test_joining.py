@@ -106,7 +106,7 @@ def test_a_device_cannot_take_another_client_s_place(caplog: pytest.LogCaptureFi
     grid = loopback.Loopback({10: own(0), 11: own(1)}, {10: "client-0", 11: "client-1"})
 
     def lies(message: Any, answer: Any) -> Any:
-        fields = {**Packet.of(answer.content).fields, "client": 0}
+        fields = {**Packet.read(answer.content).fields, "client": 0}
         return Message(Packet(fields).record(), reply_to=message)
 
     grid.fault = lambda message, answer: lies(message, answer) if message.metadata.dst_node_id == 11 else answer

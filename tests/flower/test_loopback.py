@@ -24,7 +24,7 @@ from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCoho
 from lit_fednas.messages import ClientResult, nbytes
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.search import ClientDraw, FederatedEvaluation, FederatedEvaluator
-from lit_fednas.tiers import ArchitectureTiers, ClientTiers, MeasuredTiers
+from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TraceTiers
 from tests.examples.feddyn import FedDyn
 from tests.federation import methods
 from tests.federation.methods import METHODS
@@ -204,7 +204,7 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiers_are_those_of_the_devices_and_stay_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiers = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}), MeasuredTiers(full=1.0))
+    tiers = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}), TraceTiers(full=1.0))
     make = partial(make_module, assignment=ByTier(), tiers=tiers, cohort=UniformCohort(ratio=1.0))
 
     def run(speeds: list[float], kept: Any = None) -> list[str]:
@@ -237,7 +237,7 @@ def of_client_one(fault: Fault) -> Fault:
     """What goes wrong with the training of client 1 in round 1 alone."""
 
     def in_round_one(message: Message, answer: Message) -> Message | None:
-        task = Packet.of(message.content).fields.get("task", {})
+        task = Packet.read(message.content).fields.get("task", {})
         return fault(message, answer) if (task.get("client"), task.get("round")) == (1, 1) else answer
 
     return in_round_one
@@ -247,7 +247,7 @@ def changed(change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Fault:
     """A fault of fields or tensors."""
 
     def fault(message: Message, answer: Message) -> Message:
-        packet = Packet.of(answer.content)
+        packet = Packet.read(answer.content)
         fields, tensors = dict(packet.fields), dict(packet.tensors)
         change(fields, tensors)
         answer.content = Packet(fields, tensors).record()
@@ -338,7 +338,7 @@ def test_devices_score_architectures_as_simulated_clients_do() -> None:
     assert scores[0] == scores[1]
     asked = [message for message in grid.asked if message.metadata.message_type == "evaluate"]
     assert len(asked) == 6  # clients, not architectures
-    sent = sum(nbytes(Packet.of(message.content).tensors.values()) for message in asked)
+    sent = sum(nbytes(Packet.read(message.content).tensors.values()) for message in asked)
     assert sent == evaluator._rows[ALL_TIERS, 0]["bytes_down"]
 
 
@@ -379,7 +379,7 @@ def test_all_stages_over_devices_equal_the_simulated_ones(
             cli = FederatedCLI if name == "simulated" else partial(FlowerCLI, link=link)
             assert run(with_paths([stage, f"--config={name}.yaml", *own]), cli) == 0
             if grid.asked and stage == "fit":  # only sections that the command changes are sent
-                changes = {Packet.of(message.content).fields["changed"] for message in grid.asked}
+                changes = {Packet.read(message.content).fields["changed"] for message in grid.asked}
                 assert [set(yaml.safe_load(text) or ()) for text in changes] == [{"model"} if own else set()]
     runs = [Path("runs", name, "version_0") for name in ("simulated", "over")]
     assert_same(*(torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in runs))
@@ -397,7 +397,7 @@ def test_all_stages_over_devices_equal_the_simulated_ones(
 def test_what_leaves_a_device() -> None:
     """No example: shapes, counts, weights and figures alone."""
     grid, answers = loopback.Loopback(three()), []
-    grid.fault = lambda message, answer: answers.append(Packet.of(answer.content)) or answer
+    grid.fault = lambda message, answer: answers.append(Packet.read(answer.content)) or answer
     run_over(grid)
     joined, trained = answers[0], answers[-1]
     assert set(joined.fields) == {"kind", "client", "counts", "memory", "macs_per_second"}
@@ -432,7 +432,7 @@ def test_packets_arrive_as_they_were_sent() -> None:
         "e": torch.arange(6.0).view(2, 3).T,
         "f": torch.tensor([-128, 127], dtype=torch.int8),
     }
-    found = Packet.of(Packet({"x": [1, 0.1, None, "é"]}, tensors).record())
+    found = Packet.read(Packet({"x": [1, 0.1, None, "é"]}, tensors).record())
     assert found.fields == {"x": [1, 0.1, None, "é"]}
     assert found.tensors.keys() == tensors.keys()
     for name, tensor in tensors.items():
