@@ -1,20 +1,8 @@
-"""After the search: tiers' networks, or models that are named, trained federatedly on the clients.
+"""After the search: tiers' networks (FedorAS, stage 3), or named models (FedNAS' FL-tune), trained on the clients.
 
-```bash
-lit-fednas finetune --config configs/fedoras/digits.yaml --config configs/fedoras/finetune/digits.yaml
-```
-
-* **Tiers' networks** (FedorAS, stage 3): federated averaging trains each tier's network on the clients of that tier and
-  above, all tiers in one command; what was stopped goes on. ``--finetune.initial random`` trains the same architectures
-  from scratch, ``--finetune.tier_aware false`` on all clients, ``--finetune.architectures 10`` ten random ones, and
-  ``--finetune.macs 1e12`` stops all of them after equal computation. Kendall's tau says how well the supernet ranks all
-  candidates as they end.
-* **Any models** (FedNAS' FL-tune): ``--finetune.models '["model: 7", "0.5 of macs"]'``, or ``'[all]'``, each on a group
-  of clients of its own with ``--finetune.in_groups true``. With ``data.client_test`` all clients test every model
-  before and after (``finetune/models.csv``).
-
-``lit-fednas export --name finetune`` writes the networks that came out. What is in the folder, ``lit_fednas.records``
-says.
+``lit-fednas finetune --config configs/fedoras/digits.yaml --config configs/fedoras/finetune/digits.yaml`` trains each
+tier's network on the clients of that tier and above; a stopped one continues. The networks are exported by
+``lit-fednas export --name finetune``.
 """
 
 from lit_fednas.finetune.command import Finetune

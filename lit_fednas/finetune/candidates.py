@@ -1,7 +1,7 @@
 """The networks that a fine-tuning trains, and the clients that may train each.
 
-They are the networks that a search found for the tiers, random architectures of the tiers, or architectures that a
-user names, each of which is a candidate of a tier of its own, with its name and no limits.
+They are those of a search, random architectures of the tiers, or architectures that a user names, each of a tier of its
+own without limits.
 """
 
 from __future__ import annotations
@@ -45,12 +45,7 @@ class Candidate:
 def candidates_of(
     settings: FinetuneSettings, supernet: Supernet, tiers: Sequence[Tier], search: SearchFiles, seed: int
 ) -> list[Candidate]:
-    """Returns the networks to train, of the clients' tiers, or of the search's.
-
-    Raises:
-        ConfigError: The search is missing or of other weights, there are no tiers to draw for, a tier is unknown, or a
-            text names no architecture.
-    """
+    """Returns the networks to train, of the clients' tiers, or of the search's."""
     if settings.models is not None:
         archs = named_architectures(supernet, settings.models, settings.labels)
         return [Candidate(tier, 0, arch) for tier, arch in zip(own_tiers(archs), archs, strict=True)]
@@ -74,8 +69,8 @@ def _drawn(settings: FinetuneSettings, supernet: Supernet, tier: Tier, seed: int
     rng = numpy_generator(seed, f"finetune-architectures-{tier.name}")
     tier = replace(tier, labels=settings.labels or tier.labels)
     feasible = Feasible(labelled_space(supernet.space, tier.labels), ArchitectureCosts(supernet), tier, rng)
-    archs = feasible.distinct(set(), settings.architectures, rng)
-    return [Candidate(tier, number, arch) for number, arch in enumerate(archs)]
+    drawn = feasible.distinct(set(), settings.architectures, rng)
+    return [Candidate(tier, number, arch) for number, arch in enumerate(drawn)]
 
 
 def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFiles) -> list[Candidate]:
@@ -98,35 +93,27 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
 def eligible_clients(
     candidate: Candidate, population: Population, tier_aware: bool, costs: ArchitectureCosts
 ) -> list[int]:
-    """Returns the clients whose labels are those of a network, or finer; ``tier_aware``: that can run it, too.
-
-    Raises:
-        ConfigError: There are none.
-    """
-    tier, labels = candidate.tier.name, labels_of(candidate.arch)
-    clients = population.eligible(tier) if tier_aware else range(population.num_clients)
+    """Returns the clients whose labels are those of a network, or finer; ``tier_aware``: that can run it, too."""
+    name, arch = candidate.tier.name, candidate.arch
+    clients = population.eligible(name) if tier_aware else range(population.num_clients)
     tiers = {client: population.tier(client) for client in clients}
     eligible = [
         client
-        for client, its in tiers.items()
-        if its is None or (its.labels in (OWN, labels) and (not tier_aware or costs.affordable(candidate.arch, its)))
+        for client, tier in tiers.items()
+        if tier is None or (tier.labels in (OWN, labels_of(arch)) and (not tier_aware or costs.affordable(arch, tier)))
     ]
     if not eligible and not tier_aware:
-        raise ConfigError(f"finetune: no client has the labels of {candidate.arch}; change model.tiers")
+        raise ConfigError(f"finetune: no client has the labels of {arch}; change model.tiers")
     if not eligible:
         raise ConfigError(
-            f"finetune: no client of tier {tier} or above can run {candidate.arch} and has its labels; change "
-            f"model.tiers, or set finetune.tier_aware to false"
+            f"finetune: no client of tier {name} or above can run {arch} and has its labels; change model.tiers, or "
+            f"set finetune.tier_aware to false"
         )
     return eligible
 
 
-def dealt(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) -> dict[str, list[int]]:
-    """Returns a group of clients for each candidate, balanced by examples and classes (FedNAS, section 4.2).
-
-    Raises:
-        ConfigError: Not all candidates have the same eligible clients, or there are too few for so many groups.
-    """
+def grouped(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) -> dict[str, list[int]]:
+    """Returns a group of clients for each candidate, balanced by examples and classes (FedNAS, section 4.2)."""
     (first, clients), *others = eligible.items()
     for name, other in others:
         if list(other) != list(clients):
@@ -147,43 +134,21 @@ def dealt(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) -> d
 
 
 def named_architectures(supernet: Supernet, texts: Sequence[str], labels: str | None = None) -> list[Any]:
-    """Returns the architectures that a user names (FedNAS, section 4.4: "GM_T or other GMs if needed").
-
-    Args:
-        supernet: The supernet.
-        texts: Each as the space writes it; ``smallest`` or ``largest``; or, in a row of architectures
-            (:class:`~lit_fednas.supernets.Ladder`), ``all``, from the largest on, and ``0.5 of macs``, which is
-            that of most MACs among those that have at most this share of the largest one's.
-        labels: The label set that all classify; the one that they are named with if not given.
-
-    Raises:
-        ConfigError: A text names no architecture, or two texts name the same.
-
-    Example:
-        >>> from lit_fednas.supernets import SlicedCNN, WidthSupernet
-        >>> supernet = WidthSupernet((3, 8, 8), 10, SlicedCNN((8, 16)), widths=[1, 0.5, 0.25])
-        >>> [str(arch) for arch in named_architectures(supernet, ["smallest", "0.5 of macs"])]
-        ['width: 0.25', 'width: 0.5']
-    """
+    """Returns the architectures of ``finetune.models`` (FedNAS, section 4.4: "GM_T or other GMs if needed")."""
     texts_of_archs: dict[Any, str] = {}
-    named = [(text, arch) for text in texts for arch in _named(supernet, text)]
-    for text, arch in named:
-        arch = _labelled(supernet, arch, labels)
-        if arch in texts_of_archs:
-            first = texts_of_archs[arch]
-            twice = f"{text!r}" if text == first else f"{first!r} and {text!r}"
-            raise ConfigError(f"finetune.models: names {arch} twice, as {twice}; name each once")
-        texts_of_archs[arch] = text
+    for text in texts:
+        for named in _named(supernet, text):
+            arch = _labelled(supernet, named, labels)
+            if arch in texts_of_archs:
+                first = texts_of_archs[arch]
+                twice = f"{text!r}" if text == first else f"{first!r} and {text!r}"
+                raise ConfigError(f"finetune.models: names {arch} twice, as {twice}; name each once")
+            texts_of_archs[arch] = text
     return list(texts_of_archs)
 
 
 def own_tiers(archs: Sequence[Any]) -> list[Tier]:
-    """Returns one tier without limits per architecture, named after it with characters that a folder may have.
-
-    Example:
-        >>> [tier.name for tier in own_tiers(["model: 12", "model: 3"])]
-        ['model-12', 'model-3']
-    """
+    """Returns one tier without limits per architecture, named after it with characters that a folder may have."""
     names = [re.sub(r"[^A-Za-z0-9_.]+", "-", str(arch)).strip("-.") for arch in archs]
     tiers = []
     for name, arch in zip(names, archs, strict=True):
@@ -226,7 +191,7 @@ def _rungs(supernet: Supernet, text: str) -> Sequence[Any]:
 def _by_share(supernet: Supernet, text: str, share: float) -> Any:
     rungs = _rungs(supernet, text)
     largest = supernet.macs(supernet.space.largest)
-    # a quotient of whole numbers is rounded as the number in the text is, so that equal ones are equal
+    # a quotient of integers is rounded as the number in the text is, so that equal ones are equal
     shares = {arch: supernet.macs(arch) / largest for arch in rungs}
     fitting = [arch for arch in rungs if shares[arch] <= share]
     if not fitting:

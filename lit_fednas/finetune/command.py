@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lit_fednas.finetune.client_tests import format_tests
 from lit_fednas.finetune.finetuning import Finetuning
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.formatting import cost_text, text_table
@@ -16,7 +15,6 @@ from lit_fednas.search.command import AfterTraining
 class Finetune(AfterTraining):
     """The command ``finetune``."""
 
-    #: Trains the candidates.
     finetuning: Callable[..., Finetuning] = Finetuning
 
     def run(self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()) -> FinetuneFiles:
@@ -37,18 +35,18 @@ class Finetune(AfterTraining):
         """
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         tuning = self.finetuning(finetune, self.trainer, self.model, self.datamodule, self.folder)
-        print(format_finetuned(tuning.run(), tuning.metric))
+        print(_finetuned_table(tuning.run(), tuning.metric))
         if (tau := tuning.files.rank_correlation()) is not None:
             print(
                 f"Kendall's tau of val before and test {tuning.metric}, of {len(tuning.candidates)} networks: {tau:.2f}"
             )
         if tuning.tests:
             known = self.datamodule.task.metrics  # clients have no others
-            print(f"\n{format_tests(tuning.tests, tuning.metric if tuning.metric in known else next(iter(known)))}")
+            print(f"\n{_tests_table(tuning.tests, tuning.metric if tuning.metric in known else next(iter(known)))}")
         return tuning.files
 
 
-def format_finetuned(rows: list[dict[str, Any]], metric: str = "accuracy") -> str:
+def _finetuned_table(rows: list[dict[str, Any]], metric: str) -> str:
     """Returns a metric in the rows of ``tiers.csv`` as aligned text."""
     head = ["tier", "architecture", "clients", "rounds", "MACs", "val before", f"val {metric}", f"test {metric}"]
     shown = (f"val_{metric}_before", f"val_{metric}", f"test_{metric}")
@@ -64,3 +62,20 @@ def format_finetuned(rows: list[dict[str, Any]], metric: str = "accuracy") -> st
         for row in rows
     ]
     return text_table(head, body, left=2)
+
+
+def _tests_table(rows: list[dict[str, Any]], metric: str) -> str:
+    """Returns a metric in the rows of ``models.csv`` as aligned text."""
+    head = ["model", "MACs", "clients", "test examples", f"clients' {metric} before", "fine-tuned"]
+    body = [
+        [
+            row["arch"],
+            cost_text("macs", row["macs_per_example"]),
+            str(row["clients"]),
+            str(row["examples"]),
+            f"{row[f'{metric}_before']:.4f}",
+            f"{row[metric]:.4f}" if metric in row else "",
+        ]
+        for row in rows
+    ]
+    return text_table(head, body)

@@ -1,14 +1,13 @@
 """Fine-tuning: each tier's network, or each named model, is trained by federated averaging on its clients.
 
-Every candidate is a federated run of its own, of a supernet with one architecture, in a folder of its own. So a
-stopped fine-tuning continues: finished candidates are read from their last checkpoint, the interrupted one resumes,
-the others follow.
+Every candidate is a federated run of its own, of a supernet with one architecture, in its own folder. So a stopped
+fine-tuning continues: finished candidates are read from their last checkpoint, the interrupted one resumes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,9 +31,9 @@ from lit_fednas.federation import (
     FederatedTrainer,
     ServerRound,
 )
+from lit_fednas.federation.evaluation import pooled
 from lit_fednas.federation.interrupts import Interrupts
-from lit_fednas.finetune.candidates import Candidate, candidates_of, dealt, eligible_clients
-from lit_fednas.finetune.client_tests import write_tests
+from lit_fednas.finetune.candidates import Candidate, candidates_of, eligible_clients, grouped
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
@@ -42,7 +41,13 @@ from lit_fednas.records import FinetuneFiles, SearchFiles, note_after_training, 
 from lit_fednas.records.run import chosen, error
 from lit_fednas.rng import isolated
 from lit_fednas.search import Evaluator
-from lit_fednas.search.tier_models import save_tier_model, tier_model, write_clients
+from lit_fednas.search.tier_models import (
+    load_tier_network,
+    save_tier_model,
+    scores_of_clients,
+    tier_model,
+    write_clients,
+)
 from lit_fednas.supernets import PlainNetwork, Supernet
 from lit_fednas.tiers import ArchitectureCosts
 
@@ -68,15 +73,7 @@ class TierNetwork(PlainNetwork):
 
 
 class Finetuning:
-    """Trains the candidates of all tiers and keeps the best of each.
-
-    Attributes:
-        tests: After :meth:`run`, of named models: the rows of ``models.csv``.
-
-    Raises:
-        ConfigError: The fine-tuning's folder holds another one, the search is missing or of other weights, a text
-            names no architecture, there are no clients for a tier, or no data to choose the best candidate by.
-    """
+    """Trains the candidates of all tiers and keeps the best of each."""
 
     def __init__(
         self,
@@ -105,27 +102,24 @@ class Finetuning:
         self.candidates = candidates_of(settings, self.supernet, population.tiers, search, self.seed)
         costs = ArchitectureCosts(self.supernet)
         self.eligible = {
-            one.folder: eligible_clients(one, population, self.tier_aware, costs) for one in self.candidates
+            candidate.folder: eligible_clients(candidate, population, self.tier_aware, costs)
+            for candidate in self.candidates
         }
         if settings.in_groups:
-            self.eligible = dealt(self.eligible, datamodule)
+            self.eligible = grouped(self.eligible, datamodule)
         self.macs = self._macs(folder)
-        self.rounds = {one.folder: self._rounds(one) for one in self.candidates}
+        self.rounds = {candidate.folder: self._rounds(candidate) for candidate in self.candidates}
         self.written = self._description()
-        self.tests: list[dict[str, Any]] = []
+        self.tests: list[dict[str, Any]] = []  # of named models, after run: the rows of models.csv
         self.files.begin(self.written, {"complete"})
 
     @property
     def tier_aware(self) -> bool:
-        """Whether clients' tiers matter; the tiers of named models are not those of clients."""
+        """Whether only clients of a tier and above train its network; named models are not of clients' tiers."""
         return self.settings.tier_aware and self.settings.models is None
 
     def _macs(self, folder: Path) -> float | None:
-        """Returns the multiply-accumulates of each candidate's training.
-
-        Raises:
-            ConfigError: It is ``equal``, and the run has no record of its training's computation.
-        """
+        """Returns the multiply-accumulates of each candidate's training; ``None`` where they are not limited."""
         if self.settings.macs != "equal":
             return self.settings.macs
         spent = sum(client["macs"] for record in read_rounds(folder) for client in record["clients"])
@@ -137,11 +131,7 @@ class Finetuning:
         return float(spent / len(self.candidates))
 
     def _rounds(self, candidate: Candidate) -> int:
-        """Returns the number of a candidate's rounds.
-
-        Raises:
-            ConfigError: ``finetune.macs`` cannot be spent, as no client that may train it is available.
-        """
+        """Returns the number of a candidate's rounds."""
         if self.macs is None:
             return self.settings.rounds
         sizes, cohort = self.datamodule.clients.sizes, self._cohort(self.eligible[candidate.folder])
@@ -164,10 +154,10 @@ class Finetuning:
     def _description(self) -> dict[str, Any]:
         """Returns the content of ``settings.json``."""
         settings, candidates = self.settings, self.candidates
-        tiers = {one.tier.name: one.tier for one in candidates}.values()
-        # how many clients may train a tier's candidates; in groups, each candidate
-        eligible = {
-            one.folder if settings.in_groups else one.tier.name: len(self.eligible[one.folder]) for one in candidates
+        tiers = {candidate.tier.name: candidate.tier for candidate in candidates}.values()
+        counts = {
+            candidate.folder if settings.in_groups else candidate.tier.name: len(self.eligible[candidate.folder])
+            for candidate in candidates
         }
         return {
             "seed": self.seed,
@@ -177,12 +167,12 @@ class Finetuning:
             "metric": self.metric,
             "metrics": dict(self.directions),
             "tier_aware": self.tier_aware,
-            "models": None if settings.models is None else [str(one.arch) for one in candidates],
+            "models": None if settings.models is None else [str(candidate.arch) for candidate in candidates],
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest() if settings.initial == "supernet" else None,
             "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],
-            "eligible": eligible,
-            "candidates": {one.folder: str(one.arch) for one in candidates},
+            "eligible": counts,
+            "candidates": {candidate.folder: str(candidate.arch) for candidate in candidates},
             "complete": False,
         }
 
@@ -192,11 +182,49 @@ class Finetuning:
             rows = self._train_all()
             if self.settings.models is None:
                 write_clients(self.model, self.datamodule, self.files)
-            else:  # named models are not of clients' tiers
-                tiers = [row["tier"] for row in rows]
-                before = self._evaluator(self.supernet).network
-                self.tests = write_tests(self.model, self.datamodule, self.files, tiers, before)
+            else:
+                self.tests = self._write_tests([row["tier"] for row in rows])
         return rows
+
+    def _write_tests(self, tiers: Iterable[str]) -> list[dict[str, Any]]:
+        """Tests models before and after fine-tuning on the clients' own test splits (FedNAS, section 5.1).
+
+        These are the fine-tuned models of the tiers, and if the supernet's models form a row, all of it. The clients'
+        results are pooled: every example counts once, as in the fusion of section 4.3.
+
+        Returns:
+            The rows of ``models.csv``; nothing is written, and none returned, if no client holds test data.
+        """
+        model, data = self.model, self.datamodule
+        if not data.clients.split_sizes("test").any():
+            return []
+        tuned = dict(load_tier_network(self.supernet, self.files, tier) for tier in tiers)
+        before = self._evaluator(self.supernet).network
+        models: list[dict[str, Any]] = []
+        clients: list[dict[str, Any]] = []
+        for arch in dict.fromkeys([*getattr(self.supernet.space, "rungs", ()), *tuned]):
+            networks = {"_before": before(arch), **({"": tuned[arch]} if arch in tuned else {})}
+            scores = {
+                suffix: scores_of_clients(model, data, arch, network, range(data.clients.num_clients))
+                for suffix, network in networks.items()
+            }
+            tested = scores["_before"]
+            models.append(
+                {
+                    "arch": str(arch),
+                    "macs_per_example": self.supernet.macs(arch),
+                    "clients": len(tested),
+                    "examples": sum(score.num_examples for score in tested),
+                    **_suffixed({suffix: pooled(each, model.task) for suffix, each in scores.items()}),
+                }
+            )
+            for each in zip(*scores.values(), strict=True):
+                metrics = _suffixed({suffix: score.metrics for suffix, score in zip(scores, each, strict=True)})
+                counted = {"client": each[0].client, "num_examples": each[0].num_examples}
+                clients.append({"arch": str(arch), **counted, **metrics})
+        self.files.write("models", models)
+        self.files.write("models-clients", clients)
+        return models
 
     def _train_all(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -206,7 +234,7 @@ class Finetuning:
             rows.append(row)
             self.files.write("candidates", rows)
             tier = candidate.tier.name
-            if tier not in best or self._error(row) < self._error(best[tier]):  # a single one, or with scores
+            if tier not in best or self._error(row) < self._error(best[tier]):  # several have scores
                 best[tier] = row
                 self._keep(candidate, network, row)
         finished = list(best.values())
@@ -223,9 +251,9 @@ class Finetuning:
         network = self._initial(candidate)
         before = self._score(network, "val")
         eligible, rounds = self.eligible[candidate.folder], self.rounds[candidate.folder]
-        start = "from the supernet's weights" if self.settings.initial == "supernet" else "from scratch"
+        origin = "from the supernet's weights" if self.settings.initial == "supernet" else "from scratch"
         clients = f"{len(eligible)} of {self.model.population.num_clients} clients"
-        log.info("%s: %s, %s, %s, %d rounds", candidate.folder, candidate.arch, start, clients, rounds)
+        log.info("%s: %s, %s, %s, %d rounds", candidate.folder, candidate.arch, origin, clients, rounds)
         folder = self.files.folder / "runs" / candidate.folder
         head = folder.with_name(f"{folder.name}-head")
         objective = self.objective
@@ -254,19 +282,19 @@ class Finetuning:
     def _fit(
         self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
     ) -> None:
-        """Trains a network in place on some of the clients; resumes if it was begun in the folder."""
+        """Trains a network in place on some of the clients; resumes the folder's run, if there is one."""
         settings = {"client": self._client, "cohort": self._cohort(eligible), "metrics": self.model.metrics}
         module = averaging(self.model, network, objective, seed=self.seed, **settings)
         self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=_last(folder))
         network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
 
     def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:
-        """Returns the trainer of one candidate, which writes into a folder as any run's trainer does."""
+        """Returns the trainer of one candidate, which writes into the folder."""
         self.interrupts.check()
         device = self.trainer.strategy.root_device
         shows_progress = self.trainer.progress_bar_callback is not None
         progress = [RoundProgress()] if shows_progress else []  # Lightning refuses a disabled one
-        averages = [WeightAverage(one.decay) for one in self.trainer.callbacks if isinstance(one, WeightAverage)]
+        averages = [WeightAverage(own.decay) for own in self.trainer.callbacks if isinstance(own, WeightAverage)]
         trainer = FederatedTrainer(
             max_rounds=rounds,
             check_val_every_n_rounds=min(self.settings.check_val_every_n_rounds, rounds),
@@ -329,9 +357,9 @@ class Finetuning:
 def averaging(
     model: FederatedLightningModule, network: PlainNetwork, objective: Objective, **settings: Any
 ) -> FederatedLightningModule:
-    """Returns federated averaging of one network, with other settings of the module as given.
+    """Returns federated averaging of one network with the model's transport, server optimizer and faults.
 
-    Clients fail as in the run of ``model``, but none is a straggler; weights travel and the server steps as there.
+    None of the clients is a straggler; other settings of the module are as given.
     """
     return FederatedLightningModule(
         network,
@@ -355,6 +383,11 @@ class _Stop(FederatedCallback):
     @override
     def on_cohort_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
         self.interrupts.check()
+
+
+def _suffixed(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns metrics by the columns' names, which end with ``_before`` for those before fine-tuning."""
+    return {f"{name}{suffix}": value for suffix, values in metrics.items() for name, value in values.items()}
 
 
 def _last(folder: Path) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import UniformCohort
 from lit_fednas.finetune import finetuning
-from lit_fednas.finetune.candidates import dealt, named_architectures, own_tiers
+from lit_fednas.finetune.candidates import grouped, named_architectures, own_tiers
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import PlainNetwork, SlicedCNN, WidthSupernet
 from tests.finetune.small import (
@@ -137,14 +137,14 @@ def label_counts(client: int, num_classes: int, splits: list[str]) -> np.ndarray
 
 def test_groups_are_alike_in_examples_and_classes():
     data: Any = SimpleNamespace(strata=("one", "other"), clients=SimpleNamespace(label_counts=label_counts))
-    found = dealt({"a": ALL, "b": ALL}, data)
+    found = grouped({"a": ALL, "b": ALL}, data)
     assert sorted(found["a"] + found["b"]) == ALL
     for group in found.values():
         assert Counter(client in (0, 3) for client in group if client < 4) == {True: 1, False: 1}
-    some = dealt({"a": [1, 3, 5], "b": [1, 3, 5]}, data)
+    some = grouped({"a": [1, 3, 5], "b": [1, 3, 5]}, data)
     assert sorted(some["a"] + some["b"]) == [1, 3, 5]  # the clients' numbers, not their places
     with pytest.raises(ConfigError, match=r"^finetune.in_groups: 4 eligible clients hold examples, too few for 5"):
-        dealt(dict.fromkeys("abcde", ALL), data)
+        grouped(dict.fromkeys("abcde", ALL), data)
 
 
 def test_the_networks_of_tiers_have_groups_of_their_own(trained):
