@@ -1,9 +1,8 @@
 """How alike the clients fare: each one's metric on its own test split, with the network that it would use.
 
-A search, a fine-tuning, or a run with ``deployed_accuracy`` writes it as ``clients.csv`` (``lit_fednas.records``). Here
-it becomes FedorAS' Table 7 and Fig. 4 (section 4.4), and FedTrans' Fig. 6 and "IQR": several methods, each with
-runs of several seeds. A client counts once, whatever the number of its examples. The metric is the one that counts
-most for the runs' task; what both papers measure is ``accuracy``.
+A search, a fine-tuning, or a run with ``deployed_accuracy`` writes it as ``clients.csv``. Here it becomes FedorAS'
+Table 7 and Fig. 4 (section 4.4), and FedTrans' Fig. 6 and "IQR": several methods, each with runs of several seeds. A
+client counts once, whatever the number of its examples. What both papers measure is ``accuracy``.
 """
 
 from __future__ import annotations
@@ -11,34 +10,30 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.style import GREY, draw_line, label, legend, look, name_ticks, new_figure
+from lit_fednas.analysis.style import draw_line, label, legend, look, name_ticks, new_figure
+from lit_fednas.analysis.tables import scale_of
 from lit_fednas.errors import DataError
-from lit_fednas.formatting import text_table
+from lit_fednas.formatting import GREY
 from lit_fednas.records import ALL_TIERS, directions_of
 from lit_fednas.records.files import read_json, reading
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
 
 #: Folders with ``clients.csv``, of runs that differ in their seeds, by the method's name.
-Groups = Mapping[str, Sequence[Path | str]]
+Groups: TypeAlias = Mapping[str, Sequence[Path | str]]
 
 
 def read_client_scores(folder: Path | str) -> pd.DataFrame:
-    """Reads the ``clients.csv`` of a search, a fine-tuning or a run.
+    """Returns the ``clients.csv`` of a search, a fine-tuning or a run; ``attrs`` say ``metric`` and ``higher``.
 
-    Args:
-        folder: Its folder.
-
-    Returns:
-        ``client``, ``tier`` (a categorical, ordered as the settings beside it list the tiers, else by name),
-        ``num_examples``, the metric that counts most, as ``accuracy`` (0 to 1), ``loss``; ``arch`` where the file has
-        it. Its ``attrs`` name the ``metric``, and say whether ``higher`` is better.
+    ``tier`` is a categorical, ordered as the settings beside the file list the tiers, else by name.
 
     Raises:
-        DataError: It is missing, lacks a column, has no or duplicated clients, or a cell is not a number.
+        DataError: The folder has no such file, or it is damaged.
     """
     path = Path(folder) / CLIENTS_FILE
     if not path.is_file():
@@ -70,29 +65,16 @@ def _tiers(folder: Path, names: set[str]) -> list[str]:
     return given + sorted(names - set(given), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
 
 
-def read_groups(groups: Groups) -> dict[str, list[pd.DataFrame]]:
-    """Returns the clients of all runs, as :func:`read_client_scores` does, by name.
-
-    Raises:
-        DataError: A name has no folder, a file is missing or broken, or metrics differ.
-    """
+def _read(groups: Groups) -> tuple[str, dict[str, list[pd.DataFrame]]]:
+    """Returns the metric of all runs, and their clients by the method's name."""
     for name, folders in groups.items():
         if not folders:
             raise DataError(f"{name}: has no folder; give at least one with {CLIENTS_FILE}")
     tables = {name: [read_client_scores(folder) for folder in folders] for name, folders in groups.items()}
-    metrics = {_metric([table]) for runs in tables.values() for table in runs}
+    metrics = sorted({str(table.attrs["metric"]) for runs in tables.values() for table in runs})
     if len(metrics) > 1:
-        raise DataError(f"clients: are measured by {' and by '.join(sorted(metrics))}; compare those of one task")
-    return tables
-
-
-def _metric(tables: Sequence[pd.DataFrame]) -> str:
-    return str(tables[0].attrs["metric"])
-
-
-def _scaled(metric: str, text: str) -> tuple[float, str]:
-    """Returns what values of a metric are multiplied by to be shown, and its axis' label: accuracies are in percent."""
-    return (100.0, f"{text} (%)") if metric == "accuracy" else (1.0, text)
+        raise DataError(f"clients: are measured by {' and by '.join(metrics)}; compare those of one task")
+    return metrics[0], tables
 
 
 def fairness_table(groups: Groups) -> pd.DataFrame:
@@ -107,81 +89,51 @@ def fairness_table(groups: Groups) -> pd.DataFrame:
     Returns:
         ``name``, ``tier`` (``*`` first), ``runs``, ``clients`` (mean over runs), and of their metric (accuracies from
         0 to 1) ``mean``, ``deviation``, ``iqr``, ``worst``; a tier without clients in some run is averaged over the
-        others.
+        others. ``attrs`` name the ``metric``.
 
     Raises:
         DataError: A name has no folder, or a file is missing or broken.
     """
+    metric, methods = _read(groups)
     rows = []
-    for name, tables in read_groups(groups).items():
-        metric, higher = tables[0].attrs["metric"], tables[0].attrs["higher"]
-        runs = [
-            {ALL_TIERS: table[metric], **dict(list(table.groupby("tier", observed=True)[metric]))} for table in tables
-        ]
+    for name, tables in methods.items():
         for tier in dict.fromkeys(tier for table in tables for tier in (ALL_TIERS, *table["tier"].cat.categories)):
-            figures = pd.DataFrame([_figures(run[tier], higher) for run in runs if tier in run])
+            runs = [table if tier == ALL_TIERS else table[table["tier"] == tier] for table in tables]
+            figures = pd.DataFrame([_figures(run[metric], run.attrs["higher"]) for run in runs if len(run)])
             rows.append({"name": name, "tier": tier, "runs": len(figures), **figures.mean()})
-    found = pd.DataFrame(rows, columns=["name", "tier", "runs", "clients", "mean", "deviation", "iqr", "worst"])
-    if rows:
-        found.attrs["metric"] = metric
+    found = pd.DataFrame(rows)
+    found.attrs["metric"] = metric
     return found
 
 
 def _figures(values: pd.Series, higher: bool) -> dict[str, float]:
     low, high = values.quantile([0.25, 0.75])
-    worst = values.min() if higher else values.max()
     return {
         "clients": len(values),
         "mean": values.mean(),
         "deviation": values.std(ddof=0),
         "iqr": high - low,
-        "worst": worst,
+        "worst": values.min() if higher else values.max(),
     }
 
 
-def fairness_text(table: pd.DataFrame) -> str:
-    """Returns a :func:`fairness_table` as Table 7 shows it: one row per name, accuracies in percent.
-
-    Example:
-        >>> print(fairness_text(pd.DataFrame({"name": ["a"] * 2, "tier": ["*", "t"], "runs": 1, "clients": 2.0,
-        ...     "mean": 0.5, "deviation": 0.1, "worst": 0.4})))
-        name  runs  clients      all tiers              t  worst
-        a        1        2  50.00 ± 10.00  50.00 ± 10.00  40.00
-    """
-    tiers = list(dict.fromkeys((ALL_TIERS, *table["tier"])))
-    times, _ = _scaled(table.attrs.get("metric", "accuracy"), "")
-    body = []
-    for name, lines in table.groupby("name", sort=False):
-        by_tier = {row.tier: f"{times * row.mean:.2f} ± {times * row.deviation:.2f}" for row in lines.itertuples()}
-        every = lines.set_index("tier").loc[ALL_TIERS]
-        own = [str(name), f"{every['runs']}", f"{every['clients']:g}"]
-        body.append([*own, *(by_tier.get(tier, "–") for tier in tiers), f"{times * every['worst']:.2f}"])
-    return text_table(["name", "runs", "clients", "all tiers", *tiers[1:], "worst"], body)
-
-
 def ordered_scores(groups: Groups) -> pd.DataFrame:
-    """Returns the metric of the clients in ascending order, for Fig. 4.
+    """Returns the metric of the clients in ascending order, for Fig. 4: ``name``, ``rank`` (from 1), ``mean``.
 
     As a run's seed also partitions the data, every run's clients are ordered by themselves, and those of the same
-    rank are averaged.
-
-    Args:
-        groups: The runs' folders.
-
-    Returns:
-        ``name``, ``rank`` (from 1), ``mean``, ``deviation`` (over runs, of a sample; NaN for one run).
+    rank are averaged; ``deviation`` is over runs, of a sample, NaN for one run.
 
     Raises:
-        DataError: No folder, a file that is missing or broken, or runs have different numbers of clients.
+        DataError: The folders differ in their metrics.
     """
+    metric, methods = _read(groups)
     parts = []
-    for name, tables in read_groups(groups).items():
+    for name, tables in methods.items():
         if len({len(table) for table in tables}) > 1:
             raise DataError(f"{name}: its runs have different numbers of clients; compare those of as many")
-        scores = pd.DataFrame([table[_metric(tables)].sort_values(ignore_index=True) for table in tables])
+        scores = pd.DataFrame([table[metric].sort_values(ignore_index=True) for table in tables])
         ranks = {"name": name, "rank": scores.columns + 1}
         parts.append(pd.DataFrame({**ranks, "mean": scores.mean(), "deviation": scores.std()}))
-        metric = _metric(tables)
     found = pd.concat(parts, ignore_index=True)
     found.attrs["metric"] = metric
     return found
@@ -190,16 +142,15 @@ def ordered_scores(groups: Groups) -> pd.DataFrame:
 def fairness_figure(groups: Groups) -> Figure:
     """Draws FedorAS' Fig. 4: clients by ascending metric; the band is the deviation over runs."""
     figure = new_figure()
-    axes = figure.axes[0]
     scores = ordered_scores(groups)
     metric = scores.attrs["metric"]
-    times, text = _scaled(metric, f"test {metric}")
+    times, unit = scale_of(metric)
     most = 1 if metric == "accuracy" else None
     for index, (name, lines) in enumerate(scores.groupby("name", sort=False)):
         low, high = (times * (lines["mean"] + sign * lines["deviation"]).clip(0, most) for sign in (-1, 1))
         line = pd.DataFrame({"mean": times * lines["mean"], "min": low, "max": high})
-        draw_line(axes, line.set_index(lines["rank"]), index, str(name))
-    label(axes, f"clients by {metric}", text)
+        draw_line(figure.axes[0], line.set_index(lines["rank"]), index, str(name))
+    label(figure.axes[0], f"clients by {metric}", f"test {metric}{unit}")
     legend(figure)
     return figure
 
@@ -214,16 +165,15 @@ def client_boxes(groups: Groups) -> Figure:
     Raises:
         DataError: A name has no folder, or a file is missing or broken.
     """
-    tables = read_groups(groups)
+    metric, methods = _read(groups)
+    times, unit = scale_of(metric)
     figure = new_figure()
     axes = figure.axes[0]
-    for index, runs in enumerate(tables.values()):
+    for index, tables in enumerate(methods.values()):
         color = look(index)["color"]
-        metric = _metric(runs)
-        times, text = _scaled(metric, f"{metric} of clients")
         lines = {"color": color, "linewidth": 1.1}
         axes.boxplot(
-            times * pd.concat(runs)[metric].to_numpy(),
+            times * pd.concat(tables)[metric].to_numpy(),
             positions=[index],
             widths=0.55,
             showmeans=True,
@@ -236,8 +186,8 @@ def client_boxes(groups: Groups) -> Figure:
             meanprops={"marker": "D", "markersize": 4, "markerfacecolor": "white", "markeredgecolor": color},
             flierprops={"marker": ".", "markersize": 3, "markerfacecolor": GREY, "markeredgecolor": GREY},
         )
-    name_ticks(axes, tables)
-    axes.set_xlim(-0.6, len(tables) - 0.4)
+    name_ticks(axes, methods)
+    axes.set_xlim(-0.6, len(methods) - 0.4)
     axes.grid(visible=False, axis="x")
-    label(axes, "", text)
+    label(axes, "", f"{metric} of clients{unit}")
     return figure

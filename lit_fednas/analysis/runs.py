@@ -1,11 +1,8 @@
-"""A finished run's folder, and a search's in it, read into tables.
-
-Files that an older or an interrupted run lacks become empty tables or ``None``.
-"""
+"""A finished run's folder, and a search's in it, read into tables; what is missing is empty or ``None``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +13,7 @@ import yaml
 
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
+    COST_NAMES,
     LEDGER_FILE,
     ROUNDS_FILE,
     Directions,
@@ -27,12 +25,13 @@ from lit_fednas.records import (
 )
 from lit_fednas.records.files import read_json, reading
 
-CLIENT_COLUMNS = (
+#: What training has taken until a round: its number, from 1; forward passes of all clients; bytes, both ways.
+SPENT = ("rounds", "spent_macs", "spent_bytes")
+_CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
     *("macs", "bytes_down", "bytes_up", "seconds"),
 )
-_COSTS = ("macs", "parameters", "bytes")
-_TEXTS = {"arch", "status", "reason", "tier", "encoding"}
+_TEXTS = {"arch", "status", "reason", "tier", "encoding", "subnet", "split"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +71,15 @@ class SearchResult:
         """As they were given to the search."""
         return [tier["name"] for tier in self.settings.get("tiers", [])]
 
+    @property
+    def on_servers_data(self) -> bool:
+        """Whether networks were rated by the server's validation data, not by one client's or by the clients."""
+        return self.settings.get("client") is None and not self.settings.get("federated")
+
     def limits(self, tier: str) -> tuple[float | None, float | None]:
         """Returns a tier's least (excluded) and greatest traded cost, where it has them."""
         tiers: list[dict[str, Any]] = self.settings.get("tiers", [])
-        given = next((one for one in tiers if one["name"] == tier), {})
+        given = next((named for named in tiers if named["name"] == tier), {})
         above, at_most = ((given.get(key) or {}).get(self.cost) for key in ("above", "at_most"))
         return above, at_most
 
@@ -130,13 +134,30 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """One row per round and client of its cohort."""
         with reading(self.folder / ROUNDS_FILE):
-            rows = [{"round": one["round"], **client} for one in self._records for client in one.get("clients", [])]
-            return _frame(rows, CLIENT_COLUMNS)
+            rows = [
+                {"round": record["round"], **client} for record in self._records for client in record.get("clients", [])
+            ]
+            return _frame(rows, _CLIENT_COLUMNS)
+
+    @cached_property
+    def spent(self) -> pd.DataFrame:
+        """What all clients had spent by the end of each round (the index, from 0): :data:`SPENT`."""
+        clients = self.clients.assign(spent_bytes=self.clients["bytes_down"] + self.clients["bytes_up"])
+        clients = clients.rename(columns={"macs": "spent_macs"})
+        spent = clients.groupby("round")[list(SPENT[1:])].sum(min_count=1).reindex(self.rounds["round"])
+        if spent.notna().any(axis=None):
+            spent = spent.fillna(0)  # nobody took part, or all of them failed
+        return spent.cumsum().assign(rounds=spent.index + 1)[list(SPENT)]
+
+    def logged(self, metric: str) -> pd.Series:
+        """Returns a metric by the rounds that logged it."""
+        values = self.rounds.set_index("round").get(metric, pd.Series(dtype=float))
+        return values.astype(float).dropna()
 
     def subnets(self, split: str) -> pd.DataFrame:
         """Returns the evaluated subnets of a split, ``val`` or ``test``."""
-        columns = ("subnet", "arch", "split", *self.metrics, *_COSTS)
-        return self._table(f"subnets-{split}.csv", {"subnet": str, "arch": str}, columns)
+        columns = ("subnet", "arch", "split", *self.metrics, *COST_NAMES[:3])
+        return self._table(f"subnets-{split}.csv", columns)
 
     @cached_property
     def metrics(self) -> Directions:
@@ -172,27 +193,22 @@ class Run:
         """Returns the search of a name, if there was one."""
         return read_search(self.folder / name) if SearchFiles(self.folder / name).exists() else None
 
-    def finetuned(self, name: str = "finetune") -> pd.DataFrame:
-        """Returns ``tiers.csv`` (``lit_fednas.records``) of a fine-tuning; empty before its end."""
-        columns = FinetuneFiles(self.folder / name).columns("tiers")
-        return self._table(f"{name}/tiers.csv", {"tier": str, "arch": str}, columns)
-
-    def tested(self, name: str = "finetune") -> pd.DataFrame:
-        """Returns ``models.csv`` (``lit_fednas.records``) of a fine-tuning; empty without."""
-        return self._table(f"{name}/models.csv", {"arch": str}, FinetuneFiles(self.folder / name).columns("models"))
+    def finetuned(self, name: str = "finetune", table: str = "tiers") -> pd.DataFrame:
+        """Returns a table of a fine-tuning (``tiers``, ``candidates`` or ``models``); empty where it has none."""
+        files = FinetuneFiles(self.folder / name)
+        return _frame(files.rows(table), files.columns(table))
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:
         return list(read_rounds(self.folder))
 
-    def _table(self, name: str, types: dict[str, type] | None = None, columns: Iterable[str] = ()) -> pd.DataFrame:
-        """Reads a table, or returns one without rows if there is no such file."""
+    def _table(self, name: str, columns: Iterable[str] = ()) -> pd.DataFrame:
         path = self.folder / name
         if not path.exists():
             return pd.DataFrame(columns=list(columns))
         with reading(path):
-            table = pd.read_csv(path, dtype=types)
-            for column in set(columns) - {"subnet", "split", *_TEXTS}:
+            table = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS & {*columns}, str))
+            for column in {*columns} - _TEXTS:
                 table[column] = pd.to_numeric(table[column])
         return table
 
@@ -227,8 +243,41 @@ def newest_run(root: Path | str = "runs") -> Path:
     return max(written, key=lambda folder: written[folder])
 
 
+def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
+    """Compares a run's cost with training each evaluated subnet on its own with the same cohorts.
+
+    Args:
+        ledger: ``ledger.json``.
+
+    Returns:
+        ``training`` (``this run``, a row per subnet, ``one by one``: their sum), ``macs``, ``bytes``, and both
+        as multiples of this run's: ``times_macs``, ``times_bytes``.
+    """
+    costs = pd.DataFrame({"this run": ledger["total"], **ledger["independent"]}).T
+    table = pd.DataFrame({"macs": costs["macs"], "bytes": costs["bytes_down"] + costs["bytes_up"]})
+    table.loc["one by one"] = table.iloc[1:].sum()
+    times = (table / table.iloc[0].where(table.iloc[0] != 0)).add_prefix("times_")
+    return table.join(times).rename_axis("training").reset_index()
+
+
+def family_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
+    """Returns what it takes to train a family of subnets one by one, by the family's size (SuperFed, Figure 6).
+
+    A family of one is the subnet of most MACs (section 3.3: the largest), and each further one the next.
+
+    Args:
+        ledger: ``ledger.json``.
+
+    Returns:
+        A row per size, from 1 (the index): the cumulated columns of :func:`independent_costs`.
+    """
+    costs = independent_costs(ledger).set_index("training").drop(["this run", "one by one"])
+    family = costs.sort_values("macs", ascending=False, kind="stable").cumsum()
+    return family.set_index(pd.RangeIndex(1, len(family) + 1, name="subnets"))
+
+
 def _frame(rows: list[dict[str, Any]], columns: Iterable[str]) -> pd.DataFrame:
-    """Rows as a table of just these columns, with numbers as numbers and NaN for none."""
+    """Returns rows as a table of just these columns, with numbers as numbers and NaN for none."""
     table = pd.DataFrame(rows, columns=list(columns))
     for name in table:
         if name not in _TEXTS:

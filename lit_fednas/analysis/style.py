@@ -11,11 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from lit_fednas.formatting import figure_text
+from lit_fednas.formatting import GRID, PALETTE, figure_text
 
-#: Okabe and Ito's colours without the yellow, which is too light for lines on white.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-GREY = "#9a9a9a"
 #: What runs of several seeds are summarised as, for ``DataFrame.agg``.
 RANGE = ["mean", "min", "max"]
 LINES = ("-", "--", ":", "-.")
@@ -44,7 +41,7 @@ def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
     for axes in figure.subplots(rows, columns, squeeze=False).flat[panels:]:
         axes.remove()
     for axes in figure.axes:
-        axes.grid(color="#e6e6e6", linewidth=0.6)
+        axes.grid(color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
@@ -52,15 +49,7 @@ def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
 
 
 def draw_line(axes: Axes, line: pd.DataFrame, index: int, name: str | None = None, **style: Any) -> None:
-    """Draws a mean, and a band where its bounds differ.
-
-    Args:
-        axes: The panel.
-        line: By ascending x, which is the index: ``mean``, ``min`` and ``max`` (see :data:`RANGE`).
-        index: Which look.
-        name: In the legend.
-        **style: What differs from the usual look, such as ``drawstyle="steps-post"``.
-    """
+    """Draws ``mean`` by ascending x, which is the index, and a band from ``min`` to ``max`` where these differ."""
     style = {**look(index), "marker": "", "linewidth": 1.3, **style}
     axes.plot(line.index, line["mean"], **style, label=None if name is None else figure_text(name))
     if (line["max"] > line["min"]).any():

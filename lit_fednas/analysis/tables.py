@@ -1,73 +1,154 @@
-"""Tables from the records of one run, or of runs beside each other."""
+"""The one kind of table: rows as they are shown, as text, Markdown or HTML, and the values behind them as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import pandas as pd
+from markupsafe import Markup
 
-from lit_fednas.analysis.runs import Run
-from lit_fednas.errors import DataError
+from lit_fednas.formatting import short, text_table
+from lit_fednas.records import COST_NAMES
 
-#: What a run's clients spend, as ``rounds.jsonl`` counts it.
-COSTS = ("macs", "bytes_down", "bytes_up")
-
-
-def subnet_metric(run: Run) -> pd.DataFrame:
-    """Returns the run's metric on the validation data: a row per round, a column per subnet; NaN without validation."""
-    table = run.rounds.set_index("round").filter(regex=f"^val/.*/{run.metric}$")
-    table = table.drop(columns=f"val/mean/{run.metric}", errors="ignore")
-    return table.rename(columns=lambda name: name.removeprefix("val/").removesuffix(f"/{run.metric}"))
+DASH = "–"
+#: How a network's costs are called in headings.
+COST_WORDS = dict(zip(COST_NAMES, ("MACs", "parameters", "bytes", "activations", "latency"), strict=True))
 
 
-def validations(run: Run, metrics: Sequence[str]) -> pd.DataFrame:
-    """Returns the rounds of a run that have all of the metrics, with what its clients had spent by then.
+@dataclass(frozen=True)
+class Code:
+    """A cell with an architecture, which may break after its commas."""
 
-    Args:
-        run: The run.
-        metrics: Names as they were logged.
+    text: str
 
-    Returns:
-        ``rounds`` (as many as were trained: the first is 1), the metrics, and the cumulated ``macs``,
-        ``bytes_down`` and ``bytes_up`` (NaN if the run has not counted them).
+    def __str__(self) -> str:
+        return self.text
 
-    Raises:
-        DataError: The run has never logged a metric, or has no round with all of them.
+    def __html__(self) -> Markup:
+        return Markup("<code>{}</code>").format(Markup(",<wbr>").join(self.text.split(",")))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A cell with a bar: a share of its width, the text on it, and what it says on hovering; dashed without text."""
+
+    share: float
+    text: str
+    tip: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __html__(self) -> Markup:
+        if not self.text:
+            return Markup('<div class="block absent"></div>')
+        bar = '<div class="block" title="{}"><i style="width:{:.4g}%"></i><b>{}</b></div>'
+        return Markup(bar).format(self.tip, 100 * self.share, self.text)
+
+
+Cell: TypeAlias = str | Code | Bar
+#: Writes the cells of a column: alone where the heading is the column's name, else with the heading.
+Column: TypeAlias = Callable[[Any], Cell] | tuple[str, Callable[[Any], Cell]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is shown, and the values that it shows.
+
+    Attributes:
+        head: The columns' names.
+        body: Rows of as many cells.
+        left: How many columns are words; of the others, those without any word or architecture are numbers.
+        title: Above the table; may be empty.
+        notes: Sentences below it.
+        frame: The values behind it, which may be more, for CSV.
     """
-    table = run.rounds
-    for metric in metrics:
-        if metric not in table or table[metric].isna().all():
-            known = [name for name in table if name.startswith(("val/", "test/"))]
-            raise DataError(f"{run.folder}: has not logged {metric}; choose from {', '.join(known) or 'nothing'}")
-    spent = run.clients.groupby("round")[list(COSTS)].sum(min_count=1).reindex(table["round"])
-    if spent.notna().any(axis=None):
-        spent = spent.fillna(0)  # nobody took part, or all of them failed
-    rounds = table.set_index("round")[list(metrics)].join(spent.cumsum()).dropna(subset=list(metrics))
-    if rounds.empty:
-        raise DataError(f"{run.folder}: has no round with all of {', '.join(metrics)}; give those of one validation")
-    return rounds.set_index(rounds.index + 1).rename_axis("rounds").reset_index()
+
+    head: Sequence[str]
+    body: Sequence[Sequence[Cell]]
+    left: int = 1
+    title: str = ""
+    notes: Sequence[Cell] = ()
+    frame: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, columns: Mapping[str, Column], **settings: Any) -> Table:
+        """Returns the table that shows some columns of a frame.
+
+        Args:
+            frame: The values.
+            columns: How each column is written, by its name; those that the frame lacks are left out.
+            **settings: The other attributes of the table.
+
+        Example:
+            >>> frame = pd.DataFrame({"method": ["a", "b"], "macs": [24_123, None]})
+            >>> print(Table.of(frame, {"method": str, "macs": ("MACs", short), "loss": str}).text())
+            method    MACs
+            a       24.1 k
+            b            –
+        """
+        shown = {
+            name: how if isinstance(how, tuple) else (name.replace("_", " "), how) for name, how in columns.items()
+        }
+        shown = {name: how for name, how in shown.items() if name in frame}
+        cells = [[write(value) for value in frame[name]] for name, (_, write) in shown.items()]
+        return cls([head for head, _ in shown.values()], list(zip(*cells, strict=True)), frame=frame, **settings)
+
+    def text(self, markdown: bool = False) -> str:
+        """Returns it as text, or as a table of Markdown, without the title."""
+        body = [[str(cell) for cell in row] for row in self.body]
+        return "\n\n".join([text_table(self.head, body, self.left, markdown), *map(str, self.notes)])
+
+    def csv(self) -> str:
+        """Returns the values as a CSV file has them."""
+        return str(self.frame.to_csv(index=False))
+
+    def __html__(self) -> Markup:
+        """Returns it as HTML that scrolls in its own box."""
+        kinds = [Markup(' class="number"') if self._is_number(place) else "" for place in range(len(self.head))]
+        head = Markup("").join(
+            Markup('<th scope="col"{}>{}</th>').format(*cell) for cell in zip(kinds, self.head, strict=True)
+        )
+        rows = Markup("\n").join(
+            Markup("<tr>{}</tr>").format(
+                Markup("").join(Markup("<td{}>{}</td>").format(*cell) for cell in zip(kinds, row, strict=True))
+            )
+            for row in self.body
+        )
+        title = Markup("<h3>{}</h3>\n").format(self.title) if self.title else ""
+        table = Markup("<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>").format(head, rows)
+        box = '{}<div class="scroll" tabindex="0" role="region" aria-label="table by {}">{}</div>'
+        notes = Markup("").join(Markup("\n<p>{}</p>").format(note) for note in self.notes)
+        return Markup(box).format(title, self.head[0], table) + notes
+
+    def _is_number(self, column: int) -> bool:
+        cells = [row[column] for row in self.body]
+        words = (isinstance(cell, Code) or (isinstance(cell, str) and cell[:1].isalpha()) for cell in cells)
+        return column >= self.left and not any(words)
 
 
-def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd.DataFrame:
-    """Returns curves at the same x, where each keeps its value until its next one.
+@dataclass(frozen=True)
+class Fold:
+    """Tables of a page that are hidden until their summary is clicked."""
 
-    Args:
-        curves: Values by ascending x; of equal x the last one counts.
-        xs: The x; by default those of all curves up to where the first curve ends.
+    summary: str
+    tables: Sequence[Table]
 
-    Returns:
-        A row per x from where all curves have begun, a column per curve.
+    def __html__(self) -> Markup:
+        inner = Markup("\n").join(self.tables)
+        return Markup("<details><summary>{}</summary>\n{}\n</details>").format(self.summary, inner)
 
-    Example:
-        >>> stairs([pd.Series({1: 0.1, 3: 0.2}), pd.Series({2: 0.5, 4: 0.6})]).to_dict("list")
-        {0: [0.1, 0.2], 1: [0.5, 0.5]}
-    """
-    curves = [curve.groupby(level=0).last() for curve in curves]
-    if xs is None:
-        end = min((curve.index[-1] for curve in curves), default=0)
-        xs = sorted({x for curve in curves for x in curve.index if x <= end})
-    return pd.DataFrame({index: curve.reindex(xs, method="ffill") for index, curve in enumerate(curves)}).dropna()
+
+def count(number: float | None) -> str:
+    """Writes a whole number; a dash where there is none."""
+    return DASH if number is None or pd.isna(number) else f"{number:,.0f}"
+
+
+def size(number: float | None) -> str:
+    """Writes a number of bytes."""
+    return short(number, "B")
 
 
 def cost_range(costs: pd.Series, write: Callable[[float], str]) -> str:
@@ -78,86 +159,11 @@ def cost_range(costs: pd.Series, write: Callable[[float], str]) -> str:
         '2 B (1 B to 3 B)'
     """
     if costs.empty or costs.isna().any():
-        return "–"
+        return DASH
     mean = write(costs.mean())
     return mean if costs.nunique() == 1 else f"{mean} ({write(costs.min())} to {write(costs.max())})"
 
 
-def total_costs(run: Run) -> pd.DataFrame:
-    """Returns what a run's clients have spent until each round (the index): ``total_macs``, ``total_bytes``."""
-    clients = run.clients.assign(total_bytes=run.clients["bytes_down"] + run.clients["bytes_up"])
-    spent = clients.rename(columns={"macs": "total_macs"}).groupby("round")[["total_macs", "total_bytes"]].sum()
-    return spent.cumsum()
-
-
-def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
-    """Compares a run's cost with training each evaluated subnet on its own with the same cohorts.
-
-    Args:
-        ledger: ``ledger.json``.
-
-    Returns:
-        ``training`` (``this run``, a row per subnet, ``one by one``: their sum), ``macs``, ``bytes``, and both
-        as multiples of this run's: ``times_macs``, ``times_bytes``.
-    """
-    costs = pd.DataFrame({"this run": ledger["total"], **ledger["independent"]}).T
-    table = pd.DataFrame({"macs": costs["macs"], "bytes": costs["bytes_down"] + costs["bytes_up"]})
-    table.loc["one by one"] = table.iloc[1:].sum()
-    times = (table / table.iloc[0].where(table.iloc[0] != 0)).add_prefix("times_")
-    return table.join(times).rename_axis("training").reset_index()
-
-
-def family_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
-    """Returns what it takes to train a family of subnets one by one, by the family's size (SuperFed, Figure 6).
-
-    A family of one is the subnet of most MACs (section 3.3: the largest), and each further one the next.
-
-    Args:
-        ledger: ``ledger.json``.
-
-    Returns:
-        A row per size, from 1 (the index): the cumulated columns of :func:`independent_costs`.
-    """
-    costs = independent_costs(ledger).set_index("training").drop(["this run", "one by one"])
-    family = costs.sort_values("macs", ascending=False, kind="stable").cumsum()
-    return family.set_index(pd.RangeIndex(1, len(family) + 1, name="subnets"))
-
-
-def client_table(run: Run) -> pd.DataFrame:
-    """Returns one row per client that was selected.
-
-    Args:
-        run: The run.
-
-    Returns:
-        ``client``, ``examples``, ``rounds`` (asked), ``share`` (of all rounds), ``failed`` (without an update),
-        ``loss`` (mean over its rounds, during local training), ``last_loss``, ``macs``, ``bytes``.
-    """
-    clients = run.clients.assign(
-        failed=run.clients["status"] != "ok", bytes=run.clients["bytes_down"] + run.clients["bytes_up"]
-    )
-    table = clients.groupby("client").agg(
-        examples=("num_examples", "last"),
-        rounds=("round", "nunique"),
-        failed=("failed", "sum"),
-        loss=("loss", "mean"),
-        last_loss=("loss", "last"),
-        macs=("macs", "sum"),
-        bytes=("bytes", "sum"),
-    )
-    table.insert(2, "share", table["rounds"] / max(1, len(run.rounds)))
-    return table.reset_index()
-
-
-def leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields a configuration's values by dotted name, in its order; lists and empty groups are values.
-
-    Example:
-        >>> list(leaves({"model": {"widths": [8, 16], "norm": None}, "seed": 0}))
-        [('model.widths', [8, 16]), ('model.norm', None), ('seed', 0)]
-    """
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
+def scale_of(metric: str) -> tuple[float, str]:
+    """Returns what values of a metric are multiplied by to be shown, and the unit behind its name."""
+    return (100.0, " (%)") if metric == "accuracy" else (1.0, "")

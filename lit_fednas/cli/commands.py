@@ -57,14 +57,14 @@ LIGHT = {
         "Trains the arms of a study with the same seeds, compares them, and judges its claims.",
     ),
     "compare": Command(
-        "lit_fednas.analysis.comparison.command:compare",
+        "lit_fednas.analysis.comparison:compare",
         "Shows methods beside each other: the best network of every device tier, and what training cost.",
     ),
     "flower init": Command(
         "lit_fednas.flower.folder:init", "Writes a folder from which a run starts over Flower's devices."
     ),
     "report": Command(
-        "lit_fednas.analysis.commands:report", "Writes a finished run's folder as one HTML page that needs no network."
+        "lit_fednas.analysis.report:report", "Writes a finished run's folder as one HTML page that needs no network."
     ),
 }
 COMMANDS = {**TRAINING, **LIGHT}

@@ -7,6 +7,7 @@ and the guide on studies says how a file is written. Every arm and seed is a run
 
 from lit_fednas.studies.findings import RESULT_COLUMNS, figure, judged, measured
 from lit_fednas.studies.reading import read_study
+from lit_fednas.studies.results import read_sweep, sweep_figure
 from lit_fednas.studies.study import Arm, Claim, Step, Study
 
 __all__ = [
@@ -19,4 +20,6 @@ __all__ = [
     "judged",
     "measured",
     "read_study",
+    "read_sweep",
+    "sweep_figure",
 ]

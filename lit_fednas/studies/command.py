@@ -10,15 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.comparison.command import Comparison, compared
-from lit_fednas.analysis.comparison.results import Result, methods_of
-from lit_fednas.analysis.sweeps import compare, read_sweep, sweep_figure, swept
+from lit_fednas.analysis.comparison import Comparison, Result, compared, methods_of
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.formatting import text_table
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
-from lit_fednas.records.run import OF_CLASSES
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.reading import read_study
+from lit_fednas.studies.results import compare, comparison_text, read_sweep, sweep_figure, swept
 from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
 from lit_fednas.studies.study import Study, require_known
 
@@ -174,25 +171,8 @@ def _tabulate(folder: Path) -> None:
     table = read_sweep(folder)
     table.to_csv(folder / "study.csv", index=False)
     try:
-        print(text_of(compare(table)))
+        print(comparison_text(compare(table)))
         if swept(table):
             sweep_figure(table).savefig(folder / "study.png")
     except DataError as error:
         print(f"lit-fednas: {error}", file=sys.stderr)
-
-
-def text_of(table: pd.DataFrame) -> str:
-    """Returns a comparison as text: the mean over seeds, and the range; accuracies in percent."""
-    place = list(table.columns).index("seeds")
-    metrics = [name.removesuffix(" mean") for name in table.columns if name.endswith(" mean")]
-    body = []
-    for row in table.to_dict("records"):
-        cells = []
-        for metric in metrics:
-            scale = 100 if metric.rpartition("/")[2] == next(iter(OF_CLASSES)) else 1
-            mean, low, high = (scale * row[f"{metric} {word}"] for word in ("mean", "low", "high"))
-            cells.append(f"{mean:.2f} ({low:.2f}-{high:.2f})")
-        values = [row[name] for name in table.columns[: place + 1]]
-        body.append([*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values), *cells])
-    head = [name.split(".")[-1] for name in table.columns[: place + 1]]
-    return text_table([*head, *(metric.removeprefix("val/") for metric in metrics)], body, left=place)

@@ -14,7 +14,6 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.tables import validations
 from lit_fednas.formatting import text_table
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import reading, replace_text
@@ -80,15 +79,15 @@ def figure(
     if table is not None:
         path = run.folder / table
         return _cell(path, column, row or {}, share) if path.exists() else nothing
-    if metric is None or metric not in run.rounds or run.rounds[metric].isna().all():
+    values = pd.Series(dtype=float) if metric is None else run.logged(metric)
+    if values.empty:
         return nothing
-    rounds = validations(run, [metric])
     if target is not None:
-        reached = rounds[[reaches(value, target) for value in rounds[metric]]]
-        return float((rounds.iloc[-1] if reached.empty else reached.iloc[0])["rounds"])
+        reached = values.index[[reaches(value, target) for value in values]]
+        return float(1 + (values.index[-1] if reached.empty else reached[0]))
     if macs is not None:
-        rounds = rounds[rounds["macs"] <= macs]
-    return float(rounds[metric].tail(last).mean())
+        values = values[run.spent["spent_macs"].loc[values.index] <= macs]
+    return float(values.tail(last).mean())
 
 
 def _cell(path: Path, column: str, row: Mapping[str, Any], share: float | None) -> float:

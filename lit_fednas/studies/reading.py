@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from lit_fednas.analysis.comparison.command import compare
-from lit_fednas.analysis.comparison.tiers import checked_tiers
+from lit_fednas.analysis.comparison import compare
+from lit_fednas.analysis.networks import checked_tiers
 from lit_fednas.cli.commands import parsed
 from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError

@@ -25,10 +25,10 @@ from typing import Any
 
 import yaml
 
-from lit_fednas.analysis.sweeps import SWEEP_FILE as STUDY_FILE
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import FolderLock, read_json, replace_json
 
+STUDY_FILE = "study.json"
 LOG_FILE = "study.log"
 _NUMBER = re.compile(r"=-?\d[\d.e+-]*$")
 

@@ -106,7 +106,7 @@ class Study:
         protocol: How settings were chosen.
         seeds: Of every arm.
         tiers: Budgets of a network, by tier.
-        compare: Arguments of :func:`lit_fednas.analysis.comparison.command.compared`; ``None`` for no comparison.
+        compare: Arguments of :func:`lit_fednas.analysis.comparison.compared`; ``None`` for no comparison.
         metric: What the pages of Weights & Biases show of a sweep.
         measures: Figures that are read from a run's folder: arguments of :func:`~lit_fednas.studies.findings.figure`.
         claims: What is judged.

@@ -1,29 +1,19 @@
-"""What a page is made of: its tables and pictures, what its charts draw and say, which architectures it draws."""
+"""What a page is made of: its tables and charts, and what these draw and say."""
 
 from __future__ import annotations
 
-import base64
-import json
-import re
-import struct
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
+import pytest
 
-from lit_fednas.analysis.report import Charts, frame_table, picture, write_page
-from lit_fednas.analysis.report.blocks import Chart
-from lit_fednas.analysis.report.charts import Event, Mark, front_chart, line_chart, plain
+from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, line_chart
+from lit_fednas.analysis.report import write_page
 from lit_fednas.analysis.style import new_figure
-from tests.analysis.pages import Page, hover_texts
-
-
-def traces(chart: Chart) -> list[dict[str, Any]]:
-    return json.loads(chart.figure)["data"]
-
-
-def said(chart: Chart) -> list[str]:
-    return hover_texts(json.loads(chart.figure))
+from lit_fednas.analysis.tables import Code, Table, count
+from lit_fednas.formatting import fixed
+from tests.analysis.pages import Page
 
 
 def line(xs: list[float], ys: list[float | None]) -> pd.Series:
@@ -32,45 +22,56 @@ def line(xs: list[float], ys: list[float | None]) -> pd.Series:
 
 def test_lines_are_read_at_every_x() -> None:
     """Missing numbers are left out, and lines of nothing else."""
-    lines = {"a": line([0, 2], [0.0, 1.0]), "b": line([2, 3, 4], [0.25, None, 0.5]), "none": line([0], [None])}
-    bounds = line([0, 2], [0.0, 0.75]), line([0, 2], [0.5, 2.0])
-    chart = line_chart("title", lines, "round", "loss", zero=True, band=bounds)
-    band, first, second = traces(chart)
-    assert list(zip(band["x"], band["y"], strict=True)) == [(0, 0.5), (2, 2.0), (2, 0.75), (0, 0.0)]
-    assert [(one["name"], one["x"], one["y"], one["mode"]) for one in (first, second)] == [
-        ("a", [0, 2], [0.0, 1.0], "lines"),
-        ("b", [2, 4], [0.25, 0.5], "lines"),
+    bounded = pd.DataFrame({"mean": [0.0, 1.0], "min": [0.0, 0.75], "max": [0.5, 2.0]}, index=[0, 2])
+    lines = {"a": bounded, "b": line([2, 3, 4], [0.25, None, 0.5]), "none": line([0], [None])}
+    chart = line_chart("title", lines, "round", "loss", zero=True, events=[Event(2, "grown", "it has grown", 0)])
+    (axes,) = chart.figure.axes
+    first, second, _ = axes.get_lines()
+    assert first.get_xydata().tolist() == [[0, 0], [2, 1]]
+    assert second.get_xydata().tolist() == [[2, 0.25], [4, 0.5]]
+    (band,) = axes.collections
+    assert {tuple(corner) for corner in band.get_paths()[0].vertices} >= {(0, 0.5), (2, 2.0), (2, 0.75), (0, 0.0)}
+    assert axes.get_ylim()[0] == 0
+    assert [tip.text for tip in chart.tips] == [
+        "round 0\na: 0",
+        "round 2\na: 1\nb: 0.25\nit has grown",
+        "round 4\nb: 0.5",
     ]
-    assert said(chart) == ["round 0\na: 0", "round 2\na: 1\nb: 0.25", "round 4\nb: 0.5"]
 
 
-def test_texts_are_plain_to_plotly() -> None:
-    assert plain('<a href="x">&\n') == '&lt;a href="x"&gt;&amp;<br>'
-    chart = line_chart("t", {"<b>": line([0], [1])}, "x", "y", events=[Event(0, "<i>", "<u>", 0)])
-    assert "<" not in chart.figure.replace("<extra></extra>", "")
+def places(page: Page, kind: str, *names: str) -> np.ndarray:
+    found = [attributes for tag, attributes in page.elements if tag == kind and attributes.get("class") == "tip"]
+    return np.array([[float(attributes[name]) for name in names] for attributes in found])
 
 
-def test_front() -> None:
-    front, best = [Mark(1, 0.2, "one"), Mark(3, 0.6, "two")], [Mark(3, 0.6, "best")]
-    cloud = [(1.0, 0.2), (3.0, 0.6), (25.0, 0.4)]
-    chart = front_chart("title", 8, pd.Series(dict(cloud)), front, best, [4.0], ("MACs", "accuracy"))
-    points, limit, stairs, star = traces(chart)
-    assert list(zip(points["x"], points["y"], strict=True)) == cloud
-    assert (limit["x"], limit["y"]) == ([4.0, 4.0], [0.2, 0.6])
-    assert (stairs["x"], stairs["y"], stairs["line"]["shape"]) == ([1, 3], [0.2, 0.6], "hv")
-    assert (star["marker"]["symbol"], star["x"]) == ("star", [3])
-    assert said(chart) == ["one", "two", "best"]
-
-
-def test_a_page_of_a_table_and_a_picture_has_no_script(tmp_path: Path) -> None:
-    table = pd.DataFrame({"method": ["a", "<b>"], "accuracy": [0.51239, None], "runs": [3, 1200], "arch": ["x,y", "y"]})
-    sections = {"Results": ["Said.", frame_table(table), Charts([picture("By round", new_figure(2))])]}
+def test_a_page_of_tables_and_charts_has_no_script(tmp_path: Path) -> None:
+    """Places that say something on hovering lie where the figure has drawn them."""
+    frame = pd.DataFrame({"method": ["a", "<b>"], "accuracy": [0.51239, None], "runs": [3, 1200], "arch": ["x,y", "y"]})
+    table = Table.of(frame, {"method": str, "accuracy": fixed, "runs": count, "arch": Code, "absent": str})
+    lines = line_chart("Lines", {"<i>": line([0, 4], [1, 2])}, "x", "y", events=[Event(0, "<i>", "<u>", 0)])
+    points = new_figure()
+    points.axes[0].plot([1, 3], [0.25, 0.75], "o", gid="drawn")
+    charts = Charts([lines, Chart("Points", points, [Tip(1, 0.25, "one & only"), Tip(3, 0.75, "two")])])
     words = {"summary": "Three seeds.", "tiles": [("runs", "6", "of two methods")], "notes": ["The end."]}
-    page = Page(write_page("Two <methods>", sections, tmp_path / "compare.html", **words))
+    page = Page(write_page("Two <methods>", {"Results": ["Said.", table, charts]}, tmp_path / "page.html", **words))
     assert (page.texts["h1"], page.texts["h2"]) == (["Two <methods>"], ["Results"])
     assert page.texts["td"] == ["a", "0.5124", "3", "<b>", "–", "1,200"]
-
+    assert page.texts["code"] == ["x,", "y", "y"]
+    assert table.csv() == frame.to_csv(index=False)
     assert page.texts["p"] == ["Three seeds.", "Said.", "The end."]
-    assert "script" not in page.count
-    (source,) = re.findall(r'src="data:image/png;base64,([^"]*)"', page.text)
-    assert struct.unpack(">II", base64.b64decode(source)[16:24]) == (7.2 * 200, 3.0 * 200)
+    assert not {"script", "i", "u", "img"} & page.count.keys()
+    assert page.tips == ["x 0\n<i>: 1\n<u>", "x 4\n<i>: 2", "one & only", "two"]
+
+    axes = points.axes[0]
+    drawn = axes.transData.transform([[1, 0.25], [3, 0.75]]) * 72 / points.dpi
+    height = points.get_figheight() * 72
+    np.testing.assert_allclose(places(page, "circle", "cx", "cy"), [[x, height - y] for x, y in drawn], atol=0.06)
+    first, second = places(page, "rect", "x", "width")
+    assert first.sum() == pytest.approx(second[0], abs=0.2)
+
+
+def test_a_figure_of_very_many_points_is_an_image(tmp_path: Path) -> None:
+    figure = new_figure()
+    figure.axes[0].plot(*np.random.default_rng(0).random((2, 9000)), "o")
+    page = Page(write_page("t", {"s": [Charts([Chart("Cloud", figure)])]}, tmp_path / "page.html"))
+    assert (page.count["img"], page.count.get("svg", 0)) == (1, 0)

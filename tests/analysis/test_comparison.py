@@ -13,11 +13,12 @@ import pytest
 from lit_fednas import cli
 from lit_fednas.analysis.comparison import (
     Result,
-    client_rows,
-    client_table,
+    best_within,
+    compared,
     comparison_rows,
     comparison_table,
     history,
+    least_spent,
     methods_of,
     networks,
     read_methods,
@@ -26,8 +27,7 @@ from lit_fednas.analysis.comparison import (
     target_table,
     tiers_of,
 )
-from lit_fednas.analysis.comparison.run_networks import COLUMNS
-from lit_fednas.analysis.comparison.tables import best_within, least_spent
+from lit_fednas.analysis.networks import COLUMNS
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
 from lit_fednas.records import FinetuneFiles, SearchFiles, append_round, write_client_scores, write_suite
@@ -139,7 +139,8 @@ def test_the_best_within_limits_is_that_of_brute_force(higher: bool) -> None:
             and row["bytes"] + row["activation_bytes"] <= limits["memory_bytes"]
             and not math.isnan(row["val"])
         ]
-        found = best_within(table, limits, higher)
+        table.attrs["higher"] = higher
+        found = best_within(table.assign(method="m", result="r"), limits)
         assert len(found) == bool(fitting)
         if fitting:
             best = min(fitting, key=lambda row: (-row["val"] if higher else row["val"], row["macs"]))
@@ -227,12 +228,12 @@ def test_clients_where_their_own_data_rated_them(methods: dict) -> None:
             for n, value in enumerate(scores[result.seed])
         ]
         write_client_scores(result.folder if result.seed else result.folder / "search", rows)
-    table = client_table(methods)
-    assert set(table["name"]) == {"A"}
-    line = client_rows(table).text().splitlines()[1].split()
+    shown = compared(methods, TIERS).tables["clients"]
+    assert set(shown.frame["name"]) == {"A"}
+    line = shown.text().splitlines()[1].split()
     # means of both seeds: deviation sqrt(0.05) and 0, worst 0.2 and 0.5, quartiles 0.35 and 0.65
     assert line == ["A", "2", "4", "50.00", f"{100 * math.sqrt(0.05) / 2:.2f}", "35.00", "15.00"]
-    assert client_table({"B": methods["B"]}).empty
+    assert "clients" not in compared({"B": methods["B"]}, TIERS).tables
 
 
 def test_methods_are_found_by_patterns(tmp_path: Path, methods: dict) -> None:

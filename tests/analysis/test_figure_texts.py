@@ -14,8 +14,8 @@ from matplotlib.text import Text
 
 from lit_fednas.analysis import SearchResult, fronts_figure
 from lit_fednas.analysis.clients import client_boxes
-from lit_fednas.analysis.sweeps import sweep_figure
-from lit_fednas.data.statistics import plot_partition
+from lit_fednas.records.partition import plot_partition
+from lit_fednas.studies.results import sweep_figure
 from tests.analysis.test_fairness import write
 
 #: What is given, and what is to be read in the figure.

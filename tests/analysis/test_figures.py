@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from lit_fednas.analysis import SearchResult, fronts_figure, pareto_figure, progress_figure, read_run
-from lit_fednas.analysis.spreads import draw_rows, means, spread_table
 from lit_fednas.analysis.style import new_figure
+from lit_fednas.studies.results import draw_rows, means, spread_table
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lit_fednas.analysis.models import ALL_CLIENTS, kept_units, model_rounds, sequence_table, suite_table
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.sequence import kept_units, sequence_table
-from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
 from lit_fednas.errors import DataError
 from tests.analysis.made_runs import made_run, made_sequence, made_suite
 

@@ -38,11 +38,12 @@ def test_the_command_writes_a_page_that_needs_nothing_else(
     page = Page(run_folder / "report.html")
     assert page.texts["h2"] == SECTIONS
     assert page.texts["h1"] == ["digits/version_0"]
-    assert not re.search(r"https?:|@import|url\(", page.text)
-    assert "default-src 'none'" in page.text  # nor may the embedded library load anything
+    assert not re.search(r"https?:|@import|url\((?!#)", page.text)
+    assert "default-src 'none'" in page.text
     assert not page.attributes & {"src", "href", "srcset", "onclick", "onload"}
-    assert not {"link", "img", "iframe"} & page.count.keys()
-    assert page.count["script"] == page.count["style"] == 1
+    assert not {"link", "img", "iframe", "script"} & page.count.keys()
+    assert page.count["style"] == 1
+    assert len(page.text) < 400_000  # with two searches
     assert main(["report", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -52,10 +53,10 @@ def test_the_page_says_what_the_files_say(finished_run: Path, finished_page: Pag
     cells = page.texts["td"]
     assert {f"{accuracy:.4f}" for accuracy in run.subnets("val")["accuracy"]} <= set(cells)
     assert run.ledger is not None
-    families = [one for figure in page.figures for one in figure["data"] if one.get("name") == "one by one"]
     whole = [run.ledger[f"times_less_{name}"] for name in ("computation", "communication")]
     assert f"{whole[0]:.2f}" in cells
-    assert [one["y"][-1] for one in families] == pytest.approx(whole)  # of all that were evaluated
+    for times in whole:  # of all that were evaluated
+        assert any(f"one by one: {times:.4g}" in tip for tip in page.tips)
     assert {f"{examples:.0f}" for examples in run.clients.groupby("client")["num_examples"].last()} <= set(cells)
 
     for method, name in (("NSGA2", "search"), ("RandomSearch", "random")):
@@ -89,10 +90,10 @@ def test_whatever_a_file_says_is_text(run_folder: Path, tmp_path: Path) -> None:
         rows = [{**row, "tier": EVIL} if row["tier"] == "small" else row for row in files.rows(table)]
         files.write(table, [{**row, "arch": EVIL} if "arch" in row else row for row in rows])
     page = Page(write_report(run_folder))
-    for name in ("td", "figcaption", "code"):
+    for name in ("td", "code"):
         assert EVIL in page.texts[name], name
-    assert EVIL in page.names
-    assert EVIL[:15] + "…" in page.labels  # a long class name is cut
+    assert any(EVIL in title for title in page.texts["figcaption"])
+    assert page.texts["text"].count(EVIL) > 1  # a line and a class
     pruned = made_sequence(tmp_path / "pruned")
     sequence = json.loads((pruned.folder / "sequence.json").read_text())
     sequence["units"] = {EVIL: ["conv1.out"]}
@@ -104,8 +105,7 @@ def test_whatever_a_file_says_is_text(run_folder: Path, tmp_path: Path) -> None:
     assert EVIL in of_pruned.texts["th"]
     assert EVIL in of_grown.texts["code"]
     for one in (page, of_pruned, of_grown):
-        assert one.count["script"] == 1
-        assert "alert" not in "".join(one.texts["script"])
+        assert "script" not in one.count
         assert not one.attributes & {"onerror", "onclick"}
         assert any("alert" in tip for tip in one.tips)
 
@@ -166,7 +166,7 @@ def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_pag
     assert "Fairness" not in finished_page.texts["h2"]
     page = Page(write_report(run_folder))
     assert page.texts["h2"] == [*SECTIONS[:-1], "Fairness", "Settings"]
-    assert page.count["script"] == 1
+    assert "script" not in page.count
     cells = cells_from(page, "run", 56)
     assert cells[:4] == ["run", "all", "1", "1.0000"]
     assert cells[14:21] == ["search", "all", "4", "0.5000", "0.3536", "0.2500", "0.0000"]

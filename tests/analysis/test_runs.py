@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 
 from lit_fednas.analysis import Run, newest_run, read_run, read_search
+from lit_fednas.analysis.charts import stairs
 from lit_fednas.analysis.comparison import Result, comparison_table, methods_of, networks
 from lit_fednas.analysis.report import write_report
-from lit_fednas.analysis.tables import client_table, independent_costs, stairs, subnet_metric, total_costs
+from lit_fednas.analysis.report.run_sections import client_table
+from lit_fednas.analysis.runs import independent_costs
 from lit_fednas.records import ROUNDS_FILE, FinetuneFiles, SearchFiles, append_round
 from tests.analysis.pages import Page
 
@@ -39,9 +41,7 @@ def test_tables_are_those_of_the_files(finished_run: Path) -> None:
     classes = [str(digit) for digit in range(10)]
     assert list(run.partition.columns) == ["client", "size", *classes]
     assert (run.partition[classes].sum(axis=1) == run.partition["size"]).all()
-    table = subnet_metric(run)
-    assert set(table) == {"smallest", "d0101-e0.14", "d1111-e0.18", "largest"}  # not the mean
-    assert table["largest"].tolist() == run.rounds["val/largest/accuracy"].tolist()
+    assert run.logged("val/largest/accuracy").tolist() == run.rounds["val/largest/accuracy"].tolist()
 
 
 def test_costs_are_those_that_the_run_counted_itself(finished_run: Path) -> None:
@@ -49,9 +49,8 @@ def test_costs_are_those_that_the_run_counted_itself(finished_run: Path) -> None
     ledger = json.loads((finished_run / "ledger.json").read_text())
     assert run.ledger == ledger
     total = ledger["total"]
-    spent = total_costs(run)
-    for name in ("total_macs", "total_bytes"):
-        assert spent[name].tolist() == pytest.approx(run.rounds[f"cost/{name}"].tolist(), rel=1e-6)
+    for name in ("macs", "bytes"):
+        assert run.spent[f"spent_{name}"].tolist() == pytest.approx(run.rounds[f"cost/total_{name}"].tolist(), rel=1e-6)
     table = independent_costs(ledger).set_index("training")
     assert table.index.tolist() == ["this run", *ledger["independent"], "one by one"]
     assert table.loc["this run"].tolist() == [total["macs"], total["bytes_down"] + total["bytes_up"], 1, 1]
@@ -104,9 +103,8 @@ def test_old_records_have_fewer_keys_and_newer_ones_more(tmp_path: Path) -> None
     assert run.clients["client"].tolist() == [4, 5]
     assert run.clients["loss"].dtype == float
     assert "mood" not in run.clients
-    table = subnet_metric(run)
-    assert list(table.columns) == ["a"]
-    np.testing.assert_equal(table["a"].tolist(), [np.nan, np.nan, 1.5])
+    assert run.logged("val/a/accuracy").to_dict() == {2: 1.5}
+    assert run.logged("val/nobody/accuracy").empty
 
 
 def test_the_newest_run_is_the_one_written_to_last(tmp_path: Path) -> None:

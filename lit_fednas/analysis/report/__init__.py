@@ -1,16 +1,18 @@
-"""A run as one HTML page that needs no network, and what other pages of the same look are made of."""
+"""A run as one HTML page that needs no network and no script, and what other pages of the same look are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from lit_fednas.analysis.report import finetune_sections, model_sections, run_sections, search_sections
-from lit_fednas.analysis.report.blocks import Block, Charts, Fold, Table, frame_table, picture
-from lit_fednas.analysis.report.charts import line_chart
-from lit_fednas.analysis.report.page import write_page
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from lit_fednas.analysis.charts import Chart, Charts, line_chart
+from lit_fednas.analysis.report import model_sections, run_sections, search_sections
 from lit_fednas.analysis.runs import Run, SearchResult, read_run, read_search
+from lit_fednas.analysis.style import PALETTE
+from lit_fednas.analysis.tables import Fold, Table
 from lit_fednas.records import (
     CLIENTS_FILE,
     LEDGER_FILE,
@@ -20,10 +22,12 @@ from lit_fednas.records import (
     FinetuneFiles,
     SearchFiles,
 )
-from lit_fednas.records.files import reading
+from lit_fednas.records.files import check_output, reading, replace_text
 
-__all__ = ["Charts", "Fold", "Table", "frame_table", "line_chart", "picture", "write_page", "write_report"]
+__all__ = ["Chart", "Charts", "Fold", "Table", "line_chart", "report", "write_page", "write_report"]
 
+#: What a section is made of: a sentence, or what writes itself as HTML.
+Block: TypeAlias = Any
 _SEARCH = "Search"
 #: By heading: the file that a section is made of above all, and what returns its blocks, none where the run lacks it.
 #: Searches and fine-tunings follow them.
@@ -41,6 +45,16 @@ LAST = {
 }
 #: Sections that only few runs have.
 _RARE = ("Models", "Pruned models", "Fairness")
+
+
+def report(run: Path, output: Path | None = None) -> None:
+    """Writes a finished run's folder as one HTML page that needs no network.
+
+    Args:
+        run: A run's folder, as runs/digits/version_0.
+        output: The file; report.html in the run's folder if not given.
+    """
+    print(f"written: {write_report(run, output)}")
 
 
 def write_report(run_folder: Path | str, output: Path | str | None = None) -> Path:
@@ -77,6 +91,46 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
     )
 
 
+def write_page(
+    title: str,
+    sections: Mapping[str, Sequence[Block]],
+    path: Path | str,
+    *,
+    summary: str = "",
+    tiles: Sequence[tuple[str, str, str]] = (),
+    notes: Sequence[str] = (),
+) -> Path:
+    """Writes a page that can be sent as one file, and looks as the report of a run does.
+
+    Args:
+        title: The heading.
+        sections: Blocks by the section's heading: sentences, and what ``lit_fednas.analysis.report`` exports.
+        path: The file.
+        summary: Below the heading.
+        tiles: Numbers below the summary: what each is, its value, and a note.
+        notes: At the end.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: The page cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "compare.html"
+        >>> table = Table(["method", "accuracy"], [["a", "0.5"]])
+        >>> "<h2>Accuracy</h2>" in write_page("Two methods", {"Accuracy": [table]}, path).read_text()
+        True
+    """
+    path = Path(path)
+    check_output(path)
+    templates = Environment(loader=PackageLoader(__name__), autoescape=True, undefined=StrictUndefined)
+    content = {"title": title, "summary": summary, "tiles": tiles, "sections": sections, "notes": notes}
+    replace_text(path, templates.get_template("page.html.j2").render(**content, palette=PALETTE))
+    return path
+
+
 def _sections(run: Run, searches: Sequence[SearchResult]) -> Iterator[tuple[str, list[Block]]]:
     """Yields all sections in their order; those that the run lacks have no blocks."""
     tiers = list(dict.fromkeys(tier for search in searches for tier in search.tier_names))
@@ -84,9 +138,9 @@ def _sections(run: Run, searches: Sequence[SearchResult]) -> Iterator[tuple[str,
         yield title, _made(run.folder / file, make, run)
     for search in searches:
         folder = run.folder / search.name
-        yield _titled(_SEARCH, folder, "search"), _parts(folder, search_sections.PARTS, search, tiers)
+        yield _titled(_SEARCH, folder, "search"), _parts(folder, search_sections.SEARCH, search, tiers)
     for files in FinetuneFiles.within(run.folder):
-        made = _parts(files.folder, finetune_sections.PARTS, files, tiers)
+        made = _parts(files.folder, search_sections.FINETUNING, run, files.folder.name, tiers)
         yield _titled("Fine-tuning", files.folder, "finetune"), made
     for title, (file, make) in LAST.items():
         yield title, _made(run.folder / file, make, run)
@@ -97,9 +151,9 @@ def _made(file: Path, make: Callable[..., list[Block]], *given: Any) -> list[Blo
         return make(*given)
 
 
-def _parts(folder: Path, parts: Sequence[tuple[str, Callable[..., list[Block]]]], *given: Any) -> list[Block]:
+def _parts(folder: Path, parts: Mapping[str, Callable[..., list[Block]]], *given: Any) -> list[Block]:
     """Returns the blocks of a search's or a fine-tuning's tables."""
-    return [block for table, make in parts for block in _made(folder / f"{table}.csv", make, *given)]
+    return [block for table, make in parts.items() for block in _made(folder / f"{table}.csv", make, *given)]
 
 
 def _titled(title: str, folder: Path, usual: str) -> str:

@@ -6,17 +6,24 @@ A section returns nothing where the run has no ``suite.json`` or ``sequence.json
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import shorten
 from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.report.blocks import Bar, Block, Cell, Chart, Charts, Code, Table
-from lit_fednas.analysis.report.charts import Event, Mark, front_chart, line_chart, tree_chart
+from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, draw_front, line_chart, tree_chart
+from lit_fednas.analysis.models import (
+    ALL_CLIENTS,
+    MEGABYTE,
+    client_costs,
+    kept_units,
+    model_rounds,
+    sequence_table,
+    suite_table,
+)
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.sequence import MEGABYTE, client_accuracies, client_costs, kept_units, sequence_table
-from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
-from lit_fednas.formatting import axis, fixed, percent, short
+from lit_fednas.analysis.style import label, new_figure
+from lit_fednas.analysis.tables import DASH, Bar, Cell, Code, Column, Table, count, size
+from lit_fednas.formatting import GREY, axis, figure_text, fixed, percent, short
 from lit_fednas.records import read_sequence, read_suite, step_words
 
 _SEQUENCE_NOTE = (
@@ -27,20 +34,19 @@ _SEQUENCE_NOTE = (
 _LETTERS = 24  # of what was done, that fit beside the tree
 
 
-def suite(run: Run) -> list[Block]:
+def suite(run: Run) -> list[Any]:
     """Shows a table of the models, the tree of their descent, losses and clients of each."""
     record = read_suite(run.folder)
     if record is None:
         return []
     models = record["models"]
     charts = [_tree(models)]
-    window = max(1, len(run.rounds) // 50)
     events = [
         Event(float(model["round"]), f"+{model['number']}", f"model {model['number']} is added", model["number"])
         for model in models
         if model["round"] is not None
     ]
-    losses, clients = model_rounds(run, window)
+    losses, clients = model_rounds(run, window=max(1, len(run.rounds) // 50))
     names = [f"model {model['number']}" for model in models]
     tables = (
         ("Loss in the clients' training, by model; upright: one was added", "loss", losses),
@@ -55,59 +61,39 @@ def suite(run: Run) -> list[Block]:
     return [text, _suite_table(run, models), Charts(charts)]
 
 
-def sequence(run: Run) -> list[Block]:
-    """Shows tables of the models, their candidates and the kept layers; accuracies and costs drawn."""
-    record = read_sequence(run.folder)
-    if record is None:
-        return []
-    table = sequence_table(run)
-    iterations = [model for model in record["models"] if model["number"]]
-    charts = [_front(record, table)] if table["accuracy"].notna().any() else []
-    if iterations:
-        ends = {one["number"]: one for one in (iterations[0], iterations[-1])}
-        charts += [_candidates(one, list(record["units"])) for one in ends.values()]
-        charts += _costs(record)
-    return [
-        _summary(record, table),
-        _sequence_table(record, table, client_accuracies(run)),
-        _SEQUENCE_NOTE,
-        *([Charts(charts)] if charts else []),
-        *([_dropped(iterations)] if iterations else []),
-        _layers(run),
-    ]
-
-
 def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
-    head = ["model", "from", "added", "MACs", "parameters", "bytes", "clients", "trainings", "convergence"]
-    rows: list[list[Cell]] = [
-        [
-            *(str(row.number), "–" if model["parent"] is None else str(model["parent"]), _added(model)),
-            *(short(row.macs), short(row.parameters), short(row.bytes, "B")),
-            *(f"{row.clients:,}", f"{row.trainings:,}", _digits(model.get("degree_of_convergence"))),
-            *(row.done or "–", Code(str(model.get("cells", "")))),
-        ]
-        for row, model in zip(suite_table(run).itertuples(), models, strict=True)
-    ]
-    return Table([*head, "what was done", "cells"], rows, texts=3)
+    table = suite_table(run).assign(
+        added=[_added(model) for model in models],
+        convergence=[_digits(model.get("degree_of_convergence")) for model in models],
+        cells=[str(model.get("cells", "")) for model in models],
+    )
+    columns: dict[str, Column] = {
+        "number": ("model", str),
+        "parent": ("from", count),
+        "added": str,
+        "macs": ("MACs", short),
+        "parameters": short,
+        "bytes": size,
+        "clients": count,
+        "trainings": count,
+        "convergence": str,
+        "done": ("what was done", lambda done: done or DASH),
+        "cells": Code,
+    }
+    return Table.of(table, columns, left=3)
 
 
 def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
     """Draws the degree of convergence with its standard error, and the threshold below which a model is added."""
-    rounds = run.rounds.set_index("round")
-    if not {"transform/doc", "transform/doc_error"} <= set(rounds.columns):
+    degree, error = (run.logged(f"transform/{name}") for name in ("doc", "doc_error"))
+    if degree.empty or error.empty:
         return []
-    known = rounds[["transform/doc", "transform/doc_error"]].astype(float).dropna()
-    degree, error = known["transform/doc"], known["transform/doc_error"]
-    if degree.empty:
-        return []
-    lines = {"degree of convergence": degree}
+    lines = {"degree of convergence": pd.DataFrame({"mean": degree, "min": degree - error, "max": degree + error})}
     threshold = (run.settings.get("transform_on_convergence") or {}).get("init_args", {}).get("threshold")
     if threshold is not None:
         lines["threshold"] = pd.Series(float(threshold), index=degree.index)
     title = "Degree of convergence and its standard error; upright: a model is added"
-    band = (degree - error, degree + error)
-    given: dict[str, Any] = {"band": band, "wide": "threshold", "events": events}
-    return [line_chart(title, lines, "round", "fall of the loss per round", **given)]
+    return [line_chart(title, lines, "round", "fall of the loss per round", wide="threshold", events=events)]
 
 
 def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
@@ -122,39 +108,71 @@ def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
         if model.get("activeness"):
             activeness = ", ".join(f"{cell} {_digits(value)}" for cell, value in model["activeness"].items())
             lines.append(f"activeness of model {model['parent']}: {activeness}")
-        nodes.append(Mark(model["macs"], model["number"], "\n".join(lines)))
-        words.append((_added(model), f"{costs} par.\n{shorten(done, _LETTERS, placeholder='…')}"))
+        nodes.append(Tip(model["macs"], model["number"], "\n".join(lines)))
+        words.append((_added(model), f"{costs} par.\n{figure_text(done, _LETTERS)}"))
     return tree_chart("Models by descent", nodes, [order.get(model["parent"]) for model in models], words)
 
 
-def _sequence_table(record: Mapping[str, Any], table: pd.DataFrame, tested: pd.DataFrame) -> Table:
-    """Lists the models; the resource is left out where it is the MACs, which have a column."""
-    resource = [] if record["resource"] == "macs" else ["resource"]
-    tests = {} if tested.empty else {"clients_before": "test", "clients_after": "test, fine-tuned"}
-    table = table.merge(tested, how="left", on="number")
-    head = ["model", "unit", "round", "budget", *resource, "share", "MACs", "parameters", "bytes", "decides"]
-    rows = [
-        [
-            *(str(row.number), row.unit or "–", "–" if pd.isna(row.round) else str(row.round), short(row.budget)),
-            *(short(row.resource) for _ in resource),
-            *(percent(row.share), short(row.macs), short(row.parameters), short(row.bytes, "B")),
-            *(fixed(row.accuracy), *(fixed(getattr(row, name)) for name in tests)),
-            *(str(row.rounds), str(row.candidates)),
-            *((short(row.client_macs), f"{row.up_mb:.4g}", f"{row.down_mb:.4g}") if row.number else ["–"] * 3),
-        ]
-        for row in table.itertuples()
+def sequence(run: Run) -> list[Any]:
+    """Shows tables of the models, their candidates and the kept layers; accuracies and costs drawn."""
+    record = read_sequence(run.folder)
+    if record is None:
+        return []
+    table = sequence_table(run)
+    iterations = [model for model in record["models"] if model["number"]]
+    charts = [_front(record, table)] if table["accuracy"].notna().any() else []
+    if iterations:
+        ends = {model["number"]: model for model in (iterations[0], iterations[-1])}
+        charts += [_candidates(model, list(record["units"])) for model in ends.values()]
+        charts += _costs(record)
+    return [
+        _summary(record, table),
+        _sequence_table(run, record, table),
+        _SEQUENCE_NOTE,
+        *([Charts(charts)] if charts else []),
+        *([_dropped(iterations)] if iterations else []),
+        _layers(run),
     ]
-    head += [*tests.values(), "rounds", "candidates", "MACs/client", "MB up", "MB down"]
-    return Table(head, rows, texts=2)
+
+
+def _sequence_table(run: Run, record: Mapping[str, Any], table: pd.DataFrame) -> Table:
+    """Lists the models; the resource is left out where it is the MACs, which have a column."""
+    tested = run.finetuned(table="models")
+    numbers = tested["arch"].astype(str).str.extract(r"^model: (\d+)$", expand=False).astype(float)
+    table = table.merge(
+        tested[["accuracy_before", "accuracy"]].assign(number=numbers), "left", "number", suffixes=("", "_after")
+    )
+    tests: dict[str, Column] = {"accuracy_before": ("test", fixed), "accuracy_after": ("test, fine-tuned", fixed)}
+    spent = ["client_macs", "up_mb", "down_mb"]
+    table[spent] = table[spent].where(table["number"] > 0)
+    columns: dict[str, Column] = {
+        "number": ("model", str),
+        "unit": lambda unit: unit or DASH,
+        "round": count,
+        "budget": short,
+        **({} if record["resource"] == "macs" else {"resource": short}),
+        "share": percent,
+        "macs": ("MACs", short),
+        "parameters": short,
+        "bytes": size,
+        "accuracy": ("decides", fixed),
+        **(tests if len(tested) else {}),
+        "rounds": count,
+        "candidates": count,
+        "client_macs": ("MACs/client", short),
+        "up_mb": ("MB up", _digits),
+        "down_mb": ("MB down", _digits),
+    }
+    return Table.of(table, columns, left=2)
 
 
 def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
     """Returns how far the run has got, and what its initial model cost."""
-    count, under_way = len(table) - 1, record.get("under_way")
+    number, under_way = len(table) - 1, record.get("under_way")
     state = f"iteration {under_way['number']} is under way" if under_way else "training ended before the last"
     state = "complete" if record.get("complete") else state
     share = f"{percent(table['share'].iloc[-1])} of the initial network's {_resource(record)}"
-    text = f"{count} {'iterations' if count != 1 else 'iteration'}, down to {share}; {state}."
+    text = f"{number} {'iterations' if number != 1 else 'iteration'}, down to {share}; {state}."
     macs, up, down = client_costs(record).iloc[0][["macs", "bytes_up", "bytes_down"]]
     if not (macs or up or down):
         return text
@@ -166,24 +184,27 @@ def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
     """Draws the models by resource; a model that another one dominates is a dot of the cloud."""
     rows = table.dropna(subset=["accuracy"]).sort_values(["share", "accuracy"], ascending=[True, False])
     front = rows[rows["accuracy"] > rows["accuracy"].cummax().shift(fill_value=-1.0)]
-    marks = []
+    tips = []
     for row in front.itertuples():
         lost = f", {row.unit} lost filters" if row.unit else ""
         lines = (f"model {row.number}{lost}", f"accuracy {row.accuracy:.4f}")
         tip = "\n".join([*lines, f"{short(row.resource)} ({percent(row.share)})"])
-        marks.append(Mark(float(row.share), float(row.accuracy), tip))
-    cloud = rows.set_index("share")["accuracy"]
+        tips.append(Tip(float(row.share), float(row.accuracy), tip))
+    figure = new_figure()
+    (axes,) = figure.axes
+    axes.scatter(rows["share"], rows["accuracy"], s=6, color=GREY)
     limits = [record["budget"] / record["initial"]] if record.get("budget") else []
-    labels = (f"share of the initial {_resource(record)}", "accuracy")
-    title = "Accuracy on the clients' validation data, and the front"
-    return front_chart(title, 0, cloud, marks, [], limits, labels)
+    draw_front(axes, front.set_index("share")["accuracy"], 0, "front", limits)
+    label(axes, f"share of the initial {_resource(record)}", "accuracy")
+    return Chart("Accuracy on the clients' validation data, and the front", figure, tips)
 
 
 def _candidates(model: Mapping[str, Any], units: Sequence[str]) -> Chart:
     """Draws the candidates' accuracies in an iteration, the selected one first."""
+    selected_first = sorted(model["candidates"], key=lambda candidate: bool(candidate["unit"] != model["unit"]))
     lines = {
-        one["unit"]: pd.Series(one["accuracies"], dtype=float).rename(lambda index: index + 1.0)
-        for one in sorted(model["candidates"], key=lambda one: bool(one["unit"] != model["unit"]))
+        candidate["unit"]: pd.Series(candidate["accuracies"], dtype=float).rename(lambda index: index + 1.0)
+        for candidate in selected_first
     }
     title = f"Candidates of iteration {model['number']}: {model['unit']} is selected"
     return line_chart(title, lines, "round of the iteration", "accuracy", names=units)
@@ -206,15 +227,15 @@ def _dropped(iterations: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for model in iterations:
         dropped: dict[int, list[str]] = {}
-        for one in model["candidates"]:
-            if one["dropped"] is not None:
-                dropped.setdefault(one["dropped"], []).append(one["unit"])
+        for candidate in model["candidates"]:
+            if candidate["dropped"] is not None:
+                dropped.setdefault(candidate["dropped"], []).append(candidate["unit"])
         text = "; ".join(f"round {round}: {', '.join(units)}" for round, units in sorted(dropped.items()))
         groups = model["groups"]
-        distance = f"{sum(one['distance'] for one in groups) / len(groups):.3g}" if groups else "–"
-        rows.append([str(model["number"]), model["unit"], str(len(groups)), distance, text or "–"])
+        distance = f"{sum(group['distance'] for group in groups) / len(groups):.3g}" if groups else DASH
+        rows.append([str(model["number"]), model["unit"], str(len(groups)), distance, text or DASH])
     head = ["iteration", "selected", "groups", "mean distance of classes", "dropped"]
-    return Table(head, rows, texts=5, title="Candidates")
+    return Table(head, rows, left=5, title="Candidates")
 
 
 def _layers(run: Run) -> Table:
@@ -238,4 +259,4 @@ def _resource(record: Mapping[str, Any]) -> str:
 
 
 def _digits(number: float | None) -> str:
-    return "–" if number is None else f"{number:.4g}"
+    return DASH if number is None or pd.isna(number) else f"{number:.4g}"

@@ -1,31 +1,25 @@
-"""What a search in a run has to show: fronts per tier, its progress, the architectures found.
+"""What a search has to show (fronts per tier, progress, the networks found), and a fine-tuning of such networks.
 
-A part without its file is left out.
+A part whose table is missing is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.report.blocks import Bar, Block, Chart, Charts, Stages, Table
-from lit_fednas.analysis.report.charts import Mark, front_chart, line_chart
-from lit_fednas.analysis.runs import SearchResult
+from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart, pareto_figure
+from lit_fednas.analysis.runs import Run, SearchResult
+from lit_fednas.analysis.tables import COST_WORDS, Bar, Code, Column, Fold, Table, count, size
 from lit_fednas.formatting import axis, cost_text, fixed, short
-from lit_fednas.records import ALL_TIERS, TierModel
-
-COST_WORDS = {
-    "macs": "MACs",
-    "parameters": "parameters",
-    "bytes": "bytes",
-    "activation_bytes": "activations",
-    "latency_ms": "latency",
-}
+from lit_fednas.records import ALL_TIERS, FinetuneFiles, TierModel
 
 
-def summary(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
+def summary(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     """Returns how the architectures were found, and what that cost clients."""
     if search.evaluations.empty:
         return []
@@ -33,11 +27,16 @@ def summary(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
     method = (settings.get("method") or {}).get("class", "A search")
     client = settings.get("client")
     data = "the validation data" if client is None else f"the validation data of client {client}"
-    ended = "" if settings.get("complete") else " The search has not ended."
-    return [f"{method} evaluated {len(search.evaluations):,} architectures on {data}.{ended}{_spent(settings)}"]
+    text = f"{method} evaluated {len(search.evaluations):,} architectures on {data}."
+    if not settings.get("complete"):
+        text += " The search has not ended."
+    if isinstance(spent := settings.get("communication"), Mapping):
+        down, up = size(spent["bytes_down"]), size(spent["bytes_up"])
+        text += f" The clients were sent {down}, sent {up}, and computed {short(spent['macs'])} MACs."
+    return [text]
 
 
-def fronts(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
+def fronts(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     """Shows a chart per tier: all evaluated architectures, the tier's front, its limits and its best."""
     if search.evaluations.empty:
         return []
@@ -47,7 +46,29 @@ def fronts(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
     return [Charts([_front(search, tier, [*tiers, ALL_TIERS].index(tier)) for tier in shown])]
 
 
-def progress(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
+def _front(search: SearchResult, tier: str, index: int) -> Chart:
+    scale, _ = axis(search.cost, float(search.evaluations[search.cost].max()))
+    rated = {"": (search.front, search.metric), f"best of {tier}\n": (search.tiers, f"val_{search.metric}")}
+    tips = [
+        Tip(row[search.cost] / scale, row[metric], f"{first}{_said(search, row, row[metric])}")
+        for first, (table, metric) in rated.items()
+        for _, row in table[table["tier"] == tier].iterrows()
+    ]
+    limit = search.limits(tier)[1]
+    bound = "" if limit is None else f", at most {_cost(search, limit)}"
+    title = f"{'All' if tier == ALL_TIERS else tier}{bound}"
+    return Chart(title, pareto_figure(search, tier, index), tips)
+
+
+def _said(search: SearchResult, row: pd.Series, value: float) -> str:
+    return f"{search.metric} {value:.4f}, {_cost(search, row[search.cost])}\n{row['arch']}"
+
+
+def _cost(search: SearchResult, value: float) -> str:
+    return f"{cost_text(search.cost, value)} {COST_WORDS.get(search.cost, search.cost)}"
+
+
+def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     """Shows hypervolume and best metric of each tier against evaluations, if there were several generations."""
     if not search.history["tier"].duplicated().any():
         return []
@@ -59,83 +80,125 @@ def progress(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
     return [Charts(charts)]
 
 
-def architectures(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
+def architectures(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     """Shows the best of every tier: a table, and each drawn."""
     if search.tiers.empty:
         return []
     best = search.tiers
-    known = [name for name in COST_WORDS if best[name].notna().any()]
-    rows = [
-        [
-            row["tier"],
-            *(cost_text(name, row[name]) for name in known),
-            *(fixed(row[name]) for name in (f"val_{search.metric}", f"test_{search.metric}")),
-        ]
-        for _, row in best.iterrows()
-    ]
-    head = ["tier", *(COST_WORDS[name] for name in known), f"val {search.metric}", f"test {search.metric}"]
-    return [Table(head, rows), *draw_all(dict(zip(best["tier"], best["arch"].map(str), strict=True)), search.models)]
+    costs: dict[str, Column] = {
+        name: (words, partial(cost_text, name)) for name, words in COST_WORDS.items() if best[name].notna().any()
+    }
+    metrics: dict[str, Column] = {f"{split}_{search.metric}": fixed for split in ("val", "test")}
+    table = Table.of(best, {"tier": str, **costs, **metrics})
+    return [table, *draw_all(dict(zip(best["tier"], best["arch"].map(str), strict=True)), search.models)]
+
+
+def draw_all(archs: Mapping[str, str], models: Mapping[str, TierModel]) -> list[Any]:
+    """Returns a drawing of each tier's architecture, all to the same measure; text alone without recorded stages."""
+    stages = {tier: models[tier].stages if tier in models else () for tier in archs}
+    sizes = [block[1] for drawn in stages.values() for stage in drawn for block in stage if block is not None]
+    most = max(sizes, default=0) or 1
+    tables = []
+    for tier, arch in archs.items():
+        bars = [[_bar(block, most) for block in stage] for stage in stages[tier]]
+        head = [f"stage {number}" for number in range(1, len(bars) + 1)]
+        drawn = Table(head, list(zip_longest(*bars, fillvalue="")), len(head), tier, [Code(arch)])
+        tables.append(drawn if bars else Table(["architecture"], [[Code(arch)]], title=tier))
+    note = "A box is a block; its bar is its expand ratio, or its operator's MACs. Dashed boxes are left out."
+    return [*([note] if sizes else []), Charts(tables)]
+
+
+def _bar(block: Sequence[Any] | None, most: float) -> Bar:
+    return Bar(0, "") if block is None else Bar(block[1] / most, str(block[0]))
 
 
 #: What each table of a search is shown as, in this order.
-PARTS: Sequence[tuple[str, Callable[[SearchResult, Sequence[str]], list[Block]]]] = (
-    ("evaluations", summary),
-    ("front", fronts),
-    ("history", progress),
-    ("tiers", architectures),
-)
+SEARCH: Mapping[str, Callable[[SearchResult, Sequence[str]], list[Any]]] = {
+    "evaluations": summary,
+    "front": fronts,
+    "history": progress,
+    "tiers": architectures,
+}
 
 
-def draw_all(archs: Mapping[str, str], models: Mapping[str, TierModel]) -> list[Block]:
-    """Returns a drawing of each tier's architecture, all to the same measure.
-
-    Args:
-        archs: Their texts by tier.
-        models: The tiers' files. An architecture without recorded stages is shown as text alone.
-    """
-    stages = {tier: models[tier].stages if tier in models else () for tier in archs}
-    sizes = [block[1] for one in stages.values() for stage in one for block in stage if block is not None]
-    most = max(sizes, default=0) or 1
-    drawings = [
-        Stages(tier, arch, [[_bar(block, most) for block in one] for one in stages[tier]])
-        for tier, arch in archs.items()
-    ]
-    note = "A box is a block; its bar is its expand ratio, or its operator's MACs. Dashed boxes are left out."
-    return [*([note] if sizes else []), Charts(drawings)]
+def tuned(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
+    """Shows each tier's network: its costs, its clients, metrics before and after, and what its training cost."""
+    files = FinetuneFiles(run.folder / name)
+    settings, table = files.settings(), run.finetuned(name)
+    summary = _finetuning(files, settings)
+    if table.empty:
+        return [summary]
+    metric = settings["metric"]
+    lines = {row["tier"]: _curve(run, name, row, metric) for _, row in table.iterrows()}
+    chart = line_chart(f"Validation {metric} by rounds of fine-tuning", lines, "round", metric, names=tiers)
+    return [summary, _trained(table, metric), Charts([chart])]
 
 
-def _bar(block: Sequence[Any] | None, most: float) -> Bar | None:
-    return None if block is None else Bar(block[1] / most, str(block[0]))
+def candidates(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
+    """Lists all networks that were trained, where a tier had several."""
+    table = run.finetuned(name, "candidates")
+    if table["tier"].is_unique:
+        return []
+    shown = _trained(table, FinetuneFiles(run.folder / name).settings()["metric"], number=str)
+    return [Fold(f"All {len(table)} networks that were fine-tuned", [shown])]
 
 
-def _spent(settings: Mapping[str, object]) -> str:
-    spent = settings.get("communication")
-    if not isinstance(spent, Mapping):
-        return ""
-    down, up = short(spent["bytes_down"], "B"), short(spent["bytes_up"], "B")
-    return f" The clients were sent {down}, sent {up}, and computed {short(spent['macs'])} MACs."
+def tested(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
+    """Lists the models that all clients tested, before and after fine-tuning."""
+    table, metric = run.finetuned(name, "models"), FinetuneFiles(run.folder / name).settings()["metric"]
+    if table.empty or metric not in table:
+        return []
+    metrics: dict[str, Column] = {f"{metric}_before": fixed, metric: ("fine-tuned", fixed)}
+    costs: dict[str, Column] = {
+        "macs_per_example": ("MACs", short),
+        "clients": count,
+        "examples": ("test examples", count),
+    }
+    return [Table.of(table, {"arch": ("model", str), **costs, **metrics}, title="On the test data of all clients")]
 
 
-def _front(search: SearchResult, tier: str, index: int) -> Chart:
-    scale, label = axis(search.cost, float(search.evaluations[search.cost].max()))
-    rows = search.front[search.front["tier"] == tier].sort_values(search.cost)
-    front = [_mark(search, row, row[search.metric], scale) for _, row in rows.iterrows()]
-    tiers = search.tiers[search.tiers["tier"] == tier]
-    best = [_mark(search, row, row[f"val_{search.metric}"], scale, best=True) for _, row in tiers.iterrows()]
-    points = search.evaluations[[search.cost, search.metric]].dropna()
-    cloud = points.set_index(points[search.cost] / scale)[search.metric]
-    limits = [limit for limit in search.limits(tier) if limit is not None]
-    cost = COST_WORDS.get(search.cost, search.cost)
-    bounds = [f", at most {cost_text(search.cost, limit)} {cost}" for limit in limits[-1:]]
-    title = "".join(["All" if tier == ALL_TIERS else tier, *bounds])
-    return front_chart(title, index, cloud, front, best, [limit / scale for limit in limits], (label, search.metric))
+def _finetuning(files: FinetuneFiles, settings: Mapping[str, Any]) -> str:
+    drawn, start = settings.get("architectures"), {"random": "random", "supernet": "the supernet's"}
+    text = f"{drawn} networks per tier, drawn at random" if drawn else f"The networks of {settings['search']}"
+    text = text if settings.get("models") is None else "The models that were named"
+    if settings.get("initial") in start:
+        text += f", trained from {start[settings['initial']]} weights"
+    text += "." if settings.get("complete") else ". The fine-tuning has not ended."
+    tau, metric = files.rank_correlation(), settings["metric"]
+    return text if tau is None else f"{text} Kendall's tau of validation {metric} before and test {metric}: {tau:.2f}."
 
 
-def _mark(search: SearchResult, row: pd.Series, value: float, scale: float, best: bool = False) -> Mark:
-    cost = search.cost
-    lines = [f"best of {row['tier']}"] if best else []
-    lines += [
-        f"{search.metric} {value:.4f}, {cost_text(cost, row[cost])} {COST_WORDS.get(cost, cost)}",
-        str(row["arch"]),
-    ]
-    return Mark(row[cost] / scale, value, "\n".join(lines))
+def _trained(table: pd.DataFrame, metric: str, **more: Any) -> Table:
+    columns: dict[str, Column] = {
+        "tier": str,
+        **more,
+        "macs_per_example": ("MACs", short),
+        "parameters": short,
+        "bytes": size,
+        "eligible": ("clients", count),
+        "rounds": count,
+        f"val_{metric}_before": ("val before", fixed),
+        f"val_{metric}": fixed,
+        f"test_{metric}": fixed,
+        "macs": ("MACs in all", short),
+        "bytes_down": ("sent down", size),
+        "bytes_up": ("sent up", size),
+        "arch": ("architecture", Code),
+    }
+    return Table.of(table.fillna({"eligible": 0, "rounds": 0}), columns)
+
+
+def _curve(run: Run, name: str, row: pd.Series, metric: str) -> pd.Series:
+    """Returns the validation metric by the number of rounds that a network was trained."""
+    rounds = Run(run.folder / name / "runs" / f"{row['tier']}-{row['number']}").rounds.set_index("round")
+    logged = rounds.filter(regex=f"^val/[^/]*/{metric}$").astype(float)
+    known = logged.iloc[:, 0].set_axis(logged.index + 1) if len(logged.columns) else pd.Series(dtype=float)
+    return pd.concat([pd.Series({0: row[f"val_{metric}_before"]}, dtype=float), known])
+
+
+#: What each table of a fine-tuning is shown as, in this order.
+FINETUNING: Mapping[str, Callable[[Run, str, Sequence[str]], list[Any]]] = {
+    "tiers": tuned,
+    "candidates": candidates,
+    "models": tested,
+}

@@ -13,8 +13,9 @@ import pytest
 import yaml
 from matplotlib.collections import LineCollection
 
-from lit_fednas.analysis.sweeps import SWEEP_FILE, compare, read_sweep, sweep_figure, swept
 from lit_fednas.errors import DataError
+from lit_fednas.studies.results import compare, read_sweep, sweep_figure
+from lit_fednas.studies.runs import STUDY_FILE
 from tests.analysis.made_runs import made_run
 
 LR, DECAY = "model.lr", "beta_decay.decay"
@@ -42,7 +43,7 @@ def sweep(tmp_path: Path) -> Path:
             write_run(tmp_path / name, [0.2, None] if place == 0 else [0.1, (place + 1) / 10, None])
         parameters = {LR: lr, DECAY: decay}
         runs.append({"parameters": parameters, "seed": seed, "folder": name, "status": status, "command": []})
-    (tmp_path / SWEEP_FILE).write_text(json.dumps({"sweep": "s", "file": "s.yaml", "runs": runs}))
+    (tmp_path / STUDY_FILE).write_text(json.dumps({"sweep": "s", "file": "s.yaml", "runs": runs}))
     return tmp_path
 
 
@@ -60,7 +61,7 @@ def test_a_sweep_is_a_row_per_run(sweep: Path) -> None:
 
 def test_combinations_are_compared_over_the_seeds_that_finished(sweep: Path) -> None:
     table = compare(read_sweep(sweep))
-    largest = [f"val/largest/accuracy {word}" for word in ("mean", "low", "high")]
+    largest = [f"val/largest/accuracy {word}" for word in ("mean", "min", "max")]
     means = [name for name in table if "mean" in name]
     assert means == ["val/smallest/accuracy mean", "val/largest/accuracy mean"]
     expected = [
@@ -71,23 +72,6 @@ def test_combinations_are_compared_over_the_seeds_that_finished(sweep: Path) -> 
     ]
     found = table[[LR, DECAY, "seeds", *largest]]
     pd.testing.assert_frame_equal(found, pd.DataFrame(expected, columns=list(found.columns)))
-
-
-def test_runs_of_no_sweep_are_told_apart_by_their_settings(tmp_path: Path) -> None:
-    folders = []
-    for version, (lr, seed) in enumerate([(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)]):
-        trainer = {"max_rounds": 2, "logger": {"init_args": {"version": version}}}
-        model = {"lr": lr, "widths": [8, 16 + version // 2], "momentum": 0.9}
-        settings = {"seed_everything": seed, "trainer": trainer, "model": model, "ckpt_path": f"last{version}"}
-        accuracies: list[float | None] = [0.5] * (1 if version == 3 else 2)
-        folders.append(write_run(tmp_path / f"run/version_{version}", accuracies, settings))
-    table = read_sweep(folders)
-    assert swept(table) == ["model.lr", "model.widths"]
-    assert list(table["model.lr"]) == [0.1, 0.1, 0.2, 0.2]
-    assert list(table["model.widths"]) == ["[8, 16]", "[8, 16]", "[8, 17]", "[8, 17]"]
-    assert list(table["seed"]) == [0, 1, 0, 1]
-    assert list(table["status"]) == ["finished", "finished", "finished", "unfinished"]
-    assert list(table["folder"]) == [f"run/version_{version}" for version in range(4)]
 
 
 def test_the_figure_has_a_panel_per_parameter_with_means_ranges_and_points(sweep: Path) -> None:
@@ -106,11 +90,8 @@ def test_the_figure_has_a_panel_per_parameter_with_means_ranges_and_points(sweep
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path, sweep: Path) -> None:
     table = read_sweep(sweep)
-    both = ["val/largest/accuracy", "val/nobody/accuracy"]
     for call, message in (
         (lambda: read_sweep(tmp_path / "nowhere"), r"holds no study\.json"),
-        (lambda: read_sweep([]), "no runs to compare"),
-        (lambda: sweep_figure(table, both), "no run logged val/nobody/accuracy; choose"),
         (lambda: compare(table[["seed", "status"]]), "no run logged val/smallest/accuracy, val/mean/acc.*, val/larg"),
         (lambda: compare(table[:1]), "none of 1 runs has finished"),
         (lambda: sweep_figure(table[1:2]), "do not differ"),

@@ -1,0 +1,370 @@
+"""Charts of runs and searches, drawn by matplotlib; in a page they are SVG that says values on hovering.
+
+In a page, colours are its variables, which have a light and a dark set: a name looks the same in all charts.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lit_fednas.analysis.runs import SearchResult
+from lit_fednas.analysis.style import RANGE, draw_line, label, legend, log_axis, look, new_figure
+from lit_fednas.formatting import GREY, GRID, PALETTE, axis, cost_text, figure_text
+from lit_fednas.records import ALL_TIERS
+
+#: Searches of several seeds, by method; all with the same objective cost and metric.
+Searches: TypeAlias = Mapping[str, Sequence[SearchResult]]
+_FEW = 8  # values of x that all have a tick
+_MOST_TIPS = 60  # over the lines of a chart
+_LAYERS = 4  # of marks that are visible below each other
+_LARGEST = 150_000  # characters of an SVG; above it, the figure is an image
+_VARIABLES = {colour: f"var(--series-{index})" for index, colour in enumerate(PALETTE)}
+_VARIABLES |= {"#000000": "currentColor", GREY: "var(--grey)", GRID: "var(--line)", "#ffffff": "var(--card)"}
+_IDS = re.compile(r' id="[\w.]+_\d+"')
+_DIGITS = re.compile(r"(?<=\d\.\d\d)\d+(?=[^<>]*>)")
+_FONT = re.compile(r"font: ([\d.]+px) [^;\"]*")
+
+
+@dataclass(frozen=True)
+class Tip:
+    """What a place of the first panel says on hovering: a point, or without y all that is above and below x."""
+
+    x: float
+    y: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure in a page.
+
+    Attributes:
+        title: Above the figure.
+        figure: The figure.
+        tips: What it says on hovering; those without y by ascending x.
+    """
+
+    title: str
+    figure: Figure
+    tips: Sequence[Tip] = ()
+
+    def __html__(self) -> Markup:
+        wide = Markup(' class="row"') if self.figure.get_figwidth() > 5 else ""
+        box = "<figure{}>\n<figcaption>{}</figcaption>\n{}\n</figure>"
+        return Markup(box).format(wide, self.title, self._svg())
+
+    def _svg(self) -> Markup:
+        file = io.StringIO()
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": self.title}):
+            self.figure.savefig(file, format="svg", transparent=True)
+        text = file.getvalue()
+        if len(text) > _LARGEST:
+            return self._image()
+        text = _DIGITS.sub("", _IDS.sub("", _FONT.sub(r"font-size: \1", text)))
+        for colour, variable in _VARIABLES.items():
+            text = text.replace(f": {colour}", f": {variable}")
+        _, _, drawing = text.partition("</defs>")  # the first holds a style of the whole page
+        width, height = self.figure.get_size_inches() * 72
+        head = '<svg viewBox="0 0 {:g} {:g}" style="min-width:{:.0f}px" role="img" aria-label="{}">'
+        start = Markup(head).format(width, height, width, self.title)
+        return start + Markup(drawing.removesuffix("</svg>\n")) + self._hovering() + Markup("</svg>")
+
+    def _image(self) -> Markup:
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png", dpi=150)
+        source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        return Markup('<div class="scroll"><img src="{}" alt="{}"></div>').format(source, self.title)
+
+    def _hovering(self) -> Markup:
+        """Returns a circle without colour around each point, and a rectangle around each x, with their texts."""
+        axes, scale = self.figure.axes[0], 72 / self.figure.dpi
+        height = self.figure.bbox.height
+        box = axes.bbox
+        xs = [axes.transData.transform((tip.x, 0))[0] for tip in self.tips if tip.y is None]
+        ends = [box.x0, *((left + right) / 2 for left, right in pairwise(xs)), box.x1]
+        rectangles = iter(pairwise(ends))
+        shapes = []
+        for tip in self.tips:
+            if tip.y is None:
+                left, right = next(rectangles)
+                places = {"x": left, "y": height - box.y1, "width": right - left, "height": box.height}
+            else:
+                x, y = axes.transData.transform((tip.x, tip.y))
+                places = {"cx": x, "cy": height - y, "r": 5 / scale}
+            words = " ".join(f'{name}="{scale * place:.1f}"' for name, place in places.items())
+            kind = "rect" if tip.y is None else "circle"
+            shapes.append(Markup(f'<{kind} class="tip" {words}><title>{{}}</title></{kind}>\n').format(tip.text))
+        return Markup("").join(shapes)
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts, and what else is small, beside each other."""
+
+    charts: Sequence[Any]
+
+    def __html__(self) -> Markup:
+        return Markup('<div class="charts">\n{}\n</div>').format(Markup("\n").join(self.charts))
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at one x of a line chart: its label, what it says on hovering, and which look it has."""
+
+    x: float
+    label: str
+    tip: str
+    index: int
+
+
+def line_chart(
+    title: str,
+    lines: Mapping[str, pd.Series | pd.DataFrame] | pd.DataFrame,
+    x_label: str,
+    y_label: str,
+    *,
+    names: Sequence[str] = (),
+    zero: bool = False,
+    wide: str = "",
+    events: Sequence[Event] = (),
+) -> Chart:
+    """Returns lines over the same x, with all of them at one x on hovering.
+
+    Args:
+        title: Above the chart.
+        lines: Values by name, each by ascending x, which is its index; missing values are left out. A frame has
+            ``mean``, ``min`` and ``max``, and a band between these.
+        x_label: Name of the x axis.
+        y_label: Name of the y axis, with its unit.
+        names: All names of this kind on the page: a line looks as its name's place among them says; others follow.
+        zero: Whether the y axis begins at 0.
+        wide: The line that is drawn wide and grey behind the others.
+        events: By ascending x; a label is left out where it would touch the one before.
+    """
+    figure = new_figure()
+    (axes,) = figure.axes
+    frames = {str(name): _bounded(line).dropna() for name, line in lines.items()}
+    known = list(dict.fromkeys(name for name in (*map(str, names), *frames) if name != wide))
+    frames = {name: line for name, line in frames.items() if len(line)}
+    for name, line in frames.items():
+        style: dict[str, Any] = {"marker": "" if len(line) > 1 else "o"}
+        if name == wide:
+            style |= {"color": GREY, "linestyle": "-", "linewidth": 4, "alpha": 0.5, "zorder": 1}
+        draw_line(axes, line, 0 if name == wide else known.index(name), name, **style)
+    said: dict[float, list[str]] = {x: [] for x in sorted({x for line in frames.values() for x in line.index})}
+    if len(said) <= _FEW:
+        axes.set_xticks(list(said))  # else there would be halves of rounds
+    for name, line in frames.items():
+        for x, value in line["mean"].items():
+            said[x].append(f"{name}: {value:.4g}")
+    _draw_events(axes, events, said)
+    if zero:
+        axes.set_ylim(bottom=0)
+    label(axes, x_label, y_label)
+    legend(figure)
+    shown = list(said)[:: math.ceil(len(said) / _MOST_TIPS) or 1]
+    return Chart(title, figure, [Tip(x, None, "\n".join([f"{x_label} {x:g}", *said[x]])) for x in shown])
+
+
+def _bounded(line: pd.Series | pd.DataFrame) -> pd.DataFrame:
+    return line if isinstance(line, pd.DataFrame) else pd.DataFrame(dict.fromkeys(RANGE, line.astype(float)))
+
+
+def _draw_events(axes: Axes, events: Sequence[Event], said: dict[float, list[str]]) -> None:
+    """Draws upright lines with labels above, which hovering says with the lines."""
+    every = [*said, *(event.x for event in events)]
+    room, end = 0.06 * (max(every) - min(every)) if every else 0, -math.inf
+    for event in events:
+        axes.axvline(event.x, color=look(event.index)["color"], linewidth=0.9, linestyle="--")
+        if event.x > end:
+            above = axes.get_xaxis_transform()
+            axes.text(event.x, 1.01, figure_text(event.label, 20), fontsize=8, ha="center", transform=above)
+            end = event.x + room
+        if event.x in said:
+            said[event.x].append(event.tip)
+
+
+def tree_chart(
+    title: str, nodes: Sequence[Tip], parents: Sequence[int | None], words: Sequence[tuple[str, str]]
+) -> Chart:
+    """Returns a tree: a line per node, in their order from above; across, a cost on a logarithmic axis.
+
+    Args:
+        title: Above the chart.
+        nodes: Each node's cost, its number, and what it says on hovering.
+        parents: Each node's parent by its place in the order; ``None`` for the root.
+        words: Of each node, what is to its left and to its right.
+    """
+    figure = new_figure()
+    figure.set(figwidth=5, figheight=0.7 + 0.45 * len(nodes))
+    (axes,) = figure.axes
+    costs = [node.x for node in nodes]
+    for place, parent in enumerate(parents):
+        if parent is not None:
+            axes.plot([costs[parent], costs[parent], costs[place]], [parent, place, place], color=GREY, linewidth=1.2)
+    for place, (node, (_, right)) in enumerate(zip(nodes, words, strict=True)):
+        ring = {"color": "#ffffff", "markeredgecolor": look(int(node.y or 0))["color"], "markeredgewidth": 2}
+        axes.plot([node.x], [place], "o", markersize=13, zorder=3, **ring)
+        axes.text(node.x, place, f"{node.y:g}", fontsize=8, ha="center", va="center", zorder=4)
+        aside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (8, 0)}
+        axes.annotate(right, (1, place), **aside, fontsize=8, va="center")
+    reach = max((max(costs) / min(costs)) ** 0.15, 1.5)
+    log_axis(axes)
+    axes.set(xlim=(min(costs) / reach, max(costs) * reach), ylim=(len(nodes) - 0.5, -0.5))
+    axes.set_yticks(range(len(nodes)), [left for left, _ in words])
+    axes.grid(visible=False, axis="y")
+    label(axes, "MACs per example", "")
+    axes.xaxis.set_major_formatter(lambda cost, _: cost_text("macs", cost))
+    return Chart(title, figure, [Tip(node.x, place, node.text) for place, node in enumerate(nodes)])
+
+
+def draw_front(
+    axes: Axes,
+    front: pd.Series,
+    index: int,
+    name: str,
+    limits: Iterable[float] = (),
+    best: pd.Series | None = None,
+    layer: int = 0,
+) -> None:
+    """Draws a front as stairs: what is reached within a cost; limits of the cost, and stars.
+
+    Args:
+        axes: The panel.
+        front: The metric by ascending cost.
+        index: Which look.
+        name: In the legend.
+        limits: Drawn as dashed lines.
+        best: The metric of starred points by cost.
+        layer: How many fronts before it share points with it, as nested tiers do; it is drawn below them and larger.
+    """
+    colour = look(index)["color"]
+    if len(front):
+        wider = {"markersize": 3.5 + 3 * layer, "linewidth": 1.3 + 1.2 * layer, "alpha": 0.6 if layer else 1}
+        style = {**look(index), "drawstyle": "steps-post", "marker": "o", **wider}
+        axes.plot(front.index, front, **style, label=figure_text(name), zorder=3 - layer / 100)
+    for limit in limits:
+        axes.axvline(limit, color=colour, linewidth=0.9, linestyle=(0, (4, 3)))
+    for cost, value in () if best is None else best.items():
+        star: dict[str, Any] = {
+            "marker": "*",
+            "markersize": 10 + 6 * layer,
+            "markeredgewidth": 0.4,
+            "markeredgecolor": "white",
+        }
+        axes.plot([cost], [value], color=colour, zorder=4 - layer / 100, **star)
+
+
+def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0) -> Figure:
+    """Draws all evaluated architectures, and each tier's front, budget and best.
+
+    Args:
+        search: The search.
+        tier: Alone, without a legend; all if not given.
+        index: The look of this tier.
+
+    Returns:
+        The figure.
+    """
+    figure = new_figure()
+    axes = figure.axes[0]
+    points = search.evaluations
+    scale = cost_axis(axes, search.cost, search.metric, points[search.cost])
+    axes.scatter(points[search.cost] / scale, points[search.metric], s=6, color=GREY, alpha=0.5, linewidths=0)
+    drawn: list[set[tuple[float, float]]] = []
+    for place, name in enumerate((search.tier_names or [ALL_TIERS]) if tier is None else [tier]):
+        front = front_of(search, name)
+        best = search.tiers[search.tiers["tier"] == name].set_index(search.cost).get(f"val_{search.metric}")
+        limits = [limit / scale for limit in search.limits(name)[1:] if limit is not None]
+        layer = min(sum(bool({*front.items()} & other) for other in drawn), _LAYERS)
+        drawn.append({*front.items()})
+        scaled = [None if line is None else line.set_axis(line.index / scale) for line in (front, best)]
+        draw_front(axes, scaled[0], place + index, "all" if name == ALL_TIERS else name, limits, scaled[1], layer)
+    if tier is None:
+        legend(figure)
+    return figure
+
+
+def fronts_figure(searches: Searches, tier: str = ALL_TIERS) -> Figure:
+    """Draws a tier's fronts: per method the mean metric within a cost, and its range over seeds."""
+    figure = new_figure()
+    axes = figure.axes[0]
+    fronts = {name: [front_of(search, tier) for search in group] for name, group in searches.items()}
+    costs = sorted({cost for group in fronts.values() for front in group for cost in front.index})
+    names = ((search.cost, search.metric) for group in searches.values() for search in group)
+    scale = cost_axis(axes, *next(names, ("macs", "accuracy")), costs)
+    for index, (name, group) in enumerate(fronts.items()):
+        line = stairs(group, costs).agg(RANGE, axis=1)
+        draw_line(axes, line.set_index(line.index / scale), index, name, drawstyle="steps-post")
+    legend(figure)
+    return figure
+
+
+def progress_figure(searches: Searches, tier: str) -> Figure:
+    """Returns hypervolume and best metric of a tier against evaluations: mean, and range over seeds.
+
+    A search keeps what it has reached until its next generation. Lines run from where all searches of a method
+    have their first generation to where the first of them ends: every mean is over the same searches.
+    """
+    figure = new_figure(2)
+    metric = next((search.metric for group in searches.values() for search in group), "accuracy")
+    texts = {"hypervolume": "hypervolume", f"best_{metric}": f"best validation {metric}"}
+    for axes, (column, text) in zip(figure.axes, texts.items(), strict=True):
+        for index, (name, group) in enumerate(searches.items()):
+            histories = [search.history[search.history["tier"] == tier] for search in group]
+            curves = [rows.set_index("evaluations")[column] for rows in histories if len(rows)]
+            draw_line(axes, stairs(curves).agg(RANGE, axis=1), index, name, drawstyle="steps-post")
+        label(axes, f"evaluations in {tier}", text)
+    legend(figure)
+    return figure
+
+
+def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd.DataFrame:
+    """Returns curves at the same x, where each keeps its value until its next one.
+
+    Args:
+        curves: Values by ascending x; of equal x the last one counts.
+        xs: The x; by default those of all curves up to where the first curve ends.
+
+    Returns:
+        A row per x from where all curves have begun, a column per curve.
+
+    Example:
+        >>> stairs([pd.Series({1: 0.1, 3: 0.2}), pd.Series({2: 0.5, 4: 0.6})]).to_dict("list")
+        {0: [0.1, 0.2], 1: [0.5, 0.5]}
+    """
+    curves = [curve.groupby(level=0).last() for curve in curves]
+    if xs is None:
+        end = min((curve.index[-1] for curve in curves), default=0)
+        xs = sorted({x for curve in curves for x in curve.index if x <= end})
+    return pd.DataFrame({index: curve.reindex(xs, method="ffill") for index, curve in enumerate(curves)}).dropna()
+
+
+def front_of(search: SearchResult, tier: str) -> pd.Series:
+    """Returns the metric of a tier's front by ascending cost."""
+    front = search.front[search.front["tier"] == tier]
+    return front.set_index(search.cost)[search.metric].sort_index()
+
+
+def cost_axis(axes: Axes, cost: str, metric: str, values: Iterable[float]) -> float:
+    """Labels the axes of a metric over a cost, logarithmic beyond a factor of 20; returns the costs' divisor."""
+    known = pd.Series(list(values), dtype=float).dropna()
+    largest = float(known.max()) if len(known) else 1.0
+    scale, text = axis(cost, largest)
+    label(axes, text, f"validation {metric}")
+    if len(known) and known.min() > 0 and largest / known.min() > 20:
+        log_axis(axes)
+    return scale

@@ -1,0 +1,406 @@
+"""Methods beside each other: the command ``lit-fednas compare``.
+
+Of every method, the best network within each device tier's budgets is taken. Validation data choose it and test data
+rate it; beside it stands what its training had cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lit_fednas.analysis.charts import Chart, Charts, stairs
+from lit_fednas.analysis.clients import fairness_table
+from lit_fednas.analysis.networks import (
+    COLUMNS,
+    WHOSE,
+    Methods,
+    Result,
+    Tiers,
+    history,
+    methods_of,
+    networks,
+    networks_of,
+    read_methods,
+    read_tiers,
+    tiers_of,
+    within,
+)
+from lit_fednas.analysis.report import write_page
+from lit_fednas.analysis.runs import SPENT
+from lit_fednas.analysis.style import RANGE, draw_line, label, legend, log_axis, look, new_figure
+from lit_fednas.analysis.tables import DASH, Column, Table, cost_range, scale_of, size
+from lit_fednas.errors import DataError
+from lit_fednas.formatting import GREY, axis, figure_text, short, spread
+from lit_fednas.ranges import PositiveFloat, PositiveInt
+from lit_fednas.records import ALL_TIERS
+from lit_fednas.records.files import check_output, replace_text, replacing
+from lit_fednas.records.run import reaches
+
+__all__ = [
+    "Comparison",
+    "Methods",
+    "Result",
+    "client_rows",
+    "compare",
+    "compared",
+    "comparison_figure",
+    "comparison_rows",
+    "comparison_table",
+    "history",
+    "methods_of",
+    "networks",
+    "read_methods",
+    "read_tiers",
+    "target_rows",
+    "target_table",
+    "tiers_of",
+]
+
+#: What training can be given a budget of, and its column.
+BUDGETS = dict(zip(("rounds", "macs", "bytes"), SPENT, strict=True))
+BudgetName = Literal["macs", "bytes", "rounds"]
+#: A budget of training, or ``equal`` for the most that all have reached.
+Limit: TypeAlias = float | Literal["equal"]
+_KEYS = ["method", "result"]
+
+
+def best_within(table: pd.DataFrame, limits: Mapping[str, float], each: Sequence[str] = _KEYS) -> pd.DataFrame:
+    """Returns the network of the best validation metric within limits, the cheapest of equals, for ``each``."""
+    fitting = within(table, limits).dropna(subset=["val"])
+    best = fitting.sort_values(["val", "macs"], ascending=[not table.attrs["higher"], True], kind="stable")
+    return best.drop_duplicates(list(each)).sort_index()
+
+
+def comparison_table(
+    methods: Methods,
+    tiers: Tiers,
+    metric: str | None = None,
+    budget: Mapping[BudgetName, float] | None = None,
+) -> pd.DataFrame:
+    """Returns the best network of every method, seed and tier, by its validation metric.
+
+    Args:
+        methods: Results that differ in their seeds, by method.
+        tiers: Budgets of the networks, by tier.
+        metric: By which the networks are chosen; the task's first if not given.
+        budget: Of training; then it is the networks at the last validation within it. At the end if not given.
+
+    Returns:
+        A row per tier, method and seed: ``tier``, and the columns and ``attrs`` of
+        :func:`~lit_fednas.analysis.networks.networks_of`; those of the network are empty where none fits the tier.
+
+    Raises:
+        DataError: A result has no such figures, or had spent more than the budget by its first validation.
+    """
+    table = networks_of(methods, metric, each_round=budget is not None)
+    if budget is not None:
+        table = _until(table, budget)
+    parts = [_of_all(table, best_within(table, limits)).assign(tier=tier) for tier, limits in tiers.items()]
+    return _joined(parts, ["tier", *WHOSE, *COLUMNS], table)
+
+
+def target_table(methods: Methods, tiers: Tiers, targets: Sequence[float], metric: str | None = None) -> pd.DataFrame:
+    """Returns what each result needed until a network within a tier reached a target on the validation data.
+
+    Args:
+        methods: Runs that differ in their seeds, by method.
+        tiers: Budgets of the networks, by tier.
+        targets: Values of the metric.
+        metric: The task's first if not given.
+
+    Returns:
+        ``tier``, ``target``, ``method``, ``result``, ``seed``, ``reached``, ``rounds``, ``spent_macs``,
+        ``spent_bytes``: of the first validation that reached it, or of the last if none did, which is a lower bound;
+        empty where no network fits the tier.
+
+    Raises:
+        DataError: A run has not logged its networks.
+    """
+    table = networks_of(methods, metric, each_round=True)
+    parts = []
+    for tier, limits in tiers.items():
+        fitting = within(table, limits)
+        for target in targets:
+            reached = fitting.assign(
+                reached=[reaches(value, target, table.attrs["higher"]) for value in fitting["val"]]
+            )
+            first = reached[reached["reached"]].drop_duplicates(_KEYS)
+            last = reached.drop_duplicates(_KEYS, keep="last").assign(reached=False)
+            spent = pd.concat([first, last]).drop_duplicates(_KEYS)
+            parts.append(_of_all(table, spent).assign(tier=tier, target=target))
+    found = _joined(parts, ["tier", "target", *WHOSE, "reached", *SPENT], table)
+    return found.assign(reached=found["reached"].eq(True))
+
+
+def _of_all(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns one row of each result of a table, empty where it has none among the rows."""
+    return table[list(WHOSE)].drop_duplicates(_KEYS).merge(rows.drop(columns="seed"), how="left", on=_KEYS)
+
+
+def _joined(parts: Sequence[pd.DataFrame], columns: Sequence[str], source: pd.DataFrame) -> pd.DataFrame:
+    table = pd.concat(parts, ignore_index=True)[list(columns)]
+    table.attrs.update(source.attrs)
+    return table
+
+
+def _until(table: pd.DataFrame, budget: Mapping[BudgetName, float]) -> pd.DataFrame:
+    """Returns the networks of each result's last validation within a budget."""
+    rounds = table
+    for unit, most in budget.items():
+        first = rounds.groupby(_KEYS)[BUDGETS[unit]].min()
+        for (_, result), least in first[first > most].items():
+            raise DataError(
+                f"{result}: had spent {least:.4g} {unit} by its first validation; give more than {most:.4g}"
+            )
+        rounds = rounds[rounds[BUDGETS[unit]] <= most]
+    return rounds[rounds["rounds"] == rounds.groupby(_KEYS)["rounds"].transform("max")]
+
+
+def least_spent(methods: Methods, unit: BudgetName) -> float:
+    """Returns the budget that every result has reached: the least that one had spent by its last validation."""
+    spent = networks_of(methods, each_round=True).groupby(_KEYS)[BUDGETS[unit]].max()
+    if spent.isna().any():
+        raise DataError(f"{unit}: a run's records do not count them; train it again with the present version")
+    return float(spent.min())
+
+
+def comparison_rows(table: pd.DataFrame, title: str = "Networks") -> Table:
+    """Returns a :func:`comparison_table` as it is shown: a row per method and tier; accuracies in percent."""
+    metric = table.attrs["metric"]
+    scale, unit = scale_of(metric)
+    rows = []
+    for (tier, method), every in table.groupby(["tier", "method"], sort=False):
+        found = every.dropna(subset=["arch"])
+        seeds = str(len(found)) if len(found) == len(every) else f"{len(found)} of {len(every)}"
+        costs = {"MACs": cost_range(found["macs"], short), "size": cost_range(found["bytes"], size)}
+        rated = {f"{split} {metric}{unit}": _spread(found[split], scale) for split in ("val", "test")}
+        rows.append({"tier": _named(tier), "method": method, "seeds": seeds, **costs, **rated, **_spent(found)})
+    notes = []
+    if missing := _names(table[table["arch"].isna()]):
+        notes.append(f"No network within the tier: {missing}.")
+    if 0 < table["test"].notna().sum() < table["arch"].notna().sum():
+        untested = _names(table[table["test"].isna() & table["arch"].notna()])
+        notes.append(f"Not tested ('lit-fednas search' with these tiers tests them): {untested}.")
+    return _shown(rows, table, 2, title, notes)
+
+
+def target_rows(table: pd.DataFrame) -> Table:
+    """Returns a :func:`target_table` as it is shown.
+
+    ``>`` marks what has not sufficed: the mean is a lower bound as soon as one seed has not reached the target.
+    """
+    metric = table.attrs["metric"]
+    scale, unit = scale_of(metric)
+    rows = []
+    for (tier, target, method), every in table.groupby(["tier", "target", "method"], sort=False):
+        bound = "" if every.dropna(subset=["rounds"])["reached"].all() else "> "
+        spent = _spent(every.dropna(subset=["rounds"]))
+        row = {"tier": _named(tier), f"{metric}{unit}": f"{scale * float(target):g}", "method": method}
+        row["reached"] = f"{int(every['reached'].sum())} of {len(every)}"
+        rows.append({**row, **{name: cell if cell == DASH else f"{bound}{cell}" for name, cell in spent.items()}})
+    return _shown(rows, table, 1, "Training until a network within the tier reached a target")
+
+
+def client_rows(table: pd.DataFrame) -> Table:
+    """Returns a :func:`~lit_fednas.analysis.fairness_table` as it is shown: all clients of a method together."""
+    metric = table.attrs["metric"]
+    scale, unit = scale_of(metric)
+    names = {"mean": f"mean {metric}{unit}", "deviation": "deviation", "worst": "worst", "iqr": "interquartile range"}
+    columns: dict[str, Column] = {"name": ("method", str), "runs": ("seeds", str), "clients": "{:g}".format}
+    columns |= {name: (text, lambda value: f"{scale * value:.2f}") for name, text in names.items()}
+    every = table[table["tier"] == ALL_TIERS]
+    return replace(Table.of(every, columns, title="Clients, on their own data"), frame=table)
+
+
+def _shown(
+    rows: Sequence[Mapping[str, str]], frame: pd.DataFrame, left: int, title: str, notes: Sequence[str] = ()
+) -> Table:
+    return Table(list(rows[0]), [list(row.values()) for row in rows], left, title, notes, frame)
+
+
+def _spent(rows: pd.DataFrame) -> dict[str, str]:
+    return {
+        "rounds": cost_range(rows["rounds"], lambda number: f"{number:.1f}".removesuffix(".0")),
+        "training MACs": cost_range(rows["spent_macs"], short),
+        "training bytes": cost_range(rows["spent_bytes"], size),
+    }
+
+
+def _named(tier: Any) -> str:
+    return "any" if tier == ALL_TIERS else str(tier)
+
+
+def _spread(values: pd.Series, scale: float) -> str:
+    """Returns a mean and its range; a dash unless all rows have a value."""
+    return DASH if values.isna().any() else spread(values, digits=2, scale=scale)
+
+
+def _names(rows: pd.DataFrame) -> str:
+    """Returns the tiers of each method, in a few words."""
+    groups = rows.groupby("method", sort=False)["tier"]
+    return ", ".join(f"{method} ({', '.join(map(_named, dict.fromkeys(tiers)))})" for method, tiers in groups)
+
+
+def comparison_figure(methods: Methods, tiers: Tiers, table: pd.DataFrame) -> Figure:
+    """Returns the front of every method, and its curves: mean over the seeds, and range.
+
+    On the left, the networks of the tiers over their MACs: on the test data where all were tested, else on the
+    validation data; dashed lines are the tiers' budgets. Then the validation metric of the best network within the
+    last tier, over the rounds, MACs and bytes of training, of the methods that log their networks while they train.
+
+    Args:
+        methods: The methods.
+        tiers: Their tiers.
+        table: Of :func:`comparison_table`.
+    """
+    metric = table.attrs["metric"]
+    logged = {method: results for method, results in methods.items() if not any(result.part for result in results)}
+    figure = new_figure(4 if logged else 1, in_row=2)
+    _draw_fronts(figure.axes[0], list(methods), tiers, table)
+    if logged:
+        *_, last = tiers
+        best = best_within(networks_of(logged, metric, each_round=True), tiers[last], [*_KEYS, "rounds"])
+        for axes, spent in zip(figure.axes[1:], SPENT, strict=True):
+            _draw_curves(axes, list(methods), best, spent, metric)
+            axes.set_title(f"best network{'' if last == ALL_TIERS else f' within {figure_text(last)}'}", fontsize=9)
+    legend(figure)
+    return figure
+
+
+def _draw_fronts(axes: Axes, methods: Sequence[str], tiers: Tiers, table: pd.DataFrame) -> None:
+    found = table.dropna(subset=["arch"])
+    split = "test" if len(found) and found["test"].notna().all() else "val"
+    scale, text = axis("macs", found["macs"].max() if len(found) else 1.0)
+    times, unit = scale_of(table.attrs["metric"])
+    for index, method in enumerate(methods):
+        groups = found[found["method"] == method].groupby("tier", sort=False)
+        line = (groups[split].agg(RANGE) * times).set_index(groups["macs"].mean() / scale).sort_index()
+        axes.vlines(line.index, line["min"], line["max"], color=look(index)["color"], linewidth=0.9, alpha=0.6)
+        axes.plot(line.index, line["mean"], **look(index), markersize=4.5, linewidth=1.2, label=figure_text(method))
+    for limits in tiers.values():
+        if "macs" in limits:
+            axes.axvline(limits["macs"] / scale, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+    label(axes, text, f"{'test' if split == 'test' else 'validation'} {table.attrs['metric']}{unit}")
+    log_axis(axes)
+
+
+def _draw_curves(axes: Axes, methods: Sequence[str], best: pd.DataFrame, spent: str, metric: str) -> None:
+    """Draws each method's metric over what training had taken, of the runs that count it."""
+    times, unit = scale_of(metric)
+    counted = best.groupby(_KEYS)[spent].transform(lambda values: values.notna().all()).astype(bool)
+    known = best[counted]
+    scale, text = axis(spent, known[spent].max() if len(known) else 1.0)
+    for method, rows in known.groupby("method", sort=False):
+        curves = [times * run.set_index(spent)["val"] for _, run in rows.groupby("result")]
+        line = stairs(curves).agg(RANGE, axis=1)
+        draw_line(axes, line.set_index(line.index / scale), methods.index(method), drawstyle="steps-post")
+    label(axes, text, f"validation {metric}{unit}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison shows.
+
+    Attributes:
+        methods: What is compared.
+        tiers: At which budgets of a network.
+        tables: By the name of the CSV file: ``compare``, and ``targets`` and ``clients`` where there are such.
+    """
+
+    methods: Methods
+    tiers: Tiers
+    tables: Mapping[str, Table]
+
+    def text(self, markdown: bool = False) -> str:
+        """Returns all tables as text."""
+        mark = "## " if markdown else ""
+        return "\n\n".join(f"{mark}{table.title}\n\n{table.text(markdown)}" for table in self.tables.values())
+
+    def write(self, folder: Path) -> list[str]:
+        """Writes text, picture, page, and a CSV file per table into a folder; returns the files' names."""
+        replace_text(folder / "compare.md", self.text(markdown=True) + "\n")
+        figure = comparison_figure(self.methods, self.tiers, self.tables["compare"].frame)
+        with replacing(folder / "compare.png") as file:
+            figure.savefig(file, dpi=150)
+        sections: dict[str, Sequence[Any]] = {table.title: [replace(table, title="")] for table in self.tables.values()}
+        sections["Figure"] = [Charts([Chart("Fronts and curves", figure)])]
+        write_page(f"{len(self.methods)} methods compared", sections, folder / "compare.html")
+        for name, table in self.tables.items():
+            replace_text(folder / f"{name}.csv", table.csv())
+        return ["compare.md", "compare.png", "compare.html", *(f"{name}.csv" for name in self.tables)]
+
+
+def compared(
+    methods: Methods,
+    tiers: Tiers | None = None,
+    metric: str | None = None,
+    macs: Limit | None = None,
+    bytes: Limit | None = None,
+    rounds: Limit | None = None,
+    targets: Sequence[float] | None = None,
+) -> Comparison:
+    """Compares methods; the arguments are those of :func:`compare`, read."""
+    tiers = tiers_of(methods) if tiers is None else tiers
+    given: dict[BudgetName, Limit | None] = {"macs": macs, "bytes": bytes, "rounds": rounds}
+    budget = {
+        unit: least_spent(methods, unit) if isinstance(most, str) else most
+        for unit, most in given.items()
+        if most is not None
+    }
+    units = {"macs": "MACs", "bytes": "B"}
+    spent = ", ".join(short(most, units.get(unit, unit)) for unit, most in budget.items())
+    title = f"Networks at the last validation within {spent} of all clients' training" if budget else "Networks"
+    tables = {"compare": comparison_rows(comparison_table(methods, tiers, metric, budget or None), title)}
+    if targets:
+        tables["targets"] = target_rows(target_table(methods, tiers, targets, metric))
+    folders = {method: [result.clients_folder for result in results] for method, results in methods.items()}
+    rated = {method: [*filter(None, places)] for method, places in folders.items() if any(places)}
+    if rated:
+        tables["clients"] = client_rows(fairness_table(rated))
+    return Comparison(methods, tiers, tables)
+
+
+def compare(
+    methods: list[str],
+    tiers: Path | None = None,
+    metric: str | None = None,
+    macs: PositiveFloat | Literal["equal"] | None = None,
+    bytes: PositiveFloat | Literal["equal"] | None = None,
+    rounds: PositiveInt | Literal["equal"] | None = None,
+    targets: list[float] | None = None,
+    markdown: bool = False,
+    output: Path | None = None,
+) -> None:
+    """Shows methods beside each other: the best network of every device tier, and what training cost.
+
+    Of every run, the best network within each tier's budgets is taken by its validation metric: of evaluated subnets,
+    exits, grown or pruned models, and of searches.
+
+    Args:
+        methods: "label=pattern,pattern" of the folders of a method's runs, which differ in their seeds; without a
+            label, runs are methods by the names of their folders. A pattern may also name one search or one
+            fine-tuning in a run.
+        tiers: A YAML file of budgets by tier, such as {small: {macs: 0.8e+6}}; those of the searches if not given.
+        metric: By which networks are chosen; the task's first if not given.
+        macs: The networks at the last validation within so many MACs of training; "equal" for the most that all
+            methods have reached.
+        bytes: The same of bytes, both ways.
+        rounds: The same of rounds.
+        targets: Of the metric: what training took until a network within the tier reached them.
+        markdown: Whether to print tables of Markdown.
+        output: A folder for compare.md, compare.html, compare.png and CSV files.
+    """
+    if output is not None:
+        check_output(output / "compare.md")
+    limits = None if tiers is None else read_tiers(tiers)
+    comparison = compared(read_methods(methods), limits, metric, macs, bytes, rounds, targets)
+    print(comparison.text(markdown))
+    if output is not None:
+        print(f"\nwritten in {output}: {', '.join(comparison.write(output))}")

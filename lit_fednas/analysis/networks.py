@@ -1,0 +1,376 @@
+"""One tidy table of networks: by which method, from which run, how good, at which cost, and after how much training.
+
+A method's networks are whatever it makes: subnets of a supernet, exits, models that grew, models that were pruned,
+networks that were fine-tuned. Figures, comparisons and studies are views of :func:`networks_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+import yaml
+
+from lit_fednas.analysis.runs import SPENT, Run, SearchResult
+from lit_fednas.config_files import find
+from lit_fednas.errors import DataError
+from lit_fednas.records import (
+    ALL_TIERS,
+    CLIENTS_FILE,
+    COST_NAMES,
+    ROUNDS_FILE,
+    FinetuneFiles,
+    SearchFiles,
+    read_sequence,
+    read_suite,
+)
+
+#: Of a network: ``val`` and ``test`` are the metric on the server's data, NaN where it was not evaluated; then its
+#: costs, and what training had taken until it had its weights.
+COLUMNS = ("arch", "val", "test", *COST_NAMES, *SPENT)
+#: Whose it is.
+WHOSE = ("method", "result", "seed")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a method gave with one seed: a run, or one search or fine-tuning of it alone.
+
+    Attributes:
+        run: The run.
+        part: The folder of the search or fine-tuning in it; ``None`` for all that the run has with its own weights.
+    """
+
+    run: Run
+    part: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Of the run, or of its part."""
+        return self.run.folder / (self.part or "")
+
+    @property
+    def name(self) -> str:
+        """The folder's last names."""
+        return self.run.name if self.part is None else f"{self.run.name}/{self.part}"
+
+    @property
+    def seed(self) -> int | None:
+        """The run's seed, if it has a configuration."""
+        return self.run.settings.get("seed_everything")
+
+    @property
+    def clients_folder(self) -> Path | None:
+        """Where ``clients.csv`` is: of the run itself (``deployed_accuracy``), or else of its search."""
+        places = [self.folder] if self.part else [self.folder, *(self.folder / name for name in self.run.searches)]
+        return next((place for place in places if (place / CLIENTS_FILE).exists()), None)
+
+
+#: Results that differ in their seeds, by method.
+Methods: TypeAlias = Mapping[str, Sequence[Result]]
+#: What each tier affords, by the names of costs; a tier without limits holds every network.
+Tiers: TypeAlias = Mapping[str, Mapping[str, float]]
+_MEMORY = "memory_bytes"  # a limit on the sum of two costs
+_LIMITS = (*COST_NAMES, _MEMORY)
+_NESTED = ("search", "tiers", "init_args", "budgets")
+
+
+def read_methods(words: Sequence[str]) -> dict[str, list[Result]]:
+    """Returns the results of methods that are given as patterns of folders, by label.
+
+    Args:
+        words: ``label=pattern,pattern`` for one method, or a pattern alone, whose runs are methods by the names of the
+            folders that they are in (``runs/<name>/version_<n>``). A pattern, with ``*`` for any name, names runs'
+            folders, folders that hold runs, or the folder of a search or fine-tuning in a run.
+
+    Raises:
+        DataError: A label is duplicated or a pattern finds nothing, or a method has two results of one seed.
+    """
+    methods: dict[str, list[Result]] = {}
+    for word in words:
+        label, equals, patterns = word.rpartition("=")
+        results = [result for pattern in patterns.split(",") for result in _results(pattern)]
+        if equals and not label:
+            raise DataError(f"{word}: has no label before '='; write label=pattern")
+        if label in methods:
+            raise DataError(f"{word}: {label} is duplicated; join its folders by commas")
+        for result in results:
+            methods.setdefault(label or result.run.folder.resolve().parent.name, []).append(result)
+    return methods_of(methods)
+
+
+def methods_of(folders: Mapping[str, Iterable[Result | Run | Path | str]]) -> dict[str, list[Result]]:
+    """Returns methods from results, runs or folders, each once.
+
+    Args:
+        folders: By label.
+
+    Raises:
+        DataError: A folder holds nothing to compare, or a method has two results of one seed.
+    """
+    methods: dict[str, list[Result]] = {}
+    for label, given in folders.items():
+        results = [result if isinstance(result, Result) else _result(result) for result in given]
+        methods[label] = list({result.folder.resolve(): result for result in results}.values())
+        _check_seeds(label, methods[label])
+    return methods
+
+
+def _result(given: Run | Path | str) -> Result:
+    return Result(given) if isinstance(given, Run) else _results(str(given))[0]
+
+
+def _results(pattern: str) -> list[Result]:
+    """Returns the results that a pattern names, and those of the runs in the folders that it names."""
+    results: list[Result] = []
+    for folder in map(Path, sorted(glob(pattern))):
+        if (folder / ROUNDS_FILE).exists():
+            results.append(Result(Run(folder)))
+        elif SearchFiles(folder).exists() and (folder.parent / ROUNDS_FILE).exists():
+            results.append(Result(Run(folder.parent), folder.name))
+        else:
+            runs = [*folder.glob(f"*/{ROUNDS_FILE}")] or [*folder.glob(f"*/*/{ROUNDS_FILE}")]  # the second of a study
+            results += [Result(Run(path.parent)) for path in sorted(runs)]
+    if not results:
+        raise DataError(f"{pattern}: finds no run; give folders that hold {ROUNDS_FILE}, or folders of such")
+    return results
+
+
+def _check_seeds(label: str, results: Sequence[Result]) -> None:
+    """Validates that seeds differ: a run that was stopped and started again would count twice."""
+    seeds: dict[tuple[int, str | None], Result] = {}  # a run's searches may differ in seeds of their own
+    for result in results:
+        if result.seed is not None and (first := seeds.setdefault((result.seed, result.part), result)) is not result:
+            raise DataError(f"{label}: {first.folder} and {result.folder} have the same seed {result.seed}; give one")
+
+
+def read_tiers(path: Path | str) -> dict[str, dict[str, float]]:
+    """Reads tiers from a YAML file: budgets by name, alone or as in a search's configuration (``Budgets``).
+
+    Args:
+        path: The file, such as ``{small: {macs: 0.8e+6}, large: {macs: 2.5e+6}}``, also one of the package's, or that
+            of a study or a search.
+
+    Returns:
+        The budgets.
+
+    Raises:
+        DataError: It cannot be read, or does not hold budgets of known costs.
+    """
+    try:
+        content = yaml.safe_load(find(path).read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"tiers: {path} cannot be read: {' '.join(str(error).split())}") from error
+    return checked_tiers(content, str(path))
+
+
+def checked_tiers(content: Any, where: str) -> dict[str, dict[str, float]]:
+    """Returns budgets by tier, out of what a configuration holds around them."""
+    for name in _NESTED:
+        if isinstance(content, dict) and name in content:
+            content = content[name]
+    form = "write {small: {macs: 0.8e+6}, large: {macs: 2.5e+6}}"
+    if not isinstance(content, dict) or not content:
+        raise DataError(f"tiers: {where} holds no budgets; {form}")
+    tiers: dict[str, dict[str, float]] = {}
+    for tier, limits in content.items():
+        if not isinstance(limits, dict):
+            raise DataError(f"tiers: {where}: {tier}: {limits} is not a budget; {form}")
+        tiers[str(tier)] = {name: _limit(f"{where}: {tier}.{name}", name, value) for name, value in limits.items()}
+    return tiers
+
+
+def _limit(where: str, name: str, value: Any) -> float:
+    if name not in _LIMITS:
+        raise DataError(f"tiers: {where}: is not a known cost; choose from {', '.join(_LIMITS)}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not number > 0:
+        raise DataError(f"tiers: {where}: {value} is not a number above 0; correct it")
+    return number
+
+
+def tiers_of(methods: Methods) -> dict[str, dict[str, float]]:
+    """Returns the tiers that all searches of the methods had, or one tier without limits if there is no such set."""
+    found: list[dict[str, dict[str, float]]] = []
+    for results in methods.values():
+        for result in results:
+            for name in result.run.searches if result.part is None else [result.part]:
+                tiers = SearchFiles(result.run.folder / name).settings().get("tiers", [])
+                found.append({str(tier["name"]): dict(tier["at_most"]) for tier in tiers})
+    return found[0] if found and all(tiers == found[0] for tiers in found) else {ALL_TIERS: {}}
+
+
+def within(networks: pd.DataFrame, limits: Mapping[str, float]) -> pd.DataFrame:
+    """Returns the networks whose costs are known and at most the limits."""
+    costs = networks.assign(**{_MEMORY: networks["bytes"] + networks["activation_bytes"]})
+    return networks[(costs[list(limits)] <= pd.Series(limits, dtype=float)).all(axis=1)]
+
+
+def networks_of(methods: Methods, metric: str | None = None, each_round: bool = False) -> pd.DataFrame:
+    """Returns the networks of all methods in one table.
+
+    Args:
+        methods: Results that differ in their seeds, by method.
+        metric: By which they are rated; the first of the first run's task if not given.
+        each_round: Whether they are those of every validation (:func:`history`), not those at the end.
+
+    Returns:
+        A row per network, with :data:`WHOSE` and :data:`COLUMNS`. Its ``attrs`` name the ``metric``, and say whether
+        ``higher`` is better.
+
+    Raises:
+        DataError: A result has no such metric, or nothing was evaluated.
+    """
+    runs = [result.run for results in methods.values() for result in results]
+    metric = metric or runs[0].metric
+    read = history if each_round else networks
+    tables = [
+        read(result, metric).assign(method=method, result=result.name, seed=result.seed)
+        for method, results in methods.items()
+        for result in results
+    ]
+    table = pd.concat(tables, ignore_index=True)[[*WHOSE, *COLUMNS]]
+    table.attrs.update(metric=metric, higher=runs[0].metrics[metric] is not False)
+    return table
+
+
+def networks(result: Result, metric: str | None = None) -> pd.DataFrame:
+    """Returns the networks that a result ended with.
+
+    Of a run these are its evaluated subnets and those of its searches, a row each. Of a pruned sequence, a model has
+    its weights when it is selected, before the run ends. Searches on one client's data, or by the clients' scores,
+    count only if they are given alone: their validation data are others.
+
+    Args:
+        result: The result.
+        metric: Of the run's; the first if not given.
+
+    Returns:
+        A row per network, with :data:`COLUMNS`.
+
+    Raises:
+        DataError: Nothing was evaluated, or there is no such metric.
+    """
+    run, part = result.run, result.part
+    metric = _metric(run, metric)
+    if part in run.finetunings:
+        table, total = _finetuned(run, part, metric), _finetuning_cost(run, part)
+    else:
+        searches = [run.search(name) for name in (run.searches if part is None else [part])]
+        tables = [_searched(one, metric) for one in searches if one and (part or one.on_servers_data)]
+        table, total = _stacked([*tables, *([] if part else [_evaluated(run, metric)])]), _total(run)
+    if part is None:
+        # a network that was tested before one that was not, a search's figures before those of the last validation
+        table = table.iloc[table["test"].isna().argsort(kind="stable")].drop_duplicates("arch")
+    if table.empty:
+        raise DataError(f"{result.folder}: has evaluated no network; let the run end, or search it")
+    until = {} if part in run.finetunings else _spent_until_selected(run)
+    for name in SPENT:
+        table[name] = [until.get(arch, total)[name] for arch in table["arch"]]
+    return table.reset_index(drop=True)
+
+
+def history(result: Result, metric: str | None = None) -> pd.DataFrame:
+    """Returns the evaluated networks of a run at each of its validations; ``test`` is NaN.
+
+    Args:
+        result: A run as a whole.
+        metric: Of the run's; the first if not given.
+
+    Returns:
+        A row per validation and network, with :data:`COLUMNS`; ``rounds`` are as many as were trained by then.
+
+    Raises:
+        DataError: It is a search or fine-tuning, or the run has not logged any network's metric.
+    """
+    if result.part is not None:
+        raise DataError(f"{result.folder}: has no validations round by round; give the run's folder")
+    run, metric = result.run, _metric(result.run, metric)
+    parts = [
+        run.spent.join(run.logged(f"val/{name}/{metric}").rename("val"), how="inner").assign(**costs)
+        for name, costs in _named_networks(run)
+    ]
+    if not any(len(part) for part in parts):
+        raise DataError(
+            f"{run.folder}: has logged no {metric} of a network whose costs are known; let the run end, which writes "
+            f"subnets-val.csv"
+        )
+    return _stacked(parts).sort_values("rounds", kind="stable").reset_index(drop=True)
+
+
+def _metric(run: Run, metric: str | None) -> str:
+    if metric is not None and metric not in run.metrics:
+        raise DataError(f"{run.folder}: has no {metric}; choose from {', '.join(run.metrics)}")
+    return metric or run.metric
+
+
+def _total(run: Run) -> dict[Any, float]:
+    return dict(run.spent.iloc[-1]) if len(run.spent) else dict.fromkeys(SPENT, float("nan"))
+
+
+def _finetuning_cost(run: Run, name: str) -> dict[str, float]:
+    """Returns what a fine-tuning of all tiers has taken, with the training of the weights that it began with."""
+    candidates = run.finetuned(name, "candidates")
+    from_supernet = FinetuneFiles(run.folder / name).settings().get("initial") == "supernet"
+    begun = _total(run) if from_supernet else dict.fromkeys(SPENT, 0.0)
+    taken = (candidates["rounds"], candidates["macs"], candidates["bytes_down"] + candidates["bytes_up"])
+    return {name: begun[name] + costs.sum() for name, costs in zip(SPENT, taken, strict=True)}
+
+
+def _spent_until_selected(run: Run) -> dict[str, dict[Any, float]]:
+    """Returns what had been spent when each model of a pruned sequence had its weights, by architecture."""
+    sequence = read_sequence(run.folder)
+    if sequence is None:
+        return {}
+    initial, *others = sequence["models"]
+    ends = {model["number"]: model["round"] for model in others}
+    if others:  # the initial one was trained before the first iteration, if in this run
+        ends[initial["number"]] = others[0]["first_round"] - 1
+    nothing = dict.fromkeys(SPENT, 0.0)
+    return {f"model: {number}": dict(run.spent.loc[end]) if end >= 0 else nothing for number, end in ends.items()}
+
+
+def _searched(search: SearchResult, metric: str) -> pd.DataFrame:
+    """Returns the networks that a search evaluated; those of the tiers were tested."""
+    best = search.tiers.drop_duplicates("arch").set_index("arch")
+    tested = best.get(f"test_{metric}", pd.Series(dtype=float))
+    return search.evaluations.assign(val=search.evaluations[metric], test=search.evaluations["arch"].map(tested))
+
+
+def _evaluated(run: Run, metric: str) -> pd.DataFrame:
+    """Returns the subnets that a run evaluated in the end, and those of ``lit-fednas test``."""
+    val, test = (run.subnets(split).set_index("arch") for split in ("val", "test"))
+    table = val.combine_first(test).assign(val=val[metric], test=test[metric])
+    return table.rename_axis("arch").reset_index()
+
+
+def _finetuned(run: Run, name: str, metric: str) -> pd.DataFrame:
+    # "macs" of a candidate are those of its training
+    table = run.finetuned(name, "candidates").drop(columns="macs").rename(columns={"macs_per_example": "macs"})
+    return _stacked([table.assign(val=table[f"val_{metric}"], test=table[f"test_{metric}"])])
+
+
+def _named_networks(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the names by which networks are logged, with their architectures and costs."""
+    table = pd.concat([run.subnets("val"), run.subnets("test")]).drop_duplicates("subnet")
+    names = ["arch", *(name for name in COST_NAMES if name in table)]
+    named = {row["subnet"]: {name: row[name] for name in names} for row in table.to_dict("records")}
+    for added in (read_suite(run.folder), read_sequence(run.folder)):
+        for model in () if added is None else added["models"]:
+            costs = {name: model[name] for name in COST_NAMES if name in model}
+            named.setdefault(f"model{model['number']}", {"arch": f"model: {model['number']}", **costs})
+    yield from named.items()
+
+
+def _stacked(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Returns tables below each other, with :data:`COLUMNS`, NaN where one has none."""
+    table = pd.concat([table.reindex(columns=list(COLUMNS)) for table in tables if len(table)] or [pd.DataFrame()])
+    table = table.reindex(columns=list(COLUMNS)).reset_index(drop=True)
+    return table.astype(dict.fromkeys(set(COLUMNS) - {"arch"}, float))
