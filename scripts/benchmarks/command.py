@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.child import silence
 from benchmarks.measuring import counted
-from benchmarks.settings import BENCHMARKS, CHOSEN, CORES, OPTIONS
+from benchmarks.settings import BENCHMARKS, CHOICES, CORES, OPTIONS
 from lit_fednas.errors import ClientError, ConfigError, FedNASError
 from lit_fednas.formatting import text_table
 
@@ -52,11 +52,9 @@ def add_option(parser: argparse.ArgumentParser, name: str, default: Any, text: s
     several = isinstance(default, list)
     first = default[0] if several else default
     kind: Any = int if first is None else ranks_and_threads if isinstance(first, tuple) else type(first)
-    choices = default if name in CHOSEN else None
-    shown = "" if default is None or choices else " (%(default)s)"
-    parser.add_argument(
-        flag, nargs="+" if several else None, type=kind, default=default, choices=choices, help=text + shown
-    )
+    shown = text if default is None else f"{text} (%(default)s)"
+    nargs = "+" if several else None
+    parser.add_argument(flag, nargs=nargs, type=kind, default=default, choices=CHOICES.get(name), help=shown)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

@@ -29,10 +29,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def measured(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Returns a row per setting that suits the task."""
-    task = Setting.of(options, **{"clients": 4, **TASKS[name]})
+    stacked = name == "tiny-50"
+    task = Setting.of(options, clients=TOGETHER if stacked else 4, **TASKS[name])
     net, data = task.supernet(), task.data()
     arch = architecture(net, ARCHS.get(name, "largest"), task.seed)
-    stacked = name == "tiny-50"
     known = {"library": {}, **LEVERS}
     if AUTO in options.levers:
         known[AUTO] = fastest_settings(task, net, data, arch, TOGETHER if stacked else 1)

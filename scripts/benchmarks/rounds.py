@@ -10,6 +10,10 @@ peak memory is what each adds, alone in a process of its own, to what the import
 A round's time is all of it: from the end of the round before to its own end, hooks and server's step included.
 On a GPU both begin and end with a synchronisation, and there is none of the benchmark's between.
 
+With --together K ..., K clients of one architecture are trained in one fit (ClientSettings(clients_per_fit=K)); the
+plain loop trains one by one, and the speed-up over the first K is that of the ratios to it, so that a busy machine does
+not matter. On a GPU, a network with dropout then comes to about the same loss alone, since the masks differ.
+
 With --ranks N, N processes share every cohort: the library by strategy="ddp", the plain loop by dealing the
 cohort round-robin and one all_reduce of a flat buffer of sums. A time is rank 0's, from one barrier of all ranks
 to the next, so that whoever is last counts; CPU seconds and memory are sums over the ranks.
@@ -161,30 +165,40 @@ def alone_in_child(setting: dict[str, Any], rounds: int, warmup: int, who: str) 
     return call_in_child("benchmarks.rounds:alone", arguments, setting["ranks"], setting["threads"])
 
 
-def measured(options: argparse.Namespace, name: str) -> dict[str, Any]:
-    """A task's row."""
+def measured(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
+    """A task's rows, one for each number of clients in one fit."""
     threads = options.threads or (None if options.ranks == 1 else max(1, CORES // options.ranks))
-    task = TASKS[name]
-    made = Setting.of(options, **task | {"examples": options.examples or task["examples"], "threads": threads})
-    setting = asdict(made)
-    arguments = {"setting": setting, **{key: getattr(options, key) for key in ("rounds", "warmup", "tolerance")}}
-    if options.ranks > 1:
-        found = call_in_child("benchmarks.rounds:interleaved", arguments, options.ranks, threads)
-    else:
-        found = interleaved(**arguments)
+    given = {key: value for key in ("examples", "batch_size") if (value := getattr(options, key)) is not None}
+    setting = asdict(Setting.of(options, **TASKS[name] | given | {"threads": threads}))
+    found: list[dict[str, Any]] = []
+    for together in options.together:
+        tolerance = options.tolerance if together == 1 else max(options.tolerance, 1e-4)
+        if together > 1 and options.device == "cuda" and setting["network"] == "cnn":
+            tolerance = None  # other masks
+        arguments = {"setting": setting, "rounds": options.rounds, "warmup": options.warmup, "tolerance": tolerance}
+        arguments["clients_per_fit"] = together
+        if options.ranks > 1:
+            made = call_in_child("benchmarks.rounds:interleaved", arguments, options.ranks, threads)
+        else:
+            made = interleaved(**arguments)
+        speed_up = (found[0] if found else made)["ratio"] / made["ratio"]
+        found.append({"task": name, "together": together, **setting, **made, "speed_up": speed_up})
     if not options.no_memory:
-        found["peak_mib"] = {who: alone_in_child(setting, 2, 0, who)["peak_mib"] for who in WHO}
-    return {"task": name, **setting, **found}
+        found[0]["peak_mib"] = {who: alone_in_child(setting, 2, 0, who)["peak_mib"] for who in WHO}
+    return found
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    return {"tasks": [measured(options, name) for name in options.tasks]}
+    return {"tasks": [row for name in options.tasks for row in measured(options, name)]}
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    several = len({row["together"] for row in report["tasks"]}) > 1
+    memory_shown = any("peak_mib" in row for row in report["tasks"])
     return [
         {
             "task": row["task"],
+            **({"together": str(row["together"]), "speed-up": f"{row['speed_up']:.2f}"} if several else {}),
             "threads": str(row["threads_used"]),
             "library s": f"{row['library']['median_seconds']:.3f}",
             "plain s": f"{row['plain']['median_seconds']:.3f}",
@@ -193,7 +207,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "CPU ratio": f"{row['cpu_ratio']:.3f}",
             "extra ms/client": f"{row['extra_ms_per_client']:.2f}",
             "difference": f"{row['greatest_difference']:.0e}",
-            **({f"{who} MiB": f"{row['peak_mib'][who]:.0f}" for who in WHO} if "peak_mib" in row else {}),
+            **{f"{who} MiB": f"{row['peak_mib'][who]:.0f}" if "peak_mib" in row else "" for who in WHO if memory_shown},
         }
         for row in report["tasks"]
     ]

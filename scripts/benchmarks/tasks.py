@@ -40,8 +40,8 @@ class Setting:
     @classmethod
     def of(cls, options: Namespace, **more: Any) -> Setting:
         """The options that are a task's, and what replaces them."""
-        given = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
-        return cls(**given | more)
+        given = {field.name: getattr(options, field.name, None) for field in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if value is not None} | more)
 
     @property
     def shape(self) -> tuple[int, int, int]:

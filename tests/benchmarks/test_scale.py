@@ -105,13 +105,13 @@ def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
     assert two["rounds_per_second"] == pytest.approx(1 / 0.1875)
 
 
-def test_together(tmp_path: Path) -> None:
-    words = "together --together 1 3 --rounds 2 --warmup 1 --clients 6 --cohort 4 --examples 6 --batch-size 4 --image 8"
-    runs = report_of(tmp_path, words)["runs"]
-    expected = [(network, together) for network in ("cnn", "tiny") for together in (1, 3)]
-    assert [(run["network"], run["together"]) for run in runs] == expected
+def test_clients_in_one_fit(tmp_path: Path) -> None:
+    words = "round --tasks cnn-32 tiny-50 --together 1 3 --rounds 2 --warmup 1 --clients 6 --cohort 4 --examples 6"
+    runs = report_of(tmp_path, f"{words} --batch-size 4 --no-memory")["tasks"]
+    expected = [(task, together) for task in ("cnn-32", "tiny-50") for together in (1, 3)]
+    assert [(run["task"], run["together"]) for run in runs] == expected
     for run in runs:
+        assert (run["examples"], run["batch_size"]) == (6, 4)
         assert 0 <= run["greatest_difference"] <= 1e-4
         assert len(run["ratios"]) == len(run["library"]["seconds"]) == 2
-        assert run["clients_per_second"]["library"] > 0
     assert runs[0]["speed_up"] == runs[2]["speed_up"] == 1
