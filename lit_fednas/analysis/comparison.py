@@ -261,17 +261,23 @@ def comparison_figure(methods: Methods, tiers: Tiers, table: pd.DataFrame) -> Fi
         table: Of :func:`comparison_table`.
     """
     metric = table.attrs["metric"]
-    logged = {method: results for method, results in methods.items() if not any(result.part for result in results)}
-    figure = new_figure(4 if logged else 1, in_row=2)
+    curves = _curves(methods, metric)
+    figure = new_figure(1 if curves is None else 4, in_row=2)
     _draw_fronts(figure.axes[0], list(methods), tiers, table)
-    if logged:
+    if curves is not None:
         *_, last = tiers
-        best = best_within(networks_of(logged, metric, each_round=True), tiers[last], [*_KEYS, "rounds"])
+        best = best_within(curves, tiers[last], [*_KEYS, "rounds"])
         for axes, spent in zip(figure.axes[1:], SPENT, strict=True):
             _draw_curves(axes, list(methods), best, spent, metric)
             axes.set_title(f"best network{'' if last == ALL_TIERS else f' within {figure_text(last)}'}", fontsize=9)
     legend(figure)
     return figure
+
+
+def _curves(methods: Methods, metric: str) -> pd.DataFrame | None:
+    """Returns the networks at each validation, of the methods that log them while they train."""
+    logged = {method: results for method, results in methods.items() if not any(result.part for result in results)}
+    return networks_of(logged, metric, each_round=True) if logged else None
 
 
 def _draw_fronts(axes: Axes, methods: Sequence[str], tiers: Tiers, table: pd.DataFrame) -> None:
@@ -332,9 +338,13 @@ class Comparison:
         sections: dict[str, Sequence[Any]] = {table.title: [replace(table, title="")] for table in self.tables.values()}
         sections["Figure"] = [Charts([Chart("Fronts and curves", figure)])]
         write_page(f"{len(self.methods)} methods compared", sections, folder / "compare.html")
-        for name, table in self.tables.items():
-            replace_text(folder / f"{name}.csv", table.csv())
-        return ["compare.md", "compare.png", "compare.html", *(f"{name}.csv" for name in self.tables)]
+        content = {f"{name}.csv": table.csv() for name, table in self.tables.items()}
+        curves = _curves(self.methods, self.tables["compare"].frame.attrs["metric"])
+        if curves is not None:
+            content["curves.csv"] = curves.to_csv(index=False)
+        for name, text in content.items():
+            replace_text(folder / name, text)
+        return ["compare.md", "compare.png", "compare.html", *content]
 
 
 def compared(

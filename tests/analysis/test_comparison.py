@@ -287,6 +287,13 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys
     table = pd.read_csv(out / "compare.csv")
     np.testing.assert_allclose(table["val"].dropna(), [0.5, 0.3, 0.8, 0.6, 0.9])
     assert len(pd.read_csv(out / "targets.csv")) == 2 * 2 * 3
+    curves = pd.read_csv(out / "curves.csv").query("seed == 0 and arch == 'small'")
+    assert curves[["method", "rounds", "spent_macs", "val"]].to_numpy().tolist() == [
+        ["A", 1, 100, 0.1],
+        ["A", 2, 200, 0.3],
+        ["A", 3, 300, 0.4],
+        ["A", 4, 400, 0.5],
+    ]
     assert cli.main([*words, "--macs", "equal"]) == 0
     assert "Networks at the last validation within 400 MACs of all clients' training" in capsys.readouterr().out
 
