@@ -16,6 +16,10 @@ class Quantity(NamedTuple):
     prefixed: bool = True
 
 
+#: Okabe and Ito's colours without the yellow, which is too light for lines on white; greys of what is behind them.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+GREY, GRID = "#9a9a9a", "#e6e6e6"
+
 #: The costs of ``lit_fednas.records.COST_NAMES``, what a tier may limit beside them, and those of a run's ledger.
 QUANTITIES = {
     "macs": Quantity("MACs per example"),
@@ -25,8 +29,8 @@ QUANTITIES = {
     "memory_bytes": Quantity("bytes sent and peak of activations", "B"),
     "operations": Quantity("operations per example"),
     "latency_ms": Quantity("latency", "ms", prefixed=False),
-    "total_macs": Quantity("MACs so far"),
-    "total_bytes": Quantity("bytes so far", "B"),
+    "spent_macs": Quantity("MACs so far"),
+    "spent_bytes": Quantity("bytes so far", "B"),
 }
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _DASH = "–"

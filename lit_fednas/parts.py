@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
+from types import NoneType
 from typing import Any, ClassVar
 
+import torch
 from jsonargparse import ArgumentParser
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import Report
 
 
@@ -23,12 +26,14 @@ class Part:
         supernet_kind: The kind of supernet that the part works with; any if ``None``.
         needs: The reports that the part needs of every client.
         reads: The types of a round's values that the part reads, if a callback gives them.
+        requires: Those of them without which the part cannot train, each with the key of the callback that gives it.
     """
 
     field: ClassVar[str]
     supernet_kind: ClassVar[type | None] = None
     needs: ClassVar[tuple[type[Report], ...]] = ()
     reads: ClassVar[tuple[type, ...]] = ()
+    requires: ClassVar[Mapping[type, str]] = {}
 
     def check_supernet(self, supernet: Any) -> None:
         """Validates that the supernet is of the kind that the part works with.
@@ -59,6 +64,62 @@ class Part:
                     f"{self.field}: {type(self).__name__} needs every client's {kind.__name__}, which "
                     f"model.objective {objective} does not give; use an objective that reports it"
                 )
+
+    def check_values(self, given: Collection[type]) -> None:
+        """Validates that callbacks give the values that the part requires.
+
+        Raises:
+            ConfigError: No callback gives one of them.
+        """
+        for kind, callback in self.requires.items():
+            if kind not in given:
+                raise ConfigError(
+                    f"{self.field}: {type(self).__name__} needs the {kind.__name__} that {callback} gives to rounds; "
+                    f"set {callback}, or change {self.field}"
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the part must remember for the next round: tensors and plain values, for the checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Restores a saved state; here its entries are validated, which must be those of :meth:`state_dict`.
+
+        Raises:
+            CheckpointError: The state is of another part or does not fit the settings.
+        """
+        names = set(self.state_dict())
+        if set(state) != names:
+            raise CheckpointError(
+                f"{self.field}: the checkpoint holds {', '.join(sorted(state)) or 'no state'}, and "
+                f"{type(self).__name__} keeps {', '.join(sorted(names)) or 'none'}; use what the run was started with"
+            )
+
+
+def check_state(owner: str, state: Any) -> None:
+    """Validates that a checkpoint with this state can be loaded, which is done with ``weights_only``.
+
+    Raises:
+        ConfigError: It holds something else than tensors and plain values, such as a NumPy array.
+    """
+    values = [state]
+    while values:
+        value = values.pop()
+        if type(value) is dict:
+            values += [*value, *value.values()]
+        elif type(value) in (list, tuple):
+            values += value
+        elif not isinstance(value, torch.Tensor) and type(value) not in (NoneType, bool, int, float, str):
+            stream = io.BytesIO()
+            try:
+                torch.save(value, stream)
+                stream.seek(0)
+                torch.load(stream, weights_only=True)
+            except Exception:
+                raise ConfigError(
+                    f"{owner}: its state holds a {type(value).__name__}, and a checkpoint with that cannot be loaded; "
+                    f"keep tensors, numbers, texts, and lists and dictionaries of them"
+                ) from None
 
 
 def described(part: Any) -> dict[str, Any] | None:

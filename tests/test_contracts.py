@@ -98,6 +98,8 @@ def test_no_member_of_a_base_has_a_single_overrider(base: type) -> None:
     single = []
     for name, member in vars(base).items():
         own = name.startswith("_") or not (callable(member) or isinstance(member, property))
+        if (base.__name__, name) == ("SearchSpace", "size"):
+            continue  # right for all spaces but one, in which different genes give the same network
         if own or getattr(member, "__isabstractmethod__", False):
             continue
         overriders = [kind.__name__ for kind in known if kind is not base and name in vars(kind)]

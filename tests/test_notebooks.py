@@ -7,15 +7,23 @@ alone, and are kept with what they show; tutorials train what they show, and are
 from __future__ import annotations
 
 import ast
+import io
+import os
 import re
+import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from tests.analysis.conftest import finished_run
+from tests.support import ended, forked
 
 __all__ = ["finished_run"]
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -64,12 +72,58 @@ def test_every_table_of_results_is_shown() -> None:
 @pytest.mark.slow
 def test_results_are_those_of_their_tables() -> None:
     """One kernel runs all notebooks from the repository's root, and forgets the names of one before the next."""
-    new_cell = nbformat.v4.new_code_cell
-    kept = [cell for path in RESULTS for cell in [new_cell("%reset -f"), *code_cells(path)]]
-    run = nbformat.v4.new_notebook(cells=[new_cell(cell.source) for cell in kept])
+    kept = [cell for path in RESULTS for cell in [new_code_cell("%reset -f"), *code_cells(path)]]
+    run = new_notebook(cells=[new_code_cell(cell.source) for cell in kept])
     NotebookClient(run, timeout=120, resources={"metadata": {"path": str(FOLDER.parent)}}).execute()
     for before, cell in zip(kept, run.cells, strict=True):
         assert table_cells(cell) == table_cells(before), cell.source
+
+
+class Shell(InteractiveShell):
+    """Runs cells as a kernel does, without the messages to and from it."""
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Has none."""
+
+    def shown_by(self, source: str) -> list[nbformat.NotebookNode]:
+        outputs: list[nbformat.NotebookNode] = []
+
+        class Stream(io.StringIO):
+            def __init__(self, name: str) -> None:
+                super().__init__()
+                self.stream = name
+
+            def write(self, text: str) -> int:
+                if not outputs or outputs[-1].get("name") != self.stream:
+                    outputs.append(new_output("stream", name=self.stream, text=""))
+                outputs[-1].text += text
+                return len(text)
+
+        def shows(kind: str) -> Any:
+            return lambda data, metadata=None, **more: outputs.append(new_output(kind, data=data))
+
+        self.display_pub.publish = shows("display_data")
+        self.displayhook.write_format_data = shows("execute_result")
+        self.displayhook.write_output_prompt = self.displayhook.finish_displayhook = lambda: None
+        sys.stdout, sys.stderr = Stream("stdout"), Stream("stderr")
+        self.run_cell(source).raise_error()
+        return outputs
+
+
+def executed(path: Path, folder: Path, result: Path) -> list[nbformat.NotebookNode]:
+    """The code cells of a notebook with what they show in a folder, run in a process of their own."""
+
+    def run() -> None:
+        os.chdir(folder)
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore", DeprecationWarning)  # as Python does, but in tests
+        warnings.showwarning = lambda *given: sys.stderr.write(warnings.formatwarning(*given[:4]))
+        shell = Shell.instance()
+        cells = [new_code_cell(cell.source, outputs=shell.shown_by(cell.source)) for cell in code_cells(path)]
+        nbformat.write(new_notebook(cells=cells), result)
+
+    assert ended(forked(run), 300) == 0
+    return code_cells(result)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -81,12 +135,11 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_run(path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebooks_run(path: Path, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIT_FEDNAS_RUN", str(finished_run))
-    notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path.parent)}}).execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert len(outputs) >= sum(cell.cell_type == "code" for cell in notebook.cells) - 2  # all but definitions
+    cells = executed(path, path.parent, tmp_path / "executed.ipynb")
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert len(outputs) >= len(cells) - 2  # all but definitions
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) >= {"findings": 2, "pareto_fronts": 4, "supernet_tour": 1}[path.stem]
     text = [output.data.get("text/plain", "") for output in outputs if output not in pictures and "data" in output]
@@ -119,9 +172,6 @@ def test_what_tutorials_import_exists(path: Path) -> None:
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials_run(path: Path, tmp_path: Path) -> None:
     """As a reader does, from another folder than the repository's."""
-    notebook = nbformat.read(path, as_version=4)
-    metadata = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=300, coalesce_streams=True, resources=metadata).execute()
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    cells = executed(path, tmp_path, tmp_path / "executed.ipynb")
     for before, cell in zip(code_cells(path), cells, strict=True):
         assert [one.output_type for one in cell.outputs] == [one.output_type for one in before.outputs], cell.source

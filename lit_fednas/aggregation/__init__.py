@@ -1,16 +1,13 @@
 """Aggregation: how the clients' updates become the next global weights.
 
-To add an aggregation, subclass :class:`OverlapAverage` and implement ``coefficient``, or subclass
-:class:`Aggregation` and implement ``start``, ``add``, ``sums`` and ``finish``: a running sum, so that the server's
-memory does not grow with the cohort. The guide *Aggregations* lists the methods and describes differential privacy.
+To add one, subclass :class:`OverlapAverage` and implement ``coefficient``, or :class:`Aggregation` and implement
+``start``, ``add``, ``sums`` and ``finish``. The guide *Aggregations* lists the methods.
 """
 
 from lit_fednas.aggregation.accountant import Accountant, KnownCohorts, SampledCohorts
 from lit_fednas.aggregation.base import Aggregation
-from lit_fednas.aggregation.classes import ClassAverage
-from lit_fednas.aggregation.maxnet import Beta, MaxNet
-from lit_fednas.aggregation.operators import OperatorAverage
-from lit_fednas.aggregation.overlap import OverlapAverage
+from lit_fednas.aggregation.by_reports import ClassAverage, OperatorAverage
+from lit_fednas.aggregation.overlap import Beta, MaxNet, OverlapAverage
 from lit_fednas.aggregation.private import GaussianMechanism, Released
 
 __all__ = [

@@ -1,21 +1,4 @@
-"""Accountants of user-level differential privacy: the epsilon of a run's rounds at a given delta.
-
-Each round is a Gaussian mechanism (:mod:`~lit_fednas.aggregation.private`). A client whose influence in round t is a
-share ``s_t`` of what the noise is made for has the noise multiplier ``z / s_t`` there.
-
-* :class:`KnownCohorts`: who takes part counts as known, so a client's epsilon is made of the rounds in which it was
-  asked. Gaussian mechanisms compose exactly, also if each is chosen after the ones before were seen (Dong, Roth and Su,
-  2022, "Gaussian Differential Privacy"): client k's rounds are one mechanism with the multiplier ``z / sqrt(sum_t
-  s_t^2)``, whose epsilon has a closed form (Balle and Wang, 2018, "Improving the Gaussian Mechanism for Differential
-  Privacy"). The greatest of all clients is reported.
-* :class:`SampledCohorts`: with Poisson sampling every client has the same epsilon. It is computed with privacy loss
-  distributions (PLD) and not with Renyi divergences (RDP). Both are upper bounds, and PLD's is tighter (100 rounds with
-  z = 1, q = 0.1 and delta = 1e-5: 7.05 against 7.90). It takes time in every round, on each rank: on one core 0.3 s
-  with z = 1, q = 0.05 and 100 rounds, 1.6 s with z = 0.5, q = 0.05 and 1,000, 4.1 s with z = 0.3, q = 0.1 and 500.
-
-Both use Google's ``dp-accounting``. They keep counts and sums of squares alone, so that one that is restored from a
-checkpoint continues exactly.
-"""
+"""Accountants of user-level differential privacy: the epsilon of a run's rounds at a given delta (guide *privacy*)."""
 
 from __future__ import annotations
 
@@ -45,7 +28,7 @@ def dp_accounting() -> ModuleType:
 
 
 class Accountant(ABC):
-    """Adds up what rounds have released.
+    """Adds up what rounds have released; keeps counts and sums of squares alone, so that a resumed one is exact.
 
     Args:
         noise_multiplier: z, above 0.
@@ -80,7 +63,7 @@ class Accountant(ABC):
 
 
 class KnownCohorts(Accountant):
-    """The client that has spent most, by the rounds that it was asked in.
+    """The client that has spent most: Gaussian mechanisms compose exactly (Dong, Roth and Su, 2022).
 
     Example:
         >>> accountant = KnownCohorts(2.0)
@@ -121,7 +104,7 @@ class KnownCohorts(Accountant):
 
 
 class SampledCohorts(Accountant):
-    """Every client alike, by the number of rounds.
+    """Every client alike, by the number of rounds: privacy loss distributions of the sampled Gaussian mechanism.
 
     Args:
         noise_multiplier: z, above 0.

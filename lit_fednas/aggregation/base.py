@@ -1,9 +1,4 @@
-"""The contract of aggregations: how the clients' updates become the next global weights.
-
-An aggregation is a running sum: ``start`` with the round's tasks, ``add`` each update when its client has ended,
-and ``finish`` with the average. So the server holds one sum, whatever the size of the cohort. Under several ranks
-each rank adds its own clients, and the sums of all ranks are added before ``finish``.
-"""
+"""The contract of aggregations: how the clients' updates become the next global weights."""
 
 from __future__ import annotations
 
@@ -19,15 +14,16 @@ from lit_fednas.supernets import Supernet
 
 
 class Aggregation(Part, ABC):
-    """The rule that merges a round's updates."""
+    """The rule that merges a round's updates, as a running sum: the server holds one, whatever the size of the cohort.
+
+    A round is :meth:`start` with its tasks, :meth:`add` as each client ends, and :meth:`finish`. Each rank adds its own
+    clients; the :meth:`sums` of all ranks are added before :meth:`finish`.
+    """
 
     field: ClassVar[str] = "model.aggregation"
 
     def setup(self, supernet: Supernet) -> None:
         """Prepares for a run.
-
-        Args:
-            supernet: The global weights.
 
         Raises:
             ConfigError: The aggregation does not work with the supernet.

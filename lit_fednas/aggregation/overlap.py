@@ -1,28 +1,25 @@
-"""Averaging by overlap cardinality: SuperFed's Algorithm 1, lines 9 to 15.
+"""Averaging by overlap: SuperFed's Algorithm 1, lines 9 to 15, and Algorithm 2 (MaxNet).
 
-Every shared element becomes the mean of its values in those updates that hold it, each weighted by its
-client's examples n_k. Elements in no update keep their value; this is known by counting, never by testing for
-zero (the paper's ``replace_zeros`` would mistake a weight that is exactly zero for one that nobody trained).
-With one architecture for all it is federated averaging (App. C).
+Elements in no update are known by counting, never by testing for zero (the paper's ``replace_zeros`` would mistake a
+weight that is exactly zero for one that nobody trained). With one architecture this is federated averaging (App. C).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.aggregation.base import Aggregation
-from lit_fednas.aggregation.private import GaussianMechanism, PrivateSums, by_architecture
-from lit_fednas.aggregation.sums import OverlapSums, Sums
-from lit_fednas.aggregation.trimmed import TrimmedSums
+from lit_fednas.aggregation.private import GaussianMechanism, PrivateSums
+from lit_fednas.aggregation.sums import OverlapSums, Sums, TrimmedSums
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
-from lit_fednas.ranges import Range, checked
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, RoundValues, nbytes
+from lit_fednas.ranges import OpenUnitInterval, Range, checked
 from lit_fednas.supernets import Region
 
 log = logging.getLogger(__name__)
@@ -33,13 +30,13 @@ Trim = Annotated[float, Range(at_least=0, at_most=0.5)]
 
 @checked("aggregation")
 class OverlapAverage(Aggregation):
-    """Weighted mean over the clients that hold an element.
+    """Weighted mean over the clients that hold an element; one that nobody trained keeps its value.
 
     Args:
         weighted: Whether a client counts by its examples n_k, or all count alike.
         trim: A guard against clients that send nonsense: the share of an element's values that its mean leaves out
-            at either end; 0.5 for the median (:class:`~lit_fednas.aggregation.trimmed.TrimmedSums`). It cannot
-            help an element that one or two clients hold. Above 0 the updates of a whole round are kept in memory.
+            at either end, rounded up to whole values; 0.5 for the median. It cannot help an element that one or two
+            clients hold. Above 0 the updates of a whole round are kept in memory.
 
     Raises:
         ConfigError: ``trim`` is out of range.
@@ -115,20 +112,15 @@ class OverlapAverage(Aggregation):
         return holders
 
     def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str], holders: dict[str, list[Any]]) -> Sums:
-        """Returns sums of these tensors, all zero.
-
-        Args:
-            tensors: The tensors.
-            partial: Names of those of which a client may hold a part only.
-            holders: The clients and architectures that hold some of each.
-        """
-        if self.trim:
-            sums = TrimmedSums(tensors, holders, self.trim, self.min_clients)
-            if holders and not self._told:
-                self._told = True
-                log.info("aggregation.trim: a round's updates are kept in memory, %.1f MB", sums.nbytes / 1e6)
-            return sums
-        return OverlapSums(tensors, partial)
+        """Returns sums of these tensors, all zero; ``holders`` are the clients, with architectures, that hold each."""
+        if not self.trim:
+            return OverlapSums(tensors, partial, self.min_clients)
+        sums = TrimmedSums(tensors, holders, self.trim, self.min_clients)
+        if holders and not self._told:
+            self._told = True
+            size = nbytes(sums.values.values())
+            log.info("aggregation.trim: a round's updates are kept in memory, %.1f MB", size / 1e6)
+        return sums
 
     @override
     def add(self, update: ClientUpdate) -> None:
@@ -197,7 +189,9 @@ class OverlapAverage(Aggregation):
         counted = mechanism.expected / len(planned) if sampled and planned else 1.0
         weights = [self.coefficient(one) * counted for one in planned]
         self._scale = 1.0 / sum(weights) if sum(weights) > 0 else 1.0
-        covered = by_architecture(planned, [weight * self._scale for weight in weights])
+        covered: dict[Any, float] = {}  # by architecture
+        for one, weight in zip(planned, weights, strict=True):
+            covered[one.arch] = covered.get(one.arch, 0.0) + weight * self._scale
         coefficients = {one.client: self.coefficient(one) * self._scale for one in tasks}
         greatest = max(self.coefficient(one) * self._scale for one in planned) if planned else 1.0
         return PrivateSums(self._supernet, mechanism, coefficients, covered, greatest)
@@ -218,3 +212,72 @@ class OverlapAverage(Aggregation):
 def _overrides(aggregation: OverlapAverage, name: str) -> bool:
     """Returns whether an aggregation's class has a method of its own in place of overlap averaging's."""
     return getattr(type(aggregation), name) is not getattr(OverlapAverage, name)
+
+
+@dataclass(frozen=True)
+class Beta:
+    """The largest architecture's weight in one round, between 0 and 1, where a schedule gives it."""
+
+    value: float
+
+
+@checked("aggregation")
+class MaxNet(OverlapAverage):
+    """Overlap averaging in which the largest architecture's client counts by beta (SuperFed, Algorithm 2).
+
+    Its client j has the weight beta_t n_j, each other client (1 - beta_t) / (|S_t| - 1) n_k. A beta that starts high
+    lets the largest network train first, which keeps the smaller ones from interfering with it (section 2.4.1); the
+    callback ``BetaDecay`` lowers it from round to round. A beta of 0.9 throughout is the worst of Figure 5b for the
+    smaller networks, so a run without a schedule says so.
+
+    Settled here, where the paper is silent: if several clients drew the largest architecture, the first in the cohort
+    is j; if nobody has it (which section 2.3 excludes), or if j is alone, all count alike, as in Algorithm 1; |S_t|
+    counts the clients that were asked, also if some of them failed.
+
+    Args:
+        beta: The largest architecture's weight, in rounds for which no schedule gives one.
+        weighted: Whether a client counts by its examples n_k as well.
+        trim: As for :class:`OverlapAverage`; beta weighs what is left.
+
+    Raises:
+        ConfigError: ``beta`` or ``trim`` is out of range.
+    """
+
+    reads = (Beta, GaussianMechanism)
+
+    def __init__(self, beta: OpenUnitInterval = 0.9, weighted: bool = True, trim: Trim = 0.0) -> None:
+        super().__init__(weighted, trim)
+        self.beta = beta
+        self._present = beta
+        self._warned = False
+
+    @override
+    def start(
+        self, tasks: Sequence[ClientTask], values: RoundValues | None = None, by_architecture: bool = False
+    ) -> None:
+        given = None if values is None else values.get(Beta)
+        if given is None and not self._warned:
+            self._warned = True
+            log.warning(
+                "aggregation.beta: %g in every round, as no schedule gives another; set beta_decay, with decay: "
+                "constant to keep it",
+                self.beta,
+            )
+        self._present = self.beta if given is None else given.value
+        largest = self._supernet.space.largest
+        self._largest = next((task.client for task in tasks if task.arch == largest), None)
+        self._others = len(tasks) - 1
+        super().start(tasks, values, by_architecture)
+
+    @override
+    def coefficient(self, task: ClientTask) -> float:
+        examples = super().coefficient(task)
+        if self._largest is None or self._others == 0:
+            return examples
+        if task.client == self._largest:
+            return self._present * examples
+        return (1 - self._present) / self._others * examples
+
+    @override
+    def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
+        return {"beta": self._present}

@@ -1,69 +1,11 @@
 """User-level differential privacy of an overlap average: clipped updates, and Gaussian noise once per round.
 
-**The release.** In a round, client k trains the architecture ``a_k``, and its update changes the elements of ``a_k`` by
-``d_k`` (0 elsewhere). The L2 norm of ``d_k`` is clipped to S over the architecture's own parameters (McMahan et al.,
-2018, "Learning Differentially Private Recurrent Language Models", flat clipping). With coefficients ``c_k`` the server
-computes, once per round and for all shared elements e together::
-
-    G = sum_k c_k clip_S(d_k) + N(0, (z S c_max)^2 I)        c_max = max_k c_k
-    w_e <- w_e + G_e / D_e                                   D_e = sum of c_k over the clients with e in a_k
-
-**Neighbours** are two runs, in one of which all contributions of one client are replaced by those of a client that
-fails: zero in every sum ("zero-out": Kairouz et al., 2021, "Practical and Private (Deep) Learning without Sampling or
-Shuffling"; Ponomareva et al., 2023, "How to DP-fy ML"). The population, the tiers, the initial weights and the settings
-are public.
-
-**Sensitivity.** The plan (who trains what, hence ``c_k`` and ``D_e``) is drawn before any client trains and does not
-depend on clients' data. So for neighbours that differ in client j, all other terms of the sum are equal, and the
-undivided sums differ by ``c_j clip_S(d_j)``, whose norm is at most ``c_j S <= c_max S``; any update with a norm of S or
-more reaches ``c_j S``. This holds whatever ``a_j`` is: a smaller network moves fewer elements, but may move these by as
-much. The division by ``D_e`` comes after the noise and uses no client's data, so it is post-processing; so are the
-server's optimizer and all later uses of the weights. ``D_e`` counts the clients that were asked: whether a client fails
-may depend on its data, so for the weights a client that failed is one that changed nothing. The noise of the average is
-``z S c_max / D_e``: elements that few clients train receive more of it. Elements in nobody's task keep their value,
-without noise, which says no more than the public plan. (If the noise were added to the average in place of the sum, its
-sensitivity would be ``c_j |clip_S(d_j) / D|``, up to ``c_j S / min_e D_e``: one rarely trained element would decide the
-noise of all.)
-
-MaxNet's coefficients are public (beta and the number of tasks), so the bound holds for it. With its largest client at
-beta and n - 1 others at (1 - beta) / (n - 1), ``c_max / D_e`` is beta for what all hold, in place of 1 / n for an
-average of equals. So the noise is n beta times as large: 45 times at beta 0.9 with 50 clients. On the other hand, a
-client with the coefficient ``c_k`` has only ``c_k / c_max`` of the influence that the noise is made for, and the
-accountant counts it so (:mod:`~lit_fednas.aggregation.accountant`).
-
-**Buffers.** Running statistics (floating-point buffers) are a second group, with a norm S_b of their own. Scaled by 1 /
-S and 1 / S_b, a client's two groups together have a norm of at most sqrt(2) c_k, so the noise of both is larger by
-sqrt(2). Variances that the noise makes negative become 0 (post-processing). Counters and frozen parameters keep their
-values. Networks without running statistics (``GroupNorm``) do not pay for them.
-
-**Sampling.** With ``PoissonCohort`` every client takes part with probability q, independently of all others, and the
-accountant counts the sampled Gaussian mechanism. This needs that whether a client takes part changes nothing but its
-own term of the sum:
-
-* coefficients are all equal;
-* architectures are drawn independently of the cohort (``Assignment.depends_on``), and as secretly: a client's place in
-  the cohort says which draw is its own;
-* denominators are those of an expected cohort: q times the number of available clients, times the share of a public
-  sample of them that holds e, by a plan for the sample that is drawn apart. So they do not tell who took part. (Any
-  ``D_e`` keeps the guarantee that is drawn independently of the cohort; this one makes the expected step about that of
-  the average.)
-* noise is added in every round to each element with ``D_e > 0``, whoever trains it, also if nobody takes part; the
-  others keep their values, whoever trains them.
-
-Given all other draws, if the release without client j has the distribution N(m, v), it is with client j a mixture of
-N(m, v) with the weight 1 - q and N(m + c_j clip_S(d_j), v) with the weight q: the sampled Gaussian mechanism of
-add-or-remove neighbours, which zero-out is here. Divergences are jointly convex, so the bound also holds for the
-mixture over all other draws. For all other cohorts no amplification is claimed: they count as known.
-
-**What is refused**, since no bound is known or it would need a derivation of its own: coefficients by numbers of
-examples (``weighted``: they are private and have no limit); ``trim`` (one client decides which values of others are
-left out); aggregations that weigh tensors by what clients report (``OperatorAverage``, ``ClassAverage``); sums by
-architecture, some of which are rejected after looking at results; several tasks of one client in a round.
+The guide *privacy* derives the bound for architectures of different size, and the noise of buffers and sampled cohorts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any, Self
@@ -106,13 +48,10 @@ class GaussianMechanism:
 
     @property
     def sum_multiplier(self) -> float:
-        """The multiplier of the sum, which with that of the count makes :attr:`noise_multiplier`.
-
-        Andrew et al. (2021), Theorem 1: ``(z^-2 - (2 sigma_b)^-2)^(-1/2)``, as each client moves the count of updates
-        within the norm, less one half each, by at most one half.
-        """
+        """The multiplier of the sum, which with that of the count makes z (Andrew et al., 2021, Theorem 1)."""
         if not self.noise_multiplier or self.count_noise is None:
             return self.noise_multiplier
+        # each client moves the count of updates within the norm, less one half each, by at most one half
         return (self.noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5
 
 
@@ -232,11 +171,3 @@ class PrivateSums(Sums):
         influences = {client: weight / self.greatest for client, weight in self.coefficients.items()}
         _, clipped, updates = self.counts.tolist()
         return Released(influences, self._within, clipped / updates if updates else float("nan"))
-
-
-def by_architecture(tasks: Collection[ClientTask], weights: Iterable[float]) -> dict[Any, float]:
-    """Returns the sum of the clients' weights, by architecture."""
-    sums: dict[Any, float] = {}
-    for task, weight in zip(tasks, weights, strict=True):
-        sums[task.arch] = sums.get(task.arch, 0.0) + weight
-    return sums

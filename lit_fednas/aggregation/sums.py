@@ -1,9 +1,9 @@
-"""Running sums of updates, in one block of memory each, so that they are zeroed or sent at once."""
+"""Running sums of updates: by element, or with extreme values left out (Yin et al., ICML 2018, Definitions 1 and 2)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -16,22 +16,7 @@ _ALIGNMENT = 64  # bytes, for vectorised kernels
 
 
 class FlatTensors(Mapping[str, Tensor]):
-    """Named tensors of given shapes as views into one buffer per dtype.
-
-    Args:
-        like: Tensors whose shapes, strides and device the views have.
-        dtypes: The dtype of each view.
-
-    Attributes:
-        buffers: The blocks of memory; the padding between views is zero as long as nobody writes there.
-
-    Example:
-        >>> like = {"a": torch.ones(2, 3), "b": torch.ones(4)}
-        >>> flat = FlatTensors(like, dict.fromkeys(like, torch.float32))
-        >>> ones = flat["b"].add_(1)
-        >>> [float(buffer.sum()) for buffer in flat.buffers]
-        [4.0]
-    """
+    """Named tensors as views into one buffer per dtype, so that all are zeroed or sent at once."""
 
     def __init__(self, like: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]) -> None:
         sizes: dict[torch.dtype, int] = {}
@@ -43,7 +28,7 @@ class FlatTensors(Mapping[str, Tensor]):
             sizes[dtype] = offsets[name] + -(-tensor.numel() // step) * step
         device = next(iter(like.values())).device if like else torch.device("cpu")
         blocks = {dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in sizes.items()}
-        self.buffers: list[Tensor] = list(blocks.values())
+        self.buffers: list[Tensor] = list(blocks.values())  # the padding between views stays zero
         self._views = {
             name: blocks[dtypes[name]].as_strided(tensor.shape, _dense_strides(tensor), offsets[name])
             for name, tensor in like.items()
@@ -87,12 +72,7 @@ class Sums(ABC):
 
     @abstractmethod
     def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
-        """Adds a client's tensors, in place.
-
-        Args:
-            holder: The client and its architecture.
-            parts: Where each tensor lies in the shared ones, its value, and its weight.
-        """
+        """Adds a client's tensors: the region of each in the shared ones, its value, and its weight."""
 
     @abstractmethod
     def merge(self, other: Self) -> None:
@@ -105,41 +85,34 @@ class Sums(ABC):
 
     @abstractmethod
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the averages by name; what has no weight gets its old value.
-
-        Args:
-            shared: The old values.
-
-        Returns:
-            Tensors that may share the sums' memory.
-        """
+        """Returns the averages by name, which may be the sums' memory; what has no weight gets its old value."""
 
 
 class OverlapSums(Sums):
-    """Weighted sums of shared tensors, and the weights: per element, or one per tensor.
+    """Weighted sums of shared tensors, and the weights: per element of the ``partial`` ones, or one per tensor.
 
-    Args:
-        shared: The shared tensors.
-        partial: Names of those of which a client may hold a part only; these have a weight per element.
+    What fewer than ``min_clients`` clients trained gets its old value.
     """
 
-    def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> None:
+    def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str], min_clients: int = 1) -> None:
         dtypes = {name: summable_dtype(tensor) for name, tensor in shared.items()}
         in_part = {name: tensor for name, tensor in shared.items() if name in partial}
         self.values = FlatTensors(shared, dtypes)
         self.weights = FlatTensors(in_part, dtypes)
-        # a tensor's one weight stays on the CPU, so that reading it does not wait for a GPU
+        self.min_clients = min_clients
+        self.clients = FlatTensors(in_part if min_clients > 1 else {}, dtypes)  # how many trained each element
+        # a tensor's one weight and its clients stay on the CPU, so that reading them does not wait for a GPU
         self.index = {name: number for number, name in enumerate(name for name in shared if name not in partial)}
-        self.whole_weights = torch.zeros(len(self.index), dtype=torch.float64)
+        self.whole = torch.zeros(2, len(self.index), dtype=torch.float64)
 
     @override
     def reset(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> bool:
         in_part = {name: tensor for name, tensor in shared.items() if name in partial}
         if not self.values.fits(shared) or not self.weights.fits(in_part):
             return False
-        self.values.zero_()
-        self.weights.zero_()
-        self.whole_weights.zero_()
+        for flat in (self.values, self.weights, self.clients):
+            flat.zero_()
+        self.whole.zero_()
         return True
 
     @torch.no_grad()
@@ -158,38 +131,41 @@ class OverlapSums(Sums):
                 region.add_to(total, value.to(total.dtype), weight)
             if region.name in self.index:
                 counted.append(self.index[region.name])
-            else:
-                region.add_to(self.weights[region.name], 1.0, weight)
+                continue
+            region.add_to(self.weights[region.name], 1.0, weight)
+            if region.name in self.clients:
+                region.add_to(self.clients[region.name], 1.0, 1.0)
         for weight, (sums, values, counted) in by_weight.items():
             if sums:
                 torch._foreach_add_(sums, values, alpha=weight)
-            self.whole_weights[counted] += weight
+            self.whole[:, counted] += torch.tensor([[weight], [1.0]], dtype=torch.float64)
 
     @torch.no_grad()
     @override
     def merge(self, other: Self) -> None:
-        for name, value in other.values.items():
-            self.values[name].add_(value)
-        for name, weights in other.weights.items():
-            self.weights[name].add_(weights)
+        for mine, others in ((self.values, other.values), (self.weights, other.weights), (self.clients, other.clients)):
+            for name, value in others.items():
+                mine[name].add_(value)
         for name, number in other.index.items():
-            self.whole_weights[self.index[name]] += other.whole_weights[number]
+            self.whole[:, self.index[name]] += other.whole[:, number]
 
     @property
     @override
     def tensors(self) -> list[Tensor]:
-        return [*self.values.buffers, *self.weights.buffers, self.whole_weights]
+        return [*self.values.buffers, *self.weights.buffers, *self.clients.buffers, self.whole]
 
     @torch.no_grad()
     @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         averages = dict(self.values)
-        for name, weight in zip(self.index, self.whole_weights.tolist(), strict=True):
-            if weight <= 0:
+        for name, weight, clients in zip(self.index, *self.whole.tolist(), strict=True):
+            if weight <= 0 or clients < self.min_clients:
                 averages[name].copy_(shared[name])
             elif abs(weight - 1) > 1e-12:  # otherwise all have trained it, and the division is superfluous
                 averages[name].div_(weight)
         for name, weights in self.weights.items():
+            if name in self.clients:
+                weights.masked_fill_(self.clients[name] < self.min_clients, 0)
             mean = averages[name].div_(weights)
             torch.where(weights > 0, mean, shared[name].to(mean.dtype), out=mean)
         for name, mean in averages.items():
@@ -201,3 +177,76 @@ class OverlapSums(Sums):
 def summable_dtype(tensor: Tensor) -> torch.dtype:
     """Returns the dtype of a tensor's sum: double precision for integer buffers (counters), else float32."""
     return torch.float32 if tensor.is_floating_point() else torch.float64
+
+
+class TrimmedSums(Sums):
+    """The values of all clients, of which an element's mean leaves out the lowest and the highest.
+
+    Of the n clients that hold an element, the min(ceil(trim n), ceil(n / 2) - 1) lowest values and as many of the
+    highest are left out; the others are averaged by their clients' weights. It is rounded up, as few clients may hold
+    an element. Equal values are in the order of the clients.
+    """
+
+    def __init__(
+        self, shared: Mapping[str, Tensor], holders: Mapping[str, Sequence[Any]], trim: float, min_clients: int = 1
+    ) -> None:
+        self.trim = trim
+        self.min_clients = min_clients
+        self.holders = {name: list(holders.get(name, ())) for name in shared}
+        self.values = {
+            name: tensor.new_zeros((len(self.holders[name]), *tensor.shape), dtype=summable_dtype(tensor))
+            for name, tensor in shared.items()
+        }
+        self.weights = {name: torch.zeros(len(rows), dtype=torch.float64) for name, rows in self.holders.items()}
+
+    @torch.no_grad()
+    @override
+    def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
+        for region, value, weight in parts:
+            if weight == 0:
+                continue
+            row = self.holders[region.name].index(holder)
+            kept = self.values[region.name][row]
+            if self.weights[region.name][row] == 0:
+                kept.fill_(torch.nan)  # elements that it does not hold; rows of other ranks stay zero
+            kept[... if region.index is None else region.index] = value.to(kept.dtype)
+            self.weights[region.name][row] = weight
+
+    @override
+    def merge(self, other: Self) -> None:
+        for name, values in other.values.items():
+            self.holders[name] += other.holders[name]
+            self.values[name] = torch.cat([self.values[name], values])
+            self.weights[name] = torch.cat([self.weights[name], other.weights[name]])
+
+    @property
+    @override
+    def tensors(self) -> list[Tensor]:
+        return [*self.values.values(), *self.weights.values()]
+
+    @torch.no_grad()
+    @override
+    def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        averages = {}
+        for name, values in self.values.items():
+            holders, weights = self.holders[name], self.weights[name]
+            # by clients, whatever the order of merging: equal values may have different weights
+            rows = [row for row in range(len(holders)) if weights[row] > 0]
+            rows.sort(key=lambda row: (holders[row][0], str(holders[row][1])))
+            old = shared[name].to(values.dtype)
+            mean, count = self._mean(values[rows], weights[rows].to(values))
+            enough = count >= self.min_clients
+            averages[name] = torch.where(enough, mean, old)
+            if not shared[name].is_floating_point():
+                averages[name].round_()
+        return averages
+
+    def _mean(self, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns each element's trimmed mean, and how many clients hold it."""
+        ordered, order = values.sort(dim=0, stable=True)  # NaN comes last
+        count = ordered.isfinite().sum(dim=0)
+        share = (self.trim * count.double() - 1e-9).ceil()
+        cut = torch.minimum(share, (count - 1).div(2, rounding_mode="floor"))
+        place = torch.arange(len(values), device=values.device).view(-1, *[1] * (values.dim() - 1))
+        kept = weights[order].masked_fill_((place < cut) | (place >= count - cut), 0)
+        return (kept * ordered.nan_to_num(0)).sum(dim=0) / kept.sum(dim=0), count

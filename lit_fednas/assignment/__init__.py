@@ -1,19 +1,15 @@
 """Assignment: which subnet each client trains in a round.
 
-To add an assignment, subclass :class:`Assignment` and implement ``plan``, which returns ``round.task(client, arch)``
-for the clients of ``round.cohort``. A plan changes no state: what an assignment remembers from round to round changes
-in ``observe`` alone and is its ``state_dict``, plain values. The guide *Assignments* lists the methods.
+To add one, subclass :class:`Assignment` and implement ``plan``, which returns ``round.task(client, arch)`` for the
+clients of ``round.cohort``. The guide *Assignments* lists the methods.
 """
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.assignment.by_tier import ByTier
+from lit_fednas.assignment.by_tier import ByTier, RandomBases, RollingWidths
 from lit_fednas.assignment.by_utility import ByOwnUtility, ByUtility
 from lit_fednas.assignment.candidate_groups import CandidateGroups
-from lit_fednas.assignment.cost_weighted import CostWeighted
+from lit_fednas.assignment.cost_weighted import CostWeighted, Listed, Pool, RisingPath, WholeSpace
 from lit_fednas.assignment.invariant_units import InvariantUnits
-from lit_fednas.assignment.pools import Listed, Pool, RisingPath, WholeSpace
-from lit_fednas.assignment.random_bases import RandomBases
-from lit_fednas.assignment.rolling import RollingWidths
 from lit_fednas.assignment.sandwich import FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
 from lit_fednas.assignment.subspaces import Subspaces
 

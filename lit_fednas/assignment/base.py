@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -51,8 +51,8 @@ class Round:
 class Assignment(Part, ABC):
     """Decides which subnet each client trains.
 
-    A plan is a function of the round and of the state that earlier rounds left; the state changes in
-    :meth:`observe` alone. It is plain numbers and lists (:meth:`state_dict`), and saved in every checkpoint.
+    A plan is a function of the round and of the state that earlier rounds left; the state changes in :meth:`observe`
+    alone, and is saved in every checkpoint (:meth:`state_dict`).
 
     Attributes:
         depends_on: What a client's architecture depends on, beside the round and chance: on the ``client`` alone, also
@@ -65,10 +65,6 @@ class Assignment(Part, ABC):
     def setup(self, supernet: Supernet, population: Population) -> None:
         """Prepares for a run; called before the first round, and before a checkpoint is loaded.
 
-        Args:
-            supernet: The shared weights, and what architectures cost.
-            population: The clients, their tiers and training examples.
-
         Raises:
             ConfigError: The parts or settings do not fit together.
         """
@@ -78,23 +74,13 @@ class Assignment(Part, ABC):
 
     @abstractmethod
     def plan(self, round: Round) -> list[ClientTask]:
-        """Plans a round; changes no state.
-
-        Args:
-            round: The round, with its cohort and its random generator.
-
-        Returns:
-            The tasks (:meth:`Round.task`), in the order of training. A client may have none or several.
-        """
+        """Returns the round's tasks (:meth:`Round.task`), in the order of training: none, one or several per client."""
 
     def observe(self, results: Sequence[ClientResult]) -> None:
         """Updates the state after a round; ``results`` has one per task, in the plan's order."""
 
     def deployed(self, client: int) -> Any:
         """Returns the architecture that a client uses once training is over.
-
-        Args:
-            client: The client's number.
 
         Raises:
             ConfigError: The assignment does not define one.
@@ -104,20 +90,15 @@ class Assignment(Part, ABC):
             f"training is over; name the architectures to evaluate, or use an assignment that does, as ByTier"
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns what must be kept for the next round; plain values."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a saved state; here its entries are validated, which must be those of :meth:`state_dict`.
+    def check_clients(self, clients: Iterable[int]) -> None:
+        """Validates that the clients of a saved state are among those of the data.
 
         Raises:
-            CheckpointError: The state is of another assignment or does not fit the settings.
+            CheckpointError: One of them is not.
         """
-        names = set(self.state_dict())
-        if set(state) != names:
-            raise CheckpointError(
-                f"assignment: the checkpoint holds {', '.join(sorted(state)) or 'no state'}, and "
-                f"{type(self).__name__} keeps {', '.join(sorted(names)) or 'none'}; use the assignment that the "
-                f"run was started with"
-            )
+        for client in clients:
+            if not 0 <= client < self._population.num_clients:
+                raise CheckpointError(
+                    f"{self.field}: the checkpoint knows client {client}, the data have {self._population.num_clients} "
+                    f"clients; set data.num_clients as the run had it"
+                )

@@ -1,7 +1,7 @@
-"""One architecture per tier of devices, the same in every round.
+"""One architecture per tier of devices.
 
-FedHeN's simple and complex devices (section 2), the fixed levels of HeteroFL (Diao et al., 2021, section 3.2) and
-FjORD's greatest widths p_max (Horvath et al., 2021, section 4).
+FedHeN's simple and complex devices (section 2), HeteroFL's fixed levels (Diao et al., 2021, section 3.2), FjORD's
+greatest widths p_max (Horvath et al., 2021, section 4), FedRolex and Split-Mix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing_extensions import override
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.supernets import Supernet
+from lit_fednas.supernets.base_networks import BaseNetworks, Bases
+from lit_fednas.supernets.widths import Width, WidthSupernet
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 _MAX_ENUMERATED = 4096
@@ -44,7 +47,6 @@ class ByTier(Assignment):
     """
 
     depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "client"
-
     #: The argument that names what a tier trains, for errors.
     setting: ClassVar[str] = "archs"
 
@@ -83,17 +85,12 @@ class ByTier(Assignment):
 
     @override
     def deployed(self, client: int) -> Any:
-        """Returns the architecture of the client's tier, as it is evaluated."""
         tier = self._population.tier(client)
         assert tier is not None
         return self.of_tier[tier.name]
 
     def named(self, text: str) -> Any:
-        """Returns what the setting names.
-
-        Raises:
-            ConfigError: The supernet does not have it.
-        """
+        """Returns what the setting names, or raises ``ConfigError``."""
         return self._supernet.space.named(text)
 
     def _most_expensive(self, tier: Tier, costs: ArchitectureCosts) -> Any:
@@ -111,3 +108,111 @@ class ByTier(Assignment):
             )
         cost = (*tier.limited, "macs")[0]
         return max(fitting, key=lambda arch: costs.cost(arch, cost))
+
+
+@checked("assignment")
+class RollingWidths(ByTier):
+    """Every client trains a window of its tier's width, which rolls over each layer from round to round (FedRolex).
+
+    After Alam, Liu, Yan and Zhang (2022, "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model
+    Extraction", NeurIPS): so all weights are trained even if no client can hold them all. The window's first unit is
+    the number of steps so far; each layer takes it modulo its own number of units. The publication rounds a window's
+    number of units down; :meth:`WidthSupernet.sizes` rounds it up.
+
+    Args:
+        archs: Per tier, ``smallest``, ``largest``, or a width as the space writes it; the greatest that its limits
+            allow if not given.
+        step: Units that the window goes on; 0 for a window that stays, as in HeteroFL.
+        every: Rounds between two steps.
+
+    Raises:
+        ConfigError: A setting is out of range; or, reported before training: the supernet is not cut by width;
+            there are no tiers; a tier has no width, one that it cannot afford, or one with a shift.
+
+    Example:
+        >>> from lit_fednas.tiers import Population, Tier
+        >>> tiers = (Tier("phones", {}), Tier("laptops", {}))
+        >>> rolling = RollingWidths({"phones": "width: 0.5", "laptops": "largest"})
+        >>> net = WidthSupernet()
+        >>> rolling.setup(net, Population(2, tiers, (0, 1)))
+        >>> str(rolling.shifted(Width(0.5), shift=3)), str(rolling.shifted(Width(1.0), shift=3))
+        ('width: 0.5, shift: 3', 'width: 1')
+    """
+
+    supernet_kind: ClassVar[type] = WidthSupernet
+
+    def __init__(
+        self, archs: Mapping[str, str] | None = None, step: NonNegativeInt = 1, every: PositiveInt = 1
+    ) -> None:
+        super().__init__(archs)
+        self.step = step
+        self.every = every
+
+    @override
+    def named(self, text: str) -> Width:
+        width = super().named(text)
+        if getattr(width, "shift", True):
+            raise ConfigError(f"assignment.archs: {text!r} selects its units itself; give 'width: 0.5' or the like")
+        return width
+
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        shift = round.number // self.every * self.step
+        return [round.task(client, self.shifted(self.deployed(client), shift)) for client in round.cohort]
+
+    def shifted(self, width: Width, shift: int) -> Width:
+        """Returns a width whose window begins at a unit; the whole network has no window."""
+        whole = self._supernet.sizes(width.ratio) == self._supernet.units
+        return width if whole else Width(width.ratio, shift)
+
+
+class RandomBases(ByTier):
+    """Every client trains as many base networks as its tier can, other ones in every round.
+
+    After Hong, Wang, Wang and Zhou (2022, "Efficient Split-Mix Federated Learning for On-Demand and In-Situ
+    Customization", ICLR): so each base network sees the data of all clients in time. The draw is balanced: the base
+    networks are shuffled once a round, and each client of the cohort takes the next ones of that list.
+
+    Args:
+        counts: Per tier how many its clients train; the most that its limits allow by default. Without tiers, all.
+
+    Raises:
+        ConfigError: Before training: the supernet has no base networks; the counts do not name the tiers; a count
+            is not 1 to the number of base networks, or above the tier's limits; a tier cannot afford one.
+    """
+
+    supernet_kind: ClassVar[type] = BaseNetworks
+    depends_on = "cohort"
+    setting: ClassVar[str] = "counts"
+
+    def __init__(self, counts: Mapping[str, int] | None = None) -> None:
+        super().__init__(None if counts is None else {tier: str(count) for tier, count in counts.items()})
+
+    @override
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        if population.tiers or self.archs is not None:
+            super().setup(supernet, population)
+        else:
+            Assignment.setup(self, supernet, population)
+
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        total = self._supernet.count
+        order = round.rng.permutation(total).tolist()
+        tasks, first = [], 0
+        for client in round.cohort:
+            count = len(self.deployed(client).members)
+            bases = sorted(order[(first + step) % total] for step in range(count))
+            tasks.append(round.task(client, Bases(tuple(bases))))
+            first += count
+        return tasks
+
+    @override
+    def deployed(self, client: int) -> Bases:  # the first ones, which are evaluated
+        return super().deployed(client) if self._population.tiers else self._supernet.space.largest
+
+    @override
+    def named(self, text: str) -> Bases:
+        if not 1 <= int(text) <= self._supernet.count:
+            raise ConfigError(f"assignment.counts: {text} must be 1 to {self._supernet.count}, the number of bases")
+        return self._supernet.space.first(int(text))

@@ -20,7 +20,7 @@ from lit_fednas.tiers import ArchitectureCosts, Population
 
 
 class ByUtility(Assignment):
-    """Draws each client's model by its utilities, which its training losses change, as the paper has it.
+    """Draws each client's model by its utilities, which its training losses change, as the paper describes.
 
     A client has a utility for every model of the suite, 0 at first; a model that is added later starts with that
     of the model it comes from (Alg. 1, line 19). The client's model is drawn among the compatible ones, those
@@ -46,7 +46,6 @@ class ByUtility(Assignment):
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
-        """Validates that every client can train the first model, and forgets all utilities."""
         super().setup(supernet, population)
         self._suite: ModelSuite = self._supernet
         self._costs = ArchitectureCosts(supernet)
@@ -65,7 +64,6 @@ class ByUtility(Assignment):
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
-        """Draws a compatible model for each client (Eq. 2)."""
         tasks = []
         for client in round.cohort:
             numbers, utilities = self._compatible(client), self.utilities(client)
@@ -75,55 +73,42 @@ class ByUtility(Assignment):
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
-        """Updates the utilities of the round's survivors (Eq. 4)."""
         survivors = [result for result in results if result.ok]
         similarity = functools.cache(self._similarity)  # the same pairs of models recur
         losses = standardised([result.loss for result in survivors])
         for result, loss in zip(survivors, losses, strict=True):
             client, trained = result.task.client, result.task.arch.number
             utilities = self.utilities(client)
-            for number in self._compatible(client):
+            for number in self._compatible(client):  # Eq. 4
                 utilities[number] -= loss * similarity(number, trained)
             self._utilities[client] = utilities
 
     @override
     def deployed(self, client: int) -> Model:
-        """Returns the compatible model of the highest utility, as the paper evaluates its clients (section 5.1).
-
-        Of models with equal utility it is the one with the most multiply-accumulates: a model that the client has
-        not tried has its parent's utility, began as the function that its parent computes, and can learn more.
-        """
+        """Returns the compatible model of the highest utility (section 5.1); of equals the one with the most MACs."""
         utilities = self.utilities(client)
         numbers = self._compatible(client)
         macs = {number: self._costs.cost(Model(number), "macs") for number in numbers}
         return Model(max(numbers, key=lambda number: (utilities[number], macs[number], number)))
 
     def utilities(self, client: int) -> list[float]:
-        """Returns a client's utility for each model, by its number; a list that the caller may change.
-
-        Models that were added since the client's last round have their parent's (Alg. 1, line 19). A client's
-        utilities stay as they are between its rounds, so it does not matter that they inherit only now.
-        """
+        """Returns a client's utility for each model, by its number; a list that the caller may change."""
         utilities = list(self._utilities.get(client, ()))
+        # models that were added since its last round inherit only now (Alg. 1, line 19): utilities stay between rounds
         for model in self._suite.models[len(utilities) :]:
             utilities.append(0.0 if model.parent is None else utilities[model.parent])
         return utilities
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Returns the utilities of the clients that have taken part in a round, by model."""
         return {"utilities": {client: list(utilities) for client, utilities in self._utilities.items()}}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         restored = {int(client): list(map(float, utilities)) for client, utilities in state["utilities"].items()}
+        self.check_clients(restored)
         for client, utilities in restored.items():
-            if not 0 <= client < self._population.num_clients:
-                raise CheckpointError(
-                    f"assignment: the checkpoint has utilities of client {client}, the data have "
-                    f"{self._population.num_clients} clients; set data.num_clients as the run had it"
-                )
             if len(utilities) > len(self._suite.models) or not all(map(math.isfinite, utilities)):
                 raise CheckpointError(
                     f"assignment: the checkpoint's utilities of client {client}, {utilities}, are not those of "
@@ -145,15 +130,15 @@ class ByUtility(Assignment):
 class ByOwnUtility(ByUtility):
     """Draws each client's model by how it compares with the client's other models.
 
-    Losses that are standardised over a round's clients tell how hard a client's data are, not which model suits it: a
-    client with hard data is sent away from whatever it trained. Here a client keeps a moving average of its training
-    loss with every model that it has tried. When it trains one, the averages of its other models move along, by their
-    similarity (as in Eq. 4), since all models learn in the meantime. Its utilities are these averages, standardised
-    over its own models and negated, so they stay bounded; a model that it has not tried has the utility of its best.
+    Losses that are standardised over a round's clients tell how hard a client's data are, not which model suits it.
+    Here a client keeps a moving average of its training loss with every model that it has tried. When it trains one,
+    the averages of its other models move along, by their similarity (as in Eq. 4), since all models learn in the
+    meantime. Its utilities are these averages, standardised over its own models and negated; a model that it has not
+    tried has the utility of its best.
 
-    It is deployed on what it has tried: the model of the best accuracy on its own validation data, if clients validate
-    (``client.validate``) and the data's task has one, else that of the lowest loss. A client that was in no round takes
-    what is best for its tier's clients, or else the first model.
+    It is deployed on the model of the best accuracy on its own validation data, if clients validate
+    (``client.validate``) and the data's task has one, else on that of the lowest loss. A client that was in no round
+    takes what is best for its tier's clients, or else the first model.
 
     Args:
         similar: Whether the averages of similar models move with that of the trained one.
@@ -178,7 +163,6 @@ class ByOwnUtility(ByUtility):
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
-        """Moves the survivors' averages."""
         self._of_tiers = None
         for result in results:
             if not result.ok:
@@ -198,7 +182,6 @@ class ByOwnUtility(ByUtility):
 
     @override
     def utilities(self, client: int) -> list[float]:
-        """Returns a client's utility for each model, by its number; a list that the caller may change."""
         losses = self._losses.get(client, {})
         tried = dict(zip(losses, standardised(list(losses.values())), strict=True))
         best = -min(tried.values(), default=0.0)
@@ -206,7 +189,6 @@ class ByOwnUtility(ByUtility):
 
     @override
     def deployed(self, client: int) -> Model:
-        """Returns the model that was best for the client, of those that it, or else its tier, has tried."""
         accuracies = self._accuracies.get(client)
         if accuracies:
             return Model(max(accuracies, key=lambda number: (accuracies[number], number)))
@@ -217,19 +199,19 @@ class ByOwnUtility(ByUtility):
     def _tiers_losses(self) -> dict[str, dict[int, float]]:
         """Returns the mean of the clients' averages, by tier, then by model."""
         if self._of_tiers is None:
-            found: dict[str, dict[int, list[float]]] = {}
+            losses_of: dict[str, dict[int, list[float]]] = {}
             for client, losses in sorted(self._losses.items()):
                 tier = self._population.tier(client)
                 for number, loss in losses.items():
-                    found.setdefault("" if tier is None else tier.name, {}).setdefault(number, []).append(loss)
+                    losses_of.setdefault("" if tier is None else tier.name, {}).setdefault(number, []).append(loss)
             self._of_tiers = {
-                name: {number: sum(of) / len(of) for number, of in models.items()} for name, models in found.items()
+                tier: {number: sum(values) / len(values) for number, values in models.items()}
+                for tier, models in losses_of.items()
             }
         return self._of_tiers
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Returns the averages of the clients that have taken part in a round, by model."""
         return {
             "losses": {client: dict(losses) for client, losses in self._losses.items()},
             "accuracies": {client: dict(accuracies) for client, accuracies in self._accuracies.items()},
@@ -240,15 +222,17 @@ class ByOwnUtility(ByUtility):
         Assignment.load_state_dict(self, state)
         known = {model.number for model in self._suite.models}
         restored = [
-            {int(client): {int(number): float(value) for number, value in of.items()} for client, of in kind.items()}
+            {int(client): {int(n): float(value) for n, value in values.items()} for client, values in kind.items()}
             for kind in (state["losses"], state["accuracies"])
         ]
-        for client, of in (pair for kind in restored for pair in kind.items()):
-            if not 0 <= client < self._population.num_clients or not of.keys() <= known:
-                raise CheckpointError(
-                    f"assignment: the checkpoint knows client {client} with models {sorted(of)}; here are "
-                    f"{self._population.num_clients} clients and {len(known)} models; use the settings of that run"
-                )
+        for kind in restored:
+            self.check_clients(kind)
+            for client, values in kind.items():
+                if not values.keys() <= known:
+                    raise CheckpointError(
+                        f"assignment: the checkpoint knows client {client} with models {sorted(values)}, and here are "
+                        f"{len(known)} models; use the checkpoint of this run's models"
+                    )
         self._losses, self._accuracies = restored
         self._of_tiers = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,15 +18,10 @@ from lit_fednas.tiers import ArchitectureCosts
 
 @dataclass(frozen=True)
 class CandidateSchedule:
-    """Which clients try which candidates in a round; a value of the round, given by ``PruneByBudgets``.
+    """Which clients try which candidates in a round; a value of the round, given by ``PruneByBudgets``."""
 
-    Attributes:
-        candidates: The candidates that have not been dropped, each with the number of its group.
-        groups: The clients of each group.
-    """
-
-    candidates: tuple[tuple[Model, int], ...] = ()
-    groups: tuple[tuple[int, ...], ...] = ()
+    candidates: tuple[tuple[Model, int], ...] = ()  # that have not been dropped, each with its group
+    groups: tuple[tuple[int, ...], ...] = ()  # the clients of each group
 
 
 @checked("assignment")
@@ -45,6 +41,7 @@ class CandidateGroups(Assignment):
 
     supernet_kind: ClassVar[type] = PrunedSequence
     reads = (CandidateSchedule,)
+    requires: ClassVar[Mapping[type, str]] = {CandidateSchedule: "prune_by_budgets"}
 
     def __init__(self, initial_clients: PositiveInt | None = None) -> None:
         self.initial_clients = initial_clients
@@ -71,14 +68,7 @@ class CandidateGroups(Assignment):
 
     @override
     def deployed(self, client: int) -> Model:
-        """Returns the largest model that a client's tier affords; without tiers the newest, which is the smallest.
-
-        Args:
-            client: The client's number.
-
-        Raises:
-            ConfigError: The tier cannot afford any model.
-        """
+        """Returns the largest model that a client's tier affords; without tiers the newest, which is the smallest."""
         tier = self._population.tier(client)
         if tier is None:
             return self._newest

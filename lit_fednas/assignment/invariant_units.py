@@ -1,4 +1,4 @@
-"""Stragglers train without the units that change least: invariant dropout.
+"""Stragglers train without the units that change least: invariant dropout (FLuID).
 
 Wang, Nair and Mahajan (2023, "FLuID: Mitigating Stragglers in Federated Learning using Invariant Dropout").
 """
@@ -18,8 +18,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, UnitChangesReport
 from lit_fednas.ranges import Range, checked
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.width.space import UnitMask, Width, WidthArch
-from lit_fednas.supernets.width.supernet import WidthSupernet
+from lit_fednas.supernets.widths import UnitMask, Width, WidthArch, WidthSupernet
 from lit_fednas.tiers import Population
 
 
@@ -31,15 +30,13 @@ class InvariantUnits(ByTier):
     above its group's threshold. The threshold starts at the least change that any of them saw in the group (above zero,
     so that it can grow) and is multiplied by ``step`` until there are as many invariant units as the straggler must
     leave out. If there are more, the ones that change least on average over the non-stragglers are left out; of equals
-    the last, so that units without a difference are kept from the first on, as a plain width keeps them.
+    the last, as a plain width does.
 
     Non-stragglers are the clients of tiers that train the whole network, and what counts is the last round in
-    which one of them reported: a cohort need not be everybody, as it is in the publication, and older changes are
-    of older weights. Until then stragglers train the first units. What a straggler keeps is also what it uses.
-    Where the publication measures who straggles and by how much from the times of past rounds, and sets the size of
-    the sub-models from that, tiers and ratios are given here, or follow from a trace of the devices' speed
-    (:class:`~lit_fednas.tiers.TraceTiers`): all clients of a simulation are timed on one machine, and a run must not
-    depend on how busy it was. The threshold is computed anew from each round's changes.
+    which one of them reported: a cohort need not be everybody, as it is in the publication. Until then stragglers train
+    the first units. What a straggler keeps is also what it uses. Where the publication measures the times of past
+    rounds, tiers and ratios are given here, or follow from a trace of the devices' speed
+    (:class:`~lit_fednas.tiers.TraceTiers`), as a run must not depend on how busy a machine was.
 
     It goes with the objective :class:`~lit_fednas.objectives.UnitChanges`, which reports the changes.
 
@@ -77,7 +74,6 @@ class InvariantUnits(ByTier):
 
     @override
     def deployed(self, client: int) -> WidthArch:
-        """Returns the whole network, or the units that a straggler keeps; a plain width before any change is known."""
         width: Width = super().deployed(client)
         if width == self._supernet.space.largest or not self._changes:
             return width
@@ -87,7 +83,6 @@ class InvariantUnits(ByTier):
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
-        """Keeps the changes that the round's non-stragglers reported, if there were any."""
         whole = self._supernet.space.largest
         survivors = [result for result in results if result.ok and result.task.arch == whole]
         reports = [result.report(UnitChangesReport) for result in survivors]
@@ -97,7 +92,6 @@ class InvariantUnits(ByTier):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Returns the changes that each non-straggler reported last."""
         return {"unit_changes": deepcopy(self._changes)}
 
     @override
@@ -123,20 +117,7 @@ class InvariantUnits(ByTier):
 
 
 def left_out(changes: np.ndarray, count: int, step: float) -> list[int]:
-    """Returns the units that a group's stragglers leave out, ascending.
-
-    Args:
-        changes: Relative changes, ``[non-stragglers, units]``, not negative.
-        count: How many units are to be left out.
-        step: What the threshold is multiplied with until there are as many invariant ones.
-
-    Returns:
-        ``count`` units.
-
-    Example:
-        >>> left_out(np.array([[0.5, 0.1, 0.9, 0.2], [0.4, 0.1, 0.1, 0.3], [0.6, 0.2, 0.1, 0.9]]), 2, 1.5)
-        [1, 2]
-    """
+    """Returns the ``count`` units that a group's stragglers leave out; changes are ``[non-stragglers, units]``."""
     if count == 0:
         return []
     clients = len(changes)

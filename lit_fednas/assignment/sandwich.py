@@ -1,10 +1,8 @@
-"""SuperFed's sandwich and tracking sandwich (section 2.4; "S" and "TS" of Table 2), and its baselines (section 3.1).
+"""The same or random architectures for all (SuperFed's baselines, section 3.1), and sandwiches (section 2.4; Table 2).
 
-One client of the cohort trains the largest architecture, one the smallest, the others random ones. The
-sandwich picks the two at random; the tracking sandwich picks those that have been given the smallest and the
-largest least often, so that both bounds see all data in time. The paper leaves open what happens in a cohort
-of one (here: the largest, which the aggregation needs, section 2.3), how ties are broken (at random), which of
-the two is chosen first (the largest), and whether a random draw that is one of the two counts as one (it does).
+The paper leaves open what happens in a cohort of one (here: the largest, which the aggregation needs, section 2.3), how
+ties are broken (at random), which of the two is chosen first (the largest), and whether a random draw that is one of
+the two counts as one (it does).
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.errors import CheckpointError
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
@@ -82,21 +79,13 @@ class Sandwich(Assignment):
         ]
 
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
-        """Chooses the clients that train the largest and the smallest architecture.
-
-        Args:
-            cohort: The round's clients.
-            rng: The round's generator.
-
-        Returns:
-            Their positions in the cohort; -1 where there is none.
-        """
+        """Returns the positions of the clients that train the largest and the smallest architecture; -1 for none."""
         positions = rng.permutation(len(cohort))
         return int(positions[0]), int(positions[1]) if len(positions) > 1 else -1
 
 
 class TrackingSandwich(Sandwich):
-    """A sandwich whose largest and smallest architectures go to the clients that trained them least often."""
+    """A sandwich whose bounds go to the clients that trained them least often, so that both see all data in time."""
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
@@ -105,7 +94,6 @@ class TrackingSandwich(Sandwich):
 
     @override
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
-        """Chooses the clients that trained the bounds least often; ties are broken at random."""
         ties = rng.random(len(cohort))
         by_largest = np.lexsort((ties, self._counts(_LARGEST, cohort)))
         by_smallest = np.lexsort((rng.random(len(cohort)), self._counts(_SMALLEST, cohort)))
@@ -126,19 +114,13 @@ class TrackingSandwich(Sandwich):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Returns how often clients trained the bounds; those who never did are left out."""
         return {name: dict(counts) for name, counts in self._seen.items()}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        known = self._population.num_clients
         # versions before 0.3 wrote the counts of all clients, as a list
         seen = {name: dict(enumerate(counts)) if isinstance(counts, list) else counts for name, counts in state.items()}
         for counts in seen.values():
-            if (last := max(counts, default=0)) >= known:
-                raise CheckpointError(
-                    f"assignment: the checkpoint counts what client {last} trained, the data have {known} clients; set "
-                    f"data.num_clients as the run had it"
-                )
+            self.check_clients(counts)
         self._seen = {name: +Counter(counts) for name, counts in seen.items()}

@@ -1,10 +1,4 @@
-"""FedorAS' subspace sampling (section 3.1, Eq. 1): what each client is sent of a supernet of operators.
-
-For each client anew, operators are taken out of the supernet, all with the same chance, until the rest fits into
-the communication budget. Operators without weights are always sent; a layer without such operators keeps at least
-one operator, which is drawn first and such that the client's own budget of computation allows a path (the paper's
-"layers without such options are prioritised").
-"""
+"""FedorAS' subspace sampling (section 3.1, Eq. 1): what each client is sent of a supernet of operators."""
 
 from __future__ import annotations
 
@@ -29,7 +23,10 @@ _EVERYBODY = Tier("*", {})  # where there are no tiers
 class Subspaces(Assignment):
     """Every client receives a subspace that fits the communication budget.
 
-    The budget is on the whole message, fixed parts and operators: half of the supernet in FedorAS (section 4.1).
+    For each client anew, operators are taken out of the supernet, all with the same chance, until the rest fits.
+    Operators without weights are always sent; a layer without such operators keeps at least one, which is drawn first
+    and such that the client's own budget of computation allows a path (the paper's "layers without such options are
+    prioritised"). The budget is on the whole message: half of the supernet in FedorAS (section 4.1).
 
     Args:
         share: The budget as a share of the whole supernet's size.
@@ -85,15 +82,7 @@ class Subspaces(Assignment):
         return [round.task(client, self.draw(client, round.rng)) for client in round.cohort]
 
     def draw(self, client: int, rng: np.random.Generator) -> Operators:
-        """Draws the subspace that a client receives.
-
-        Args:
-            client: The client.
-            rng: The round's generator.
-
-        Returns:
-            Operators whose weights, with the fixed parts, are within the communication budget.
-        """
+        """Returns operators whose weights, with the fixed parts, are within the communication budget."""
         tier = self._population.tier(client) or _EVERYBODY
         space = self._supernet.space
         held = self._supported(tier)

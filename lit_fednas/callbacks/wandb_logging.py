@@ -12,9 +12,9 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning_utilities.core.imports import lazy_import
 
 from lit_fednas.callbacks.subnet_table import table_rows
-from lit_fednas.data.statistics import plot_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import SearchFiles
+from lit_fednas.records.partition import plot_partition
 from lit_fednas.supernets import ModelCollection
 
 wandb: Any = lazy_import("wandb")  # takes half a second

@@ -1,57 +1,28 @@
-"""What a partition looks like: a table, CSV rows, and the dot plot of SuperFed's Figure 9.
-
-Of many clients the table shows the first, and the plot some that are evenly spaced; of many classes both show the most
-frequent; a summary has all. So what is shown is bounded, and the rest takes time by the number of examples.
-
-Counts are each client's examples of each class, ``[clients, classes]``: arrays, or sparse ones (``scipy.sparse``).
-"""
+"""What a partition looks like, as text, and the command that shows it."""
 
 from __future__ import annotations
 
-import csv
-import io
-import logging
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from scipy.sparse import csr_array
 
 from lit_fednas.data.datamodule import FederatedDataModule
-from lit_fednas.formatting import figure_text, text_table
-from lit_fednas.records.files import check_output, replace_text, replacing
+from lit_fednas.formatting import text_table
+from lit_fednas.records.files import check_output
+from lit_fednas.records.partition import (
+    SHOWN,
+    SHOWN_CLASSES,
+    Counts,
+    has_table,
+    measures,
+    most_frequent,
+    write_partition,
+)
 
-COLOUR = "#2a6fbb"
-#: So many clients and classes are shown one by one, if a picture has no more than so many cells; of more there is a
-#: summary too.
-SHOWN, SHOWN_CLASSES, CELLS = 200, 100, 8_000
 #: As many clients, or classes, has a table of more.
 FIRST = 20
-#: ``partition.csv`` is written with so many cells at most.
-LARGEST_TABLE = 1_000_000
-_BINS = 40
-_BELOW = 2.2  # inches of the histograms
-
-log = logging.getLogger(__name__)
-
-
-Counts: TypeAlias = np.ndarray | csr_array
-
-
-def partition_rows(counts: Counts, class_names: Sequence[str]) -> list[list[Any]]:
-    """Returns a header, then each client's number, size and count of each class.
-
-    Example:
-        >>> partition_rows(np.array([[1, 1], [0, 1]]), ["cat", "dog"])
-        [['client', 'size', 'cat', 'dog'], [0, 2, 1, 1], [1, 1, 0, 1]]
-    """
-    header = ["client", "size", *class_names]
-    return [header, *([client, sum(row), *row] for client, row in enumerate(csr_array(counts).toarray().tolist()))]
 
 
 def partition_table(counts: Counts, class_names: Sequence[str]) -> str:
@@ -69,7 +40,7 @@ def partition_table(counts: Counts, class_names: Sequence[str]) -> str:
     """
     counts = csr_array(counts)
     clients = FIRST if counts.shape[0] > SHOWN else counts.shape[0]
-    classes = _most_frequent(counts, FIRST if counts.shape[1] > SHOWN_CLASSES else counts.shape[1])
+    classes = most_frequent(counts, FIRST if counts.shape[1] > SHOWN_CLASSES else counts.shape[1])
     rest = ["..."] * (len(classes) < counts.shape[1])
     sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
     shown = counts[:clients][:, classes].toarray()
@@ -79,28 +50,6 @@ def partition_table(counts: Counts, class_names: Sequence[str]) -> str:
     header = ["client", "size", *(class_names[label] for label in classes), *rest]
     table = text_table(header, [[str(cell or ".") for cell in row] + rest for row in rows], left=0)
     return f"{table}\n\n{summary_table(counts)}" if shown.shape != counts.shape else table
-
-
-def measures(counts: Counts) -> dict[str, np.ndarray]:
-    """Returns by name what is measured of each client, float64 or int64 [clients].
-
-    Args:
-        counts: Each client's examples of each class, ``[clients, classes]``.
-
-    Returns:
-        The number of its examples; of the classes that it has; and the total variation distance between its class
-        mix and that of all clients together: 0 where they are equal, 1 where they have no class in common.
-
-    Example:
-        >>> {name: values.tolist() for name, values in measures(np.array([[1, 1], [0, 2]])).items()}
-        {'examples': [2, 2], 'classes': [2, 1], 'distance of the class mix': [0.25, 0.25]}
-    """
-    counts = csr_array(counts)
-    sizes, totals, classes = counts.sum(axis=1), counts.sum(axis=0), np.diff(counts.indptr)
-    clients = np.repeat(np.arange(len(sizes)), classes)
-    common = np.minimum(counts.data / sizes[clients], (totals / max(1, totals.sum()))[counts.indices])
-    distance = np.maximum(1 - np.bincount(clients, common, minlength=len(sizes)), 0)
-    return {"examples": sizes, "classes": classes, "distance of the class mix": distance}
 
 
 def summary_table(counts: Counts) -> str:
@@ -118,65 +67,6 @@ def summary_table(counts: Counts) -> str:
         for name, values in measures(counts).items()
     ]
     return text_table([f"{counts.shape[0]:,} clients", "least", "25%", "median", "75%", "most"], rows)
-
-
-def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
-    """Returns a figure with a dot per client and class whose area is proportional to the number of examples.
-
-    The largest dot fills its cell; where cells are narrow it may reach into its neighbours. Of more than 200 clients it
-    shows 200 that are evenly spaced by their numbers (with 100 classes 80), of more than 100 classes the most frequent,
-    and then below them histograms over all clients. Save it with ``figure.savefig``; no window and no pyplot state is
-    involved.
-
-    Example:
-        >>> len(plot_partition(np.array([[1, 1], [0, 1]]), ["cat", "dog"]).axes)
-        1
-    """
-    everyone = csr_array(counts)
-    labels = _most_frequent(everyone, SHOWN_CLASSES)
-    num_clients = min(everyone.shape[0], SHOWN, max(1, CELLS // len(labels)))
-    numbers = np.arange(num_clients) * everyone.shape[0] // num_clients
-    counts, num_classes = everyone[numbers][:, labels].toarray(), len(labels)
-    many = counts.shape != everyone.shape
-    cell = float(np.clip(11 / num_clients, 0.12, 0.36))  # inches
-    height = float(np.clip(12 / num_classes, 0.12, max(cell, 0.26)))
-    names = [figure_text(class_names[label], 40) for label in labels]
-    longest = max(map(len, names))
-    size = num_clients * cell + 1.9 + 0.06 * max(0, longest - 16), num_classes * height + 1.1
-    figure = Figure(figsize=(size[0], size[1] + _BELOW * many), layout="constrained")
-    grid = figure.add_gridspec(1 + many, 3, height_ratios=[size[1], *[_BELOW] * many])
-    axes = figure.add_subplot(grid[0, :])
-    clients, classes = np.nonzero(counts)
-    values = counts[clients, classes]
-    largest = 72**2 * min(cell * height, max(0.2, 0.94 * min(cell, height)) ** 2)  # in points²
-    sizes = np.maximum(largest * values / max(1, counts.max()), 1.0)  # a single example stays visible
-    axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2, clip_on=False)
-    _frame(figure, numbers, names, height)
-    _legend(figure, int(counts.max()), largest)
-    if many:
-        title = f"{num_clients} of {everyone.shape[0]:,} clients, evenly spaced by number"
-        if num_classes < everyone.shape[1]:
-            title += f"; the {num_classes} most frequent of {everyone.shape[1]:,} classes"
-        axes.set_title(title, fontsize=9)
-        for place, (name, each) in enumerate(measures(everyone).items()):
-            _histogram(figure.add_subplot(grid[1, place]), name, each)
-    return figure
-
-
-def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) -> None:
-    """Writes a partition's table and picture; where clients times classes are above a million, the picture alone."""
-    if _has_table(counts):
-        text = io.StringIO(newline="")
-        csv.writer(text, lineterminator="\n").writerows(partition_rows(counts, class_names))
-        replace_text(folder / "partition.csv", text.getvalue())
-    else:
-        log.info(
-            "partition.csv is left out: %s clients times %s classes are more than %s; partition.png has a summary, and "
-            "the data module's class_counts has all of them",
-            *(f"{number:,}" for number in (*counts.shape, LARGEST_TABLE)),
-        )
-    with replacing(folder / "partition.png") as file:
-        plot_partition(counts, class_names).savefig(file, dpi=150)
 
 
 class ShowPartition:
@@ -205,70 +95,5 @@ class ShowPartition:
         shown = data.class_counts, data.strata
         print(partition_table(*shown))
         write_partition(*shown, Path(output))
-        files = [f"{output}/partition.csv"] * _has_table(shown[0]) + [f"{output}/partition.png"]
+        files = [f"{output}/partition.csv"] * has_table(shown[0]) + [f"{output}/partition.png"]
         print(f"written: {', '.join(files)}")
-
-
-def _has_table(counts: Counts) -> bool:
-    """Whether ``partition.csv`` is written."""
-    return math.prod(counts.shape) <= LARGEST_TABLE
-
-
-def _most_frequent(counts: csr_array, most: int) -> np.ndarray:
-    """Returns the classes, or so many that have the most examples, ascending."""
-    return np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[:most])
-
-
-def _histogram(axes: Axes, name: str, values: np.ndarray) -> None:
-    """Draws how many clients have which value; a bar is one or several whole numbers wide where values are."""
-    low, high = values.min(), values.max()
-    if values.dtype.kind == "i":
-        width = -(-(high - low + 1) // _BINS)
-        edges = np.arange(low, high + width + 1, width) - 0.5
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    else:
-        edges = np.linspace(0, 1, _BINS + 1)
-    axes.stairs(np.histogram(values, edges)[0], edges, fill=True, color=COLOUR)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(name, fontsize=8)
-    axes.set_ylabel("clients", fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _frame(figure: Figure, numbers: np.ndarray, class_names: Sequence[str], height: float) -> None:
-    """Labels the axes and draws faint lines through the cells."""
-    axes = figure.axes[0]
-    lowest, highest = len(class_names) - 0.4, -0.6
-    axes.set(xlim=(-0.6, len(numbers) - 0.4), ylim=(lowest, highest), xlabel="client", ylabel="class")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-    if numbers[-1] >= len(numbers):  # positions are not the clients' numbers
-        axes.xaxis.set_major_formatter(lambda place, _: f"{numbers[int(place)]:,}" if 0 <= place < len(numbers) else "")
-    ticks = range(0, len(class_names), math.ceil(0.16 / height))
-    axes.set_yticks(ticks, [class_names[i] for i in ticks], fontsize=8)
-    axes.tick_params(length=0, labelsize=8)
-    axes.grid(color="#e6e6e6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-
-
-def _legend(figure: Figure, largest_count: int, largest: float) -> None:
-    """Shows what the dots' areas mean: the largest count, a quarter and a sixteenth of it."""
-    axes = figure.axes[0]
-    shown = sorted({max(1, round(largest_count * share)) for share in (1 / 16, 1 / 4, 1)})
-    handles = [
-        axes.scatter([], [], s=largest * count / max(1, largest_count), color=COLOUR, linewidths=0) for count in shown
-    ]
-    labels = [f"{count:,}" for count in shown]
-    axes.legend(
-        handles,
-        labels,
-        title="examples",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
-        labelspacing=max(0.6, largest**0.5 / 8 / 1.5),  # in font sizes: the dots must not touch
-        handletextpad=max(0.8, largest**0.5 / 8 / 2),
-    )

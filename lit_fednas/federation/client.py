@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from lit_fednas.objectives.client_state import collect_state, give_state, is_finite
 from torch import Tensor
 from typing_extensions import override
 
@@ -26,6 +25,7 @@ from lit_fednas.federation.fit import ClientModule, ClientNetwork, Fit, Outcome,
 from lit_fednas.federation.interrupts import Interrupted, alarm
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.messages import DROPPED, ClientTask
+from lit_fednas.objectives.base import collect_state, give_state, is_finite
 from lit_fednas.rng import generator, isolated, numpy_generator
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientResult
+from lit_fednas.parts import Part
 from lit_fednas.ranges import PositiveInt, PositiveShare, ShareBelowOne, checked
 from lit_fednas.rng import numpy_generator, uniforms_at
 
@@ -92,7 +94,7 @@ class OnlyClients(Availability):
 
 
 @checked("cohort")
-class CohortSampler(ABC):
+class CohortSampler(Part, ABC):
     """Draws the clients of a round from those that are available.
 
     Args:
@@ -108,6 +110,7 @@ class CohortSampler(ABC):
         ConfigError: Both or neither of ratio and count are given, or they are out of range.
     """
 
+    field: ClassVar[str] = "model.cohort"
     depends_on_sizes: ClassVar[bool] = True
 
     def __init__(
@@ -123,15 +126,7 @@ class CohortSampler(ABC):
         self.availability = availability
 
     def size(self, num_clients: int) -> int:
-        """Returns the number of clients per round.
-
-        Raises:
-            ConfigError: More are asked for than there are.
-
-        Example:
-            >>> UniformCohort(ratio=0.4).size(20)
-            8
-        """
+        """Returns the number of clients per round: the count, or the share of all, at least one."""
         if self.count is not None:
             if self.count > num_clients:
                 raise ConfigError(
@@ -157,6 +152,9 @@ class CohortSampler(ABC):
         sampler = copy.copy(self)
         sampler.availability = OnlyClients(clients, self.availability)
         return sampler
+
+    def observe(self, results: Sequence[ClientResult]) -> None:
+        """Updates the state after a round, which :meth:`draw` reads; ``results`` has one per task."""
 
     @abstractmethod
     def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

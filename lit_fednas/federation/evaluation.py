@@ -88,11 +88,7 @@ class EvaluationSettings:
         return inputs
 
     def named(self, supernet: Supernet) -> dict[str, Any]:
-        """Returns the architectures by the names that their metrics bear.
-
-        Raises:
-            ConfigError: One cannot be read, is not in the space, or a name is duplicated.
-        """
+        """Returns the architectures by the names of their metrics; those that cannot be read are refused."""
         archs: dict[str, Any] = {}
         for text in supernet.default_eval_archs if self.subnets is None else self.subnets:
             name, equals, description = str(text).partition("=")

@@ -13,7 +13,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lit_fednas.objectives.client_state import keeps_state
 from torch import distributed
 
 from lit_fednas.data import ClientData
@@ -30,6 +29,7 @@ from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.ranks import Ranks, deal
 from lit_fednas.federation.round import FederatedCallback, ServerRound
 from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
+from lit_fednas.objectives.base import keeps_state
 
 #: The kind of files in which the objective's state of each client is kept.
 _STATE = "objective"
@@ -148,7 +148,8 @@ class RoundLoop(RoundFitLoop):
             self.ranks.add_up(module.aggregation.sums())
         self._count_failures(round)
         call_hook(self.trainer, "on_results", round)
-        module.assignment.observe(round.results)
+        for part in (module.assignment, module.cohort):
+            part.observe(round.results)
         return round
 
     def _check_states(self, tasks: Sequence[ClientTask]) -> None:

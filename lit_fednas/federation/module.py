@@ -40,12 +40,16 @@ from lit_fednas.federation.server_optimizers import set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective, TaskLoss
+from lit_fednas.parts import check_state
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ClientTiers, Population
 from lit_fednas.transport import Transport
 
 log = logging.getLogger(__name__)
+
+#: The parts whose states are saved with the supernet's weights (callbacks' are Lightning's to save).
+_PARTS = ("assignment", "objective", "aggregation", "cohort")
 
 
 class FederatedLightningModule(pl.LightningModule):
@@ -142,8 +146,11 @@ class FederatedLightningModule(pl.LightningModule):
         self.objective.setup(self.supernet, data.clients)
         self.aggregation.setup(self.supernet)
         self.assignment.setup(self.supernet, self.population)
+        given = {kind for callback in self.trainer.callbacks for kind in getattr(callback, "gives", ())}  # type: ignore[attr-defined]
         for part in (self.aggregation, self.assignment):
             part.check_reports(self.objective.report_types, type(self.objective).__name__)
+            if stage == "fit":
+                part.check_values(given)
 
     def meet(self, clients: ClientData) -> None:
         """Learns the clients' task, and divides them into tiers, the same for a seed: sets :attr:`population`."""
@@ -312,15 +319,19 @@ class FederatedLightningModule(pl.LightningModule):
     # ---- checkpoints ----------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the assignment's state, and what the checkpoint must fit; plain values only."""
+        """Adds the parts' states, and what the checkpoint must fit; tensors and plain values only."""
         checkpoint["federation"] = {
             "supernet": self.supernet.fingerprint,
             "structure": self.supernet.structure(),
-            "assignment": self.assignment.state_dict(),
+            **{name: getattr(self, name).state_dict() for name in _PARTS},
             "seed": self.seed,
             "version": __version__,
             "data": {"input_shape": list(self.supernet.input_shape), "num_classes": self.supernet.num_classes},
         }
+        for name in _PARTS:
+            check_state(f"model.{name}: {type(getattr(self, name)).__name__}", checkpoint["federation"][name])
+        for callback, state in checkpoint.get("callbacks", {}).items():
+            check_state(f"callback {callback}", state)
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Path | str, **parts: Any) -> Self:  # type: ignore[override]
@@ -350,10 +361,10 @@ class FederatedLightningModule(pl.LightningModule):
         return parser.instantiate(parser.parse_object({"model": model_settings(checkpoint_path, saved)})).model
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restores the assignment's state and the supernet's structure.
+        """Restores the parts' states and the supernet's structure.
 
         Raises:
-            CheckpointError: The checkpoint is of another supernet, assignment or seed.
+            CheckpointError: The checkpoint is of another supernet, part or seed.
         """
         saved = checkpoint["federation"]
         if checkpoint.get("hyper_parameters"):
@@ -365,7 +376,8 @@ class FederatedLightningModule(pl.LightningModule):
                     f"seed_everything: {self.seed} is not that of the checkpoint's run, {saved['seed']}; "
                     f"a resumed run must keep it"
                 )
-            self.assignment.load_state_dict(saved["assignment"])
+            for name in _PARTS:
+                getattr(self, name).load_state_dict(saved.get(name, {}))
 
     def _restore_supernet(self, checkpoint: Mapping[str, Any]) -> None:
         """Gives the supernet the structure of a checkpoint's; its weights are not set."""

@@ -25,12 +25,7 @@ class RateSchedule(ABC):
     def factor(self, round: int, max_rounds: int) -> float:
         """Returns the factor in a round, from 0; ``max_rounds`` is -1 if the run has no end."""
 
-    def check_end(self, max_rounds: int) -> None:
-        """Validates that the run has an end.
-
-        Raises:
-            ConfigError: It has none.
-        """
+    def _check_end(self, max_rounds: int) -> None:
         if max_rounds < 1:
             raise ConfigError(f"client.lr_schedule: {type(self).__name__} needs an end; set trainer.max_rounds")
 
@@ -64,7 +59,7 @@ class CosineRate(RateSchedule):
 
     @override
     def factor(self, round: int, max_rounds: int) -> float:
-        self.check_end(max_rounds)
+        self._check_end(max_rounds)
         share = min(1.0, round / max(1, max_rounds - 1))
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * share)) / 2
 
@@ -113,7 +108,7 @@ class MilestoneRate(RateSchedule):
 
     @override
     def factor(self, round: int, max_rounds: int) -> float:
-        self.check_end(max_rounds)
+        self._check_end(max_rounds)
         passed = sum(round + 1e-9 >= share * max_rounds for share in self.milestones)  # 0.55 * 100 is above 55
         return float(self.gamma**passed)
 
@@ -155,11 +150,7 @@ class FaultPolicy:
     on_wild_update: Literal["reject", "scale"] = "reject"
 
     def check(self, result: ClientResult, cause: Exception | None = None) -> None:
-        """Raises a client's failure if the policy is to stop at once.
-
-        Raises:
-            ClientError: The client failed.
-        """
+        """Raises a client's failure as :class:`ClientError` if the policy is to stop at once."""
         if self.on_client_error == "raise" and result.status in ("error", "non-finite", "timeout"):
             raise ClientError(f"round {result.task.round}, client {result.task.client}: {result.reason}") from cause
 

@@ -218,11 +218,7 @@ class FederatedTrainer(pl.Trainer):
         return list(torch.cat(logits)[order].split(len(logits[0])))
 
     def load(self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None) -> None:
-        """Sets up module and data, with a checkpoint's weights if given, as ``validate`` does, and runs nothing.
-
-        Raises:
-            ConfigError: There are to be several processes, and this runs in one (:meth:`in_ranks`).
-        """
+        """Sets up module and data, with a checkpoint's weights if given, as ``validate`` does, and runs nothing."""
         if self.world_size > 1 and not distributed.is_initialized():
             raise ConfigError(f"trainer.devices: this runs in one process, not in {self.world_size}; set it to 1")
         checkpoint = None if ckpt_path is None else read_checkpoint(ckpt_path)

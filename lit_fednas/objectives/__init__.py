@@ -12,22 +12,23 @@
 * :class:`Proximal`: another objective, plus the squared distance to the weights that were received (FedProx).
 * :class:`HeadOnly`: another objective, for one module alone, such as the classifier.
 
-To add an objective, subclass :class:`Objective` and implement ``loss``; subclass :class:`WrappedObjective` if it adds
-to another. What it needs at the same client's next fit is returned by ``client_state``. In YAML, a class of yours is
-``class_path: my_package.MyObjective``.
+To add one, subclass :class:`Objective` and implement ``loss``; subclass :class:`WrappedObjective` if it adds to
+another.
 """
 
-from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, FirstOrder, MixedLevel, SecondOrder
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy, MaskedCrossEntropy, TaskLoss
-from lit_fednas.objectives.differentiable_search import DifferentiableSearch
-from lit_fednas.objectives.independent_bases import IndependentBases
-from lit_fednas.objectives.ordered_dropout import OrderedDropout
+from lit_fednas.objectives.differentiable_search import (
+    ArchitectureGradient,
+    DifferentiableSearch,
+    FirstOrder,
+    MixedLevel,
+    SecondOrder,
+)
+from lit_fednas.objectives.outputs import IndependentBases, SideObjective
 from lit_fednas.objectives.path_sampling import Load, NoLoad, PathSampling, RandomLoad
-from lit_fednas.objectives.proximal import Proximal
-from lit_fednas.objectives.side_objective import SideObjective
-from lit_fednas.objectives.unit_changes import UnitChanges
-from lit_fednas.objectives.wrapped import HeadOnly, WrappedObjective
+from lit_fednas.objectives.widths import OrderedDropout, UnitChanges
+from lit_fednas.objectives.wrapped import HeadOnly, Proximal, WrappedObjective
 
 __all__ = [
     "ArchitectureGradient",

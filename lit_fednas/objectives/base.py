@@ -1,8 +1,10 @@
-"""The contract of objectives: what a client optimises locally."""
+"""The contract of objectives: what a client optimises locally, and what is kept of each client between its fits."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.data import Classification, ClientData, Task
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientState, ClientTask, Report
 from lit_fednas.parts import Part
 from lit_fednas.supernets import Supernet
@@ -19,15 +22,14 @@ class Objective(Part, ABC):
     """The local loss.
 
     One fit is :meth:`begin`, :meth:`loss` once per batch, :meth:`report`, :meth:`client_state`. One fit runs at a time,
-    so what a method needs during a fit may be kept in attributes. What it needs at the same client's next fit is
-    returned by :meth:`client_state`, and is then :attr:`state`: the engine keeps it on disk beside the checkpoints,
-    and only if the client's update counts. (Over devices each device keeps its own.)
+    so what it needs may be kept in attributes. What the same client's next fit needs is returned by
+    :meth:`client_state`: it is kept on disk beside the checkpoints (by each device, where there are some), and only if
+    the client's update counts.
 
     Attributes:
-        stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once: it keeps
-            nothing between calls, draws nothing, and needs neither :meth:`begin` nor :meth:`report` nor
-            :meth:`client_state`, which are not called then. It is False in a subclass that defines one of the four
-            and does not set it.
+        stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once: it keeps and draws
+            nothing, and the other three are not called. It is False in a subclass that defines one of the four and
+            does not set it.
         compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
         testable: Whether a client's network answers by itself, so that ``client.validate`` can test it.
         report_types: The types of what :meth:`report` returns.
@@ -67,15 +69,12 @@ class Objective(Part, ABC):
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         """Called before the first batch, with the weights as they were received.
 
-        Args:
-            network: The client's network.
-            task: The client's task.
-            generator: For all random choices of this fit; addressed by seed, round and client.
+        All random choices of the fit are drawn from the generator, which is addressed by seed, round and client.
         """
 
     @abstractmethod
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of one batch, a scalar to minimise (the mean over the batch's units).
+        """Returns the mean loss of one batch, a scalar.
 
         Args:
             network: The client's network.
@@ -90,20 +89,76 @@ class Objective(Part, ABC):
     def client_state(self) -> ClientState | None:
         """Returns what the objective needs at this client's next fit, which may be on another machine.
 
-        It is called after :meth:`report`, with the weights as they were trained, and its tensors are copied. An
-        objective that defines it trains clients one by one, and one task of each per round.
+        It is called after :meth:`report`, with the weights as they were trained. An objective that defines it trains
+        clients one by one, and one task of each per round.
 
         Returns:
-            Tensors, numbers and texts by name; ``None`` keeps :attr:`state` as it is.
+            Tensors, numbers and texts by name, which are copied; ``None`` keeps :attr:`state` as it is.
         """
         return None
 
     def check_result(self, result: ClientResult) -> None:
-        """Validates the reports of a client on another machine, which may send anything, by its task and its figures.
-
-        Args:
-            result: Whose reports are those of :attr:`report_types`, each with values of its fields' types.
+        """Validates the reports of a client on another machine, whose types are known to be right, by its task.
 
         Raises:
             ValueError: No fit of the task reports this.
         """
+
+
+#: What an objective and those inside it keep, by their place: ``""``, ``"objective"``, ``"objective.objective"``.
+ClientStates = Mapping[str, ClientState]
+
+
+def keeps_state(objective: Objective) -> bool:
+    """Returns whether the objective, or one inside it, keeps a state of each client."""
+    return any(type(part).client_state is not Objective.client_state for _, part in _parts(objective))
+
+
+def give_state(objective: Objective, states: ClientStates, device: torch.device | None = None) -> None:
+    """Sets ``state`` of the objective and of those inside it, for the next fit; empty if nothing is kept yet."""
+    for place, part in _parts(objective):
+        part.state = {
+            name: value.to(device) if isinstance(value, Tensor) else value
+            for name, value in states.get(place, {}).items()
+        }
+
+
+@torch.no_grad()
+def collect_state(objective: Objective) -> ClientStates | None:
+    """Returns copies of what is to be kept after a fit, on the CPU; ``None`` if everything stays as it was."""
+    new = {place: (part, part.client_state()) for place, part in _parts(objective)}
+    if all(state is None for _, state in new.values()):
+        return None
+    return {place: _copied(part, part.state if state is None else state) for place, (part, state) in new.items()}
+
+
+def is_finite(states: ClientStates) -> bool:
+    """Returns whether all numbers are finite."""
+    values = [value for state in states.values() for value in state.values()]
+    return all(
+        bool(value.isfinite().all()) if isinstance(value, Tensor) else isinstance(value, str) or isfinite(value)
+        for value in values
+    )
+
+
+def _parts(objective: Objective) -> Iterator[tuple[str, Objective]]:
+    """Yields the objective and those inside it, with their places."""
+    place = ""
+    part: Objective | None = objective
+    while isinstance(part, Objective):
+        yield place, part
+        place, part = f"{place}.objective".lstrip("."), getattr(part, "objective", None)
+
+
+def _copied(part: Objective, state: ClientState) -> ClientState:
+    """Returns a copy that ``torch.load(weights_only=True)`` reads."""
+    for name, value in state.items():
+        if not isinstance(value, Tensor) and type(value) not in (bool, int, float, str):
+            raise ConfigError(
+                f"model.objective: {type(part).__name__}.client_state returns a {type(value).__name__} for {name!r}, "
+                f"which cannot be saved; return tensors, numbers and texts"
+            )
+    return {
+        name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+        for name, value in state.items()
+    }

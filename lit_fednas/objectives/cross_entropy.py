@@ -67,11 +67,9 @@ class CrossEntropy(Objective):
 class MaskedCrossEntropy(CrossEntropy):
     """Cross-entropy in which the logits of the classes that a client has no training example of are zero.
 
-    So the client's training leaves their rows of the classifier as they were received (but for weight decay). A
-    client that has all classes trains by plain cross-entropy. The classes are those of the data; a classifier of
-    another label set is not masked correctly.
-
-    It reports the client's classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
+    So the client's training leaves their rows of the classifier as they were received (but for weight decay). The
+    classes are those of the data; a classifier of another label set is not masked correctly. It reports the client's
+    classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
 
     Args:
         label_smoothing: As in ``torch.nn.functional.cross_entropy``; it is spread over all classes.

@@ -25,13 +25,7 @@ class Load(ABC):
 
     @abstractmethod
     def free(self, round: int, step: int, rng: np.random.Generator) -> float:
-        """Returns the share of the budget that is free, from 0 (only the cheapest path can run) to 1.
-
-        Args:
-            round: The round, from 0.
-            step: The client's step in this round, from 0.
-            rng: The client's own random numbers.
-        """
+        """Returns the share of the budget that is free in a client's step, from 0 (only the cheapest path) to 1."""
 
 
 class NoLoad(Load):
@@ -68,11 +62,9 @@ class RandomLoad(Load):
 class PathSampling(WrappedObjective):
     """Trains a new path for every batch, out of the operators that the client received and under its budget.
 
-    Operators that are not on a batch's path get no gradient, so the local optimizer leaves them (and their
-    momentum) as they are in that step.
-
-    It reports the examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`), and the
-    multiply-accumulates of all forward passes.
+    Operators that are not on a batch's path get no gradient, so the local optimizer leaves them (and their momentum) as
+    they are in that step. It reports the examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`),
+    and the multiply-accumulates of all forward passes.
 
     Args:
         objective: The loss on a path.

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.data import ClientData
-from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import TaskLoss
-from lit_fednas.supernets import OutputsNetwork, Supernet
+from lit_fednas.ranges import NonNegativeFloat, checked
+from lit_fednas.supernets import Supernet
 
 
 class WrappedObjective(Objective):
-    """Delegates everything but the loss, which a subclass writes, to the objective inside.
+    """Delegates everything but the loss, which a subclass writes, to the objective inside."""
 
-    Args:
-        objective: The objective inside.
-
-    Attributes:
-        added_reports: The types of the reports that the subclass adds.
-    """
-
+    #: The types of the reports that the subclass adds.
     added_reports: ClassVar[tuple[type[Report], ...]] = ()
 
     def __init__(self, objective: Objective = TaskLoss()) -> None:
@@ -63,70 +57,23 @@ class WrappedObjective(Objective):
     def check_result(self, result: ClientResult) -> None:
         self.objective.check_result(result)
 
-    def check_macs(self, result: ClientResult, least: int, most: int) -> None:
-        """Validates a client's :class:`~lit_fednas.messages.MacsReport`.
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return self.objective.state_dict()
 
-        Args:
-            result: The client's.
-            least: Multiply-accumulates of all examples that it saw, at least.
-            most: And at most.
+    @override
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self.objective.load_state_dict(state)
+
+    def check_macs(self, result: ClientResult, least: int, most: int) -> None:
+        """Validates that a client reports multiply-accumulates within limits, of all examples that it saw.
 
         Raises:
-            ValueError: They are not in these limits.
+            ValueError: It does not.
         """
         report = result.report(MacsReport)
         if report is None or not least <= report.macs <= most:
             raise ValueError(f"{report} of {result.num_seen} examples, which are {least} to {most}")
-
-
-class KnownLogits(nn.Module):
-    """A network whose output is known: several losses are computed from one forward pass.
-
-    Args:
-        logits: ``[batch, num_classes]``; returned whatever the input is.
-    """
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self._logits = logits
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        return self._logits
-
-
-class AllOutputs(WrappedObjective):
-    """Combines the losses of all outputs of a network, on the same batch in one pass.
-
-    Args:
-        objective: The loss of one output, which gets its logits alone. An objective that needs a network's
-            weights, as a proximal term does, goes around this objective.
-    """
-
-    compilable = False  # it runs parts of the network
-
-    @override
-    def check_supernet(self, supernet: Supernet) -> None:
-        if not isinstance(supernet.skeleton(supernet.space.largest), OutputsNetwork):
-            raise ConfigError(
-                f"model.objective: {type(self).__name__} trains several outputs, and {type(supernet).__name__} "
-                f"has one; use a supernet such as EarlyExitResNet or BaseNetworks, or another objective"
-            )
-
-    @override
-    def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        if isinstance(self.objective, WrappedObjective):
-            inner, outer = type(self.objective).__name__, type(self).__name__
-            raise ConfigError(
-                f"model.objective.objective: {inner} needs a network, and {outer} has only logits for it; put "
-                f"{outer} inside {inner}"
-            )
-        super().setup(supernet, clients)
-
-    def losses(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """Returns the loss of each output; arguments as of :meth:`loss`."""
-        assert isinstance(network, OutputsNetwork)
-        return [self.objective.loss(KnownLogits(logits), inputs, targets) for logits in network.outputs(inputs)]
 
 
 class HeadOnly(WrappedObjective):
@@ -163,3 +110,76 @@ class HeadOnly(WrappedObjective):
 
     def _trains(self, name: str) -> bool:
         return name == self.head or name.startswith(f"{self.head}.")
+
+
+@checked("objective")
+class Proximal(WrappedObjective):
+    """Adds ``mu / 2 * ||w - w_received||^2`` over the parameters that are trained (FedProx: Li et al., 2020).
+
+    The term also pulls back what a batch does not go through (an operator that is not on its path). The paper's partial
+    work is ``faults.straggler_rate``.
+
+    Args:
+        objective: The loss without the term.
+        mu: The strength; 0 is the loss alone.
+
+    Raises:
+        ConfigError: ``mu`` is negative.
+
+    Example:
+        >>> from lit_fednas.messages import ClientTask
+        >>> net, proximal = nn.Linear(1, 2, bias=False), Proximal(mu=0.5)
+        >>> proximal.begin(net, ClientTask(0, 0, "whole", 1), torch.Generator())
+        >>> with torch.no_grad():
+        ...     moved = net.weight.add_(2.0)
+        >>> loss = proximal.loss(net, torch.zeros(1, 1), torch.tensor([0]))  # log 2 + 0.5 / 2 * (4 + 4)
+        >>> round(float(loss.detach()), 4)
+        2.6931
+    """
+
+    def __init__(self, objective: Objective = TaskLoss(), mu: NonNegativeFloat = 0.01) -> None:
+        super().__init__(objective)
+        self.mu = mu
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        # all of them: an objective inside may freeze or thaw some in its loss
+        self._parameters = list(network.parameters()) if self.mu else []
+        self._received = [parameter.detach().clone() for parameter in self._parameters]
+        super().begin(network, task, generator)
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = self.objective.loss(network, inputs, targets)
+        pairs = zip(self._parameters, self._received, strict=True)
+        trained = [(parameter, received) for parameter, received in pairs if parameter.requires_grad]
+        if not trained:
+            return loss
+        parameters, received = zip(*trained, strict=True)
+        return loss + self.mu / 2 * _SquaredDistance.apply(received, *parameters)
+
+    @override
+    def report(self) -> tuple[Report, ...]:
+        self._parameters, self._received = [], []  # the fit is over
+        return super().report()
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """Sum of squares of all differences; its gradient is 2 (w - w_received).
+
+    Only the parameters are kept for the backward pass, which takes a third of the time of autograd's own.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, received: tuple[Tensor, ...], *parameters: Tensor) -> Tensor:
+        ctx.received = received
+        ctx.save_for_backward(*parameters)
+        differences = torch._foreach_sub(parameters, received)
+        return torch.stack(torch._foreach_norm(differences)).square().sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        differences = torch._foreach_sub(ctx.saved_tensors, ctx.received)
+        torch._foreach_mul_(differences, 2 * gradient)
+        return (None, *differences)

@@ -76,7 +76,7 @@ class BaseNetworks(NetworkCollection):
             some base networks.
 
     Example:
-        >>> from lit_fednas.supernets.width.cnn import SlicedCNN
+        >>> from lit_fednas.supernets.sliced import SlicedCNN
         >>> net = BaseNetworks((3, 8, 8), 10, SlicedCNN((8, 16)), count=4)
         >>> net.networks[3].layer1.conv.weight.shape[:2]
         torch.Size([4, 2])

@@ -18,8 +18,8 @@ from lit_fednas.supernets.base import NestedSupernet, he_normal
 from lit_fednas.supernets.families import NetworkFamily, Sizes, multiplied
 from lit_fednas.supernets.layers import basic_block, conv_layer, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
+from lit_fednas.supernets.sliced import SlicedSmallCNN
 from lit_fednas.supernets.space import Ladder
-from lit_fednas.supernets.width.cnn import SlicedSmallCNN
 
 _STAGES = 4
 _BLOCKS = 2

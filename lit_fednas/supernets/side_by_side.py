@@ -20,7 +20,7 @@ from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet, material
 from lit_fednas.supernets.early_exit import EarlyExitResNet
 from lit_fednas.supernets.families import tensors_of
 from lit_fednas.supernets.space import Ladder
-from lit_fednas.supernets.width.supernet import WidthSupernet
+from lit_fednas.supernets.widths import WidthSupernet
 
 _MOST = 64
 

@@ -15,7 +15,7 @@ from lit_fednas.data import IID, ArraySource, ClientData, FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, Report
 from lit_fednas.objectives import Objective
-from lit_fednas.objectives.client_state import ClientStates, collect_state, give_state
+from lit_fednas.objectives.base import ClientStates, collect_state, give_state
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import ElasticResNet, GroupNorm, Supernet
 from lit_fednas.testing import networks

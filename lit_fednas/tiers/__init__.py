@@ -5,25 +5,19 @@ which tier; every part of a method respects both. :class:`DeviceSpeeds` and :cla
 clients take. The guide *Device tiers* lists the sources and allocations and shows how to configure FedorAS.
 """
 
-from lit_fednas.tiers.limits import ArchitectureCosts, Tier
-from lit_fednas.tiers.population import (
-    Allocation,
-    ClientTiers,
-    ListedTiers,
-    MeasuredTiers,
-    Population,
-    TierShares,
-    TraceTiers,
-)
-from lit_fednas.tiers.simulated_time import (
+from lit_fednas.tiers.allocation import Allocation, ClientTiers, ListedTiers, TierShares, TraceTiers
+from lit_fednas.tiers.devices import (
     ClientSpeed,
     CompletionTimes,
+    CSVTrace,
     DeviceSpeeds,
+    DeviceTrace,
+    SyntheticTrace,
     client_seconds,
     whole_round_seconds,
 )
+from lit_fednas.tiers.limits import ArchitectureCosts, Population, Tier
 from lit_fednas.tiers.sources import ArchitectureTiers, Budgets, Capacities, CumulativeCostTiers, TiersOfRun, TierSource
-from lit_fednas.tiers.traces import CSVTrace, DeviceTrace, SyntheticTrace
 
 __all__ = [
     "Allocation",
@@ -39,7 +33,6 @@ __all__ = [
     "DeviceSpeeds",
     "DeviceTrace",
     "ListedTiers",
-    "MeasuredTiers",
     "Population",
     "SyntheticTrace",
     "Tier",

@@ -1,4 +1,4 @@
-"""What devices afford: a tier limits the costs of architectures, each counted or measured once."""
+"""What devices afford: tiers limit the costs of architectures, counted or measured once; each client has a tier."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Tier:
         at_most: The greatest value allowed, by cost.
         above: Values that must be exceeded, by cost; for tiers that are ranges.
         unsupported: Operators that its devices cannot run, in supernets of operators.
-        labels: The label set that its clients have (FedorAS, App. H).
+        labels: The label set that its clients have.
 
     Raises:
-        ConfigError: A cost is unknown or a limit is not positive.
+        ConfigError: The name cannot be a folder's, a cost is unknown, or a limit is not positive.
 
     Example:
         >>> Tier("phones", {"macs": 2e6}).excess({"macs": 3e6})
@@ -60,7 +60,6 @@ class Tier:
         return tuple(dict.fromkeys([*self.at_most, *self.above]))
 
     def __str__(self) -> str:
-        """Returns its limits in words, e.g. ``macs at most 2e+06``."""
         limits = [f"{name} at most {limit:g}" for name, limit in self.at_most.items()]
         limits += [f"{name} above {limit:g}" for name, limit in self.above.items()]
         limits += [f"without {name}" for name in self.unsupported]
@@ -106,11 +105,7 @@ class ArchitectureCosts:
         }
 
     def cost(self, arch: Any, name: str) -> float:
-        """Returns one cost of an architecture.
-
-        Args:
-            arch: The architecture.
-            name: One of :data:`LIMITED_COSTS`.
+        """Returns one cost of an architecture, one of :data:`LIMITED_COSTS`.
 
         Raises:
             ConfigError: Latency is asked for, and no source of it is given.
@@ -143,33 +138,22 @@ class ArchitectureCosts:
     def recall_latencies(self, files: SearchFiles) -> None:
         """Reads the latencies that were measured before a search was stopped: new ones would differ."""
         for row in files.rows("latencies"):
-            arch = self.supernet.space.parse(row["arch"])
-            self._known[arch, "latency_ms"] = row["latency_ms"]
+            self._known[self.supernet.space.parse(row["arch"]), "latency_ms"] = row["latency_ms"]
 
     def keep_latencies(self, files: SearchFiles) -> None:
         """Writes all latencies so far, and from now on each new one."""
-        if self.latency is None:
-            return
-        known = [(arch, value) for (arch, name), value in self._known.items() if name == "latency_ms"]
-        files.write("latencies", [{"arch": str(arch), "latency_ms": value} for arch, value in known])
-        self._files = files
+        if self.latency is not None:
+            known = [(arch, value) for (arch, name), value in self._known.items() if name == "latency_ms"]
+            files.write("latencies", [{"arch": str(arch), "latency_ms": value} for arch, value in known])
+            self._files = files
 
     def prepare_latency(self, archs: Sequence[Any]) -> dict[str, Any] | None:
-        """Lets the source of latencies measure what it needs.
-
-        Args:
-            archs: Typical architectures, from which the source may learn.
-
-        Returns:
-            A description of the source of latencies, or ``None`` without one.
-        """
+        """Lets the source of latencies measure what it needs, from typical architectures; returns its description."""
         if self.latency is None:
             return None
         networks = [self.supernet.skeleton(arch) for arch in archs]
-        return {
-            "source": type(self.latency).__name__,
-            **self.latency.prepare(networks, self.supernet.input_shape, self.supernet.input_dtype),
-        }
+        prepared = self.latency.prepare(networks, self.supernet.input_shape, self.supernet.input_dtype)
+        return {"source": type(self.latency).__name__, **prepared}
 
     def _latency(self, arch: Any) -> float:
         if self.latency is None:
@@ -177,9 +161,67 @@ class ArchitectureCosts:
                 "search.latency: is null, but a tier or the objective needs latency_ms; "
                 "set it to lit_fednas.costs.MeasuredLatency or LatencyTable"
             )
-        milliseconds = self.latency.milliseconds(
-            self.supernet.skeleton(arch), self.supernet.input_shape, self.supernet.input_dtype
-        )
+        net = self.supernet
+        milliseconds = self.latency.milliseconds(net.skeleton(arch), net.input_shape, net.input_dtype)
         if self._files is not None:
             self._files.append("latencies", [{"arch": str(arch), "latency_ms": milliseconds}])
         return milliseconds
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """All clients, and the tier of each.
+
+    Attributes:
+        num_clients: Their number.
+        tiers: From the least to the most capable; empty without tiers.
+        places: For each client the position of its tier among them, int ``[clients]``; empty without tiers.
+        sizes: Training examples of each client, int ``[clients]``; empty where nothing depends on them.
+
+    Example:
+        >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
+        >>> population = Population(3, (small, large), (0, 1, 0))
+        >>> population.tier(1).name, population.eligible("large"), population.eligible("small")
+        ('large', [1], [0, 1, 2])
+    """
+
+    num_clients: int
+    tiers: tuple[Tier, ...] = ()
+    places: Sequence[int] | np.ndarray = ()
+    sizes: Sequence[int] | np.ndarray = ()
+
+    def __post_init__(self) -> None:
+        for name in ("places", "sizes"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
+
+    def tier(self, client: int) -> Tier | None:
+        """Returns a client's tier, if there are tiers."""
+        return self.tiers[self.places[client]] if self.tiers else None
+
+    def eligible(self, tier: str) -> list[int]:
+        """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
+
+        A tier above that lacks an operator which this tier's models may have cannot run them.
+
+        Raises:
+            ConfigError: The tier is unknown.
+        """
+        least = self._position(tier)
+        lacking = set(self.tiers[least].unsupported)
+        able = [place >= least and lacking.issuperset(tier.unsupported) for place, tier in enumerate(self.tiers)]
+        return np.flatnonzero(np.array(able)[self.places]).tolist()
+
+    def members(self, tier: str) -> list[int]:
+        """Returns the clients of a tier.
+
+        Raises:
+            ConfigError: The tier is unknown.
+        """
+        return np.flatnonzero(np.asarray(self.places) == self._position(tier)).tolist()
+
+    def _position(self, tier: str) -> int:
+        names = [known.name for known in self.tiers]
+        if tier not in names:
+            known = ", ".join(names) or "none; set model.tiers"
+            raise ConfigError(f"model.tiers: has no tier {tier!r}; there are: {known}")
+        return names.index(tier)

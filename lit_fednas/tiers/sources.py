@@ -1,4 +1,4 @@
-"""Where tiers come from: numbers, given architectures, the space itself, or a ratio between devices."""
+"""What the tiers of a run afford: as numbers, by architectures, from the space itself, or as a ratio of devices."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TierSource(ABC):
 
         Args:
             space: The architectures.
-            costs: What they cost.
-            rng: The source of randomness where architectures are sampled.
+            costs: Their costs.
+            rng: For architectures that are sampled.
         """
 
 
@@ -96,12 +96,12 @@ class ArchitectureTiers(TierSource):
 @checked("tiers")
 @dataclass(frozen=True)
 class CumulativeCostTiers(TierSource):
-    """Tiers from the space itself (FedorAS, App. E.4).
+    """Tiers from the space itself, called ``tier1``, ``tier2``, ... (FedorAS, App. E.4).
 
     Architectures are sampled and sorted by cost. Their shares of the total cost are added up from the cheapest on;
     the highest tier begins where the sum reaches ``high``, and ends at the largest architecture. The range below
     is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the paper's rho_L,
-    for Speech Commands and Shakespeare). Tiers are called ``tier1``, ``tier2``, ...
+    for Speech Commands and Shakespeare).
 
     Args:
         count: Number of tiers.
@@ -145,15 +145,12 @@ class CumulativeCostTiers(TierSource):
         return tiers
 
     def bounds(self, sampled: np.ndarray, smallest: float, largest: float) -> list[float]:
-        """Returns the upper limit of each tier.
+        """Returns the upper limit of each tier, ascending.
 
         Args:
             sampled: Costs of sampled architectures, ``[samples]``.
             smallest: Cost of the smallest architecture.
             largest: Cost of the largest architecture.
-
-        Returns:
-            ``count`` limits, ascending.
 
         Example:
             >>> source = CumulativeCostTiers(count=3, high=0.6)  # shares 0.1, 0.3, 0.6, 1 of the sum
@@ -174,7 +171,7 @@ class CumulativeCostTiers(TierSource):
             lower = np.linspace(smallest, high, self.count)[1:]
         else:
             lower = np.linspace(reached(self.low), high, self.count - 1)
-        return [*(float(bound) for bound in lower), float(largest)]
+        return [*lower.tolist(), float(largest)]
 
 
 @checked("tiers")
@@ -184,39 +181,35 @@ class Capacities(TierSource):
 
     FedTrans, section 5.1: "The initial model's complexity corresponds to the client with the lowest computation
     and communication capacities", and "the disparity between the most capable and least capable devices exceeds
-    29x". So the first level affords exactly what the smallest architecture costs, and the last one ``ratio`` times
-    as much. The paper draws every client's capacity from a trace of phones; here levels, called ``level1``,
+    29x". The paper draws every client's capacity from a trace of phones; here levels, called ``level1``,
     ``level2``, ..., are apart by equal factors, as such traces spread over orders of magnitude rather than evenly.
 
-    Where a supernet grows while it is trained, the smallest architecture is its first model, from which all others
-    were derived by growing. So a level affords the same at any time.
+    Where a supernet grows while it is trained, the smallest architecture is its first model, so a level affords the
+    same at any time.
 
     Args:
         ratio: What the most capable devices afford, relative to the least capable.
         levels: Their number.
         cost: What is limited; not latency, which needs a named device.
-        smallest: What the least capable devices can just run: ``smallest``, or an architecture's text.
 
     Raises:
-        ConfigError: A number is out of range, or the cost or (once the space is known) the architecture unknown.
+        ConfigError: A number is out of range, or the cost is unknown.
 
     Example:
         >>> from lit_fednas.supernets import ElasticResNet
         >>> net = ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0, 1], ratios=[0.5, 1])
         >>> source, rng = Capacities(ratio=4, levels=3), np.random.default_rng(0)
-        >>> levels = source.tiers(net.space, ArchitectureCosts(net), rng)
-        >>> net.macs(net.space.smallest), {level.name: level.at_most["macs"] for level in levels}
-        (59680, {'level1': 59680.0, 'level2': 119360.0, 'level3': 238720.0})
+        >>> {level.name: level.at_most["macs"] for level in source.tiers(net.space, ArchitectureCosts(net), rng)}
+        {'level1': 59680.0, 'level2': 119360.0, 'level3': 238720.0}
     """
 
     ratio: Annotated[float, Range(above=1)] = 29
     levels: Annotated[int, Range(at_least=2)] = 8
     cost: CountedCost = "macs"
-    smallest: str = "smallest"
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        least = float(costs.cost(space.named(self.smallest), self.cost))
+        least = float(costs.cost(space.smallest, self.cost))
         factors = [self.ratio ** (level / (self.levels - 1)) for level in range(self.levels)]
         return [Tier(f"level{level}", {self.cost: least * factor}) for level, factor in enumerate(factors, 1)]
 

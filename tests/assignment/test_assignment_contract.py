@@ -5,8 +5,8 @@ from functools import partial
 import lit_fednas.assignment
 from lit_fednas.assignment import Assignment
 from lit_fednas.supernets import BaseNetworks, PathCNN
-from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.supernet import WidthSupernet
+from lit_fednas.supernets.sliced import SlicedCNN
+from lit_fednas.supernets.widths import WidthSupernet
 from lit_fednas.testing import AssignmentContract
 from lit_fednas.testing.assignments import TIERS
 from tests.assignment.instances import (

@@ -9,9 +9,8 @@ from lit_fednas.assignment import InvariantUnits
 from lit_fednas.assignment.invariant_units import left_out
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
-from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.space import UnitMask, Width
-from lit_fednas.supernets.width.supernet import WidthSupernet
+from lit_fednas.supernets.sliced import SlicedCNN
+from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
 
@@ -137,7 +136,7 @@ def test_exactly_as_many_as_the_ratio_has():
                 assert sorted([*units, *out]) == list(range(rows.shape[1]))
             assert NET.cost(arch) == NET.cost(Width(ratio))
     assignment.observe([result(2, changes([0.3] * 4, [0.0] * 6))])
-    assert [places.tolist() for places in NET.kept(Width(0.5)).values()] == [*map(list, given(assignment)[0].units)]
+    assert list(NET.kept(Width(0.5)).values()) == [*map(list, given(assignment)[0].units)]
 
 
 def test_whose_reports_count():

@@ -10,7 +10,7 @@ import pytest
 from lit_fednas.assignment import RandomBases
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BaseNetworks, Bases
-from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
 

@@ -8,9 +8,8 @@ import torch
 
 from lit_fednas.assignment import RollingWidths
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.space import Width
-from lit_fednas.supernets.width.supernet import WidthSupernet
+from lit_fednas.supernets.sliced import SlicedCNN
+from lit_fednas.supernets.widths import Width, WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
 
@@ -45,7 +44,7 @@ def test_the_window_is_the_publication_s():
     for j in range(30):
         arch = given(assignment, j)[0]
         first, second = window(j, 0.5, 4), window(j, 0.5, 6)
-        assert [places.tolist() for places in NET.kept(arch).values()] == [first, second]
+        assert list(NET.kept(arch).values()) == [first, second]
         subnet = NET.subnet(arch)
         for row, to in enumerate(second):
             assert torch.equal(subnet.classifier.weight[:, row], whole.classifier.weight[:, to])

@@ -60,7 +60,7 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ({"callbacks": SoftAverage}, f"soft_average: SoftAverage {OTHER} ModelSuite"),
     (
         {"supernet": pruned_sequence, "assignment": CandidateGroups},
-        "model.assignment: CandidateGroups needs the CandidateSchedule that prune_by_budgets gives to rounds; set prune_",
+        "model.assignment: CandidateGroups needs the CandidateSchedule that prune_by_budgets gives to rounds; set",
     ),
     (
         {"callbacks": BetaDecay},

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import os
+import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import distributed
 
 import lit_fednas.aggregation
 from lit_fednas.aggregation import Aggregation
+from lit_fednas.cli import main
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedTrainer, RankStrategy
+from lit_fednas.federation import FaultPolicy, FederatedCallback, FederatedTrainer, RankStrategy
+from lit_fednas.federation.fast import fastest
 from lit_fednas.federation.ranks import deal
+from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import read_rounds
 from tests.federation import methods
 from tests.federation.methods import COVERING, METHODS
-from tests.federation.runs import straight
-from tests.support import assert_same, concrete_classes
+from tests.federation.runs import LAST, run, straight
+from tests.support import assert_same, concrete_classes, ended, forked, make_module, make_trainer, weights
 
 ROOT = Path(lit_fednas.__file__).parent.parent
-
-
-def start(*words: str, **environment: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", *words],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def address() -> dict[str, str]:
@@ -85,26 +83,27 @@ def test_two_ranks_run_every_aggregation():
     assert not concrete_classes(Aggregation, lit_fednas.aggregation) - {methods.AGGREGATIONS[name] for name in tried}
 
 
+TWO = {"strategy": "ddp", "devices": 2, "threads": 1}
+
+
+def on_two_ranks(folder: Path, work: Callable[[], Any]) -> list[Any]:
+    """Returns what each of two ranks comes to that go through the same."""
+
+    def rank() -> None:
+        found = work()
+        torch.save(found, folder / f"rank{distributed.get_rank()}.pt")
+        distributed.barrier()
+
+    at = address()
+    ranks = [forked(rank, LOCAL_RANK=str(number), **at) for number in (0, 1)]
+    assert [ended(process, 600) for process in ranks] == [0, 0]
+    return [torch.load(folder / f"rank{number}.pt", weights_only=False) for number in (0, 1)]
+
+
 @pytest.mark.parametrize("names", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=len)
 def test_two_ranks_equal_one(tmp_path, names):
-    """Every method: weights and metrics up to rounding, all else exactly; a stopped run goes on to the bit."""
-    program = start("tests.federation.two_ranks", str(tmp_path), *names, **address())
-    _, errors = program.communicate(timeout=600)
-    assert program.returncode == 0, errors
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
-    told, own = first.pop("errors"), second.pop("errors")
-    for one in (0, 2):  # in training, in measuring
-        assert told[one] == own[one]
-        assert told[one].startswith("ClientError: round 0, client ")
-        assert "ArithmeticError: seven apples (two_ranks.py, line " in told[one]
-    assert told[1].startswith("RankError: rank 1: ArithmeticError: eight apples (two_ranks.py, line ")
-    assert own[1] == "own: eight apples"
-    (choice, trained), (same_choice, same) = first.pop("chosen"), second.pop("chosen")
-    assert choice == same_choice  # each has measured
-    assert choice["round"] == 0
-    assert_same(trained, same)
-    resumed = first.pop("resumed"), second.pop("resumed")
-    assert list(first) == list(second) == list(names)
+    """Every method: weights and metrics up to rounding, all else exactly."""
+    first, second = on_two_ranks(tmp_path, lambda: {name: run(name, tmp_path / name, **TWO) for name in names})
     for name, two in first.items():
         one, other = straight(name), second[name]
         tolerance = AMPLIFIED.get(name, 2e-6)
@@ -122,13 +121,77 @@ def test_two_ranks_equal_one(tmp_path, names):
             roundings = pytest.approx(one.metrics, rel=10 * tolerance, abs=10 * tolerance, nan_ok=True)
             assert got.metrics == roundings, name
             assert repr(got.metrics) == repr(two.metrics), name
-    for again, straight_on in zip(resumed, (first, second), strict=True):
-        assert_same(again.weights, straight_on[names[0]].weights)
+
+
+def test_a_run_on_two_ranks_goes_on_exactly(tmp_path):
+    """Which keeps states of clients."""
+
+    def stopped_and_straight() -> list[dict[str, torch.Tensor]]:
+        run("exits late", tmp_path / "stopped", rounds=1, **TWO)
+        resumed = run("exits late", tmp_path / "stopped", ckpt_path=tmp_path / "stopped" / LAST, **TWO)
+        return [resumed.weights, run("exits late", tmp_path / "straight", **TWO).weights]
+
+    for resumed, through in on_two_ranks(tmp_path, stopped_and_straight):
+        assert_same(resumed, through)
+
+
+class Broken(CrossEntropy):
+    """Fails on the second rank alone."""
+
+    def loss(self, network, inputs, targets):
+        if distributed.get_rank() == 1:
+            raise ArithmeticError("seven apples")
+        return super().loss(network, inputs, targets)
+
+
+class BrokenCallback(FederatedCallback):
+    """Fails on the second rank alone, in its share of the cohort."""
+
+    def on_client_end(self, trainer, module, result, update):
+        if trainer.global_rank == 1:
+            raise ArithmeticError("eight apples")
+
+
+def fit_fast(fast=None, callbacks=(), **settings):
+    """Trains a round on two ranks; returns what with, and the weights."""
+    module = make_module(**settings)
+    module.client = module.client.but(fast=fast)
+    trainer = make_trainer(1, callbacks=list(callbacks), **TWO)
+    trainer.fit(module, datamodule=methods.image_data())
+    return trainer.fit_loop.fastest, weights(module)
+
+
+def error(**settings: Any) -> str:
+    """What this rank raises."""
+    with pytest.raises((RuntimeError, ArithmeticError)) as raised:
+        fit_fast(faults=FaultPolicy(on_client_error="raise"), **settings)
+    return f"{type(raised.value).__name__}: {raised.value}"
+
+
+def test_an_error_on_one_rank_is_reported_by_all_and_both_train_alike(tmp_path, monkeypatch):
+    """A client's, in training and in measuring, and a callback's; and what the measured times choose."""
+    monkeypatch.setattr(fastest, "_TURN", 0.01)
+    monkeypatch.setattr(fastest, "_TURNS", (1, 1))
+
+    def errors_and_choice() -> tuple[list[str], Any]:
+        errors = [error(objective=Broken(), fast=fast) for fast in (None, "auto")]
+        return [*errors, error(callbacks=[BrokenCallback()])], fit_fast("auto")
+
+    (first, choice), (second, same_choice) = on_two_ranks(tmp_path, errors_and_choice)
+    assert first[:2] == second[:2]
+    for text in first[:2]:
+        assert text.startswith("ClientError: round 0, client ")
+        assert "ArithmeticError: seven apples (test_ranks.py, line " in text
+    assert first[2].startswith("RankError: rank 1: ArithmeticError: eight apples (test_ranks.py, line ")
+    assert second[2] == "ArithmeticError: eight apples"
+    assert choice[0] == same_choice[0]  # each has measured
+    assert choice[0]["round"] == 0
+    assert_same(choice[1], same_choice[1])
 
 
 DIGITS = (
-    *("lit_fednas", "fit", "--config", "configs/superfed/digits.yaml", "--trainer.accelerator", "cpu"),
-    "--trainer.logger.init_args.save_dir",
+    *("fit", "--config", str(ROOT / "configs/superfed/digits.yaml"), "--trainer.accelerator", "cpu"),
+    *("--model.client.steps", "1", "--trainer.logger.init_args.save_dir"),
 )
 
 
@@ -136,39 +199,62 @@ DIGITS = (
 def test_two_nodes_are_two_ranks(tmp_path):
     """One process on each of two "nodes", that find each other by the address of the first."""
     at, nodes = address(), ("--trainer.max_rounds", "2", "--trainer.num_nodes", "2", "--trainer.devices", "1")
-    runs = [start(*DIGITS, str(tmp_path), *nodes, **at, NODE_RANK=str(node)) for node in (0, 1)]
-    for run in runs:
-        _, errors = run.communicate(timeout=120)
-        assert run.returncode == 0, errors
+    words = [*DIGITS, str(tmp_path), *nodes]
+    runs = [forked(lambda: sys.exit(main(words)), **at, NODE_RANK=str(node)) for node in (0, 1)]
+    assert [ended(process) for process in runs] == [0, 0]
     (records,) = tmp_path.rglob("rounds.jsonl")
     assert [len(record["clients"]) for record in read_rounds(records.parent)] == [4, 4]
 
 
-FORK = """
-from tests.federation import methods
-from tests.support import assert_same, make_trainer, weights
-
-def train(**settings):
-    module = methods.METHODS["exits away"]()
-    make_trainer(2, **settings).fit(module, datamodule=methods.data("exits away"))
-    return weights(module)
-
-forked = train(strategy="ddp_notebook", devices=2, threads=1)
-assert_same(forked, train(), rtol=0, atol=2e-6)
-"""
-
-
 @pytest.mark.slow
 def test_ranks_in_a_notebook_hand_their_weights_back():
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, env=environment, timeout=120, check=True)
+    def notebook() -> None:
+        module = METHODS["exits away"]()
+        trainer = make_trainer(methods.ROUNDS, strategy="ddp_notebook", devices=2, threads=1)
+        trainer.fit(module, datamodule=methods.data("exits away"))
+        assert_same(weights(module), straight("exits away").weights, rtol=0, atol=2e-6)
+
+    assert ended(forked(notebook)) == 0
 
 
 # ---- ranks that die -----------------------------------------------------------------------------------
 
 
-def digits_run(folder: Path) -> subprocess.Popen:
-    return start(*DIGITS, str(folder), "--trainer.max_rounds", "100000", "--trainer.devices", "2")
+def digits_run(folder: Path) -> tuple[BaseProcess, int]:
+    """Starts ``python -m lit_fednas`` with two ranks; returns the first, which starts the other, and where they write.
+
+    Only the other has to import all of it.
+    """
+    reading, writing = os.pipe()
+
+    def program() -> None:
+        os.dup2(writing, 2)
+        os.close(writing)
+        os.chdir(ROOT)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        sys.argv = ["lit-fednas", *DIGITS, str(folder), "--trainer.max_rounds", "100000", "--trainer.devices", "2"]
+        runpy.run_module("lit_fednas", run_name="__main__", alter_sys=True)
+
+    process = forked(program, OMP_NUM_THREADS="1")
+    os.close(writing)
+    return process, reading
+
+
+def rest(reading: int) -> str:
+    """What is written until all processes have ended that can."""
+    parts = []
+    while select.select([reading], [], [], 60)[0] and (part := os.read(reading, 2**16)):
+        parts.append(part)
+    os.close(reading)
+    return b"".join(parts).decode()
+
+
+def child_of(process: BaseProcess) -> int:
+    """Waits for the number of the process that another starts."""
+    while not (found := subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout):
+        assert process.is_alive()
+        time.sleep(0.05)
+    return int(found.split()[0])
 
 
 def wait_for_rounds(folder: Path, count: int) -> Path:
@@ -183,13 +269,10 @@ def wait_for_rounds(folder: Path, count: int) -> Path:
 @pytest.mark.slow
 def test_a_rank_does_not_wait_for_one_that_is_gone(tmp_path):
     """Rank 0 is killed while rank 1 still imports, long before both form a group."""
-    main = digits_run(tmp_path)
-    while not subprocess.run(["pgrep", "-P", str(main.pid)], capture_output=True).stdout:
-        assert main.poll() is None
-        time.sleep(0.05)
-    main.kill()
-    _, errors = main.communicate(timeout=120)  # until rank 1 has closed it, too
-    assert "rank 0 has ended; its own message, or who has killed it, says why; this process has been" in errors
+    first, errors = digits_run(tmp_path)
+    child_of(first)
+    first.kill()
+    assert "rank 0 has ended; its own message, or who has killed it, says why; this process has been" in rest(errors)
 
 
 @pytest.mark.slow
@@ -201,13 +284,12 @@ def test_a_rank_does_not_wait_for_one_that_is_gone(tmp_path):
     ],
 )
 def test_a_rank_that_is_stopped_ends_the_run_with_its_reason(tmp_path, signum, victim, status, message):
-    main = digits_run(tmp_path)
+    first, errors = digits_run(tmp_path)
     records = wait_for_rounds(tmp_path, 2)
-    child = int(subprocess.run(["pgrep", "-P", str(main.pid)], capture_output=True, text=True).stdout.split()[0])
-    os.kill(child if victim else main.pid, signum)
-    _, errors = main.communicate(timeout=60)  # until the other rank has closed it, too
-    assert main.returncode == status, errors
-    assert message in errors
+    os.kill(child_of(first) if victim else first.pid, signum)
+    written = rest(errors)
+    assert ended(first) == status, written
+    assert message in written
     last = torch.load(records.parent / "checkpoints" / "last.ckpt", weights_only=True)
     done = [record["round"] for record in read_rounds(records.parent)]
     assert last["global_step"] in ((len(done),) if signum == signal.SIGTERM else (len(done) - 1, len(done)))

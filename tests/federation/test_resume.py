@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -13,10 +15,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lit_fednas.aggregation import MaxNet, OverlapAverage
 from lit_fednas.assignment import RandomArchitectures, TrackingSandwich
 from lit_fednas.callbacks import BetaDecay, CostLedger, RoundCheckpoint, RunRecorder
-from lit_fednas.errors import CheckpointError
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedCallback, FedYogi, UniformCohort
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO
+from lit_fednas.objectives import Proximal, TaskLoss
 from lit_fednas.records import read_rounds
 from lit_fednas.supernets import ElasticResNet
 from tests.federation.runs import LAST, killed, run_in
@@ -139,6 +142,67 @@ WIDER = {"stem_width": 4, "stage_widths": [8, 32], "depths": [0, 1], "ratios": [
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, finished, settings, message):
     with pytest.raises(CheckpointError, match=message):
         run(tmp_path, ckpt_path=finished / "checkpoints" / "last.ckpt", **settings)
+
+
+def remembering(kind: type, hook: str, *arguments: object) -> Any:
+    """A part that counts the rounds in a tensor, with a hook that is called once a round."""
+
+    def counting(self, *values):
+        self.rounds = self.rounds + 1
+        return getattr(super(counted, self), hook)(*values)
+
+    members = {
+        "rounds": torch.zeros(1),
+        hook: counting,
+        "state_dict": lambda self: {"rounds": self.rounds},
+        "load_state_dict": lambda self, state: setattr(self, "rounds", state["rounds"]),
+    }
+    counted = type(f"Remembering{kind.__name__}", (kind,), members)
+    return counted(*arguments)
+
+
+def remembering_parts() -> dict[str, Any]:
+    return {
+        "assignment": remembering(TrackingSandwich, "observe"),
+        "aggregation": remembering(OverlapAverage, "finish"),
+        "cohort": remembering(UniformCohort, "observe", None, 3),
+        "objective": Proximal(remembering(TaskLoss, "report")),
+    }
+
+
+def test_every_part_may_have_a_state(tmp_path):
+    modules = [make_module(**remembering_parts()) for _ in range(2)]
+    run_in(tmp_path, modules[0], RoundCheckpoint(), rounds=2)
+    saved = torch.load(tmp_path / LAST, weights_only=True)["federation"]
+    assert [float(saved[name]["rounds"]) for name in ("assignment", "aggregation", "cohort")] == [2, 2, 2]
+    run_in(tmp_path, modules[1], RoundCheckpoint(), rounds=3, ckpt_path=tmp_path / LAST)
+    for name in ("assignment", "aggregation", "cohort"):
+        assert float(getattr(modules[1], name).rounds) == 3
+    assert float(modules[1].objective.objective.rounds) == 9  # a fit of each client
+
+
+class Counting(FederatedCallback):
+    def state_dict(self):
+        return {"seen": [np.int64(1)]}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("assignment", "model.assignment: RememberingTrackingSandwich"),
+        ("aggregation", "model.aggregation: RememberingOverlapAverage"),
+        ("cohort", "model.cohort: RememberingUniformCohort"),
+        ("objective", "model.objective: Proximal"),
+        (None, "callback Counting"),
+    ],
+)
+def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path, name, words):
+    parts = {} if name is None else {name: remembering_parts()[name]}
+    for part in parts.values():
+        getattr(part, "objective", part).rounds = np.zeros(1)
+    kind = "int64" if name is None else "ndarray"
+    with pytest.raises(ConfigError, match=f"^{words}: its state holds a {kind}, and a checkpoint with that cannot be"):
+        run_in(tmp_path, make_module(**parts), RoundCheckpoint(), *([] if parts else [Counting()]), rounds=1)
 
 
 def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, finished):

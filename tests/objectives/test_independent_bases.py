@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from lit_fednas.errors import ConfigError
 from lit_fednas.objectives import CrossEntropy, IndependentBases, Proximal
 from lit_fednas.supernets import BaseNetworks, Bases, BatchNorm, GroupNorm
-from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.sliced import SlicedCNN
 from tests.support import NO_DATA, linear_net, sgd
 
 

@@ -10,9 +10,8 @@ from lit_fednas.messages import ClientTask, UnitChangesReport
 from lit_fednas.objectives import UnitChanges
 from lit_fednas.supernets import BatchNorm, GroupNorm
 from lit_fednas.supernets.families import NetworkFamily
-from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.space import UnitMask, Width
-from lit_fednas.supernets.width.supernet import WidthSupernet
+from lit_fednas.supernets.sliced import SlicedCNN
+from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 from tests.support import NO_DATA
 
 GROUPS = {"layer0": 4, "layer1": 6}

@@ -7,8 +7,8 @@ import torch
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BaseNetworks, Bases, GroupNorm, OutputsNetwork
+from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.space import SubsetSpace
-from lit_fednas.supernets.width.cnn import SlicedCNN
 
 SHAPE = (1, 4, 4)
 

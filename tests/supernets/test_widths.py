@@ -27,7 +27,7 @@ from lit_fednas.supernets import (
     Width,
     WidthSupernet,
 )
-from lit_fednas.supernets.width.space import WidthSpace
+from lit_fednas.supernets.widths import WidthSpace
 from lit_fednas.testing.networks import batch
 from lit_fednas.testing.supernets import tensors
 
@@ -108,7 +108,7 @@ def test_subnets_hold_the_entries_of_the_kept_units(name: str) -> None:
     whole = tensors(net.network)
     for arch in archs(name):
         kept = units_of(name, arch)
-        assert {group: positions.tolist() for group, positions in net.kept(arch).items()} == kept
+        assert {group: list(units) for group, units in net.kept(arch).items()} == kept
         subnet = tensors(net.subnet(arch))
         for tensor, value in whole.items():
             expected = value.detach().numpy()

@@ -12,7 +12,6 @@ from lit_fednas.tiers import (
     Allocation,
     DeviceTrace,
     ListedTiers,
-    MeasuredTiers,
     SyntheticTrace,
     Tier,
     TierShares,
@@ -92,9 +91,9 @@ def test_tiers_of_a_trace_by_hand():
 def test_measured_devices_get_the_highest_tier_that_they_afford():
     limits = tiers(10.0, 20.0, 40.0)
     speeds = [8e9, 2e9, 1e9, 4e9, 3.9e9]  # the fastest affords 40, so 1e9 affords 5
-    assert MeasuredTiers(full=1.0).places(limits, 5, rng(), speeds).tolist() == [2, 0, 0, 1, 0]
+    assert TraceTiers(full=1.0).places(limits, 5, rng(), speeds).tolist() == [2, 0, 0, 1, 0]
     # the median, 3.9e9, affords 40 as well, 2e9 then 20.5, and 1e9 10.3
-    assert MeasuredTiers(full=0.5).places(limits, 5, rng(), speeds).tolist() == [2, 1, 0, 2, 2]
+    assert TraceTiers(full=0.5).places(limits, 5, rng(), speeds).tolist() == [2, 1, 0, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_measured_devices_get_the_highest_tier_that_they_afford():
         (lambda: TierShares([0.5, 0.5]), FOUR, r"shares: \[0.5, 0.5\] are 2 for 4 tiers"),
         (lambda: ListedTiers({"tier9": [0, 1, 2]}), FOUR, "clients: 'tier9' is not a tier; there are: tier1, tier2, t"),
         (lambda: ListedTiers({"tier1": [0, 1], "tier2": [1]}), FOUR, "clients: lists 3 clients, which"),
-        (MeasuredTiers, FOUR, "MeasuredTiers takes the speeds of devices, and a"),
+        (TraceTiers, FOUR, "trace: null takes the speeds that devices measure, and a"),
         (
             lambda: TraceTiers(SyntheticTrace()),
             tiers(3e6, 1e6),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from lit_fednas.objectives.client_state import keeps_state
 from torch import Tensor, nn, optim
 from typing_extensions import override
 
@@ -21,6 +20,7 @@ from lit_fednas.federation.fit import LocalModule
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective
+from lit_fednas.objectives.base import keeps_state
 
 Rows = slice | Tensor
 

@@ -30,7 +30,7 @@ class Prunable:
         scales: For every group, the scales of the norms that its units go through, one per unit.
 
     Example:
-        >>> from lit_fednas.supernets.width.cnn import SlicedCNN
+        >>> from lit_fednas.supernets.sliced import SlicedCNN
         >>> prunable = Prunable(SlicedCNN((8, 16)), (3, 8, 8), 10)
         >>> prunable.sizes, prunable.writers["layer1"]
         ({'layer0': 8, 'layer1': 16}, ('layer1.conv.weight',))

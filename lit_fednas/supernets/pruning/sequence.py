@@ -64,7 +64,7 @@ class PrunedSequence(ModelCollection):
         ConfigError: A unit names an unknown group, or one of another unit, or the criterion cannot score a unit.
 
     Example:
-        >>> from lit_fednas.supernets.width.cnn import SlicedCNN
+        >>> from lit_fednas.supernets.sliced import SlicedCNN
         >>> sequence = PrunedSequence((3, 8, 8), 10, SlicedCNN((8, 16)))
         >>> cut = Cut("layer0", {"layer0": 2}, {"layer0": 6, "layer1": 16}, resource=0.0)
         >>> sequence.propose([cut])

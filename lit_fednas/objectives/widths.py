@@ -1,4 +1,4 @@
-"""Ordered dropout with self-distillation: FjORD's local training (Horvath et al., 2021)."""
+"""Objectives of networks that are cut in width: FjORD's ordered dropout (Horvath et al., 2021), and FLuID's report."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
+from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report, UnitChangesReport
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import TaskLoss
-from lit_fednas.objectives.wrapped import KnownLogits, WrappedObjective
+from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.ranges import PositiveFloat, UnitInterval, checked
 from lit_fednas.supernets import Supernet, Width, WidthSupernet
 
@@ -31,12 +31,12 @@ class OrderedDropout(WrappedObjective):
         CE(teacher) + (1 - alpha) CE(student) + alpha T^2 KL(softmax(teacher / T) || softmax(student / T)),
 
     where the student is the drawn width, the teacher the client's own, and the last term moves the student alone
-    (the factor T^2 is Hinton et al.'s, 2015). If the client's own width is drawn, it is CE, once. The logged loss
-    of a client is this sum. The objective reports the multiply-accumulates of all forward passes.
+    (the factor T^2 is Hinton et al.'s, 2015). If the client's own width is drawn, it is CE, once. It reports the
+    multiply-accumulates of all forward passes.
 
-    An objective inside is given the logits of narrower nets, not their modules: an objective that reads a
-    network's parameters goes around this one (``Proximal(OrderedDropout())``). The distance between student and
-    teacher is over all logits, also those that a ``MaskedCrossEntropy`` inside masks.
+    The objective inside is given the logits of narrower nets: one that reads a network's parameters goes around this
+    one (``Proximal(OrderedDropout())``). The distance between student and teacher is over all logits, also those that
+    a ``MaskedCrossEntropy`` inside masks.
 
     Args:
         objective: CE, the loss of each width.
@@ -96,13 +96,13 @@ class OrderedDropout(WrappedObjective):
         if drawn == own:
             return self.objective.loss(network, inputs, targets)
         student = self._supernet.run_inside(network, drawn, inputs)
-        loss = self.objective.loss(KnownLogits(student), inputs, targets)
+        loss = self.objective.loss(nn.Identity(), student, targets)
         if not self.distill:
             return loss
         self._macs += self._macs_of[own] * len(targets)
         teacher = network(inputs)
         distance = self._distance(student, teacher.detach())
-        own_loss = self.objective.loss(KnownLogits(teacher), inputs, targets)
+        own_loss = self.objective.loss(nn.Identity(), teacher, targets)
         return own_loss + (1 - self.alpha) * loss + self.alpha * distance
 
     @override
@@ -119,3 +119,71 @@ class OrderedDropout(WrappedObjective):
         """Returns the batch's mean divergence of the student from the teacher, times T^2."""
         student, teacher = (functional.log_softmax(logits / self.temperature, 1) for logits in (student, teacher))
         return functional.kl_div(student, teacher, log_target=True, reduction="batchmean") * self.temperature**2
+
+
+_LEAST_NORM = 1e-12  # so that the change of a unit without weights is finite
+
+
+class UnitChanges(WrappedObjective):
+    """Trains by the objective inside, and reports the relative change of each unit, for ``InvariantUnits`` (FLuID).
+
+    A unit's weights are its entries in all parameters whose first dimension is cut by its group: what comes into
+    it, and its norm's scale and shift. Its change is the Euclidean norm of the difference that training made,
+    divided by the norm before. The report is empty unless the client trains the whole network.
+
+    Args:
+        objective: The loss.
+
+    Raises:
+        ConfigError: The supernet is not cut by width (reported before training).
+    """
+
+    supernet_kind: ClassVar[type] = WidthSupernet
+    added_reports: ClassVar[tuple[type[Report], ...]] = (UnitChangesReport,)
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        self._network = network
+        self._before: dict[str, Tensor] = {}
+        if task.arch == self._supernet.space.largest:
+            self._before = {name: weights.clone() for name, weights in self._weights().items()}
+        super().begin(network, task, generator)
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.objective.loss(network, inputs, targets)
+
+    @torch.no_grad()
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (UnitChangesReport(self._changes()), *super().report())
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        super().check_result(result)
+        report = result.report(UnitChangesReport)
+        units = self._supernet.units if result.task.arch == self._supernet.space.largest else {}
+        if report is None or {group: len(changes) for group, changes in report.changes.items()} != units:
+            raise ValueError(f"changes of other units than those of {result.task.arch}")
+        if any(number < 0 for number in report.numbers):
+            raise ValueError("a change of a unit is negative")
+
+    def _changes(self) -> dict[str, list[float]]:
+        """Returns the relative change of each unit by group; nothing if the network is not whole."""
+        moved: dict[str, Tensor] = {}
+        was: dict[str, Tensor] = {}
+        for name, weights in self._weights().items() if self._before else ():
+            group, before = self._supernet.axes[name][0][0], self._before[name]
+            units = self._supernet.units[group]  # a unit's entries are adjacent: a row of this shape
+            moved[group] = moved.get(group, 0) + (weights - before).reshape(units, -1).square().sum(1)
+            was[group] = was.get(group, 0) + before.reshape(units, -1).square().sum(1)
+        self._before = {}
+        return {group: (moved[group].sqrt() / was[group].sqrt().clamp_min(_LEAST_NORM)).tolist() for group in moved}
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Returns the parameters whose first dimension is cut."""
+        return {
+            name: parameter.detach()
+            for name, parameter in self._network.named_parameters()
+            if any(group for group, _ in self._supernet.axes[name][:1])
+        }

@@ -1,25 +1,132 @@
-"""Simulated time: how long rounds would take on the clients' devices, from their speeds and the costs of tasks.
+"""Devices of clients: traces of their speeds, and the time that rounds would take on them.
 
 FedTrans, App. C, Table 6; FedNAS, Algorithm 4.1.
 """
 
 from __future__ import annotations
 
+import csv
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated, Any
 
+import numpy as np
+from typing_extensions import override
+
+from lit_fednas.config_files import find
 from lit_fednas.costs import RoundCost
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ConfigError, DataError, require_different
 from lit_fednas.messages import ClientTask
-from lit_fednas.ranges import PositiveFloat, checked
+from lit_fednas.ranges import PositiveFloat, Range, checked
 from lit_fednas.rng import numpy_generator
-from lit_fednas.tiers.population import Population
-from lit_fednas.tiers.traces import DeviceTrace, SyntheticTrace
+from lit_fednas.tiers.limits import Population
 
 _TRAINING = 3  # a backward pass takes about two forward passes (gradients of the inputs and of the weights)
+
+
+class DeviceTrace(ABC):
+    """Speeds of a population's devices, in multiply-accumulates per second."""
+
+    @abstractmethod
+    def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws devices and returns the speed of each, ``[count]``."""
+
+    @abstractmethod
+    def quantile(self, share: float) -> float:
+        """Returns the speed that this share of the devices does not exceed."""
+
+
+@checked("trace")
+@dataclass(frozen=True)
+class SyntheticTrace(DeviceTrace):
+    """A log-normal population: a few fast devices and a long tail of slow ones, as among phones.
+
+    Args:
+        median: Speed of the device in the middle, in multiply-accumulates per second.
+        spread: The ratio between the fastest and the slowest of the middle 90 %; about an order of magnitude among
+            benchmarks of phones.
+
+    Example:
+        >>> trace = SyntheticTrace(median=1e9, spread=10)
+        >>> round(trace.quantile(0.95) / trace.quantile(0.05), 6)
+        10.0
+    """
+
+    median: PositiveFloat = 2e9
+    spread: Annotated[float, Range(above=1)] = 12.0
+
+    @property
+    def _sigma(self) -> float:
+        return float(np.log(self.spread) / (2 * NormalDist().inv_cdf(0.95)))
+
+    @override
+    def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        return self.median * np.exp(self._sigma * rng.standard_normal(count))
+
+    @override
+    def quantile(self, share: float) -> float:
+        # the distribution is unbounded: a share of 1 means its 99.9 %
+        return float(self.median * np.exp(self._sigma * NormalDist().inv_cdf(min(share, 0.999))))
+
+
+@dataclass(frozen=True)
+class CSVTrace(DeviceTrace):
+    """A measured trace: one device per row.
+
+    Args:
+        path: The file, with a line of column names; also one of the package's (``fedtrans/devices.csv``).
+        column: The column of speeds, in multiply-accumulates per second, or in anything proportional to it.
+        milliseconds: Whether the column holds times instead, as benchmarks of latency do; a speed is one over it.
+
+    Raises:
+        DataError: The file is missing or not a CSV file, has no such column, or a value is not a positive number.
+    """
+
+    path: Path
+    column: str = "macs_per_second"
+    milliseconds: bool = False
+
+    @cached_property
+    def _all(self) -> np.ndarray:
+        try:
+            with open(find(self.path), newline="", encoding="utf-8") as file:
+                table = csv.DictReader(file)
+                names = table.fieldnames or []
+                rows = [(table.reader.line_num, row) for row in table]  # empty lines are skipped
+        except OSError as error:
+            raise DataError(f"trace.path: {self.path} cannot be read ({error.strerror})") from None
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"trace.path: {self.path} is not a CSV file in UTF-8 ({error})") from None
+        require_different(names, "trace.path", self.path)
+        if not rows or self.column not in names:
+            columns = ", ".join(names) if rows else "no rows"
+            raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {columns}")
+        values = []
+        for line, row in rows:
+            try:
+                value = float(row[self.column])
+            except (TypeError, ValueError):
+                value = 0.0
+            if not 0 < value < math.inf:
+                raise DataError(
+                    f"{self.path}, line {line}: {self.column} is {row[self.column]!r}; give a positive number"
+                )
+            values.append(value)
+        return 1000 / np.array(values) if self.milliseconds else np.array(values)
+
+    @override
+    def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.choice(self._all, size=count)
+
+    @override
+    def quantile(self, share: float) -> float:
+        return float(np.quantile(self._all, share))
 
 
 @dataclass(frozen=True)
@@ -94,12 +201,7 @@ class DeviceSpeeds:
             )
 
     def of(self, client: int, population: Population, seed: int) -> ClientSpeed:
-        """Returns a client's speed.
-
-        Args:
-            client: Its number.
-            population: The clients and their tiers, which :meth:`check` has validated.
-            seed: The run's seed.
+        """Returns a client's speed in a run with this seed; :meth:`check` has validated the population.
 
         Raises:
             DataError: A trace's file cannot be read.
@@ -133,7 +235,7 @@ def client_seconds(parts: Iterable[tuple[ClientTask, float]]) -> list[float]:
 
 
 def whole_round_seconds(parts: Sequence[tuple[ClientTask, float]]) -> float:
-    """Returns the simulated seconds of a round, in which different groups of clients work in parallel.
+    """Returns the simulated seconds until a round's last client has finished; groups of clients work in parallel.
 
     A group works on one candidate at a time and begins the next when all its clients have finished (FedNAS, Alg.
     4.1, lines 14-24), so the slowest client of each candidate counts. Clients without a group do not wait. (In
@@ -141,9 +243,6 @@ def whole_round_seconds(parts: Sequence[tuple[ClientTask, float]]) -> float:
 
     Args:
         parts: As in :func:`client_seconds`.
-
-    Returns:
-        Seconds until the last client has finished; 0 without tasks.
 
     Example:
         >>> first, second = ClientTask(0, 1, "a", 1, group=0), ClientTask(0, 2, "a", 1, group=0)
@@ -167,7 +266,7 @@ class CompletionTimes:
         parts: How many there were: a client counts with each round that it took part in.
         mean: Their mean, in seconds.
         squares: The sum of their squared deviations from it.
-        total: Simulated time of all rounds: each takes until its last client is through, for whom the others wait.
+        total: Simulated time of all rounds: each takes until its last client has finished.
 
     Example:
         >>> times = CompletionTimes().after([1.0, 3.0]).after([5.0])
@@ -194,7 +293,7 @@ class CompletionTimes:
         """
         whole = max(seconds, default=0.0) if whole is None else whole
         parts, mean, squares = self.parts, self.mean, self.squares
-        for time in seconds:  # Welford's way, which does not lose digits as a sum of squares does
+        for time in seconds:  # Welford's algorithm loses no digits, as a sum of squares would
             parts += 1
             before = time - mean
             mean += before / parts

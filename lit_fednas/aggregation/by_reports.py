@@ -1,36 +1,94 @@
-"""HeteroFL's aggregation of the classifier: row by row, by the classes that clients have (Diao et al., 2021).
-
-Clients train with the logits of the classes that they have no examples of set to zero
-(:class:`~lit_fednas.objectives.MaskedCrossEntropy`), so those rows of their classifiers say nothing. The server
-leaves them out: a class's row becomes the mean over the clients that have the class.
-"""
+"""Averages by what clients report: FedorAS' operators (OPA, Eq. 5) and HeteroFL's classes (Diao et al., 2021)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate, RoundValues
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate, OperatorReport, RoundValues
+from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets import Region, Supernet
 
 
-class ClassAverage(OverlapAverage):
-    """Overlap averaging in which a client counts in the classifier's rows of its own classes alone.
+@checked("aggregation")
+class OperatorAverage(OverlapAverage):
+    """Mean of an operator over the clients that trained it, weighted by the examples that went through it (Eq. 5).
 
-    All other tensors are averaged as by :class:`OverlapAverage`. Rows of classes that no client of the round has
-    keep their old value. HeteroFL counts all clients alike, which is ``weighted=False``.
+    Buffers are averaged as the weights of their operator, fixed layers by all examples (section 3.1). The examples come
+    from the clients' reports (:class:`~lit_fednas.objectives.PathSampling`).
+
+    An operator that few clients trained keeps its weights, so that no single client's update can be read off the
+    server's. That is no differential privacy: nothing bounds a client's influence and no noise is added. Of two clients
+    each can subtract its own update, anybody can take the difference of two rounds, and the server sees every update.
+
+    Args:
+        min_clients: Operators trained by fewer clients than this keep their weights (the paper: 2).
+        trim: As for :class:`OverlapAverage`.
+
+    Raises:
+        ConfigError: A setting is out of range, or the objective does not report the examples.
+    """
+
+    needs = (OperatorReport,)
+    reads = ()
+
+    def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
+        super().__init__(trim=trim)
+        self.min_clients = min_clients
+
+    @override
+    def weight(self, update: ClientUpdate, name: str) -> float:
+        report = update.result.report(OperatorReport)
+        assert report is not None
+        through = report.through(name)
+        return float(update.result.num_seen if through is None else through)
+
+    @override
+    def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
+        """Returns which operators changed, and how far their clients' weights are from a plain average's.
+
+        ``aggregation/changed`` is the share of the supernet's operators that ``min_clients`` clients or more trained.
+        ``aggregation/total_variation`` is the mean over these of ``sum_i |p_i - q_i| / 2``, from 0 (alike) to 1: p_i is
+        client i's weight by Eq. 5 before any trimming, q_i that by the examples of all who received the operator.
+        """
+        held: dict[str, list[tuple[int, int]]] = {name: [] for name in self._operators(self._supernet.space.superset)}
+        for result in results:
+            report = result.report(OperatorReport)
+            assert report is not None
+            for name in self._operators(result.task.arch):
+                held[name].append((report.examples.get(name, 0), result.task.num_examples))
+        distances = []
+        for clients in held.values():
+            through, examples = np.array(clients, dtype=float).reshape(-1, 2).T
+            if np.count_nonzero(through) >= self.min_clients:
+                distances.append(np.abs(through / through.sum() - examples / examples.sum()).sum() / 2)
+        metrics = {"aggregation/changed": len(distances) / len(held)} if held else {}
+        return metrics | ({"aggregation/total_variation": float(np.mean(distances))} if distances else {})
+
+    def _operators(self, arch: Any) -> list[str]:
+        """Returns the operators of an architecture that have weights, by the names of their modules."""
+        names = map(OperatorReport.operator, self._supernet.regions(arch))
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+
+class ClassAverage(OverlapAverage):
+    """Overlap averaging in which a client counts in the classifier's rows of its own classes alone (HeteroFL).
+
+    Clients train with the logits of other classes at zero (:class:`~lit_fednas.objectives.MaskedCrossEntropy`), so
+    those rows of their classifiers say nothing. Rows of classes that no client of the round has keep their old value.
+    HeteroFL counts all clients alike, which is ``weighted=False``.
 
     Args:
         weighted: Whether a client counts by its examples n_k, or all count alike.
         classifier: The module of the clients' networks whose ``weight`` and ``bias`` have one row per class.
-        trim: The share of an element's values that its mean leaves out at either end, as for
-            :class:`OverlapAverage`.
+        trim: As for :class:`OverlapAverage`.
 
     Raises:
         ConfigError: The networks have no such module, or the objective does not report the clients' classes

@@ -1,4 +1,4 @@
-"""The clients by tier: the tiers of a population, and the assignment of clients to them."""
+"""The assignment of clients to tiers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet, labelled_space
-from lit_fednas.tiers.limits import ArchitectureCosts, Tier
+from lit_fednas.tiers.devices import DeviceTrace
+from lit_fednas.tiers.limits import ArchitectureCosts, Population, Tier
 from lit_fednas.tiers.sources import TierSource
-from lit_fednas.tiers.traces import DeviceTrace
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Allocation(ABC):
     def places(
         self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
     ) -> np.ndarray:
-        """Returns for each client the position of its tier, int [clients].
+        """Returns for each client the position of its tier, int ``[clients]``.
 
         Args:
             tiers: The tiers, from the least to the most capable.
@@ -112,49 +112,23 @@ class ListedTiers(Allocation):
 @checked("tiers.allocation")
 @dataclass(frozen=True)
 class TraceTiers(Allocation):
-    """By a trace of real devices' speed, as FedorAS does with Oort's (App. J.3).
-
-    Every client is a device drawn from the trace. The device at the quantile ``full`` just affords the most capable
-    tier, others in proportion to their speed. Each belongs to the highest tier that it affords, or the lowest.
-
-    Args:
-        trace: The devices.
-        full: Which quantile of the trace's speeds affords the most capable tier.
-        cost: The tiers' limit that speed is compared with; their first one if not given.
-
-    Raises:
-        ConfigError: ``full`` is out of range, or (once the tiers are known) one has no such limit, or limits fall.
-    """
-
-    trace: DeviceTrace
-    full: PositiveShare = 0.9
-    cost: str | None = None
-
-    @override
-    def places(
-        self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
-    ) -> np.ndarray:
-        affords = self.trace.speeds(num_clients, rng) / self.trace.quantile(self.full)
-        return _highest(affords, tiers, self.cost)
-
-
-@checked("tiers.allocation")
-@dataclass(frozen=True)
-class MeasuredTiers(Allocation):
-    """By the speeds that devices have measured with the run's own network (``lit_fednas.flower``).
+    """By the speeds of devices: those of a trace, as in FedorAS with Oort's (App. J.3), or those that train.
 
     The device at the quantile ``full`` just affords the most capable tier, others in proportion to their speed. Each
     belongs to the highest tier that it affords, or the lowest.
 
     Args:
-        full: Which quantile of the devices' speeds affords the most capable tier.
+        trace: The devices, of which every client is one that is drawn. If not given, the clients' own devices, by the
+            speeds that they have measured with the run's network (``lit_fednas.flower``).
+        full: Which quantile of the speeds affords the most capable tier.
         cost: The tiers' limit that speed is compared with; their first one if not given.
 
     Raises:
         ConfigError: ``full`` is out of range, or (once the tiers are known) one has no such limit, limits fall, or
-            no device has measured its speed.
+            there is no trace and no device has measured its speed.
     """
 
+    trace: DeviceTrace | None = None
     full: PositiveShare = 0.9
     cost: str | None = None
 
@@ -162,97 +136,28 @@ class MeasuredTiers(Allocation):
     def places(
         self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
     ) -> np.ndarray:
-        if speeds is None:
+        if self.trace is not None:
+            affords = self.trace.speeds(num_clients, rng) / self.trace.quantile(self.full)
+        elif speeds is not None:
+            affords = np.asarray(speeds) / np.quantile(speeds, self.full)
+        else:
             raise ConfigError(
-                "tiers.allocation: MeasuredTiers takes the speeds of devices, and a simulation has none; use "
-                "TraceTiers, or train over devices (lit-fednas flower init)"
+                "tiers.allocation.trace: null takes the speeds that devices measure, and a simulation has none; give a "
+                "trace, such as SyntheticTrace, or train over devices (lit-fednas flower init)"
             )
-        return _highest(np.asarray(speeds) / np.quantile(speeds, self.full), tiers, self.cost)
-
-
-def _highest(affords: np.ndarray, tiers: Sequence[Tier], cost: str | None) -> np.ndarray:
-    """Returns for each client the position of the highest tier that it affords, or 0.
-
-    Args:
-        affords: What each client affords, as a multiple of the most capable tier's limit.
-        tiers: The tiers.
-        cost: The limit; the first one of the tiers if not given.
-
-    Raises:
-        ConfigError: A tier has no such limit, or limits fall.
-    """
-    cost = cost or next(iter(tiers[0].at_most), "macs")
-    missing = [tier.name for tier in tiers if cost not in tier.at_most]
-    if missing:
-        raise ConfigError(f"tiers.allocation.cost: the tier {missing[0]!r} has no limit of {cost!r}")
-    limits = np.array([tier.at_most[cost] for tier in tiers], dtype=float)
-    if (np.diff(limits) < 0).any():
-        raise ConfigError(
-            f"tiers.allocation.cost: the tiers' limits of {cost!r}, "
-            f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; choose another cost, or list the "
-            f"tiers from the least to the most capable"
-        )
-    reached = np.searchsorted(limits, affords * limits[-1] * (1 + 1e-12), side="right") - 1
-    return np.maximum(reached, 0)
-
-
-@dataclass(frozen=True, eq=False)
-class Population:
-    """All clients, and the tier of each.
-
-    Attributes:
-        num_clients: Their number.
-        tiers: From the least to the most capable; empty without tiers.
-        places: For each client the position of its tier among them, int [clients]; empty without tiers.
-        sizes: Training examples of each client, int [clients]; empty where nothing depends on them.
-
-    Example:
-        >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
-        >>> population = Population(3, (small, large), (0, 1, 0))
-        >>> population.tier(1).name, population.eligible("large"), population.eligible("small")
-        ('large', [1], [0, 1, 2])
-    """
-
-    num_clients: int
-    tiers: tuple[Tier, ...] = ()
-    places: Sequence[int] | np.ndarray = ()
-    sizes: Sequence[int] | np.ndarray = ()
-
-    def __post_init__(self) -> None:
-        for name in ("places", "sizes"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
-
-    def tier(self, client: int) -> Tier | None:
-        """Returns a client's tier, if there are tiers."""
-        return self.tiers[self.places[client]] if self.tiers else None
-
-    def eligible(self, tier: str) -> list[int]:
-        """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
-
-        A tier above that lacks an operator which this tier's models may have cannot run them.
-
-        Raises:
-            ConfigError: The tier is unknown.
-        """
-        least = self._position(tier)
-        lacking = set(self.tiers[least].unsupported)
-        able = [position >= least and lacking.issuperset(one.unsupported) for position, one in enumerate(self.tiers)]
-        return np.flatnonzero(np.array(able)[self.places]).tolist()
-
-    def members(self, tier: str) -> list[int]:
-        """Returns the clients of a tier.
-
-        Raises:
-            ConfigError: The tier is unknown.
-        """
-        return np.flatnonzero(np.asarray(self.places) == self._position(tier)).tolist()
-
-    def _position(self, tier: str) -> int:
-        names = [one.name for one in self.tiers]
-        if tier not in names:
-            known = ", ".join(names) or "none; set model.tiers"
-            raise ConfigError(f"model.tiers: has no tier {tier!r}; there are: {known}")
-        return names.index(tier)
+        cost = self.cost or next(iter(tiers[0].at_most), "macs")
+        missing = [tier.name for tier in tiers if cost not in tier.at_most]
+        if missing:
+            raise ConfigError(f"tiers.allocation.cost: the tier {missing[0]!r} has no limit of {cost!r}")
+        limits = np.array([tier.at_most[cost] for tier in tiers], dtype=float)
+        if (np.diff(limits) < 0).any():
+            raise ConfigError(
+                f"tiers.allocation.cost: the tiers' limits of {cost!r}, "
+                f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; choose another cost, or list the "
+                f"tiers from the least to the most capable"
+            )
+        reached = np.searchsorted(limits, affords * limits[-1] * (1 + 1e-12), side="right") - 1
+        return np.maximum(reached, 0)
 
 
 @dataclass(frozen=True)
@@ -276,10 +181,6 @@ class ClientTiers:
 
     def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
         """Returns the tiers; architectures that are sampled to find them depend on the run's seed alone.
-
-        Args:
-            supernet: Its space and costs define the tiers.
-            seed: The run's seed.
 
         Raises:
             ConfigError: As above.
@@ -324,7 +225,7 @@ class ClientTiers:
 
 
 def _check_known(field: str, names: Iterable[str], known: Sequence[str], kind: str = "a tier") -> None:
-    """Validates that names are known; raises ``ConfigError`` with the first that is not."""
+    """Validates that names are known."""
     for name in names:
         if name not in known:
             raise ConfigError(f"{field}: {name!r} is not {kind}; there are: {', '.join(known) or 'none'}")

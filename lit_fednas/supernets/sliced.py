@@ -34,9 +34,8 @@ class SlicedCNN(NetworkFamily):
 
     Args:
         hidden: Channels of the layers.
-        norm: Normalisation layer, ``None`` for none. The default is HeteroFL's static batch norm: batch statistics
-            that are not shared. Its authors gather them after training for evaluation, as
-            ``evaluation.recalibrate_batches`` does.
+        norm: Normalisation layer, ``None`` for none. The default is HeteroFL's static batch norm, whose statistics are
+            gathered after training (``evaluation.recalibrate_batches``).
 
     Raises:
         ConfigError: No layer is given, or a number of channels is not positive.
@@ -72,17 +71,16 @@ class SlicedCNN(NetworkFamily):
 @checked("supernet.family")
 @dataclass(frozen=True)
 class SlicedSmallCNN(NetworkFamily):
-    """The small network of Reddi et al. (2021, App. A.2), see ``SmallCNN``.
+    """The small network of Reddi et al. (2021, App. A.2), ``SmallCNN``, with a scaler behind every layer that is cut.
 
-    Two 3x3 convolutions without padding, pooling, dropout, a hidden linear layer, dropout, a classifier; a scaler
-    follows every layer that is cut. Groups of units: ``conv1``, ``conv2``, ``hidden``.
+    Groups of units: ``conv1``, ``conv2``, ``hidden``.
 
     Args:
         channels: Output channels of the two convolutions.
         hidden: Units of the hidden linear layer.
 
     Raises:
-        ConfigError: One of the numbers is not positive, or there are not two convolutions.
+        ConfigError: A number is not positive, or there are not two convolutions.
 
     Example:
         >>> SlicedSmallCNN().units((1, 28, 28))
@@ -103,7 +101,6 @@ class SlicedSmallCNN(NetworkFamily):
 
     @override
     def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
-        """Builds the network; one channel of the second convolution is many inputs of the linear layer."""
         channels, height, width = input_shape
         pooled = (height - 4) // 2 * ((width - 4) // 2)
         first, second, hidden = sizes["conv1"], sizes["conv2"], sizes["hidden"]
@@ -126,27 +123,21 @@ class SlicedSmallCNN(NetworkFamily):
 class SlicedConvNet(NetworkFamily):
     """FedNAS' ConvNet (Xu et al., section 5.1 and Table 2): "sequential CONV, Pooling, and final FC layers".
 
-    Each layer is a 3x3 convolution, scaler, norm, ReLU, and after some max pooling of 2x2. A fully connected layer
-    with a scaler and ReLU may follow, and a linear classifier. The first of these gets all pixels of the last
-    convolution, so one channel there is many of its inputs. Convolutions have a bias only without a norm. Groups of
-    units: ``conv1``, ``conv2``, ..., and ``linear``.
+    Each layer is a 3x3 convolution (with a bias if there is no norm), scaler, norm, ReLU, and after some max pooling of
+    2x2. A fully connected layer with a scaler and ReLU may follow, and a linear classifier. Groups of units: ``conv1``,
+    ``conv2``, ..., and ``linear``.
 
-    The paper's "6 CONV, 1 FC" make K = 7 candidates (section 4.1), and so do the uplinks of its Table 3: with 10
-    rounds, the winner's 10 of all K * 10 uploads are left if the others leave at once, 19.7 of 138.0 MB = 1/7; 1.5/7
-    and 1.25/7 if a third or half leave per round. A classifier's outputs are the classes, of which none can leave, so
-    the one that can be pruned is most plausibly another: set ``linear`` for it.
-
-    The paper gives no sizes. The default has 0.35 million parameters for 128x128 pixels and eight classes: the
-    uplink costs of its Table 3 are about a megabyte per upload, on the average of a sequence that goes down to
-    half of the MACs. With its pooling, 128x128 pixels end as 8x8, 32x32 as 2x2, and 16x16 as one.
+    The paper's "6 CONV, 1 FC" make K = 7 candidates (section 4.1; so do the uplinks of its Table 3). None of a
+    classifier's outputs can leave, so the "FC" is most plausibly another layer: set ``linear`` for it. The paper gives
+    no sizes: the default has 0.35 million parameters for 128x128 pixels and eight classes, as Table 3 has about a
+    megabyte per upload.
 
     Args:
         hidden: Channels of the convolutions.
         pools: The convolutions, counted from 1, that pooling follows.
         linear: Units of the fully connected layer before the classifier; ``None`` for no such layer.
-        norm: Normalisation layer. The default is none: AlexNet has no batch norm, and most of the paper's clients
-            would compute its statistics of a dozen images. Without a norm the convolutions start as in He et al.
-            (2015), because with PyTorch's own initial weights signals vanish after six of them.
+        norm: Normalisation layer. The default is none: most of the paper's clients would compute the statistics of a
+            dozen images. Without a norm the convolutions start as in He et al. (2015), as signals would vanish.
 
     Raises:
         ConfigError: A number is not positive, or pooling is to follow an unknown convolution, or one twice.
@@ -210,25 +201,21 @@ _STRIDES = (2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 class SlicedMobileNet(NetworkFamily):
     """MobileNet v1 (Howard et al., 2017, Table 1), the larger network of FedNAS (Xu et al., section 5.1).
 
-    A full 3x3 convolution, norm and ReLU; then blocks of a 3x3 depthwise convolution, norm, ReLU, a 1x1 pointwise
-    convolution, norm and ReLU; global average pooling and a linear classifier. Convolutions have a bias only
-    without a norm. A scaler follows the full convolution and the pointwise ones: a depthwise one adds up as many
-    terms at every width. (Weights of torchvision's MobileNets do not fit: v2 and v3 have inverted residuals.)
+    A full 3x3 convolution; then blocks of a 3x3 depthwise and a 1x1 pointwise convolution; global average pooling and a
+    linear classifier. A norm (without one, a bias) and ReLU follow every convolution, and a scaler all but depthwise
+    ones, which add up as many terms at every width.
 
-    Groups of units: ``conv0``, the channels of the full convolution, and ``conv1``, ``conv2``, ..., the outputs of
-    the pointwise convolutions, with the next block's depthwise convolution. So with the default's 13 blocks there
-    are 14 groups that can lose filters, as many as FedNAS' K = 14. Its Table 2 counts "13 CONV, 1 FC" instead:
-    most plausibly the blocks and the classifier, without the full convolution. But a classifier's outputs are the
-    classes, of which none can leave, and its inputs leave with ``conv13``.
+    Groups of units: ``conv0``, the channels of the full convolution, and ``conv1``, ``conv2``, ..., the outputs of the
+    pointwise ones: 14 groups can lose filters, as many as FedNAS' K = 14. Its Table 2 counts "13 CONV, 1 FC" instead,
+    most plausibly the blocks and the classifier; but of a classifier's outputs none can leave.
 
     Args:
         width: By how much all channels are multiplied (the authors' width multiplier), rounded to multiples of a
-            group norm's group size, at least one multiple.
+            group norm's group size.
         channels: Outputs of the full convolution, then of each block.
-        strides: Of the full convolution, then of each block's depthwise one. The default is for 224x224 images,
-            with the second of Table 1's last two strides of two as one, for the sizes in the table do not change
-            there. For 32x32 images use ``[1, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``, and for 16x16
-            ``[1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``; both end in 2x2 pixels.
+        strides: Of the full convolution, then of each block's depthwise one. The default is for 224x224 images, with
+            the second of Table 1's last two strides of two as one, as its sizes have it. For 32x32 images use
+            ``[1, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``, for 16x16 ``[1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``.
         norm: Normalisation layer, ``None`` for none. The default is the authors' batch norm.
 
     Raises:
@@ -273,11 +260,9 @@ class SlicedMobileNet(NetworkFamily):
 class SlicedResNet(NetworkFamily):
     """HeteroFL's residual network (Diao et al., 2021): pre-activation blocks of two 3x3 convolutions.
 
-    The default is their ResNet-18. Every stage but the first begins with a stride of two. A scaler precedes every
-    norm, so that all inputs of norms are scaled, and the sums over a stage's blocks stay as they are.
-
-    Groups of units: ``stage0``, ... for the outputs of all blocks of a stage, which are added up (the first with
-    the stem's), and ``stage0.block0``, ... for the channels inside a block.
+    The default is their ResNet-18. Every stage but the first begins with a stride of two. A scaler precedes every norm.
+    Groups of units: ``stage0``, ... for the outputs of all blocks of a stage, which are added up (the first with the
+    stem's), and ``stage0.block0``, ... for the channels inside a block.
 
     Args:
         hidden: Channels per stage.

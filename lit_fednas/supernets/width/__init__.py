@@ -1,1 +1,0 @@
-"""Networks that are cut in width."""

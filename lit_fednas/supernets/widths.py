@@ -1,0 +1,331 @@
+"""A network that is cut in width: subnets keep a share of every layer's units.
+
+The shared weights of HeteroFL (Diao et al., 2021), FjORD (Horvath et al., 2021), FedRolex (Alam et al., 2022), FLuID,
+which differ in which subnet a client gets, what it optimises, and how updates are merged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isclose
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import NonNegativeInt, PositiveShare, checked
+from lit_fednas.supernets.base import Region, Supernet, _Skeleton
+from lit_fednas.supernets.families import NetworkFamily, Sizes, entries_of, find_axes, multiplied, shapes_of, tensors_of
+from lit_fednas.supernets.sliced import SlicedCNN
+from lit_fednas.supernets.space import Ladder
+
+_NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?"
+_WIDTH = re.compile(rf"\s*(?:width\s*:\s*)?({_NUMBER})\s*(?:,\s*shift\s*:\s*([0-9]+)\s*)?")
+_KEPT = re.compile(r"\s*kept\s*:([0-9,\-/\s]*)")
+_WHOLE = slice(None)
+
+
+@checked("architecture")
+@dataclass(frozen=True)
+class Width:
+    """A share of every layer's units: channels, hidden units, attention heads.
+
+    Attributes:
+        ratio: The share, above 0 and at most 1.
+        shift: The first unit that is kept, modulo each layer's units; the others follow it, from the first unit on
+            after the last (FedRolex). 0 keeps the first ones (HeteroFL, FjORD).
+
+    Raises:
+        ConfigError: One of them is out of range.
+
+    Example:
+        >>> str(Width(0.5)), str(Width(0.5, shift=3))
+        ('width: 0.5', 'width: 0.5, shift: 3')
+    """
+
+    ratio: PositiveShare
+    shift: NonNegativeInt = 0
+
+    def __str__(self) -> str:
+        return f"width: {_shortest(self.ratio)}" + (f", shift: {self.shift}" if self.shift else "")
+
+
+@dataclass(frozen=True)
+class UnitMask:
+    """The units that are kept, one by one (FLuID); the others are dropped.
+
+    Attributes:
+        units: For each group of units, in the order of the supernet's ``units``, the positions of those kept,
+            ascending.
+
+    Example:
+        >>> str(UnitMask(((0, 1, 2, 3, 5), (0, 2))))
+        'kept: 0-3,5/0,2'
+    """
+
+    units: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        return "kept: " + "/".join(map(_ranges, self.units))
+
+
+#: What a client may train; only widths without a shift are decoded, drawn and searched.
+WidthArch: TypeAlias = Width | UnitMask
+
+
+class WidthSpace(Ladder[WidthArch]):
+    """The widths in ascending order; clients can train shifted widths and unit masks as well, in one round."""
+
+    refusal = "is what a client trains in a round, not one to search; name a width without a shift"
+
+    def __init__(self, widths: Sequence[float], units: Mapping[str, int], multiple: int = 1) -> None:
+        self.widths = tuple(sorted(float(width) for width in widths))
+        if not self.widths or self.widths[-1] != 1 or self.widths[0] <= 0:
+            raise ConfigError(f"supernet.widths: {list(widths)} must lie above 0 and up to 1, with 1 as one of them")
+        if len(set(self.widths)) < len(self.widths):
+            raise ConfigError(f"supernet.widths: {list(widths)} has a duplicate; name each once")
+        self.units = dict(units)
+        self.multiple = multiple
+        super().__init__([Width(width) for width in self.widths])
+
+    @override
+    def validate(self, arch: WidthArch) -> None:
+        if isinstance(arch, UnitMask):
+            self._validate_kept(arch)
+        elif not isinstance(arch, Width):
+            raise ConfigError(f"architecture: {arch!r} is not a width; {self._remedy}")
+        elif arch.ratio not in self.widths:
+            raise ConfigError(f"architecture {arch}: is not one of the widths; {self._remedy}")
+
+    @override
+    def parse(self, text: Any) -> WidthArch:
+        if isinstance(text, Mapping):  # YAML reads such lines as mappings
+            text = ", ".join(f"{key}: {value}" for key, value in text.items())
+        arch = text if isinstance(text, Width | UnitMask) else self._read(text)
+        self.validate(arch)
+        return arch
+
+    def _read(self, text: Any) -> WidthArch:
+        width, kept = _WIDTH.fullmatch(str(text)), _KEPT.fullmatch(str(text))
+        if width:
+            ratio = float(width[1])
+            known = (rung for rung in self.widths if isclose(rung, ratio, rel_tol=1e-6))
+            return Width(next(known, ratio), int(width[2] or 0))
+        if kept:
+            with suppress(ValueError):  # reported below
+                return UnitMask(tuple(map(_read_ranges, kept[1].split("/"))))
+        raise ConfigError(f"architecture: {text!r} cannot be read; {self._remedy}")
+
+    def _validate_kept(self, arch: UnitMask) -> None:
+        if len(arch.units) != len(self.units):
+            raise ConfigError(
+                f"architecture: kept names the units of {len(arch.units)} groups; name those of "
+                f"{len(self.units)}: {', '.join(self.units)}"
+            )
+        for positions, (group, full) in zip(arch.units, self.units.items(), strict=True):
+            ascending = all(first < second for first, second in pairwise(positions))
+            if not positions or not ascending or positions[0] < 0 or positions[-1] >= full:
+                raise ConfigError(
+                    f"architecture: kept units {_ranges(positions)} of {group} must be ascending positions from 0 "
+                    f"to {full - 1}, at least one"
+                )
+            if len(positions) % self.multiple and len(positions) < full:
+                raise ConfigError(
+                    f"architecture: {len(positions)} kept units of {group} must be a multiple of {self.multiple}, "
+                    f"which the network's normalisation needs"
+                )
+
+    @property
+    def _remedy(self) -> str:
+        known = ", ".join(_shortest(width) for width in self.widths)
+        return f"write 'width: 0.5' or 'width: 0.5, shift: 3' with one of {known}, or 'kept: 0-3,5/0,2'"
+
+
+class WidthSupernet(Supernet):
+    """The whole network of a family as shared weights; subnets keep some units of every group.
+
+    Args:
+        input_shape: Shape of one example.
+        num_classes: Width of the output, which is never cut.
+        family: The networks; ``SlicedCNN`` if not given.
+        widths: Ratios of the units; 1 is one of them.
+        scaler: Whether the output of a cut layer is divided by the subnet's width in training (HeteroFL). For kept
+            units the width is the mean over groups of the share that is kept.
+
+    Attributes:
+        network: The whole network.
+        units: Groups of units that are cut together, with their full numbers.
+        axes: For every tensor of the network and each of its dimensions: the group that it is cut by (``None``: it
+            is never cut), and how many adjacent entries one unit takes.
+
+    Raises:
+        ConfigError: The widths or the inputs do not fit the family.
+
+    Example:
+        >>> net = WidthSupernet((3, 8, 8), 10, SlicedCNN((8, 16)), widths=[1, 0.5])
+        >>> net.axes["layer1.conv.weight"], net.kept(Width(0.5, shift=6))["layer0"]
+        ((('layer1', 1), ('layer0', 1), (None, 1), (None, 1)), [6, 7, 0, 1])
+        >>> net(torch.zeros(2, 3, 8, 8), Width(0.5)).shape
+        torch.Size([2, 10])
+    """
+
+    network: nn.Module
+
+    def __init__(
+        self,
+        input_shape: Iterable[int] = (3, 32, 32),
+        num_classes: int = 10,
+        family: NetworkFamily | None = None,
+        widths: Sequence[float] = (1, 0.5, 0.25, 0.125, 0.0625),
+        scaler: bool = False,
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        # no family as the default: of one in a signature, jsonargparse hands settings on to another that is given
+        family = SlicedCNN() if family is None else family
+        self.family = family
+        self.scaler = scaler
+        self.units = family.units(self.input_shape)
+        self.space: WidthSpace = WidthSpace(widths, self.units, family.multiple)
+        self.network = self._network(self.units)
+        for less, more in pairwise(self.space.widths):
+            if self.sizes(less) == self.sizes(more):
+                raise ConfigError(
+                    f"supernet.widths: {less:g} and {more:g} are the same network, with the units "
+                    f"{self.sizes(more)}; leave one out"
+                )
+        self._shapes = shapes_of(self.network)
+        self.axes = find_axes(self._network, self.units, family.multiple, type(family).__name__)
+        self._inner_nets: dict[float, _Skeleton] = {}
+
+    @property
+    @override
+    def default_eval_archs(self) -> tuple[str, ...]:
+        return tuple(map(str, self.space.rungs))
+
+    def sizes(self, ratio: float) -> dict[str, int]:
+        """Returns how many units of each group a ratio, above 0 and up to 1, keeps: rounded up to the multiple."""
+        return multiplied(self.units, ratio, self.family.multiple)
+
+    def kept(self, arch: WidthArch) -> dict[str, Sequence[int]]:
+        """Returns the kept units by group, in the subnet's order; a group that is kept whole is not shifted."""
+        if isinstance(arch, UnitMask):
+            self.space.validate(arch)
+            return dict(zip(self.units, arch.units, strict=True))
+        return {
+            group: [((arch.shift if size < full else 0) + offset) % full for offset in range(size)]
+            for (group, size), full in zip(self.sizes(arch.ratio).items(), self.units.values(), strict=True)
+        }
+
+    @override
+    def build(self, arch: WidthArch) -> nn.Module:
+        sizes = {group: len(positions) for group, positions in self.kept(arch).items()}
+        shares = [sizes[group] / full for group, full in self.units.items()]
+        ratio = sum(shares) / len(shares) if isinstance(arch, UnitMask) else arch.ratio
+        return self._network(sizes, ratio if self.scaler else 1.0)
+
+    @override
+    def index(self, arch: WidthArch) -> dict[str, Region]:
+        kept = self.kept(arch)
+        return {name: Region(f"network.{name}", self._index_within(name, kept)) for name in self.axes}
+
+    def run_inside(self, network: nn.Module, ratio: float, x: Tensor) -> Tensor:
+        """Runs a narrower net inside a client's network, in that network's mode.
+
+        Its tensors are the corners of the network's: gradients flow into them, and running statistics are moved in
+        place. The nets of all widths are built in the first call, which may therefore not be under ``torch.func.vmap``,
+        where no random numbers are allowed.
+
+        Args:
+            network: A subnet of any width that is not below the ratio, shifted or not.
+            ratio: The width to run, above 0 and up to 1.
+            x: ``[batch, *input_shape]``.
+
+        Returns:
+            Logits, ``[batch, num_classes]``.
+
+        Raises:
+            ConfigError: The network is narrower than the ratio.
+        """
+        if ratio not in self._inner_nets:
+            for width in {ratio, *self.space.widths} - set(self._inner_nets):
+                self._inner_nets[width] = self._skeleton(Width(width))
+        inner = self._inner_nets[ratio]
+        if inner.network.training != network.training:
+            inner.network.train(network.training)
+        whole = tensors_of(network)
+        return inner.run({name: _corner(whole[name], shape, ratio) for name, shape in inner.shapes.items()}, x)
+
+    def _network(self, sizes: Sizes, scale: float = 1.0) -> nn.Module:
+        return self.family.build(sizes, self.input_shape, self.num_classes, scale)
+
+    def _index_within(self, name: str, kept: Mapping[str, Sequence[int]]) -> tuple[slice | Tensor, ...] | None:
+        """Returns where the kept units lie in a tensor; slices as far as they are adjacent."""
+        parts: list[slice | Tensor] = []
+        for group, repeat in self.axes[name]:
+            cut = group is not None and len(kept[group]) < self.units[group]
+            parts.append(_entries(kept[group], repeat) if group is not None and cut else _WHOLE)
+        return None if all(part is _WHOLE for part in parts) else _crossed(parts, self._shapes[name])
+
+
+def _entries(positions: Sequence[int], repeat: int) -> slice | Tensor:
+    """Returns the entries of units that take ``repeat`` each: a slice if they are adjacent."""
+    if list(positions) == list(range(positions[0], positions[0] + len(positions))):
+        return slice(positions[0] * repeat, (positions[-1] + 1) * repeat)
+    return entries_of(torch.tensor(positions, device="cpu"), repeat)
+
+
+def _crossed(parts: list[slice | Tensor], shape: Sequence[int]) -> tuple[slice | Tensor, ...]:
+    """Shapes several integer tensors so that they are crossed, with what lies between them."""
+    tensors = [dimension for dimension, part in enumerate(parts) if isinstance(part, Tensor)]
+    if len(tensors) < 2:
+        return tuple(parts)
+    crossed = list(parts)
+    for dimension in range(tensors[0], tensors[-1] + 1):
+        part = parts[dimension]
+        if isinstance(part, slice):
+            part = torch.arange(*part.indices(shape[dimension]), device="cpu")
+        crossed[dimension] = part.view(-1, *[1] * (tensors[-1] - dimension))
+    return tuple(crossed)
+
+
+def _corner(tensor: Tensor, shape: tuple[int, ...], ratio: float) -> Tensor:
+    """Returns the first entries of each dimension: a view."""
+    if tensor.shape == shape:
+        return tensor
+    if any(size > full for size, full in zip(shape, tensor.shape, strict=True)):
+        raise ConfigError(
+            f"width {ratio:g} needs a tensor of {list(shape)} where the client's network has "
+            f"{list(tensor.shape)}; run a width that is not above the network's own"
+        )
+    return tensor[tuple(slice(0, size) for size in shape)]
+
+
+def _shortest(ratio: float) -> str:
+    """Returns the shortest text that is read back as the same number."""
+    return f"{ratio:g}" if float(f"{ratio:g}") == ratio else repr(float(ratio))
+
+
+def _ranges(positions: Sequence[int]) -> str:
+    """Writes ``(0, 1, 2, 5)`` as ``0-2,5``."""
+    runs: list[list[int]] = []
+    for position in positions:
+        if runs and position == runs[-1][-1] + 1:
+            runs[-1][1:] = [position]
+        else:
+            runs.append([position])
+    return ",".join("-".join(str(end) for end in run) for run in runs)
+
+
+def _read_ranges(text: str) -> tuple[int, ...]:
+    """Reads ``0-2,5`` as ``(0, 1, 2, 5)``."""
+    positions: list[int] = []
+    for run in text.split(","):
+        first, _, last = run.partition("-")
+        positions += range(int(first), int(last or first) + 1)
+    return tuple(positions)
