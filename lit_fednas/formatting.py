@@ -42,10 +42,7 @@ def _prefix(number: float) -> tuple[float, str]:
 
 
 def axis(name: str, largest: float) -> tuple[float, str]:
-    """Returns what to divide a cost by, and its axis label, as ``bytes sent one way (MB)``.
-
-    A name that is not one of :data:`QUANTITIES` is its own label; ``largest`` is the greatest number on the axis.
-    """
+    """Returns what to divide a cost by, and its axis label, as ``bytes sent one way (MB)``."""
     quantity = QUANTITIES.get(name, Quantity(name.replace("_", " "), prefixed=False))
     scale, symbol = _prefix(largest) if quantity.prefixed else (1.0, "")
     unit = symbol + quantity.unit
@@ -106,11 +103,7 @@ def listing(texts: Mapping[str, str], width: int = 100) -> str:
 
 
 def figure_text(text: object, most: int = 60) -> str:
-    """Returns a user's text (a class, a method, a tier, a setting) as what matplotlib draws it from.
-
-    It is one line, of which the middle is left out if it is long. Dollars are no mathematics, and a text that begins
-    with ``_`` is not left out of legends.
-    """
+    """Returns a user's text (a class, a method, a tier, a setting) as what matplotlib draws it from."""
     known = str(text).encode("utf-8", "replace").decode()  # names of files may contain undecodable bytes
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in known).split())
     if len(line) > most:

@@ -64,10 +64,7 @@ def uniforms_at(indices: np.ndarray, seed: int, purpose: str, *address: int) -> 
 
 @contextmanager
 def isolated(seed: int, purpose: str, *address: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seeds torch's global generators (CPU and ``device``) by address inside the block, and restores them.
-
-    For what cannot be given a generator, such as ``torch.nn.Dropout``.
-    """
+    """Seeds torch's global generators (CPU and ``device``) by address inside the block, and restores them."""
     device = torch.device(device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -200,14 +200,7 @@ def _draw_events(axes: Axes, events: Sequence[Event], said: dict[float, list[str
 def tree_chart(
     title: str, nodes: Sequence[Tip], parents: Sequence[int | None], words: Sequence[tuple[str, str]]
 ) -> Chart:
-    """Returns a tree: a line per node, in their order from above; across, a cost on a logarithmic axis.
-
-    Args:
-        title: Above the chart.
-        nodes: Each node's cost, its number, and what it says on hovering.
-        parents: Each node's parent by its place in the order; ``None`` for the root.
-        words: Of each node, what is to its left and to its right.
-    """
+    """Returns a tree: a line per node, in their order from above; across, a cost on a logarithmic axis."""
     figure = new_figure()
     figure.set(figwidth=5, figheight=0.7 + 0.45 * len(nodes))
     (axes,) = figure.axes
@@ -240,17 +233,7 @@ def draw_front(
     best: pd.Series | None = None,
     layer: int = 0,
 ) -> None:
-    """Draws a front as stairs: what is reached within a cost; limits of the cost, and stars.
-
-    Args:
-        axes: The panel.
-        front: The metric by ascending cost.
-        index: Which look.
-        name: In the legend.
-        limits: Drawn as dashed lines.
-        best: The metric of starred points by cost.
-        layer: How many fronts before it share points with it, as nested tiers do; it is drawn below them and larger.
-    """
+    """Draws a front as stairs: what is reached within a cost; limits of the cost, and stars."""
     colour = look(index)["color"]
     if len(front):
         wider = {"markersize": 3.5 + 3 * layer, "linewidth": 1.3 + 1.2 * layer, "alpha": 0.6 if layer else 1}

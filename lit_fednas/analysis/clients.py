@@ -28,13 +28,7 @@ Groups: TypeAlias = Mapping[str, Sequence[Path | str]]
 
 
 def read_client_scores(folder: Path | str) -> pd.DataFrame:
-    """Returns the ``clients.csv`` of a search, a fine-tuning or a run; ``attrs`` say ``metric`` and ``higher``.
-
-    ``tier`` is a categorical, ordered as the settings beside the file list the tiers, else by name.
-
-    Raises:
-        DataError: The folder has no such file, or it is damaged.
-    """
+    """Returns the ``clients.csv`` of a search, a fine-tuning or a run; ``attrs`` say ``metric`` and ``higher``."""
     path = Path(folder) / CLIENTS_FILE
     if not path.is_file():
         raise DataError(f"{path}: is missing; clients need test data of their own, set data.client_test")
@@ -118,14 +112,7 @@ def _figures(values: pd.Series, higher: bool) -> dict[str, float]:
 
 
 def ordered_scores(groups: Groups) -> pd.DataFrame:
-    """Returns the metric of the clients in ascending order, for Fig. 4: ``name``, ``rank`` (from 1), ``mean``.
-
-    As a run's seed also partitions the data, every run's clients are ordered by themselves, and those of the same
-    rank are averaged; ``deviation`` is over runs, of a sample, NaN for one run.
-
-    Raises:
-        DataError: The folders differ in their metrics.
-    """
+    """Returns the metric of the clients in ascending order, for Fig. 4: ``name``, ``rank`` (from 1), ``mean``."""
     metric, methods = _read(groups)
     parts = []
     for name, tables in methods.items():

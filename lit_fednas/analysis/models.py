@@ -25,19 +25,7 @@ _KEPT = ["number", "round", "unit", "budget", "resource", "macs", "parameters", 
 
 
 def suite_table(run: Run) -> pd.DataFrame:
-    """Returns the models, and how often they were trained.
-
-    Args:
-        run: The run.
-
-    Returns:
-        ``number``, ``parent``, ``round`` (both without a value for the first), ``macs``, ``parameters``,
-        ``bytes``, ``clients`` (that have trained it at least once), ``trainings`` (how often they did), ``done``
-        (what was done to the parent, in words).
-
-    Raises:
-        DataError: The run has no ``suite.json``, or it is broken.
-    """
+    """Returns the models, and how often they were trained."""
     suite = read_suite(run.folder)
     if suite is None:
         raise DataError(
@@ -53,17 +41,7 @@ def suite_table(run: Run) -> pd.DataFrame:
 
 
 def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns each model's losses and clients, round by round.
-
-    Args:
-        run: The run.
-        window: Rounds that are averaged: each and those before it.
-
-    Returns:
-        The mean loss in the clients' training, weighted by the examples that a client trained on (NaN where
-        untrained), and how many clients have trained the model: a row per round, a column per model (``model 2``);
-        the losses have :data:`ALL_CLIENTS`, too.
-    """
+    """Returns each model's losses and clients, round by round."""
     trained = _trained(run).assign(clients=1.0)
     trained["sum"] = trained["loss"] * trained["num_seen"]
     # of each model, or of each combination that was trained side by side
@@ -97,21 +75,7 @@ def sequence_of(run: Run) -> dict[str, Any]:
 
 
 def sequence_table(run: Run) -> pd.DataFrame:
-    """Returns the models of a run, a row each.
-
-    Args:
-        run: The run.
-
-    Returns:
-        ``number``, ``round`` (after which it was selected), ``unit`` (that lost filters), ``budget`` (without
-        a value, or empty, for the initial one), ``resource``, ``share`` (of the initial resource), ``macs``,
-        ``parameters``, ``bytes``, ``accuracy`` (from 0 to 1, on the clients' validation data; NaN where nobody
-        tested), ``rounds``, ``candidates`` (how many), and what a client has spent on the average since the first
-        iteration began: ``client_macs`` (of forward passes), ``up_mb``, ``down_mb`` (10^6 bytes).
-
-    Raises:
-        DataError: The run has no ``sequence.json``, or it is broken.
-    """
+    """Returns the models of a run, a row each."""
     sequence = sequence_of(run)
     models = pd.DataFrame(sequence["models"])
     spent = client_costs(sequence)
@@ -134,18 +98,7 @@ def client_costs(sequence: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def kept_units(run: Run) -> pd.DataFrame:
-    """Returns how many units every layer of every model has (FedNAS, Fig. 5).
-
-    Args:
-        run: The run.
-
-    Returns:
-        A row per layer (a prunable group of units), in the order of the network, a column per model (its number).
-        A layer has its unit's name if that has one group.
-
-    Raises:
-        DataError: The run has no ``sequence.json``.
-    """
+    """Returns how many units every layer of every model has (FedNAS, Fig. 5)."""
     sequence = sequence_of(run)
     names = {
         group: unit if len(groups) == 1 else group for unit, groups in sequence["units"].items() for group in groups

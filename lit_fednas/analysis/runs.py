@@ -244,15 +244,7 @@ def newest_run(root: Path | str = "runs") -> Path:
 
 
 def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
-    """Compares a run's cost with training each evaluated subnet on its own with the same cohorts.
-
-    Args:
-        ledger: ``ledger.json``.
-
-    Returns:
-        ``training`` (``this run``, a row per subnet, ``one by one``: their sum), ``macs``, ``bytes``, and both
-        as multiples of this run's: ``times_macs``, ``times_bytes``.
-    """
+    """Compares a run's cost with training each evaluated subnet on its own with the same cohorts."""
     costs = pd.DataFrame({"this run": ledger["total"], **ledger["independent"]}).T
     table = pd.DataFrame({"macs": costs["macs"], "bytes": costs["bytes_down"] + costs["bytes_up"]})
     table.loc["one by one"] = table.iloc[1:].sum()
@@ -261,16 +253,7 @@ def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def family_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
-    """Returns what it takes to train a family of subnets one by one, by the family's size (SuperFed, Figure 6).
-
-    A family of one is the subnet of most MACs (section 3.3: the largest), and each further one the next.
-
-    Args:
-        ledger: ``ledger.json``.
-
-    Returns:
-        A row per size, from 1 (the index): the cumulated columns of :func:`independent_costs`.
-    """
+    """Returns what it takes to train a family of subnets one by one, by the family's size (SuperFed, Figure 6)."""
     costs = independent_costs(ledger).set_index("training").drop(["this run", "one by one"])
     family = costs.sort_values("macs", ascending=False, kind="stable").cumsum()
     return family.set_index(pd.RangeIndex(1, len(family) + 1, name="subnets"))

@@ -34,18 +34,7 @@ class ReleaseRecord:
         self._files: list[Path] = []
 
     def resume(self, state: Mapping[str, Any], beside: Path) -> list[dict[int, float]]:
-        """Finds what was released after a checkpoint.
-
-        Args:
-            state: The checkpoint's.
-            beside: The checkpoint's folder.
-
-        Returns:
-            What the accountant has yet to add, by client, of each release.
-
-        Raises:
-            CheckpointError: The record is not there.
-        """
+        """Finds what was released after a checkpoint."""
         self.run, self.counts = state["run"], dict(state["counts"])
         folders = [beside / _FOLDER, *map(Path, state["folders"])]
         name = f"{self.run}-{state['start']}.jsonl"
@@ -69,11 +58,7 @@ class ReleaseRecord:
         return missed
 
     def begin(self, checkpoints: Iterable[str]) -> None:
-        """Creates this start's file, which its owner alone can read.
-
-        Args:
-            checkpoints: The folders of the run's checkpoints; beside one that the run goes on from is another file.
-        """
+        """Creates this start's file, which its owner alone can read."""
         folders = dict.fromkeys(Path(folder).absolute() / _FOLDER for folder in checkpoints)
         if self._found is not None:
             folders[self._found.absolute()] = None

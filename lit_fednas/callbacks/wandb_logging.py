@@ -83,11 +83,7 @@ class WandbLogging(FederatedCallback):
 
 
 def search_charts(files: SearchFiles) -> dict[str, Any]:
-    """Returns a search's tables and charts by name.
-
-    ``front`` is the table of that name; ``evaluations`` a scatter chart of the metric against the traded cost, with a
-    table whose column ``front`` names the tiers whose fronts an architecture is on; ``fronts`` a line per tier.
-    """
+    """Returns a search's tables and charts by name."""
     settings = files.settings()
     cost, metric = settings.get("cost", "macs"), settings["metric"]
     front, rows = files.rows("front"), files.rows("evaluations")

@@ -91,10 +91,7 @@ def parsed(name: str, function: Callable[..., Any], words: Sequence[str]) -> dic
 
 
 def _parser(name: str, function: Callable[..., Any]) -> Any:
-    """Returns the parser of a function's arguments, with the texts of its docstring.
-
-    Arguments without a default and those before ``/`` are positional; a list takes any number of words.
-    """
+    """Returns the parser of a function's arguments, with the texts of its docstring."""
     from docstring_parser import parse
     from jsonargparse import ArgumentParser
 

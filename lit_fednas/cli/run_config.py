@@ -132,12 +132,7 @@ def check_same_settings(config: Namespace, command: str) -> None:
 
 
 def continue_run(loggers: Any, ckpt_path: str, checkpoints: Path | None = None) -> str:
-    """Returns the file of a checkpoint, and lets a :class:`RunLogger` write into its run's folder.
-
-    ``loggers`` is the configuration of a logger, or of several, of which the first counts; it is changed in place.
-    ``ckpt_path`` is ``last`` or ``best`` of the newest run, or a file; with another logger it is returned as it is,
-    unless ``checkpoints``, the folder that all runs share, has a ``last``.
-    """
+    """Returns the file of a checkpoint, and lets a :class:`RunLogger` write into its run's folder."""
     settings = _logger_settings(loggers)
     if settings is None:
         last = None if checkpoints is None else checkpoints / "last.ckpt"

@@ -187,14 +187,7 @@ class Finetuning:
         return rows
 
     def _write_tests(self, tiers: Iterable[str]) -> list[dict[str, Any]]:
-        """Tests models before and after fine-tuning on the clients' own test splits (FedNAS, section 5.1).
-
-        These are the fine-tuned models of the tiers, and if the supernet's models form a row, all of it. The clients'
-        results are pooled: every example counts once, as in the fusion of section 4.3.
-
-        Returns:
-            The rows of ``models.csv``; nothing is written, and none returned, if no client holds test data.
-        """
+        """Tests models before and after fine-tuning on the clients' own test splits (FedNAS, section 5.1)."""
         model, data = self.model, self.datamodule
         if not data.clients.split_sizes("test").any():
             return []
@@ -357,10 +350,7 @@ class Finetuning:
 def averaging(
     model: FederatedLightningModule, network: PlainNetwork, objective: Objective, **settings: Any
 ) -> FederatedLightningModule:
-    """Returns federated averaging of one network with the model's transport, server optimizer and faults.
-
-    None of the clients is a straggler; other settings of the module are as given.
-    """
+    """Returns federated averaging of one network with the model's transport, server optimizer and faults."""
     return FederatedLightningModule(
         network,
         FixedArchitecture(),

@@ -133,10 +133,7 @@ class Device:
         keep_freed_memory()
 
     def answer(self, kind: str, packet: Packet, memory: MutableMapping[str, bytes] | None = None) -> Packet:
-        """Returns the answer to a message, or the reason why the device refuses as its field ``refused``.
-
-        ``memory`` is what the node keeps of its client, if that outlives this object.
-        """
+        """Returns the answer to a message, or the reason why the device refuses as its field ``refused``."""
         self._memory = self._memory if memory is None else memory
         try:
             self._check(packet.fields)

@@ -41,11 +41,7 @@ class Processes:
         return box[0]
 
     def gather(self, found: Mapping[int, T] | Failure) -> dict[int, T]:
-        """Returns what all processes have found, in all.
-
-        Raises:
-            RankError: One of them has failed; all raise it.
-        """
+        """Returns what all processes have found, in all."""
         shares = self.ranks.gather(found)
         for rank, share in enumerate(shares):
             if isinstance(share, Failure):
@@ -168,17 +164,7 @@ class Evaluations(dict[Any, dict[str, Any]]):
         return self.spent(row) == self.price
 
     def of(self, tier: str, generation: int, archs: Sequence[Any], room: int) -> Iterator[dict[str, Any]]:
-        """Yields the rows of a generation (``lit_fednas.records``), one by one, as they are evaluated.
-
-        The evaluator is told which architectures no generation before has proposed. It is told the same when a
-        search is replayed over its rows, and so are the standings of a race.
-
-        Args:
-            tier: The tier that is searched.
-            generation: Its number.
-            archs: What was proposed.
-            room: What may be spent (:meth:`spent`) before nothing more is begun.
-        """
+        """Yields the rows of a generation (``lit_fednas.records``), one by one, as they are evaluated."""
         if self._standings is None:
             archs = archs[:room]
         proposer = tier, generation

@@ -165,14 +165,7 @@ class Standings:
         self._errors: dict[Any, float] = {}
 
     def candidate(self, arch: Any, cost: float, tiers: frozenset[str], place: int) -> Candidate:
-        """Returns what an architecture is compared with.
-
-        Args:
-            arch: The architecture.
-            cost: Its objective cost.
-            tiers: Those that it fits.
-            place: How many others are scored before it without being known here.
-        """
+        """Returns what an architecture is compared with."""
         able = [entry for entry in self._front if entry.cost <= cost and entry.tiers >= tiers]
         rival = min(able, key=lambda entry: (entry.error, entry.cost), default=None)
         level = self.racing.level(self.improvements + place)
@@ -244,13 +237,7 @@ class Race:
         return torch.randperm(self.population, generator=generator(self.seed, f"search-racing-{arch}"))
 
     def score(self, candidate: Candidate) -> dict[str, float]:
-        """Scores a candidate.
-
-        Returns:
-            Its metrics, and ``examples``: on how many it was scored. Metrics on some examples are estimates: its
-            rival's on all, and the mean difference on these examples (the difference estimator of survey sampling;
-            Cochran, 1977, "Sampling Techniques", section 7). So what is dropped has less accuracy than its rival.
-        """
+        """Scores a candidate."""
         task, order = self.evaluator.task, self.order(candidate.arch)
         theirs = None if candidate.rival is None else self.answers(candidate.rival)[order]
         units = self._units[order]
@@ -270,14 +257,7 @@ class Race:
         return {**self._derived(own.sum(0) / units.sum()), "examples": self.population}
 
     def answers(self, arch: Any) -> np.ndarray:
-        """Returns what the task averages, of each example, as its sum over the example's units.
-
-        Args:
-            arch: An architecture that was evaluated in full; if its answers are not kept, it is evaluated once more.
-
-        Returns:
-            ``[examples, values]``, in the order of the data.
-        """
+        """Returns what the task averages, of each example, as its sum over the example's units."""
         if arch not in self._answers:
             self.score(Candidate(arch))
         self._answers.move_to_end(arch)

@@ -44,16 +44,7 @@ def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **f
 
 
 def save_tier_model(files: TierFiles, model: TierModel, network: nn.Module) -> None:
-    """Writes ``weights.pt`` and ``architecture.json`` of a tier.
-
-    The old ``architecture.json`` is removed first and the new one written last: a kill in between leaves a tier
-    without a network, never one architecture with another's weights.
-
-    Args:
-        files: The folder of a search or a fine-tuning.
-        model: The content of ``architecture.json``.
-        network: On any device; its tensors may be views of larger ones, of which only the views are written.
-    """
+    """Writes ``weights.pt`` and ``architecture.json`` of a tier."""
     folder = files.tier_folder(model.tier)
     (folder / "architecture.json").unlink(missing_ok=True)
     weights = {
@@ -101,15 +92,7 @@ def scores_of_clients(
 
 
 def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> None:
-    """Writes ``clients.csv``: the metrics of its tier's network for every client (FedorAS, section 4.4).
-
-    Without tiers of clients, and without clients that hold test data, it writes nothing.
-
-    Args:
-        model: Its population has the clients' tiers.
-        datamodule: The clients' data.
-        files: The folder of a search or a fine-tuning, with the tiers' networks.
-    """
+    """Writes ``clients.csv``: the metrics of its tier's network for every client (FedorAS, section 4.4)."""
     rows = []
     for tier in model.population.tiers:
         if tier.name not in files.tier_names:

@@ -309,10 +309,7 @@ class TierSearch:
         return error(row[self.metric], self.higher)
 
     def _hypervolume(self, rows: list[dict[str, Any]], tier: str) -> float:
-        """Returns what a tier's rows of evaluations in full dominate.
-
-        Where lower is better, nothing bounds a metric: it is taken as a share of the first row's.
-        """
+        """Returns what a tier's rows of evaluations in full dominate."""
         rows = self._complete(rows)
         worst = 1.0 if self.higher or not rows else max(rows[0][self.metric], _LEAST)
         costs = [row[self.settings.cost] for row in rows]

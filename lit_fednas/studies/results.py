@@ -158,14 +158,7 @@ def _finished(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def spread_table(path: Path | str) -> pd.DataFrame:
-    """Returns a kept file's table to be shown: digits as in the file, a measurement and its spread in one cell.
-
-    Args:
-        path: A CSV file.
-
-    Returns:
-        Text: ``50.1 (49.6 to 50.7)`` where there is a spread, columns as ``accuracy (%)``.
-    """
+    """Returns a kept file's table to be shown: digits as in the file, a measurement and its spread in one cell."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
     for column in [name for name in table if f"{name}_low" in table]:
         spread = " (" + table.pop(f"{column}_low") + " to " + table.pop(f"{column}_high") + ")"
@@ -193,13 +186,7 @@ def means(table: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def draw_rows(axes: Axes, series: Mapping[str, pd.DataFrame], x: str) -> None:
-    """Draws measurements as points, a row below the other, with a line over its spread.
-
-    Args:
-        axes: The panel.
-        series: A :func:`means` by its name in the legend; the index names the rows, which series may share.
-        x: Label of the x axis.
-    """
+    """Draws measurements as points, a row below the other, with a line over its spread."""
     rows = list(dict.fromkeys(row for table in series.values() for row in table.index))
     for index, (name, table) in enumerate(series.items()):
         shift = 0.3 * (index - (len(series) - 1) / 2) / max(len(series) - 1, 1)  # so that lines do not overlap

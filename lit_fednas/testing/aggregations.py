@@ -181,10 +181,7 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 def usual_reports(net: Supernet, client: int) -> tuple[Report, ...]:
-    """Returns what the package's aggregations read.
-
-    Client 0 reports to have all classes, every other one lacks each third; no network has operators to choose.
-    """
+    """Returns what the package's aggregations read."""
     classes = [number for number in range(net.num_classes) if client == 0 or (number + client) % 3]
     return ClassesReport(classes), OperatorReport({})
 

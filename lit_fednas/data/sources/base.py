@@ -108,11 +108,7 @@ def cached(
     compute: Callable[[], np.ndarray],
     dtype: type[np.generic] = np.uint8,
 ) -> np.ndarray:
-    """Returns what is computed from many files below ``root``, from a ``.npy`` file, or computes and keeps it.
-
-    The file lies in ``<root>/.lit_fednas_cache``, or in the user's cache folder where the root cannot be written; where
-    neither can, nothing is kept. Its name is ``stem`` and a digest of ``content``, all that the array depends on.
-    """
+    """Returns what is computed from many files below ``root``, from a ``.npy`` file, or computes and keeps it."""
     name = f"{stem}-{_digest(content)[:32]}.npy"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_fednas"
     folders = (root / ".lit_fednas_cache", user / _digest(str(root.resolve()))[:16])

@@ -57,12 +57,7 @@ def fastest(
     threads: Sequence[int],
     rounds: float,
 ) -> dict[str, Any] | None:
-    """Measures which settings train a round's clients fastest: layout or stacking, then threads, then compilation.
-
-    Returns:
-        ``settings`` by name, ``threads`` (None if there was no choice), the name of what was ``chosen``, and the
-        ``ratios`` of times to that of the settings as written; None if no task could be trained.
-    """
+    """Measures which settings train a round's clients fastest: layout or stacking, then threads, then compilation."""
     race = _Race(module, data, check, threads[0], tasks)
     if not race.sample:
         return None

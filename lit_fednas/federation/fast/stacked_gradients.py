@@ -60,11 +60,7 @@ class StackedGradients:
         targets: Tensor,
         draws: Sequence[torch.Generator],
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Returns gradients ``[clients, ...]`` by name and losses ``[clients]`` of a batch of each client.
-
-        Parameters and other tensors are ``[clients, ...]`` by name, inputs ``[clients, batch, ...]``, targets
-        ``[clients, batch]``. Running statistics among the other tensors are updated in place.
-        """
+        """Returns gradients ``[clients, ...]`` by name and losses ``[clients]`` of a batch of each client."""
         tensors = (parameters, others, inputs, targets)
         if inputs.shape[:2] == self._to_compile:
             return (self._compiled or self._compile(*tensors))(*tensors)

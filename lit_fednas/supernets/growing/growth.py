@@ -106,14 +106,7 @@ def carried_over(
     noise: float = 0.0,
     new_units: NewUnits = "drawn",
 ) -> CellNetwork:
-    """Returns a network of the structure after a step, with weights that compute the same.
-
-    Widening keeps the old units. The new ones are ``drawn`` by their layers, and the weights by which old units take
-    them in are zero, so that they are used as soon as these weights have moved. Or they are ``copies`` of randomly
-    selected units, whose outgoing weights are divided among the copies, as FedTrans has it (Chen et al., 2016,
-    "Net2Net"). Copies of equal parts get equal gradients forever; with ``noise``, the standard deviation relative to an
-    even division, their parts differ, and still add up to the whole.
-    """
+    """Returns a network of the structure after a step, with weights that compute the same."""
     after = grown(blueprint, step)
     larger = after.build()
     reference = next(network.parameters())

@@ -187,11 +187,7 @@ class ModelSuite(ModelCollection):
 
 
 def similarity(model: Blueprint, other: Blueprint, related: bool = True) -> float:
-    """Returns the similarity of two models, cell by cell (by names), from 0 to 1 (FedTrans, section 4.2).
-
-    The paper has the similarity in [0, 1] and "cumulates" the cells, which can give any number. Here the sum is
-    divided by the number of cells in the union, and a negative result becomes 0.
-    """
+    """Returns the similarity of two models, cell by cell (by names), from 0 to 1 (FedTrans, section 4.2)."""
     parameters, others = model.parameters(), other.parameters()
     total = 0.0
     union = sorted({*parameters, *others})  # in one order, so that rounding is the same both ways

@@ -93,10 +93,7 @@ def reduction(inputs: int, outputs: int, stride: int, norm: Norm, separable_link
 
 
 def pooled_reduction(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
-    """Returns the fixed block after a stage for keyword spotting: a 3x3 average pooling and a 1x1 convolution.
-
-    The text names the convolution first, which on the larger maps costs too much for Table 8: see ``PathCNN``.
-    """
+    """Returns the fixed block after a stage for keyword spotting: a 3x3 average pooling and a 1x1 convolution."""
     return sequential(pool=nn.AvgPool2d(3, stride, padding=1), pointwise=convolution(inputs, outputs, 1, norm))
 
 
