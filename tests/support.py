@@ -148,6 +148,7 @@ def forked(work: Callable[..., Any], *arguments: Any, **environment: str) -> Bas
         atexit._clear()  # what this process has to do at its end
         os.environ.update(environment)
         torch.set_num_threads(1)
+        torch.cuda._is_in_bad_fork = lambda: False  # no test uses CUDA, whose devices this process may have counted
         try:
             work(*arguments)
         finally:
