@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import warnings
+from base64 import b64encode
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ NOTEBOOKS = sorted({*FOLDER.glob("*.ipynb")} - {*RESULTS, *TUTORIALS})
 
 def test_all_notebooks_are_found() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["findings", "pareto_fronts", "supernet_tour"]
-    assert len(RESULTS) == 12
+    assert len(RESULTS) == 13
 
 
 def code_cells(path: Path) -> list[nbformat.NotebookNode]:
@@ -79,6 +80,11 @@ def test_results_are_those_of_their_tables() -> None:
         assert table_cells(cell) == table_cells(before), cell.source
 
 
+def as_text(data: dict[str, Any]) -> dict[str, Any]:
+    """What a cell shows, its images as text."""
+    return {kind: b64encode(one).decode() if isinstance(one, bytes) else one for kind, one in data.items()}
+
+
 class Shell(InteractiveShell):
     """Runs cells as a kernel does, without the messages to and from it."""
 
@@ -100,7 +106,7 @@ class Shell(InteractiveShell):
                 return len(text)
 
         def shows(kind: str) -> Any:
-            return lambda data, metadata=None, **more: outputs.append(new_output(kind, data=data))
+            return lambda data, metadata=None, **more: outputs.append(new_output(kind, data=as_text(data)))
 
         self.display_pub.publish = shows("display_data")
         self.displayhook.write_format_data = shows("execute_result")
