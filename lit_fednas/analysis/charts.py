@@ -34,8 +34,9 @@ _LARGEST = 150_000  # characters of an SVG; above it, the figure is an image
 _VARIABLES = {colour: f"var(--series-{index})" for index, colour in enumerate(PALETTE)}
 _VARIABLES |= {"#000000": "currentColor", GREY: "var(--grey)", GRID: "var(--line)", "#ffffff": "var(--card)"}
 _IDS = re.compile(r' id="[\w.]+_\d+"')
-_DIGITS = re.compile(r"(?<=\d\.\d\d)\d+(?=[^<>]*>)")
+_DIGITS = re.compile(r"(?<=\d\.\d)\d+(?=[^<>]*>)")
 _FONT = re.compile(r"font: ([\d.]+px) [^;\"]*")
+_FAMILY = re.compile(r" font-family: [^;\"]*;?|^ +", re.MULTILINE)  # and how lines are indented
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Chart:
         text = file.getvalue()
         if len(text) > _LARGEST:
             return self._image()
-        text = _DIGITS.sub("", _IDS.sub("", _FONT.sub(r"font-size: \1", text)))
+        text = _FAMILY.sub("", _DIGITS.sub("", _IDS.sub("", _FONT.sub(r"font-size: \1", text))))
         for colour, variable in _VARIABLES.items():
             text = text.replace(f": {colour}", f": {variable}")
         _, _, drawing = text.partition("</defs>")  # the first holds a style of the whole page
