@@ -72,8 +72,9 @@ def test_every_table_of_results_is_shown() -> None:
 
 @pytest.mark.slow
 def test_results_are_those_of_their_tables() -> None:
-    """One kernel runs all notebooks from the repository's root, and forgets the names of one before the next."""
-    kept = [cell for path in RESULTS for cell in [new_code_cell("%reset -f"), *code_cells(path)]]
+    """One kernel runs all notebooks from the repository's root, and forgets names and options of one before the next."""
+    forget = "%reset -f\nimport pandas\npandas.reset_option('^display')"
+    kept = [cell for path in RESULTS for cell in [new_code_cell(forget), *code_cells(path)]]
     run = new_notebook(cells=[new_code_cell(cell.source) for cell in kept])
     NotebookClient(run, timeout=120, resources={"metadata": {"path": str(FOLDER.parent)}}).execute()
     for before, cell in zip(kept, run.cells, strict=True):
