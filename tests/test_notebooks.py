@@ -72,7 +72,7 @@ def test_every_table_of_results_is_shown() -> None:
 
 @pytest.mark.slow
 def test_results_are_those_of_their_tables() -> None:
-    """One kernel runs all notebooks from the repository's root, and forgets names and options of one before the next."""
+    """One kernel runs all notebooks from the root, and forgets the names and options of one before the next."""
     forget = "%reset -f\nimport pandas\npandas.reset_option('^display')"
     kept = [cell for path in RESULTS for cell in [new_code_cell(forget), *code_cells(path)]]
     run = new_notebook(cells=[new_code_cell(cell.source) for cell in kept])
