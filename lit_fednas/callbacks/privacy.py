@@ -1,37 +1,8 @@
-r"""User-level differential privacy over a run: the noise, the accountant, the norm, and when to stop.
+"""User-level differential privacy over a run: the noise, the accountant, the norm, and when to stop.
 
-How updates are clipped and how much noise sub-networks of different size need is derived in
-:mod:`lit_fednas.aggregation.private`; how epsilon adds up over rounds, in :mod:`lit_fednas.aggregation.accountant`.
-
-**What is protected**: each client's influence on the global weights of all rounds, against everybody who sees the
-weights, other clients included, who know the configuration and the run's seed. The noise is drawn from a secret of the
-server, and where cohorts count as sampled, so are they and their architectures. The secret is drawn from the system's
-randomness at every start of the process and never written to a file, so that a round that is run again, after a kill
-or from an earlier checkpoint, has other noise and another sampled cohort; with the same noise, the difference of the
-two would be the update of a client that is missing in one of them. Keep the run's folder as secret as the data all the
-same: checkpoints, which their owner alone can read, and records hold more than what is released. Set ``noise_seed``,
-which is as public as the configuration, for tests and experiments alone: rounds that are run again then have the same
-noise, and count once. That cohorts are sampled helps against those who cannot see who takes part, which messages and
-the records show. The generator is not cryptographic, and floating-point numbers are rounded (Mironov, 2012, "On
-Significance of the Least Significant Bits for Differential Privacy"): use it for research.
-
-**What is accounted for** is all that a run and its resumes have released, also in rounds after the checkpoint that it
-goes on from, which are run again: before the server's step, each release is written to disk in the folder ``released``
-beside the checkpoints (:mod:`lit_fednas.callbacks.release_record`). Without a callback that keeps checkpoints there is
-no such record. Runs that go on from one checkpoint at the same time do not count each other, nor does a run that begins
-anew count one before: publish one of them.
-
-**What is not protected**: the server is trusted and sees every update (central privacy). What is reported by clients or
-measured on their data has no noise: losses, accuracies and numbers of examples in the records, and costs and times that
-follow from these, the share of clipped updates, ``evaluation.recalibrate_batches``, ``deployed_accuracy``, fine-tuning,
-a search on clients' data. ``DeviceAverage`` writes clients' weights beside the checkpoints as they were sent, and what
-an objective keeps of each client is there as well. A callback that ends the run or chooses a checkpoint by such a
-metric is refused; one of your own must not do so.
-
-**The norm that adapts** follows a quantile of the updates' norms (Andrew et al., 2021, "Differentially Private Learning
-with Adaptive Clipping", Algorithm 1): after each round :math:`S \leftarrow S \exp(-\eta (\tilde b - \gamma))`, where
-:math:`\tilde b` is the share of updates within the norm, with noise of its own, which the noise multiplier includes
-(their Theorem 1).
+The guide *privacy* says what is protected against whom, what is accounted for, and how noise and epsilon are derived.
+Rounds that are run again after a kill have other noise, from a secret that is new at every start and in no file, and
+count once more, since each release is on disk before the server's step (:mod:`lit_fednas.callbacks.release_record`).
 """
 
 from __future__ import annotations
@@ -40,7 +11,7 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +27,7 @@ from lit_fednas.callbacks.release_record import ReleaseRecord
 from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
+    CohortSampler,
     FederatedCallback,
     FederatedLightningModule,
     FederatedTrainer,
@@ -71,16 +43,15 @@ from lit_fednas.rng import numpy_generator
 log = logging.getLogger(__name__)
 
 #: What the names of metrics begin with that depend on clients' data, without noise.
-_OF_CLIENTS = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "cost/", "time/", "wire/")
-#: The greatest number of clients that the denominators of sampled cohorts are estimated by, each of which may have an
-#: architecture of its own.
+_WITHOUT_NOISE = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "cost/", "time/", "wire/")
+#: Maximum number of clients by which the denominators of sampled cohorts are estimated.
 _PLANNED = 64
 
 
 @checked("privacy.adaptive")
 @dataclass(frozen=True)
 class AdaptiveNorm:
-    """A norm that follows a quantile of the updates' norms.
+    """A norm that follows a quantile of the updates' norms (Andrew et al., 2021, Algorithm 1).
 
     Args:
         quantile: The share of updates that shall be within the norm (gamma).
@@ -105,26 +76,20 @@ class Privacy(FederatedCallback):
 
     Args:
         clip_norm: The greatest norm of an update's parameters; with ``adaptive`` that of the first round.
-        noise_multiplier: The noise's standard deviation, as a multiple of what a client can change the sum by. 0 clips
-            without noise, which is no differential privacy. If not given, one with which all of
-            ``trainer.max_rounds`` stay within ``target_epsilon``: the smallest where all clients count alike. Where
-            they do not (``MaxNet``), it is more than needed, since each is counted as the one of greatest influence.
-        target_epsilon: With a noise multiplier, the run ends before the round that could exceed it, again with all
-            clients counted as the one of greatest influence.
+        noise_multiplier: The noise's standard deviation, as a multiple of what a client can change the sum by; 0 clips
+            without noise, which is no differential privacy. If not given, the smallest with which all of
+            ``trainer.max_rounds`` stay within ``target_epsilon``, each client counted as one of greatest influence.
+        target_epsilon: With a noise multiplier, the run ends before the round that could exceed it, counted likewise.
         delta: For which epsilon is stated; below 1 over the number of clients.
         adaptive: Lets the norm follow a quantile of the updates'.
         buffer_norm: The greatest norm of the change of an update's running statistics, where the supernet has such.
         noise_seed: For tests and experiments that can be repeated: what the noise is drawn from, and cohorts that count
-            as sampled. If not given, a secret that is new at every start. Whoever knows a given one can subtract the
-            noise.
+            as sampled; a secret that is new at every start if not given. Whoever knows it can subtract the noise.
 
     Raises:
-        ConfigError: A setting is out of range, or, reported before any client trains: neither noise nor target is
-            given; the target cannot be kept; no bound on a client's influence is known for the parts of the method;
-            another callback ends the run or chooses a checkpoint by what is measured on clients; or ``dp-accounting``
-            is not installed.
-        CheckpointError: A run is resumed that was begun without it, with another noise, norm or ``noise_seed``, or with
-            cohorts that were accounted for otherwise; or the record of what it has released is missing.
+        ConfigError: A setting is out of range, the parts of the method release what has no known bound, the target
+            cannot be kept, or ``dp-accounting`` is not installed (reported before any client trains).
+        CheckpointError: A resumed run was begun without it or with other settings, or its record is missing.
     """
 
     gives = (GaussianMechanism,)
@@ -165,56 +130,52 @@ class Privacy(FederatedCallback):
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Validates that what clients report changes the global weights through the noised sum alone."""
         super().setup(trainer, pl_module, stage)
-        if stage != "fit":
-            return
-        assignment, faults = pl_module.assignment, pl_module.faults
+        for message in self._unbounded(pl_module) if stage == "fit" else ():
+            raise ConfigError(f"{message}, or set privacy to null")
+
+    def _unbounded(self, module: FederatedLightningModule) -> Iterator[str]:
+        """Yields what in the method releases something without noise, or without a known bound."""
+        assignment, cohort, supernet, faults = module.assignment, module.cohort, module.supernet, module.faults
         kind = type(assignment).__name__
-        sampled = isinstance(pl_module.cohort, PoissonCohort)
-        buffers = [n for n, one in pl_module.supernet.named_buffers() if one.is_floating_point()]
-        for refused, message in (
-            (
-                assignment.depends_on == "reports",
-                f"model.assignment: {kind} lets what clients report decide who trains what, without noise; use another",
-            ),
-            (
-                sampled and assignment.depends_on != "client",
+        if assignment.depends_on == "reports":
+            yield f"model.assignment: {kind} lets what clients report decide who trains what, without noise; change it"
+        if isinstance(cohort, PoissonCohort) and assignment.depends_on != "client":
+            yield (
                 f"model.assignment: {kind} draws a client's architecture by who else takes part, which sampled cohorts "
-                f"must not; use RandomArchitectures or ByTier, or model.cohort UniformCohort",
-            ),
-            (
-                pl_module.cohort.depends_on_sizes,
-                f"model.cohort: {type(pl_module.cohort).__name__} draws clients by their numbers of examples, which "
-                f"are private; use UniformCohort or PoissonCohort",
-            ),
-            (
-                bool(pl_module.supernet.structure()),
-                f"model.supernet: {type(pl_module.supernet).__name__} changes by what clients report, without noise; "
-                f"use one of a fixed structure",
-            ),
-            (
-                faults.norm_bound is not None,
+                f"must not; use RandomArchitectures or ByTier, or model.cohort UniformCohort"
+            )
+        if cohort.depends_on_sizes:
+            yield (
+                f"model.cohort: {type(cohort).__name__} draws clients by their numbers of examples, which are private; "
+                f"use UniformCohort or PoissonCohort"
+            )
+        if supernet.structure():
+            yield (
+                f"model.supernet: {type(supernet).__name__} changes by what clients report, without noise; use one of "
+                f"a fixed structure"
+            )
+        if faults.norm_bound is not None:
+            yield (
                 "model.faults.norm_bound: it compares updates with each other, for which no bound on a client's "
-                "influence is known; set it to null",
-            ),
-            (
-                faults.min_survivors > 0 or faults.max_failed_rounds is not None or faults.on_client_error == "raise",
+                "influence is known; set it to null"
+            )
+        if faults.min_survivors > 0 or faults.max_failed_rounds is not None or faults.on_client_error == "raise":
+            yield (
                 "model.faults: whether clients fail may depend on their data, and must not decide whether the server "
-                "steps or the run ends; set min_survivors to 0, max_failed_rounds to null, on_client_error to skip",
-            ),
-            (
-                bool(buffers) and self.buffer_norm is None,
-                f"privacy.buffer_norm: null, and the supernet has {len(buffers)} running statistics; set it, or choose "
-                f"a norm without them, such as GroupNorm",
-            ),
-        ):
-            if refused:
-                raise ConfigError(f"{message}, or set privacy to null")
+                "steps or the run ends; set min_survivors to 0, max_failed_rounds to null, on_client_error to skip"
+            )
+        buffers = sum(buffer.is_floating_point() for buffer in supernet.buffers())
+        if buffers and self.buffer_norm is None:
+            yield (
+                f"privacy.buffer_norm: null, and the supernet has {buffers} running statistics; set it, or choose a "
+                f"norm without them, such as GroupNorm"
+            )
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Draws the secret, finds the noise if only the target is given, and makes the accountant."""
         for callback in trainer.callbacks:
-            for metric in _decides_by(callback):
-                if metric.startswith(_OF_CLIENTS):
+            for metric in _decisive_metrics(callback):
+                if metric.startswith(_WITHOUT_NOISE):
                     raise ConfigError(
                         f"trainer.callbacks: {type(callback).__name__} ends the run or chooses a checkpoint by "
                         f"{metric}, which depends on clients' data without noise; give it a metric of the server's "
@@ -228,7 +189,7 @@ class Privacy(FederatedCallback):
             )
         self._norm = self.clip_norm
         if self._saved is not None:
-            self._go_on(self._saved)
+            self._continue(self._saved)
         drawn: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
         self._secret = drawn if self.noise_seed is None else self.noise_seed
         if self.noise_multiplier is None:
@@ -243,24 +204,17 @@ class Privacy(FederatedCallback):
                 f"privacy.adaptive.count_noise: {count_noise:g} leaves nothing of a noise multiplier of {noise:.4g} "
                 f"for the sum; set it above {noise / 2:.4g}"
             )
-        self.accountant = self._new_accountant(pl_module, noise) if noise else None
-        if self._saved is not None and self.accountant is not None:
-            if self._saved["accountant"].keys() != self.accountant.state_dict().keys():
-                raise CheckpointError(
-                    "privacy: the checkpoint's cohorts were accounted for otherwise (known or sampled); keep the run's "
-                    "model.cohort"
-                )
-            self.accountant.load_state_dict(self._saved["accountant"])
-        self._record = ReleaseRecord() if self.accountant is not None and self.noise_seed is None else None
-        if self._record is not None:
-            self._begin(self._record, trainer)
-        if self.accountant is not None:
-            self.accountant.epsilon(self.delta)
+        self.accountant = self._record = None
+        if noise:
+            self.accountant = self._account_so_far(trainer, pl_module.cohort, noise)
+            self.accountant.epsilon(self.delta)  # fails here if dp-accounting is not installed
         if isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
             trainer.strategy.checkpoint_io.private = True
 
-    def _go_on(self, saved: dict[str, Any]) -> None:
+    def _continue(self, saved: dict[str, Any]) -> None:
         """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
+        if "record" not in saved:  # of an unreleased version, whose noise_seed may be a secret that has been used
+            raise CheckpointError("privacy: the checkpoint is of an earlier version; begin a new run")
         for name in ("noise_multiplier", "clip_norm", "noise_seed"):
             given = getattr(self, name)
             if given is not None and given != saved[name]:
@@ -273,29 +227,39 @@ class Privacy(FederatedCallback):
                 f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, since the checkpoint's run was begun "
                 f"without noise; set it to null, or begin a new run"
             )
-        self.noise_multiplier, self._norm = saved["noise_multiplier"], saved["norm"]
-        if "record" in saved:  # else of an earlier version, whose noise_seed may be a secret that has been used
-            self.noise_seed = saved["noise_seed"]
+        self.noise_multiplier, self.noise_seed = saved["noise_multiplier"], saved["noise_seed"]
+        self._norm = saved["norm"]
 
-    def _begin(self, record: ReleaseRecord, trainer: FederatedTrainer) -> None:
-        """Accounts for what was released after the checkpoint, and begins the record of this start."""
-        missed: list[dict[int, float]] = []
-        if self._saved is not None and "record" not in self._saved:
-            log.warning("privacy: the checkpoint is of an earlier version; rounds that came after it are not counted")
-        elif self._saved is not None and trainer.is_global_zero:
-            missed = record.resume(self._saved["record"], Path(str(trainer.ckpt_path)).parent)
+    def _account_so_far(self, trainer: FederatedTrainer, cohort: CohortSampler, noise: float) -> Accountant:
+        """Accounts for what was released so far, also after the checkpoint, and begins the record of this start."""
+        accountant: Accountant = KnownCohorts(noise)
+        if isinstance(cohort, PoissonCohort):
+            accountant = SampledCohorts(noise, cohort.ratio)
         if self._saved is not None:
-            missed = trainer.strategy.broadcast(missed)
-        assert self.accountant is not None
-        for losses in missed:
-            self.accountant.add(losses)
-        if missed and trainer.is_global_zero:
-            log.warning(
-                "privacy: %d rounds were released after the checkpoint; they count, and so do those that replace them",
-                len(missed),
-            )
+            if self._saved["accountant"].keys() != accountant.state_dict().keys():
+                raise CheckpointError(
+                    "privacy: the checkpoint's cohorts were accounted for otherwise (known or sampled); keep the run's "
+                    "model.cohort"
+                )
+            accountant.load_state_dict(self._saved["accountant"])
+        if self.noise_seed is not None:
+            return accountant
+        self._record = ReleaseRecord()
+        if self._saved is not None:
+            missed: list[dict[int, float]] = []
+            if trainer.is_global_zero:
+                missed = self._record.resume(self._saved["record"], Path(str(trainer.ckpt_path)).parent)
+            if missed:
+                log.warning(
+                    "privacy: %d rounds were released after the checkpoint; they count, and so do those that replace "
+                    "them",
+                    len(missed),
+                )
+            for losses in trainer.strategy.broadcast(missed):
+                accountant.add(losses)
         if keeps_files(trainer):
-            record.begin(filter(None, (getattr(one, "dirpath", None) for one in trainer.checkpoint_callbacks)))
+            self._record.begin(filter(None, (getattr(each, "dirpath", None) for each in trainer.checkpoint_callbacks)))
+        return accountant
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the first round is within the target; a resumed run may have spent all."""
@@ -310,19 +274,14 @@ class Privacy(FederatedCallback):
                 )
             trainer.should_stop = True
 
-    def _new_accountant(self, module: FederatedLightningModule, noise: float) -> Accountant:
-        if isinstance(module.cohort, PoissonCohort):
-            return SampledCohorts(noise, module.cohort.ratio)
-        return KnownCohorts(noise)
-
     def _noise_for_target(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> float:
         assert self.target_epsilon is not None
         if trainer.max_rounds < 1:
             raise ConfigError("privacy: finding the noise needs an end; set trainer.max_rounds, or noise_multiplier")
         if isinstance(module.cohort, PoissonCohort):
             return SampledCohorts.noise_for(self.target_epsilon, self.delta, trainer.max_rounds, module.cohort.ratio)
-        asked = Counter(client for number in range(trainer.max_rounds) for client in self._cohort(module, number))
-        return KnownCohorts.noise_for(self.target_epsilon, self.delta, max(asked.values(), default=1))
+        rounds = Counter(client for number in range(trainer.max_rounds) for client in self._cohort(module, number))
+        return KnownCohorts.noise_for(self.target_epsilon, self.delta, max(rounds.values(), default=1))
 
     def _count_noise(self, module: FederatedLightningModule) -> float | None:
         if self.adaptive is None:
@@ -336,19 +295,9 @@ class Privacy(FederatedCallback):
         assert self.noise_multiplier is not None
         round.seed = self._seed(module)
         round.watch(lambda averages: self._write(trainer, module, round))
+        mechanism = self._norm, self.noise_multiplier, self._secret, round.number
         planned, expected = self._planned(module, round)
-        round.give(
-            GaussianMechanism(
-                self._norm,
-                self.noise_multiplier,
-                self._secret,
-                round.number,
-                self.buffer_norm,
-                self._count_noise(module),
-                planned,
-                expected,
-            )
-        )
+        round.give(GaussianMechanism(*mechanism, self.buffer_norm, self._count_noise(module), planned, expected))
 
     def _planned(
         self, module: FederatedLightningModule, round: ServerRound
@@ -356,12 +305,12 @@ class Privacy(FederatedCallback):
         """Returns a plan for some of the available clients, and how many are expected, where cohorts are sampled."""
         if not isinstance(module.cohort, PoissonCohort):
             return None, 0.0
-        clients = module.population.num_clients
-        available = np.flatnonzero(module.cohort.availability.present(round.number, np.arange(clients), round.seed))
+        clients = np.arange(module.population.num_clients)
+        available = np.flatnonzero(module.cohort.availability.present(round.number, clients, round.seed))
         draws = numpy_generator(module.seed, "privacy-planned", round.number)  # public, and apart from the cohort's
-        some = np.sort(draws.choice(available, min(_PLANNED, len(available)), replace=False)).tolist()
-        place = (round.number, some, module.supernet.space, module.population, draws)
-        plan = Round(*place, values=round.values, max_rounds=round.max_rounds)
+        sample = np.sort(draws.choice(available, min(_PLANNED, len(available)), replace=False)).tolist()
+        known = round.number, sample, module.supernet.space, module.population, draws
+        plan = Round(*known, values=round.values, max_rounds=round.max_rounds)
         return module.assignment.plan(plan), module.cohort.ratio * len(available)
 
     def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -389,9 +338,9 @@ class Privacy(FederatedCallback):
 
     def _losses(self, released: Released, module: FederatedLightningModule) -> dict[int, float]:
         """Returns the square of each client's influence; the count of updates within the norm is moved by all alike."""
-        count_noise = self._count_noise(module)
-        of_count = 0.0 if count_noise is None else (self.accountant.noise_multiplier / (2 * count_noise)) ** 2  # type: ignore[union-attr]
-        return {client: (1 - of_count) * influence**2 + of_count for client, influence in released.influences.items()}
+        count_noise, noise = self._count_noise(module), self.noise_multiplier or 0.0
+        count_loss = 0.0 if count_noise is None else (noise / (2 * count_noise)) ** 2
+        return {client: (1 - count_loss) * share**2 + count_loss for client, share in released.influences.items()}
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Ends the run if another round would exceed the target."""
@@ -434,7 +383,7 @@ class Privacy(FederatedCallback):
         self._saved = state_dict
 
 
-def _decides_by(callback: Callback) -> list[str]:
+def _decisive_metrics(callback: Callback) -> list[str]:
     """Returns the metrics by which a callback may end the run or choose a checkpoint."""
     monitored = getattr(callback, "monitor", None)
     targets = callback.targets if isinstance(callback, RoundsToTarget) and callback.stop else ()

@@ -1,8 +1,7 @@
 """What a private run has released, on disk before it leaves the server; a resumed run accounts for it.
 
-Each start of a run has a file of its own beside the checkpoints, which is only appended to and has a line for each
-release. A checkpoint says how many lines of which files are in its account, so the others came after it, whichever
-checkpoint it is and however often the run was resumed.
+Each start of a run appends a line per release to a file of its own beside the checkpoints. A checkpoint says how many
+lines of which files are in its account; the others came after it, however often the run was resumed.
 """
 
 from __future__ import annotations
@@ -21,20 +20,16 @@ _FOLDER = "released"
 
 
 class ReleaseRecord:
-    """Files of a run's releases, ``<checkpoints>/released/<run>-<start>.jsonl``: of this start and of others.
-
-    Attributes:
-        counts: By start, the number of releases that the accountant has added.
-    """
+    """Files of a run's releases, ``<checkpoints>/released/<run>-<start>.jsonl``: of this start and of others."""
 
     def __init__(self) -> None:
         self.run = self.start = secrets.token_hex(8)  # a run is named after its first start
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}  # of the releases that the accountant has added, by start
         self._found: Path | None = None
         self._files: list[Path] = []
 
     def resume(self, state: Mapping[str, Any], beside: Path) -> list[dict[int, float]]:
-        """Finds what was released after a checkpoint."""
+        """Returns what was released after the checkpoint with this state, in the folder ``beside``."""
         self.run, self.counts = state["run"], dict(state["counts"])
         folders = [beside / _FOLDER, *map(Path, state["folders"])]
         name = f"{self.run}-{state['start']}.jsonl"
@@ -50,11 +45,9 @@ class ReleaseRecord:
             start = path.stem.removeprefix(f"{self.run}-")
             with reading(path), open(path) as file:
                 whole = [json.loads(line) for line in file if line.endswith("\n")]  # a kill may cut the last one short
-                missed += [
-                    {int(client): float(loss) for client, loss in losses.items()}
-                    for losses in whole[self.counts.get(start, 0) :]
-                ]
-            self.counts[start] = max(self.counts.get(start, 0), len(whole))
+                counted = self.counts.get(start, 0)
+                missed += [{int(client): float(loss) for client, loss in one.items()} for one in whole[counted:]]
+            self.counts[start] = max(counted, len(whole))
         return missed
 
     def begin(self, checkpoints: Iterable[str]) -> None:
