@@ -92,7 +92,7 @@ class TestBalancedGroups:
 @pytest.mark.parametrize(
     ("partition", "words"),
     [
-        (lambda: balanced_groups(np.ones((2, 2), dtype=int), 3), r"groups: 3 for 2 clients .*give at most 2"),
+        (lambda: balanced_groups(np.ones((2, 2), dtype=int), 3), r"groups: 3 for 2 clients; .*at most 2"),
         (lambda: balanced_groups(np.ones((2, 2), dtype=int), 2, 0.9), "balance"),
     ],
 )

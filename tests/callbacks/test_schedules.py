@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lit_fednas.callbacks import PruneByBudgets
-from lit_fednas.callbacks.pruning.schedules import BudgetSchedule, RoundSchedule
+from lit_fednas.callbacks.pruning.iteration import BudgetSchedule, RoundSchedule
 from lit_fednas.errors import ConfigError
 
 

@@ -22,13 +22,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class GroupReport:
-    """The content of one group.
-
-    Attributes:
-        clients: The number of its clients.
-        examples: The number of their examples, ``d_i``.
-        distance: The Manhattan distance between the class shares of the group and of all clients, 0 to 2.
-    """
+    """The number of a group's clients and examples, and the distance of its classes from those of all clients, to 2."""
 
     clients: int
     examples: int
@@ -60,11 +54,12 @@ class ClientDivision:
         else:
             groups = random_groups(len(present), count, numpy_generator(module.seed, "client-groups", round))
         reports = group_report(counts, groups)
-        if self.partition == "balanced" and imbalance(reports) > self.balance + 1e-9:
+        sizes = [report.examples for report in reports]
+        if self.partition == "balanced" and max(sizes) > min(sizes) * (self.balance + TOLERANCE):
             log.warning(
-                "round %d: the largest group has %.3g times the examples of the smallest, and prune_by_budgets."
-                "balance is %g; single clients are that large",
-                *(round, imbalance(reports), self.balance),
+                "round %d: groups have %d to %d examples, beyond prune_by_budgets.balance %g; single clients are that "
+                "large",
+                *(round, min(sizes), max(sizes), self.balance),
             )
         return [[present[index] for index in group] for group in groups], reports
 
@@ -72,14 +67,7 @@ class ClientDivision:
 def groups_of_candidates(
     macs: Mapping[str, float], examples: Sequence[int], rng: np.random.Generator
 ) -> dict[str, int]:
-    """Returns a random group for each candidate; when all are busy, the group that is free first.
-
-    That is the group with the least work, by its ``examples`` and its candidates' multiply-accumulates per example.
-
-    Example:
-        >>> groups_of_candidates({"conv1": 1, "conv2": 1, "conv3": 1}, [1000, 10], np.random.default_rng(0))
-        {'conv1': 0, 'conv2': 1, 'conv3': 1}
-    """
+    """Returns a random group for each candidate; when all are busy, the one with the least examples times MACs."""
     order = [int(group) for group in rng.permutation(len(examples))]
     busy = dict.fromkeys(order, 0.0)
     assigned = {}
@@ -93,19 +81,14 @@ def groups_of_candidates(
 def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> list[list[int]]:
     """Partitions clients greedily into groups of about the same size and mix of classes (FedNAS, section 4.2).
 
-    Each group trains and tests other candidates, so their accuracies can only be compared where the groups hold
-    about equally many examples and about the same mix of classes. The partition minimises the mean distance
-    between the classes of a group and those of all clients, with sizes bound by ``max(d) <= balance * min(d)``.
+    The partition minimises the mean distance between the classes of a group and those of all clients, with sizes
+    bound by ``max(d) <= balance * min(d)``, which the data of a few large clients may not allow.
 
     Clients are taken by their number of examples, largest first, ties by position. A group is admissible if the
-    inequality holds once the client is in it. The paper does not say what happens while it cannot hold, as at the
-    beginning, when groups are empty: here the groups with the fewest examples so far are always admissible, so
-    that sizes grow alike from the start and a large client that broke the inequality is compensated for. Nor does
-    it say how far an empty group is from everyone: here it is the greatest distance, 2. Of the admissible groups
-    the one with the smallest mean distance afterwards takes the client; ties go to the group with fewer examples,
-    then with fewer clients, then to the lower number. No group stays without a client.
-
-    The data of a few large clients may not allow the balance, which is not an error (:func:`imbalance`).
+    inequality holds once the client is in it; so are always the groups with the fewest examples, as when all are empty
+    (the paper does not say). The distance of an empty group is the greatest, 2 (likewise). The admissible group with
+    the smallest mean distance afterwards takes the client; ties go to the group with fewer examples, then with fewer
+    clients, then to the lower number. No group stays without a client.
 
     Args:
         counts: Examples per client and class, int [clients, classes]; a client may have none.
@@ -123,25 +106,24 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
         [[0, 3], [1, 2]]
     """
     counts = np.asarray(counts, dtype=np.int64)
-    _check(len(counts), groups)
+    if not 1 <= groups <= len(counts):
+        raise ConfigError(f"groups: {groups} for {len(counts)} clients; give at least 1 and at most {len(counts)}")
     if not balance >= 1:
         raise ConfigError(f"balance: {balance} is less than 1; give 1 or more, such as 1.1")
     everyone = _shares(counts.sum(axis=0))
     sizes = counts.sum(axis=1)
     held = np.zeros((groups, counts.shape[1]), dtype=np.int64)
-    examples = np.zeros(groups, dtype=np.int64)
     members = np.zeros(groups, dtype=np.int64)
     distances = np.full(groups, 2.0)
     owners = np.empty(len(counts), dtype=np.int64)
     for client in np.argsort(-sizes, kind="stable"):
-        after = _distances(held + counts[client], everyone)
+        after, examples = _distances(held + counts[client], everyone), held.sum(axis=1)
         open_groups = np.flatnonzero(_admissible(examples, sizes[client], balance))
         gain = (after - distances)[open_groups]  # the mean distance changes by this over the number of groups
         best = open_groups[gain <= gain.min() + TOLERANCE]
         # ``best`` ascends and the sort is stable, so the lower number comes first
         group = best[np.lexsort((members[best], examples[best]))[0]]
         held[group] += counts[client]
-        examples[group] += sizes[client]
         members[group] += 1
         distances[group] = after[group]
         owners[client] = group
@@ -149,47 +131,23 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
 
 
 def random_groups(num_clients: int, groups: int, rng: np.random.Generator) -> list[list[int]]:
-    """Returns random groups of equal size, give or take one client: FedNAS's baseline.
-
-    Example:
-        >>> sorted(map(len, random_groups(7, 3, np.random.default_rng(0))))
-        [2, 2, 3]
-    """
-    _check(num_clients, groups)
+    """Returns random groups of equal size, give or take one client: FedNAS's baseline."""
     return [sorted(part.tolist()) for part in np.array_split(rng.permutation(num_clients), groups)]
 
 
 def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[GroupReport]:
-    """Returns the content of each group, given as positions in ``counts``; one without examples is at distance 2.
-
-    Example:
-        >>> group_report(np.array([[3, 1], [1, 3]]), [[0], [1]])[0]
-        GroupReport(clients=1, examples=4, distance=0.5)
-    """
-    counts = np.asarray(counts, dtype=np.int64)
-    everyone = _shares(counts.sum(axis=0))
-    reports = []
-    for group in groups:
-        held = counts[np.asarray(group, dtype=np.int64)].sum(axis=0)
-        distance = float(_distances(held[None], everyone)[0])
-        reports.append(GroupReport(len(group), int(held.sum()), distance))
-    return reports
-
-
-def imbalance(reports: Sequence[GroupReport]) -> float:
-    """Returns the examples of the largest group over the smallest's: infinite if only some have any, 1 if none."""
-    examples = [report.examples for report in reports]
-    if not any(examples):
-        return 1.0
-    return max(examples) / min(examples) if min(examples) else float("inf")
+    """Returns the content of each group, given as positions in ``counts``."""
+    held = np.stack([counts[group].sum(axis=0) for group in groups])
+    distances = _distances(held, _shares(counts.sum(axis=0)))
+    sizes = map(len, groups), held.sum(axis=1).tolist(), distances.tolist()
+    return [GroupReport(*content) for content in zip(*sizes, strict=True)]
 
 
 def _admissible(examples: np.ndarray, size: int, balance: float) -> np.ndarray:
     """Returns which groups may take a client of ``size`` examples: bool [groups]."""
-    smallest = examples.min()
     largest = np.maximum(examples + size, examples.max())
-    keeps = largest <= balance * smallest * (1 + TOLERANCE)  # only a smallest group raises the minimum
-    return keeps | (examples == smallest)
+    keeps = largest <= balance * examples.min() * (1 + TOLERANCE)  # only a smallest group raises the minimum
+    return keeps | (examples == examples.min())
 
 
 def _distances(held: np.ndarray, everyone: np.ndarray) -> np.ndarray:
@@ -201,13 +159,3 @@ def _distances(held: np.ndarray, everyone: np.ndarray) -> np.ndarray:
 def _shares(held: np.ndarray) -> np.ndarray:
     """Normalises counts over the last axis to sum to 1; a row of zeros stays one."""
     return held / np.maximum(held.sum(axis=-1, keepdims=True), 1)
-
-
-def _check(num_clients: int, groups: int) -> None:
-    if groups < 1:
-        raise ConfigError(f"groups: {groups} is less than 1; give 1 or more")
-    if num_clients < groups:
-        raise ConfigError(
-            f"groups: {groups} for {num_clients} clients leaves groups empty; give at most {num_clients}, "
-            "or have more clients"
-        )

@@ -14,8 +14,14 @@ from typing_extensions import override
 from lit_fednas.assignment.candidate_groups import CandidateSchedule
 from lit_fednas.callbacks.cost_ledger import cost_of
 from lit_fednas.callbacks.pruning.groups import ClientDivision, groups_of_candidates
-from lit_fednas.callbacks.pruning.iteration import CandidateTrials, SequenceRecord, Trial, fused_accuracy
-from lit_fednas.callbacks.pruning.schedules import BudgetSchedule, RoundSchedule
+from lit_fednas.callbacks.pruning.iteration import (
+    BudgetSchedule,
+    CandidateTrials,
+    RoundSchedule,
+    SequenceRecord,
+    Trial,
+    fused_accuracy,
+)
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
