@@ -50,17 +50,11 @@ class Tip:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure in a page.
-
-    Attributes:
-        title: Above the figure.
-        figure: The figure.
-        tips: What it says on hovering; those without y by ascending x.
-    """
+    """A figure in a page, with its title and what it says on hovering."""
 
     title: str
     figure: Figure
-    tips: Sequence[Tip] = ()
+    tips: Sequence[Tip] = ()  # those without y by ascending x
 
     def __html__(self) -> Markup:
         wide = Markup(' class="row"') if self.figure.get_figwidth() > 5 else ""
@@ -146,8 +140,7 @@ def line_chart(
 
     Args:
         title: Above the chart.
-        lines: Values by name, each by ascending x, which is its index; missing values are left out. A frame has
-            ``mean``, ``min`` and ``max``, and a band between these.
+        lines: Values by name, by ascending x (the index); a frame has ``mean``, ``min`` and ``max``, drawn as a band.
         x_label: Name of the x axis.
         y_label: Name of the y axis, with its unit.
         names: All names of this kind on the page: a line looks as its name's place among them says; others follow.
@@ -317,19 +310,7 @@ def progress_figure(searches: Searches, tier: str) -> Figure:
 
 
 def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd.DataFrame:
-    """Returns curves at the same x, where each keeps its value until its next one.
-
-    Args:
-        curves: Values by ascending x; of equal x the last one counts.
-        xs: The x; by default those of all curves up to where the first curve ends.
-
-    Returns:
-        A row per x from where all curves have begun, a column per curve.
-
-    Example:
-        >>> stairs([pd.Series({1: 0.1, 3: 0.2}), pd.Series({2: 0.5, 4: 0.6})]).to_dict("list")
-        {0: [0.1, 0.2], 1: [0.5, 0.5]}
-    """
+    """Returns curves at the same x, a column each, where all have begun; each keeps its value until its next one."""
     curves = [curve.groupby(level=0).last() for curve in curves]
     if xs is None:
         end = min((curve.index[-1] for curve in curves), default=0)

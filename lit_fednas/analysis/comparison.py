@@ -21,15 +21,12 @@ from lit_fednas.analysis.networks import (
     COLUMNS,
     WHOSE,
     Methods,
-    Result,
     Tiers,
-    history,
-    methods_of,
-    networks,
     networks_of,
     read_methods,
     read_tiers,
     tiers_of,
+    validated,
     within,
 )
 from lit_fednas.analysis.report import write_page
@@ -42,26 +39,6 @@ from lit_fednas.ranges import PositiveFloat, PositiveInt
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.files import check_output, replace_text, replacing
 from lit_fednas.records.run import reaches
-
-__all__ = [
-    "Comparison",
-    "Methods",
-    "Result",
-    "client_rows",
-    "compare",
-    "compared",
-    "comparison_figure",
-    "comparison_rows",
-    "comparison_table",
-    "history",
-    "methods_of",
-    "networks",
-    "read_methods",
-    "read_tiers",
-    "target_rows",
-    "target_table",
-    "tiers_of",
-]
 
 #: What training can be given a budget of, and its column.
 BUDGETS = dict(zip(("rounds", "macs", "bytes"), SPENT, strict=True))
@@ -84,21 +61,7 @@ def comparison_table(
     metric: str | None = None,
     budget: Mapping[BudgetName, float] | None = None,
 ) -> pd.DataFrame:
-    """Returns the best network of every method, seed and tier, by its validation metric.
-
-    Args:
-        methods: Results that differ in their seeds, by method.
-        tiers: Budgets of the networks, by tier.
-        metric: By which the networks are chosen; the task's first if not given.
-        budget: Of training; then it is the networks at the last validation within it. At the end if not given.
-
-    Returns:
-        A row per tier, method and seed: ``tier``, and the columns and ``attrs`` of
-        :func:`~lit_fednas.analysis.networks.networks_of`; those of the network are empty where none fits the tier.
-
-    Raises:
-        DataError: A result has no such figures, or had spent more than the budget by its first validation.
-    """
+    """Returns the best network of every tier, method and seed, at the end or at the last validation within a budget."""
     table = networks_of(methods, metric, each_round=budget is not None)
     if budget is not None:
         table = _until(table, budget)
@@ -107,22 +70,7 @@ def comparison_table(
 
 
 def target_table(methods: Methods, tiers: Tiers, targets: Sequence[float], metric: str | None = None) -> pd.DataFrame:
-    """Returns what each result needed until a network within a tier reached a target on the validation data.
-
-    Args:
-        methods: Runs that differ in their seeds, by method.
-        tiers: Budgets of the networks, by tier.
-        targets: Values of the metric.
-        metric: The task's first if not given.
-
-    Returns:
-        ``tier``, ``target``, ``method``, ``result``, ``seed``, ``reached``, ``rounds``, ``spent_macs``,
-        ``spent_bytes``: of the first validation that reached it, or of the last if none did, which is a lower bound;
-        empty where no network fits the tier.
-
-    Raises:
-        DataError: A run has not logged its networks.
-    """
+    """Returns what each result needed until a network within a tier reached a target; a lower bound if none did."""
     table = networks_of(methods, metric, each_round=True)
     parts = []
     for tier, limits in tiers.items():
@@ -171,7 +119,7 @@ def least_spent(methods: Methods, unit: BudgetName) -> float:
     return float(spent.min())
 
 
-def comparison_rows(table: pd.DataFrame, title: str = "Networks") -> Table:
+def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve: Sequence[str] = ()) -> Table:
     """Returns a :func:`comparison_table` as it is shown: a row per method and tier; accuracies in percent."""
     metric = table.attrs["metric"]
     scale, unit = scale_of(metric)
@@ -188,14 +136,13 @@ def comparison_rows(table: pd.DataFrame, title: str = "Networks") -> Table:
     if 0 < table["test"].notna().sum() < table["arch"].notna().sum():
         untested = _names(table[table["test"].isna() & table["arch"].notna()])
         notes.append(f"Not tested ('lit-fednas search' with these tiers tests them): {untested}.")
+    if without_curve:
+        notes.append(f"No curve, as a run has logged no validation while it trained: {', '.join(without_curve)}.")
     return _shown(rows, table, 2, title, notes)
 
 
 def target_rows(table: pd.DataFrame) -> Table:
-    """Returns a :func:`target_table` as it is shown.
-
-    ``>`` marks what has not sufficed: the mean is a lower bound as soon as one seed has not reached the target.
-    """
+    """Returns a :func:`target_table` as it is shown; ``>`` marks a mean that is a lower bound."""
     metric = table.attrs["metric"]
     scale, unit = scale_of(metric)
     rows = []
@@ -248,20 +195,11 @@ def _names(rows: pd.DataFrame) -> str:
     return ", ".join(f"{method} ({', '.join(map(_named, dict.fromkeys(tiers)))})" for method, tiers in groups)
 
 
-def comparison_figure(methods: Methods, tiers: Tiers, table: pd.DataFrame) -> Figure:
-    """Returns the front of every method, and its curves: mean over the seeds, and range.
-
-    On the left, the networks of the tiers over their MACs: on the test data where all were tested, else on the
-    validation data; dashed lines are the tiers' budgets. Then the validation metric of the best network within the
-    last tier, over the rounds, MACs and bytes of training, of the methods that log their networks while they train.
-
-    Args:
-        methods: The methods.
-        tiers: Their tiers.
-        table: Of :func:`comparison_table`.
-    """
+def comparison_figure(
+    methods: Methods, tiers: Tiers, table: pd.DataFrame, curves: pd.DataFrame | None = None
+) -> Figure:
+    """Returns the front of every method, and its curves of the last tier over training: mean and range over seeds."""
     metric = table.attrs["metric"]
-    curves = _curves(methods, metric)
     figure = new_figure(1 if curves is None else 4, in_row=2)
     _draw_fronts(figure.axes[0], list(methods), tiers, table)
     if curves is not None:
@@ -274,10 +212,12 @@ def comparison_figure(methods: Methods, tiers: Tiers, table: pd.DataFrame) -> Fi
     return figure
 
 
-def _curves(methods: Methods, metric: str) -> pd.DataFrame | None:
-    """Returns the networks at each validation, of the methods that log them while they train."""
-    logged = {method: results for method, results in methods.items() if not any(result.part for result in results)}
-    return networks_of(logged, metric, each_round=True) if logged else None
+def _curves(methods: Methods, metric: str) -> tuple[pd.DataFrame | None, list[str]]:
+    """Returns the networks at each validation, and the methods of which a whole run has logged none."""
+    runs = {method: results for method, results in methods.items() if not any(result.part for result in results)}
+    silent = [method for method, results in runs.items() if not all(validated(each, metric) for each in results)]
+    logged = {method: results for method, results in runs.items() if method not in silent}
+    return networks_of(logged, metric, each_round=True) if logged else None, silent
 
 
 def _draw_fronts(axes: Axes, methods: Sequence[str], tiers: Tiers, table: pd.DataFrame) -> None:
@@ -312,17 +252,12 @@ def _draw_curves(axes: Axes, methods: Sequence[str], best: pd.DataFrame, spent: 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison shows.
-
-    Attributes:
-        methods: What is compared.
-        tiers: At which budgets of a network.
-        tables: By the name of the CSV file: ``compare``, and ``targets`` and ``clients`` where there are such.
-    """
+    """What a comparison shows."""
 
     methods: Methods
     tiers: Tiers
-    tables: Mapping[str, Table]
+    curves: pd.DataFrame | None  # the networks at each validation, of the methods that log them while they train
+    tables: Mapping[str, Table]  # by the name of the CSV file: ``compare``, and ``targets`` and ``clients`` if any
 
     def text(self, markdown: bool = False) -> str:
         """Returns all tables as text."""
@@ -332,16 +267,15 @@ class Comparison:
     def write(self, folder: Path) -> list[str]:
         """Writes text, picture, page, and a CSV file per table into a folder; returns the files' names."""
         replace_text(folder / "compare.md", self.text(markdown=True) + "\n")
-        figure = comparison_figure(self.methods, self.tiers, self.tables["compare"].frame)
+        figure = comparison_figure(self.methods, self.tiers, self.tables["compare"].frame, self.curves)
         with replacing(folder / "compare.png") as file:
             figure.savefig(file, dpi=150)
         sections: dict[str, Sequence[Any]] = {table.title: [replace(table, title="")] for table in self.tables.values()}
         sections["Figure"] = [Charts([Chart("Fronts and curves", figure)])]
         write_page(f"{len(self.methods)} methods compared", sections, folder / "compare.html")
         content = {f"{name}.csv": table.csv() for name, table in self.tables.items()}
-        curves = _curves(self.methods, self.tables["compare"].frame.attrs["metric"])
-        if curves is not None:
-            content["curves.csv"] = curves.to_csv(index=False)
+        if self.curves is not None:
+            content["curves.csv"] = self.curves.to_csv(index=False)
         for name, text in content.items():
             replace_text(folder / name, text)
         return ["compare.md", "compare.png", "compare.html", *content]
@@ -367,14 +301,16 @@ def compared(
     units = {"macs": "MACs", "bytes": "B"}
     spent = ", ".join(short(most, units.get(unit, unit)) for unit, most in budget.items())
     title = f"Networks at the last validation within {spent} of all clients' training" if budget else "Networks"
-    tables = {"compare": comparison_rows(comparison_table(methods, tiers, metric, budget or None), title)}
+    table = comparison_table(methods, tiers, metric, budget or None)
+    curves, without_curve = _curves(methods, table.attrs["metric"])
+    tables = {"compare": comparison_rows(table, title, without_curve)}
     if targets:
         tables["targets"] = target_rows(target_table(methods, tiers, targets, metric))
     folders = {method: [result.clients_folder for result in results] for method, results in methods.items()}
     rated = {method: [*filter(None, places)] for method, places in folders.items() if any(places)}
     if rated:
         tables["clients"] = client_rows(fairness_table(rated))
-    return Comparison(methods, tiers, tables)
+    return Comparison(methods, tiers, curves, tables)
 
 
 def compare(

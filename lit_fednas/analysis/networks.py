@@ -38,15 +38,10 @@ WHOSE = ("method", "result", "seed")
 
 @dataclass(frozen=True)
 class Result:
-    """What a method gave with one seed: a run, or one search or fine-tuning of it alone.
-
-    Attributes:
-        run: The run.
-        part: The folder of the search or fine-tuning in it; ``None`` for all that the run has with its own weights.
-    """
+    """What a method gave with one seed: a run, or one search or fine-tuning of it alone."""
 
     run: Run
-    part: str | None = None
+    part: str | None = None  # the folder of the search or fine-tuning; None for all that has the run's own weights
 
     @property
     def folder(self) -> Path:
@@ -80,16 +75,7 @@ _NESTED = ("search", "tiers", "init_args", "budgets")
 
 
 def read_methods(words: Sequence[str]) -> dict[str, list[Result]]:
-    """Returns the results of methods that are given as patterns of folders, by label.
-
-    Args:
-        words: ``label=pattern,pattern`` for one method, or a pattern alone, whose runs are methods by the names of the
-            folders that they are in (``runs/<name>/version_<n>``). A pattern, with ``*`` for any name, names runs'
-            folders, folders that hold runs, or the folder of a search or fine-tuning in a run.
-
-    Raises:
-        DataError: A label is duplicated or a pattern finds nothing, or a method has two results of one seed.
-    """
+    """Returns the results of methods by label, given as ``lit-fednas compare`` is given them."""
     methods: dict[str, list[Result]] = {}
     for word in words:
         label, equals, patterns = word.rpartition("=")
@@ -149,18 +135,7 @@ def _check_seeds(label: str, results: Sequence[Result]) -> None:
 
 
 def read_tiers(path: Path | str) -> dict[str, dict[str, float]]:
-    """Reads tiers from a YAML file: budgets by name, alone or as in a search's configuration (``Budgets``).
-
-    Args:
-        path: The file, such as ``{small: {macs: 0.8e+6}, large: {macs: 2.5e+6}}``, also one of the package's, or that
-            of a study or a search.
-
-    Returns:
-        The budgets.
-
-    Raises:
-        DataError: It cannot be read, or does not hold budgets of known costs.
-    """
+    """Reads tiers from a YAML file: budgets by name, alone or as in the file of a study or a search."""
     try:
         content = yaml.safe_load(find(path).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -242,22 +217,8 @@ def networks_of(methods: Methods, metric: str | None = None, each_round: bool = 
 
 
 def networks(result: Result, metric: str | None = None) -> pd.DataFrame:
-    """Returns the networks that a result ended with.
-
-    Of a run these are its evaluated subnets and those of its searches, a row each. Of a pruned sequence, a model has
-    its weights when it is selected, before the run ends. Searches on one client's data, or by the clients' scores,
-    count only if they are given alone: their validation data are others.
-
-    Args:
-        result: The result.
-        metric: Of the run's; the first if not given.
-
-    Returns:
-        A row per network, with :data:`COLUMNS`.
-
-    Raises:
-        DataError: Nothing was evaluated, or there is no such metric.
-    """
+    """Returns the networks that a result ended with: :data:`COLUMNS`, a row per evaluated or searched network."""
+    # searches on one client's data, or by the clients' scores, count only alone: their validation data are others
     run, part = result.run, result.part
     metric = _metric(run, metric)
     if part in run.finetunings:
@@ -278,31 +239,25 @@ def networks(result: Result, metric: str | None = None) -> pd.DataFrame:
 
 
 def history(result: Result, metric: str | None = None) -> pd.DataFrame:
-    """Returns the evaluated networks of a run at each of its validations; ``test`` is NaN.
-
-    Args:
-        result: A run as a whole.
-        metric: Of the run's; the first if not given.
-
-    Returns:
-        A row per validation and network, with :data:`COLUMNS`; ``rounds`` are as many as were trained by then.
-
-    Raises:
-        DataError: It is a search or fine-tuning, or the run has not logged any network's metric.
-    """
+    """Returns the evaluated networks of a run at each of its validations: :data:`COLUMNS`, ``test`` is NaN."""
     if result.part is not None:
         raise DataError(f"{result.folder}: has no validations round by round; give the run's folder")
     run, metric = result.run, _metric(result.run, metric)
-    parts = [
-        run.spent.join(run.logged(f"val/{name}/{metric}").rename("val"), how="inner").assign(**costs)
-        for name, costs in _named_networks(run)
-    ]
-    if not any(len(part) for part in parts):
+    if not validated(result, metric):
         raise DataError(
             f"{run.folder}: has logged no {metric} of a network whose costs are known; let the run end, which writes "
             f"subnets-val.csv"
         )
+    parts = [
+        run.spent.join(run.logged(f"val/{name}/{metric}").rename("val"), how="inner").assign(**costs)
+        for name, costs in _named_networks(run)
+    ]
     return _stacked(parts).sort_values("rounds", kind="stable").reset_index(drop=True)
+
+
+def validated(result: Result, metric: str) -> bool:
+    """Returns whether a run has logged the metric of a network whose costs are known."""
+    return any(len(result.run.logged(f"val/{name}/{metric}")) for name, _ in _named_networks(result.run))
 
 
 def _metric(run: Run, metric: str | None) -> str:

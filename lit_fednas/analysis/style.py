@@ -23,12 +23,7 @@ _LONG = 36  # characters of all names together that fit beside each other
 
 
 def look(index: int) -> dict[str, Any]:
-    """Returns colour, line style and marker of the n-th series: the dashes differ where the colours begin anew.
-
-    Example:
-        >>> look(8)
-        {'color': '#d55e00', 'linestyle': '--', 'marker': 's'}
-    """
+    """Returns colour, line style and marker of the n-th series: the dashes differ where the colours begin anew."""
     turn, index = divmod(index, len(PALETTE))
     return {"color": PALETTE[index], "linestyle": LINES[turn % len(LINES)], "marker": _MARKERS[index]}
 

@@ -152,12 +152,7 @@ def size(number: float | None) -> str:
 
 
 def cost_range(costs: pd.Series, write: Callable[[float], str]) -> str:
-    """Returns a mean, and the least and greatest where they differ; a dash where one is missing, or all are.
-
-    Example:
-        >>> cost_range(pd.Series([1.0, 3.0]), "{:.0f} B".format)
-        '2 B (1 B to 3 B)'
-    """
+    """Returns a mean, and the least and greatest where they differ; a dash where one is missing, or all are."""
     if costs.empty or costs.isna().any():
         return DASH
     mean = write(costs.mean())

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.comparison import Comparison, Result, compared, methods_of
+from lit_fednas.analysis.comparison import Comparison, compared
+from lit_fednas.analysis.networks import Result, methods_of
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
@@ -90,7 +91,7 @@ def study(
         runs = Runs(folder, {"study": content.name, "file": str(file)}, wanted)
         settings = checked(runs.waiting, jobs) if runs.waiting else {}
         _check_metrics(content, settings.values())
-        warnings = [unvalidated_rounds(settings[run.folder], run.parameters) for run in runs.waiting]
+        warnings = [unvalidated_rounds(run, settings[run.folder], content.compare or {}) for run in runs.waiting]
         for warning in filter(None, dict.fromkeys(warnings)):
             print(f"lit-fednas: {warning}", file=sys.stderr)
         status = run_all(runs, settings, jobs)

@@ -12,22 +12,18 @@ import pytest
 
 from lit_fednas import cli
 from lit_fednas.analysis.comparison import (
-    Result,
     best_within,
     compared,
     comparison_rows,
     comparison_table,
-    history,
     least_spent,
-    methods_of,
-    networks,
     read_methods,
     read_tiers,
     target_rows,
     target_table,
     tiers_of,
 )
-from lit_fednas.analysis.networks import COLUMNS
+from lit_fednas.analysis.networks import COLUMNS, Result, history, methods_of, networks
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
 from lit_fednas.records import FinetuneFiles, SearchFiles, append_round, write_client_scores, write_suite

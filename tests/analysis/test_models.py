@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lit_fednas.analysis.models import ALL_CLIENTS, kept_units, model_rounds, sequence_table, suite_table
+from lit_fednas.analysis.report.model_sections import (
+    ALL_CLIENTS,
+    kept_units,
+    model_rounds,
+    sequence_table,
+    suite_table,
+)
 from lit_fednas.analysis.runs import Run
-from lit_fednas.errors import DataError
-from tests.analysis.made_runs import made_run, made_sequence, made_suite
+from lit_fednas.records import read_sequence, read_suite
+from tests.analysis.made_runs import made_sequence, made_suite
 
 
 def client(number: int, model: str, loss: float | None, seen: int = 10, **further: Any) -> dict[str, Any]:
@@ -54,13 +60,15 @@ def test_losses_are_weighted_by_the_examples_and_clients_are_those_that_ended(gr
 
 def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
     columns = ["number", "parent", "round", "macs", "parameters", "bytes", "clients", "trainings", "done"]
-    assert suite_table(grown)[columns].astype(object).fillna("").to_numpy().tolist() == [
+    assert suite_table(grown, read_suite(grown.folder)["models"])[columns].astype(object).fillna(
+        ""
+    ).to_numpy().tolist() == [
         [0, "", "", 1000, 100, 400, 2, 4, ""],  # of clients 0 and 1
         [1, 0, 1, 2500, 250, 1000, 2, 2, "widen conv1"],
         [2, 1, 2, 6_000_000, 600_000, 2_400_000, 1, 1, "widen conv1; deepen conv2"],
     ]
     untrained = made_suite(tmp_path, [(None, None, 10, [])])
-    assert suite_table(untrained)["trainings"].tolist() == [0]
+    assert suite_table(untrained, read_suite(tmp_path)["models"])["trainings"].tolist() == [0]
     assert model_rounds(untrained)[0].empty
 
 
@@ -69,7 +77,7 @@ def test_the_models_of_a_sequence(pruned: Run) -> None:
 
     Iteration t costs t MB up of all ten clients, ten times as many down, and 1000 MACs per byte up.
     """
-    table = sequence_table(pruned)
+    table = sequence_table(read_sequence(pruned.folder))
     columns = ["number", "round", "unit", "budget", "share", "parameters", "accuracy", "rounds", "candidates"]
     assert table[columns].astype(object).fillna("").to_numpy().tolist() == [
         [0, "", "", "", 1, 100, 0.75, 0, 0],
@@ -82,16 +90,12 @@ def test_the_models_of_a_sequence(pruned: Run) -> None:
 
 
 def test_what_is_left_of_the_layers(pruned: Run, tmp_path: Path) -> None:
-    kept = kept_units(pruned)
+    kept = kept_units(read_sequence(pruned.folder))
     assert list(kept.index) == ["conv1", "conv2", "fc"]
     assert kept.to_dict("list") == {0: [8, 16, 20], 1: [8, 12, 20], 2: [8, 12, 10], 3: [8, 4, 10]}
     run = made_sequence(tmp_path, units={"conv2": ["conv2.out"], "rest": ["fc.out", "conv1.out"]})
-    assert kept_units(run)[3].to_dict() == {"conv2": 4, "fc.out": 10, "conv1.out": 8}  # of several groups
-
-
-def test_runs_of_something_else(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", {"val/x/accuracy": [0.1]})
-    with pytest.raises(DataError, match=r"sequence\.json: is missing; only runs with .*PruneByBudgets"):
-        sequence_table(run)
-    with pytest.raises(DataError, match=r"suite\.json: is missing"):
-        suite_table(run)
+    assert kept_units(read_sequence(run.folder))[3].to_dict() == {
+        "conv2": 4,
+        "fc.out": 10,
+        "conv1.out": 8,
+    }  # of several groups

@@ -13,7 +13,8 @@ import pytest
 
 from lit_fednas.analysis import Run, newest_run, read_run, read_search
 from lit_fednas.analysis.charts import stairs
-from lit_fednas.analysis.comparison import Result, comparison_table, methods_of, networks
+from lit_fednas.analysis.comparison import comparison_table
+from lit_fednas.analysis.networks import Result, methods_of, networks
 from lit_fednas.analysis.report import write_report
 from lit_fednas.analysis.report.run_sections import client_table
 from lit_fednas.analysis.runs import independent_costs

@@ -44,7 +44,8 @@ if command == "fit":
     (folder / "checkpoints" / "last.ckpt").touch()
     (folder / "config.yaml").write_text("seed_everything: " + options["seed_everything"])
     clients = [{{"client": 0, "status": "ok", "macs": 100, "bytes_down": 3, "bytes_up": 2}}]
-    metrics = {{f"val/{{n}}/accuracy": y for n, y, _ in rows}}
+    validated = options.get("trainer.max_rounds") != "1"
+    metrics = {{f"val/{{n}}/accuracy": y for n, y, _ in rows}} if validated else {{}}
     (folder / "rounds.jsonl").write_text(json.dumps({{"round": 0, "metrics": metrics, "clients": clients}}) + "\\n")
     (folder / "subnets-val.csv").write_text(table("val"))
     deadline = time.monotonic() + 20

@@ -88,6 +88,20 @@ def test_nothing_is_trained_before_all_commands_are_parsed(write, capsys) -> Non
     assert not Path("runs/small").exists()
 
 
+def test_an_arm_that_is_never_validated_has_no_curve_and_no_budget(write, capsys) -> None:
+    arms = {"A": {"options": {"x": 0.5}}, "B": {"options": {"x": 0.25, "trainer.max_rounds": 1}}}
+    assert main(["study", write(arms=arms, compare={"macs": "equal"})]) == 2
+    told = "compare.macs: needs a validation while B trains, and trainer.check_val_every_n_rounds is 2 of 1 rounds"
+    assert told in capsys.readouterr().err
+    assert not Path("runs/small").exists()
+    assert main(["study", write(arms=arms, compare={}), "--seeds", "0"]) == 0
+    printed = capsys.readouterr()
+    assert "does not divide trainer.max_rounds, 1: nothing is validated" in printed.err
+    assert "No curve, as a run has logged no validation while it trained: B." in printed.out
+    assert set(pd.read_csv("runs/small/compare.csv")["method"]) == {"A", "B"}
+    assert set(pd.read_csv("runs/small/curves.csv")["method"]) == {"A"}
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_an_unknown_metric_is_refused_unless_parts_are_the_users_own(write, capsys, own) -> None:
     options = {"x": 1, **({"part": "mine.Part"} if own else {})}

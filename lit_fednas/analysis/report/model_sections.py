@@ -1,6 +1,8 @@
-"""The models of runs that grow a suite (FedTrans, section 4) or prune a network step by step (FedNAS).
+"""The models of runs that grow a suite (FedTrans, section 4) or prune a network step by step (FedNAS, section 4).
 
-A section returns nothing where the run has no ``suite.json`` or ``sequence.json``.
+Costs of pruned models are those of the short-term fine-tuning (section 5.3), on the average over all clients of the
+population: the paper's "avg uplink cost per client" does not say over which, and a cost that falls with the number of
+groups (Table 4) is one over all of them. A section returns nothing where the run has no such models.
 """
 
 from __future__ import annotations
@@ -11,15 +13,6 @@ from typing import Any
 import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, draw_front, line_chart, tree_chart
-from lit_fednas.analysis.models import (
-    ALL_CLIENTS,
-    MEGABYTE,
-    client_costs,
-    kept_units,
-    model_rounds,
-    sequence_table,
-    suite_table,
-)
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import label, new_figure
 from lit_fednas.analysis.tables import DASH, Bar, Cell, Code, Column, Table, count, size
@@ -32,6 +25,11 @@ _SEQUENCE_NOTE = (
     "iteration on; MACs are of forward passes."
 )
 _LETTERS = 24  # of what was done, that fit beside the tree
+#: The column of all clients together in :func:`model_rounds`.
+ALL_CLIENTS = "all"
+_MEGABYTE = 1e6
+_GROWN = ["number", "parent", "round", "macs", "parameters", "bytes"]
+_PRUNED = ["number", "round", "unit", "budget", "resource", "macs", "parameters", "bytes", "accuracy", "rounds"]
 
 
 def suite(run: Run) -> list[Any]:
@@ -61,8 +59,42 @@ def suite(run: Run) -> list[Any]:
     return [text, _suite_table(run, models), Charts(charts)]
 
 
+def suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Returns the models of a suite, and how often they were trained."""
+    trained = _trained(run).explode("numbers")
+    clients = trained.groupby("numbers")["client"].agg(clients="nunique", trainings="size")
+    listed = pd.DataFrame(models)
+    table = listed[_GROWN].assign(done=listed["steps"].map(step_words))
+    table = table.join(clients.reindex(listed["number"], fill_value=0).reset_index(drop=True))
+    return table.astype({"parent": "Int64", "round": "Int64"})
+
+
+def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns each model's losses and clients, round by round, from 0."""
+    trained = _trained(run).assign(clients=1.0)
+    trained["sum"] = trained["loss"] * trained["num_seen"]
+    # of each model, or of each combination that was trained side by side
+    groups = {f"model {','.join(map(str, key))}": rows for key, rows in trained.groupby("numbers", sort=True)}
+    rounds = pd.RangeIndex(int(run.clients["round"].max()) + 1 if len(run.clients) else 0, name="round")
+    losses, clients = {}, {}
+    for name, rows in {**groups, ALL_CLIENTS: trained}.items():
+        sums = rows.groupby("round")[["sum", "num_seen", "clients"]].sum().reindex(rounds, fill_value=0)
+        within = sums.rolling(window, min_periods=1)
+        seen = within["num_seen"].sum()
+        losses[name] = within["sum"].sum() / seen.where(seen > 0)
+        clients[name] = within["clients"].mean()
+    return pd.DataFrame(losses, index=rounds), pd.DataFrame(clients, index=rounds)[list(groups)]
+
+
+def _trained(run: Run) -> pd.DataFrame:
+    """Returns the clients that ended with an update of models of the suite, and these models' ``numbers``."""
+    numbers = run.clients["arch"].astype(str).str.extract(r"^model: (\d+(?:,\d+)*)$")[0]
+    rows = run.clients[(run.clients["status"] == "ok") & numbers.notna()]
+    return rows.assign(numbers=[tuple(map(int, text.split(","))) for text in numbers[rows.index]])
+
+
 def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
-    table = suite_table(run).assign(
+    table = suite_table(run, models).assign(
         added=[_added(model) for model in models],
         convergence=[_digits(model.get("degree_of_convergence")) for model in models],
         cells=[str(model.get("cells", "")) for model in models],
@@ -118,7 +150,7 @@ def sequence(run: Run) -> list[Any]:
     record = read_sequence(run.folder)
     if record is None:
         return []
-    table = sequence_table(run)
+    table = sequence_table(record)
     iterations = [model for model in record["models"] if model["number"]]
     charts = [_front(record, table)] if table["accuracy"].notna().any() else []
     if iterations:
@@ -131,8 +163,30 @@ def sequence(run: Run) -> list[Any]:
         _SEQUENCE_NOTE,
         *([Charts(charts)] if charts else []),
         *([_dropped(iterations)] if iterations else []),
-        _layers(run),
+        _layers(record),
     ]
+
+
+def sequence_table(record: Mapping[str, Any]) -> pd.DataFrame:
+    """Returns the models of a pruned sequence; costs are cumulated, without the initial model's."""
+    models = pd.DataFrame(record["models"])
+    spent = _client_costs(record)
+    spent.iloc[0] = 0.0
+    spent = spent.cumsum()
+    table = models[_PRUNED].assign(
+        unit=models["unit"].fillna(""),
+        share=models["resource"] / record["initial"],
+        candidates=models["candidates"].map(len),
+        client_macs=spent["macs"],
+        up_mb=spent["bytes_up"] / _MEGABYTE,
+        down_mb=spent["bytes_down"] / _MEGABYTE,
+    )
+    return table.astype({"round": "Int64", "budget": float, "accuracy": float})
+
+
+def _client_costs(record: Mapping[str, Any]) -> pd.DataFrame:
+    """Returns what a client spent on average in each iteration, a row each; the first row is the initial model's."""
+    return pd.DataFrame([model["costs"] for model in record["models"]]) / record["clients"]
 
 
 def _sequence_table(run: Run, record: Mapping[str, Any], table: pd.DataFrame) -> Table:
@@ -173,10 +227,10 @@ def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
     state = "complete" if record.get("complete") else state
     share = f"{percent(table['share'].iloc[-1])} of the initial network's {_resource(record)}"
     text = f"{number} {'iterations' if number != 1 else 'iteration'}, down to {share}; {state}."
-    macs, up, down = client_costs(record).iloc[0][["macs", "bytes_up", "bytes_down"]]
+    macs, up, down = _client_costs(record).iloc[0][["macs", "bytes_up", "bytes_down"]]
     if not (macs or up or down):
         return text
-    sent = f"{up / MEGABYTE:.3g} MB up and {down / MEGABYTE:.3g} MB down"
+    sent = f"{up / _MEGABYTE:.3g} MB up and {down / _MEGABYTE:.3g} MB down"
     return f"{text} The initial model took {short(macs)} MACs, {sent} per client."
 
 
@@ -212,9 +266,9 @@ def _candidates(model: Mapping[str, Any], units: Sequence[str]) -> Chart:
 
 def _costs(record: Mapping[str, Any]) -> list[Chart]:
     """Draws what every iteration cost a client."""
-    costs = client_costs(record)[1:]
+    costs = _client_costs(record)[1:]
     scale, text = axis("macs", float(costs["macs"].max()))
-    sent = {way: costs[f"bytes_{way}"] / MEGABYTE for way in ("up", "down")}
+    sent = {way: costs[f"bytes_{way}"] / _MEGABYTE for way in ("up", "down")}
     macs, unit = {"MACs": costs["macs"] / scale}, text.replace(" per example", "")
     return [
         line_chart("Sent per client, by iteration", sent, "iteration", "MB", zero=True),
@@ -238,9 +292,16 @@ def _dropped(iterations: Sequence[Mapping[str, Any]]) -> Table:
     return Table(head, rows, left=5, title="Candidates")
 
 
-def _layers(run: Run) -> Table:
+def kept_units(record: Mapping[str, Any]) -> pd.DataFrame:
+    """Returns how many units every layer of every model has (FedNAS, Fig. 5)."""
+    names = {group: unit if len(groups) == 1 else group for unit, groups in record["units"].items() for group in groups}
+    sizes = pd.DataFrame({model["number"]: model["sizes"] for model in record["models"]})
+    return sizes.loc[list(names)].rename(index=names)
+
+
+def _layers(record: Mapping[str, Any]) -> Table:
     """Lists what is left of every layer: a bar is as long as the kept share."""
-    kept = kept_units(run)
+    kept = kept_units(record)
     rows: list[list[Cell]] = []
     for number in kept.columns:
         pairs = [(int(left), int(full)) for left, full in zip(kept[number], kept[0], strict=True)]
