@@ -130,7 +130,7 @@ def described(part: Any) -> dict[str, Any] | None:
     Example:
         >>> from lit_fednas.supernets import GroupNorm
         >>> described(GroupNorm(4))
-        {'class_path': 'lit_fednas.supernets.norms.GroupNorm', 'init_args': {'group_size': 4}}
+        {'class_path': 'lit_fednas.supernets.layers.GroupNorm', 'init_args': {'group_size': 4}}
     """
     if not is_dataclass(part):
         return None

@@ -26,7 +26,7 @@ from lit_fednas.federation import UniformCohort
 from lit_fednas.parts import instantiated
 from lit_fednas.studies import read_study
 from lit_fednas.supernets import BaseNetworks, ElasticArch, Supernet
-from lit_fednas.supernets.elastic_space import ElasticSpace
+from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from tests.support import one_of_many
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -21,25 +21,27 @@ The guide "A supernet of your own" (``scripts/docs``) has a complete subclass.
 
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, Region, Supernet
 from lit_fednas.supernets.base_networks import BaseNetworks, Bases
-from lit_fednas.supernets.cells.network import MixedNetwork
 from lit_fednas.supernets.cells.space import Genotype
-from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork
+from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork, MixedNetwork
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits
 from lit_fednas.supernets.elastic_networks import ElasticMLP, ElasticTCN, ElasticTransformer
-from lit_fednas.supernets.elastic_resnet import ElasticResNet
-from lit_fednas.supernets.elastic_space import ElasticArch
+from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet
 from lit_fednas.supernets.families import NetworkFamily
-from lit_fednas.supernets.growing.blueprint import GrowableFamily
-from lit_fednas.supernets.growing.families import GrowableCNN, GrowablePerceptron, GrowableResNet18, GrowableViT
-from lit_fednas.supernets.growing.mobilenet import GrowableMobileNetV3Small
+from lit_fednas.supernets.growing.families import (
+    GrowableCNN,
+    GrowableMobileNetV3Small,
+    GrowablePerceptron,
+    GrowableResNet18,
+    GrowableViT,
+)
+from lit_fednas.supernets.growing.growth import GrowableFamily
 from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201
 from lit_fednas.supernets.growing.suite import GrownModel, ModelSuite
-from lit_fednas.supernets.norms import BatchNorm, GroupNorm, NoNorm, Norm
+from lit_fednas.supernets.layers import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.rnn import PathRNN
 from lit_fednas.supernets.paths.sampling import PathSampler, path_sampler
-from lit_fednas.supernets.paths.space import Operators, PathCosts
-from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
+from lit_fednas.supernets.paths.supernet import Operators, PathCosts, PathNetwork, PathSupernet
 from lit_fednas.supernets.plain import FamilyNetwork, PlainNetwork, ResNet18, SmallCNN
 from lit_fednas.supernets.pruning.filters import Cut, FilterCriterion, L1Norm, L2Norm, NormScale, find_cuts
 from lit_fednas.supernets.pruning.sequence import PrunedSequence, UnitCounts

@@ -19,8 +19,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, he_normal
 from lit_fednas.supernets.families import check_image
-from lit_fednas.supernets.layers import convolution, pooled_classifier, preactivated_block, sequential
-from lit_fednas.supernets.norms import GroupNorm, Norm
+from lit_fednas.supernets.layers import GroupNorm, Norm, convolution, pooled_classifier, preactivated_block, sequential
 from lit_fednas.supernets.space import Subset, SubsetSpace
 
 
@@ -71,9 +70,6 @@ class EarlyExitResNet(NestedSupernet):
         blocks: Residual blocks per stage; all stages but the first begin with a stride of two.
         exits: The stages that an exit follows, counted from 1; the last stage's must be among them.
         early_heads: Whether an architecture holds the heads before its last one, which the side objective trains.
-
-    Raises:
-        ConfigError: A number is out of range, or the norm does not allow a width.
 
     Example:
         >>> net = EarlyExitResNet((3, 32, 32), 10)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.supernets.base import NestedSupernet
-from lit_fednas.supernets.elastic_space import ElasticArch, ElasticSpace
+from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticSpace
 from lit_fednas.supernets.families import check_image, check_tokens
 from lit_fednas.supernets.layers import (
     CausalConv1d,
@@ -40,9 +40,6 @@ class ElasticMLP(NestedSupernet):
         dim: Entries that the blocks add to.
         depths: Choices for the number of blocks beyond the first.
         ratios: Choices of a block's hidden units, as multiples of ``dim``.
-
-    Raises:
-        ConfigError: The choices are empty, not ascending, or out of range.
 
     Example:
         >>> net = ElasticMLP((30,), 2, dim=16, depths=[0, 1], ratios=[0.5, 1, 2])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.norms import Norm
+from lit_fednas.supernets.layers import Norm
 
 #: For every dimension of a tensor: the group whose units it has, and how many adjacent entries one unit takes;
 #: ``(None, 1)`` where it belongs to no group.
@@ -72,6 +72,12 @@ def multiplied(units: Sizes, ratio: float, multiple: int = 1) -> dict[str, int]:
     return {
         group: min(full, multiple * max(1, ceil(ratio * full / multiple - ROUNDING))) for group, full in units.items()
     }
+
+
+def divisible(value: float, divisor: int) -> int:
+    """Returns the multiple of ``divisor`` nearest to a width, at least one divisor and not below 90 %."""
+    nearest = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return nearest + divisor if nearest < 0.9 * value else nearest
 
 
 def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, name: str) -> dict[str, Axes]:

@@ -1,11 +1,17 @@
-"""Layers of several networks; those of transformers are after Vaswani et al. (2017) and Dosovitskiy et al. (2021).
+"""Layers of several networks, and their normalisation.
 
-torchvision offers others: ``Conv2dNormActivation`` and ``SqueezeExcitation``.
+Those of transformers are after Vaswani et al. (2017) and Dosovitskiy et al. (2021). torchvision offers others:
+``Conv2dNormActivation`` and ``SqueezeExcitation``.
+
+A subnet's channels have other batch statistics than the largest network's, and a client's other than everyone's
+(Hsieh et al., 2020): so they are not used (:class:`GroupNorm`), averaged, or gathered again before an evaluation.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +19,101 @@ from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.norms import Norm
+from lit_fednas.ranges import PositiveInt, UnitInterval, checked
 
 _POSITION_STD = 0.02  # small beside the embeddings, as is usual
+
+
+class Norm(ABC):
+    """Makes the normalisation layer for a number of channels.
+
+    Attributes:
+        multiple: The number of which every number of channels must be a multiple.
+        affine: Whether its layers have a scale and a shift.
+    """
+
+    multiple: int
+    affine: bool
+
+    @abstractmethod
+    def __call__(self, channels: int) -> nn.Module:
+        """Returns a layer for ``[batch, channels, h, w]``; raises ``ConfigError`` if channels are no multiple."""
+
+
+@checked("norm")
+@dataclass(frozen=True)
+class GroupNorm(Norm):
+    """Group normalisation, without batch statistics (FedHeN).
+
+    Groups have a fixed size, so that a narrower subnet has fewer of them, which normalise the same channels everywhere.
+
+    Args:
+        group_size: Channels per group; every width must be a multiple of it.
+
+    Example:
+        >>> GroupNorm(8)(32).num_groups
+        4
+    """
+
+    group_size: PositiveInt = 8
+
+    affine = True
+
+    @property
+    @override
+    def multiple(self) -> int:  # type: ignore[override]
+        return self.group_size
+
+    @override
+    def __call__(self, channels: int) -> nn.Module:
+        if channels % self.group_size:
+            raise ConfigError(
+                f"norm.group_size: {self.group_size} does not divide a width of {channels} channels; choose a "
+                f"divisor of all widths"
+            )
+        return nn.GroupNorm(channels // self.group_size, channels)
+
+
+@checked("norm")
+@dataclass(frozen=True)
+class BatchNorm(Norm):
+    """Batch normalisation.
+
+    Args:
+        affine: Whether scale and shift are learned.
+        running_statistics: Whether means and variances are tracked in training, averaged as buffers (FedorAS) and
+            used in evaluation. Else evaluation uses the batch's, unless they are recalibrated on a copy of the subnet.
+        momentum: Weight of the newest batch in the running statistics.
+
+    Example:
+        >>> layer = BatchNorm(affine=False, running_statistics=False)(16)
+        >>> len(list(layer.parameters())) + len(list(layer.buffers()))
+        0
+    """
+
+    affine: bool = True
+    running_statistics: bool = True
+    momentum: UnitInterval = 0.1
+
+    multiple = 1
+
+    @override
+    def __call__(self, channels: int) -> nn.Module:
+        return nn.BatchNorm2d(
+            channels, momentum=self.momentum, affine=self.affine, track_running_stats=self.running_statistics
+        )
+
+
+@dataclass(frozen=True)
+class NoNorm(Norm):
+    """No normalisation, as in SuperFed's published code; clip gradients (``client.clip_norm``) to train with it."""
+
+    multiple = 1
+    affine = False
+
+    @override
+    def __call__(self, channels: int) -> nn.Module:
+        return nn.Identity()
 
 
 class Scaler(nn.Module):
@@ -23,17 +121,11 @@ class Scaler(nn.Module):
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
-        if not scale > 0:
-            raise ConfigError(f"scale: {scale} must be above 0")
         self.scale = float(scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps any shape to the same."""
         return x / self.scale if self.training and self.scale != 1 else x
-
-    @override
-    def extra_repr(self) -> str:
-        return f"{self.scale:g}"
 
 
 class Residual(nn.Module):
@@ -67,8 +159,7 @@ class PatchEmbedding(nn.Module):
     def __init__(self, channels: int, dim: int, patch_size: int, tokens: int) -> None:
         super().__init__()
         self.patches = nn.Conv2d(channels, dim, patch_size, stride=patch_size)
-        self.positions = nn.Parameter(torch.empty(1, tokens, dim))
-        nn.init.trunc_normal_(self.positions, std=_POSITION_STD)
+        self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, tokens, dim), std=_POSITION_STD))
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[batch, channels, h, w]`` to ``[batch, tokens, dim]``."""
@@ -81,9 +172,8 @@ class TokenEmbedding(nn.Module):
     def __init__(self, vocabulary: int, dim: int, tokens: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, dim)
-        self.positions = nn.Parameter(torch.empty(1, tokens, dim))
-        for weight in (self.tokens.weight, self.positions):
-            nn.init.trunc_normal_(weight, std=_POSITION_STD)
+        nn.init.trunc_normal_(self.tokens.weight, std=_POSITION_STD)
+        self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, tokens, dim), std=_POSITION_STD))
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens, int64 ``[batch, tokens]``, to ``[batch, tokens, dim]``."""

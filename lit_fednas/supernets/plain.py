@@ -16,8 +16,15 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
 from lit_fednas.supernets.families import NetworkFamily, Sizes, multiplied
-from lit_fednas.supernets.layers import basic_block, conv_layer, convolution, pooled_classifier, sequential
-from lit_fednas.supernets.norms import GroupNorm, Norm
+from lit_fednas.supernets.layers import (
+    GroupNorm,
+    Norm,
+    basic_block,
+    conv_layer,
+    convolution,
+    pooled_classifier,
+    sequential,
+)
 from lit_fednas.supernets.sliced import SlicedSmallCNN
 from lit_fednas.supernets.space import Ladder
 
@@ -111,9 +118,6 @@ class SmallCNN(FamilyNetwork):
         input_shape: Channels, height and width of an image.
         num_classes: Classes.
 
-    Raises:
-        ConfigError: The images are smaller than 6x6.
-
     Example:
         >>> SmallCNN((1, 28, 28), 62).cost("whole").parameters
         1206590
@@ -135,9 +139,6 @@ class ResNet18(PlainNetwork):
         num_classes: Classes.
         norm: Normalisation layer.
         width: Channels of the stem and the first stage; every later stage has twice as many.
-
-    Raises:
-        ConfigError: The width is not positive, or the norm does not allow it.
 
     Example:
         >>> ResNet18(width=8).network.classifier.in_features

@@ -13,6 +13,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.families import NetworkFamily, Sizes, check_filled, check_image
 from lit_fednas.supernets.layers import (
+    BatchNorm,
+    Norm,
     Scaler,
     conv_layer,
     convolution,
@@ -21,7 +23,6 @@ from lit_fednas.supernets.layers import (
     preactivated_block,
     sequential,
 )
-from lit_fednas.supernets.norms import BatchNorm, Norm
 
 
 @checked("supernet.family")

@@ -8,7 +8,7 @@ from lit_fednas.errors import CheckpointError
 from lit_fednas.messages import ClientResult
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model
-from lit_fednas.supernets.elastic_space import ElasticSpace
+from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from lit_fednas.testing.assignments import plan
 from lit_fednas.tiers import Population
 from tests.assignment.instances import planned, set_up

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lit_fednas.costs import Cost
-from lit_fednas.supernets.paths.space import PathCosts, PathSpace
+from lit_fednas.supernets.paths.supernet import PathCosts, PathSpace
 from tests.scripts.conftest import load
 
 FAMILY = {"class_path": "lit_fednas.supernets.SlicedCNN", "init_args": {"hidden": [10, 20], "norm": None}}

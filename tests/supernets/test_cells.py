@@ -16,7 +16,6 @@ from torch.nn import functional
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import BatchNorm, GroupNorm, Norm
-from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
 from lit_fednas.supernets.growing.cells import (
     Cell,
     ConvCell,
@@ -28,9 +27,19 @@ from lit_fednas.supernets.growing.cells import (
     ResidualConvCell,
     TokenHead,
 )
-from lit_fednas.supernets.growing.families import PatchCell, TransformerCell
-from lit_fednas.supernets.growing.growth import Deepen, NewUnits, Order, Step, Widen, carried_over, grown, plan
-from lit_fednas.supernets.growing.mobilenet import InvertedResidualCell, PerceptronHead
+from lit_fednas.supernets.growing.families import InvertedResidualCell, PatchCell, PerceptronHead, TransformerCell
+from lit_fednas.supernets.growing.growth import (
+    Blueprint,
+    CellNetwork,
+    Deepen,
+    NewUnits,
+    Order,
+    Step,
+    Widen,
+    carried_over,
+    grown,
+    plan,
+)
 from lit_fednas.supernets.growing.nasbench201 import NASBench201Cell
 
 INPUT = (3, 6, 6)
@@ -85,16 +94,14 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "entry": lambda norm: network(entry("it", norm, stride=2), PooledHead("head", norm), out=4),
     "residual": lambda norm: residual(norm, ResidualCell("it", norm)),
     # as many as come in: that it projects cannot be seen from its widths
-    "residual-opens": lambda norm: residual(norm, ResidualCell("it", norm, projection=True), out=4),
+    "residual-opens": lambda norm: residual(norm, ResidualCell("it", norm, opens=True), out=4),
     "preactivated": lambda norm: preactivated(norm, PreactivatedCell("it", norm)),
-    "preactivated-opens": lambda norm: preactivated(
-        norm, PreactivatedCell("it", norm, projection=True, stride=2), out=4
-    ),
+    "preactivated-opens": lambda norm: preactivated(norm, PreactivatedCell("it", norm, opens=True, stride=2), out=4),
     **{f"nasbench-{genotype}": functools.partial(nasbench, genotype) for genotype in GENOTYPES},
     "inverted": lambda norm: inverted(norm, squeezes=True, activation=nn.Hardswish, kernel=5),
     "inverted-relu": lambda norm: inverted(norm),
-    "inverted-opens": lambda norm: inverted(norm, residual=False, stride=2, squeezes=True),
-    "inverted-no-expansion": lambda norm: inverted(norm, residual=False, expands=False, squeezes=True),
+    "inverted-opens": lambda norm: inverted(norm, opens=True, stride=2, squeezes=True),
+    "inverted-no-expansion": lambda norm: inverted(norm, opens=True, expands=False, squeezes=True),
     "linear": lambda norm: network(
         LinearCell("entry", entries=prod(INPUT)), LinearCell("it"), LinearHead("head"), entry=8
     ),
@@ -235,7 +242,7 @@ class TestNASBench201Cell:
 
     def test_nodes_add_up_what_they_get(self) -> None:
         cell = NASBench201Cell("a", BatchNorm(), GENOTYPES["dense"])
-        module = cell.build(4, 4, {"node1": 6, "node2": 8}).double().eval()
+        module = cell.build(4, 4, {"node1": 6, "node2": 8}, scale=1).double().eval()
         conv = dict(module.get_submodule("edges").named_children())
         assert [conv[name].conv.kernel_size[0] for name in sorted(conv)] == [3, 1, 3, 1, 3]
         assert [type(part) for part in conv["edge01"].children()] == [nn.ReLU, nn.Conv2d, nn.BatchNorm2d]
@@ -246,7 +253,7 @@ class TestNASBench201Cell:
 
     def test_pooling_leaves_the_border_out_of_the_mean(self) -> None:
         genotype = GENOTYPES["pooled-branch"]
-        module = NASBench201Cell("a", BatchNorm(), genotype).build(2, 2, {}).eval()
+        module = NASBench201Cell("a", BatchNorm(), genotype).build(2, 2, {}, scale=1).eval()
         x = torch.arange(18.0).view(1, 2, 3, 3)
         pooled = torch.tensor([[2.0, 2.5, 3.0], [3.5, 4.0, 4.5], [5.0, 5.5, 6.0]])
         pooled = torch.stack([pooled, pooled + 9])[None]
@@ -268,7 +275,7 @@ class TestNASBench201Cell:
 
 def test_a_residual_block_is_that_of_the_paper() -> None:
     """He et al. (2016), Fig. 2 and equation 2."""
-    block = ResidualCell("a", BatchNorm(), projection=True, stride=2).build(4, 6, {"hidden": 8}).double().eval()
+    block = ResidualCell("a", BatchNorm(), opens=True, stride=2).build(4, 6, {"hidden": 8}, scale=1).double().eval()
     x = torch.randn(2, 4, 6, 6, dtype=torch.float64)
     layers, (conv, norm) = block.block, block.shortcut
     inner = functional.relu(layers.norm1(functional.conv2d(x, layers.conv1.weight, stride=2, padding=1)))
@@ -279,7 +286,7 @@ def test_a_residual_block_is_that_of_the_paper() -> None:
 
 def test_a_preactivated_block_is_that_of_the_benchmark() -> None:
     """Dong & Yang (2020), section 2.1: the shortcut is a 2x2 average pooling of stride 2 and a 1x1 convolution."""
-    block = PreactivatedCell("a", BatchNorm(), projection=True, stride=2).build(4, 6, {"hidden": 8}).double().eval()
+    block = PreactivatedCell("a", BatchNorm(), opens=True, stride=2).build(4, 6, {"hidden": 8}, scale=1).double().eval()
     x = torch.randn(2, 4, 6, 6, dtype=torch.float64)
     first, second = block.block.first, block.block.second
     inner = first.norm(functional.conv2d(functional.relu(x), first.conv.weight, stride=2, padding=1))

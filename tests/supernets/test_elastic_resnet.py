@@ -7,7 +7,7 @@ from torch import nn
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NoNorm
-from lit_fednas.supernets.elastic_space import ElasticSpace
+from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from lit_fednas.testing.networks import elastic
 
 TABLE_4 = [

@@ -9,9 +9,17 @@ import torch
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator
 from lit_fednas.supernets import GroupNorm, GrowableCNN
-from lit_fednas.supernets.growing.blueprint import Blueprint
 from lit_fednas.supernets.growing.cells import ConvCell, PooledHead
-from lit_fednas.supernets.growing.growth import Deepen, Widen, carried_over, from_plain, grown, plan, to_plain
+from lit_fednas.supernets.growing.growth import (
+    Blueprint,
+    Deepen,
+    Widen,
+    carried_over,
+    from_plain,
+    grown,
+    plan,
+    to_plain,
+)
 
 
 def first(hidden=(4, 8), norm=None) -> Blueprint:

@@ -12,8 +12,8 @@ from torch.nn import functional
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import BatchNorm, CellSupernet, GenotypeNetwork, GroupNorm
-from lit_fednas.supernets.cells.network import CellLayout, MixedCell, operator
 from lit_fednas.supernets.cells.space import CANDIDATES, OPERATORS, GenotypeSpace, edges_of, operators_of
+from lit_fednas.supernets.cells.supernet import CellLayout, MixedCell, operator
 
 #: DARTS (second order) on CIFAR-10, from Liu et al.'s Figures 4 and 5.
 DARTS_V2 = (

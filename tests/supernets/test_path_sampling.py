@@ -9,7 +9,7 @@ import pytest
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import Operators, PathCNN, PathSampler, path_sampler
-from lit_fednas.supernets.paths.space import PathCosts, PathSpace
+from lit_fednas.supernets.paths.supernet import PathCosts, PathSpace
 from tests.references.fedoras import greedy_probabilities, paths
 
 LAYERS = [{"a": 5, "b": 2, "id": 0}, {"a": 4, "b": 1, "id": 0}, {"a": 3, "id": 0}]

@@ -77,13 +77,7 @@ def test_planned_models_cost_what_they_will_and_leave_the_suite_alone() -> None:
 def test_lineage_and_similarity() -> None:
     made = suite(3)
     made.add(0, plan(made.models[0].blueprint, ["conv2"], 3), seed=0)  # another branch
-    ancestors = [[made.is_ancestor(one, other) for one in range(4)] for other in range(4)]
-    assert ancestors == [
-        [True, False, False, False],
-        [True, True, False, False],
-        [True, True, True, False],
-        [True, False, False, True],
-    ]
+    assert [made.ancestors(number) for number in range(4)] == [{0}, {0, 1}, {0, 1, 2}, {0, 3}]
     assert made.similarity(0, 1) > made.similarity(0, 2)
     # not related: the cells that one alone has count against it
     made.add(1, plan(made.models[1].blueprint, ["conv2"], 4, order="deepen"), seed=0)

@@ -1,13 +1,12 @@
 """Cells: what a growable network is a list of (FedTrans, section 3, "Cell", and section 4.1).
 
-A new kind of cell is one class, which builds its module for any numbers of units; how its weights are carried over when
-it is widened follows (``growth``).
+A new kind is one class that builds its module; how weights are carried over when it is widened follows (``growth``).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import torch
@@ -17,6 +16,8 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import Sizes
 from lit_fednas.supernets.layers import (
+    NoNorm,
+    Norm,
     Residual,
     Scaler,
     TokenMean,
@@ -26,17 +27,14 @@ from lit_fednas.supernets.layers import (
     pooled_classifier,
     sequential,
 )
-from lit_fednas.supernets.norms import NoNorm, Norm
 
 
 @dataclass(frozen=True)
 class Cell(ABC):
-    """A part of a growable network, which opens a stream of units or keeps the one that it gets, as a residual block.
+    """A part of a growable network that opens a stream of units or keeps the one that it gets, as a residual block."""
 
-    In every tensor of its module, output units lie in dimension 0 and input units in dimension 1; a unit's entries are
-    adjacent. A group grows only if copies of some of its units change nothing for the others (as in a layer norm).
-    """
-
+    # In every tensor of its module, output units lie in dimension 0 and input units in dimension 1; a unit's entries
+    # are adjacent. A group grows only if copies of some of its units change nothing for the others.
     name: str  # the cells of later models that come from it keep it
 
     opens: ClassVar[bool] = True
@@ -54,8 +52,8 @@ class Cell(ABC):
         return (*self.hidden, "out") if self.opens else self.hidden
 
     @abstractmethod
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
-        """Builds its module: from a stream of ``inputs`` units to ``outputs`` (the same if it keeps the stream)."""
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
+        """Builds its module, from a stream of ``inputs`` units to ``outputs``; its scalers divide by ``scale``."""
 
     def follower(self, name: str) -> Cell | None:
         """Returns the cell that deepening inserts behind it; ``None`` if it cannot be deepened."""
@@ -64,10 +62,6 @@ class Cell(ABC):
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
         """Returns the hidden units with which it is inserted into a stream of ``outputs`` units."""
         return dict.fromkeys(self.hidden, outputs)
-
-    def scaled(self, scale: float) -> Self:
-        """Returns it with its output divided by ``scale`` in training (HeteroFL); as it is where a norm undoes that."""
-        return self
 
     @torch.no_grad()
     def make_identity(self, module: nn.Module) -> None:
@@ -97,31 +91,22 @@ class NormedCell(Cell):
 
 @dataclass(frozen=True)
 class ConvCell(Cell):
-    """Convolution, norm, activation, and max pooling by ``pool`` (FedTrans, Fig. 4); a bias without norm.
-
-    Its follower is ``inserted``, or a convolution of the same kernel, an identity at first, which passes the ReLU as
-    its input is not negative. With a norm that has a scale, the follower has it too and adds its input, as a norm
-    cannot be the identity on every training batch, and networks without one train badly from scratch.
-    """
+    """Convolution, norm, activation, and max pooling by ``pool`` (FedTrans, Fig. 4); a bias without norm."""
 
     kernel: int = 3
     stride: int = 1
     norm: Norm | None = None
     activation: type[nn.Module] | None = nn.ReLU
     pool: int = 0
-    scale: float = 1.0
-    inserted: Cell | None = None
+    inserted: Cell | None = None  # its follower
 
     identity: ClassVar[str] = "conv"
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         conv = convolution(inputs, outputs, self.kernel, self.stride, bias=self.norm is None)
-        return conv_layer(conv, self.norm, self.activation, None if self.scale == 1 else self.scale, self.pool)
-
-    @override
-    def scaled(self, scale: float) -> Self:
-        return replace(self, scale=scale) if self.norm is None or isinstance(self.norm, NoNorm) else self
+        is_scaled = scale != 1 and (self.norm is None or isinstance(self.norm, NoNorm))  # else the norm undoes it
+        return conv_layer(conv, self.norm, self.activation, scale if is_scaled else None, self.pool)
 
     @override
     def follower(self, name: str) -> Cell | None:
@@ -130,8 +115,9 @@ class ConvCell(Cell):
         if self.activation is not nn.ReLU:
             return None
         if self.norm is not None and self.norm.affine:
+            # a norm cannot be the identity on every batch, and networks without one train badly from scratch
             return ResidualConvCell(name, self.norm, self.kernel)
-        return ConvCell(name, self.kernel)
+        return ConvCell(name, self.kernel)  # the identity at first: its input is not negative, so it passes the ReLU
 
 
 @dataclass(frozen=True)
@@ -144,28 +130,20 @@ class ResidualConvCell(NormedCell):
     silent: ClassVar[tuple[str, ...]] = ("block.norm",)
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         block = sequential(conv=convolution(inputs, outputs, self.kernel), norm=self.norm(outputs))
         return Residual(block, activation=nn.ReLU(inplace=True))
 
 
 @dataclass(frozen=True)
 class BlockCell(NormedCell):
-    """Two convolutions, with ``hidden`` channels between them, whose input is added.
+    """Two convolutions, with ``hidden`` channels between them, whose input is added; projected if it opens a stream."""
 
-    With a projection it opens a stream, else it keeps it; this is a setting, as widths may become equal when it grows.
-    Its follower is a block without projection.
-    """
-
-    projection: bool = False
+    # a setting, as widths may become equal when it grows
+    opens: bool = field(default=False, kw_only=True)  # type: ignore[misc]
     stride: int = 1
 
     hidden: ClassVar[tuple[str, ...]] = ("hidden",)
-
-    @property
-    @override
-    def opens(self) -> bool:  # type: ignore[override]
-        return self.projection
 
     @override
     def follower(self, name: str) -> Self:
@@ -174,41 +152,34 @@ class BlockCell(NormedCell):
 
 @dataclass(frozen=True)
 class ResidualCell(BlockCell):
-    """Convolution, norm, ReLU, convolution, norm; its input is added; ReLU (He et al., 2016, the basic block).
+    """The basic block of He et al. (2016), FedTrans' "ResNet block" (section 3)."""
 
-    FedTrans' "ResNet block" (section 3). It must follow a cell whose output is not negative, so that the ReLU after the
-    sum changes nothing.
-    """
-
+    # follows a cell whose output is not negative, so that the ReLU after the sum changes nothing
     silent: ClassVar[tuple[str, ...]] = ("block.norm2",)
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         shortcut = None
-        if self.projection:
+        if self.opens:
             shortcut = nn.Sequential(convolution(inputs, outputs, 1, self.stride), self.norm(outputs))
         return basic_block(inputs, hidden["hidden"], outputs, self.stride, self.norm, shortcut)
 
 
 @dataclass(frozen=True)
 class PreactivatedCell(BlockCell):
-    """ReLU, convolution and norm, twice; its input is added, so that streams may be negative.
-
-    With a projection it is NAS-Bench-201's block between stages (Dong & Yang, 2020, section 2.1): the shortcut is an
-    average pooling, if there is a stride, and a 1x1 convolution.
-    """
+    """ReLU, convolution and norm, twice: if projected, NAS-Bench-201's block between stages (section 2.1)."""
 
     silent: ClassVar[tuple[str, ...]] = ("block.second.norm",)
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         block = sequential(
             first=relu_conv_norm(inputs, hidden["hidden"], 3, self.norm, self.stride),
             second=relu_conv_norm(hidden["hidden"], outputs, 3, self.norm),
         )
         shortcut = sequential(
             pool=nn.AvgPool2d(self.stride, ceil_mode=True) if self.stride != 1 else None,
-            conv=convolution(inputs, outputs, 1) if self.projection else None,
+            conv=convolution(inputs, outputs, 1) if self.opens else None,
         )
         return Residual(block, shortcut)
 
@@ -223,26 +194,21 @@ class LinearCell(Cell):
     """A linear layer and a ReLU; the first one flattens an example of so many ``entries``."""
 
     entries: int = 0
-    scale: float = 1.0
 
     identity: ClassVar[str] = "linear"
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         return sequential(
             flatten=nn.Flatten() if self.entries else None,
             linear=nn.Linear(self.entries or inputs, outputs),
-            scaler=Scaler(self.scale) if self.scale != 1 else None,
+            scaler=Scaler(scale) if scale != 1 else None,
             activation=nn.ReLU(inplace=True),
         )
 
     @override
     def follower(self, name: str) -> LinearCell:
         return LinearCell(name)
-
-    @override
-    def scaled(self, scale: float) -> Self:
-        return replace(self, scale=scale)
 
 
 class Head(Cell):
@@ -257,7 +223,7 @@ class LinearHead(Head):
     """A linear layer."""
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         return nn.Linear(inputs, outputs)
 
 
@@ -268,7 +234,7 @@ class PooledHead(Head):
     norm: Norm | None = None
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         first = {} if self.norm is None else {"norm": self.norm(inputs), "relu": nn.ReLU()}
         return sequential(**first, **pooled_classifier(inputs, outputs))
 
@@ -278,5 +244,5 @@ class TokenHead(Head):
     """Layer norm, the mean over tokens, and a linear layer."""
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         return sequential(norm=nn.LayerNorm(inputs), pool=TokenMean(), classifier=nn.Linear(inputs, outputs))

@@ -1,4 +1,4 @@
-"""How a model grows: widening and deepening its cells without changing its function (FedTrans, section 4.1).
+"""The structure of a growable network, and how it grows without changing its function (FedTrans, section 4.1).
 
 A transformation of some cells is a list of steps (:func:`plan`). A step changes the structure (:func:`grown`) and
 the weights (:func:`carried_over`).
@@ -6,17 +6,21 @@ the weights (:func:`carried_over`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import override
 
+from lit_fednas.costs import count_parameters
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.supernets.families import ROUNDING, Axes, Sizes, entries_of, find_axes, tensors_of
-from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
+from lit_fednas.supernets.families import ROUNDING, Axes, NetworkFamily, Sizes, entries_of, find_axes, tensors_of
+from lit_fednas.supernets.growing.cells import Cell
+from lit_fednas.supernets.layers import Scaler
 
 WIDEN, DEEPEN = "widen", "deepen"
 #: ``alternate`` widens a cell, then deepens it, then widens it again (compound scaling, Fig. 5).
@@ -24,6 +28,120 @@ Order = Literal["alternate", "widen", "deepen"]
 #: What the units of a widened cell are that it did not have: drawn anew, or copies of others.
 NewUnits = Literal["drawn", "copies"]
 _LEAST_SHARE = 0.1  # of what an even division gives a copy, however large the noise
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A growable network without its weights; the last cell is the head."""
+
+    cells: tuple[Cell, ...]
+    sizes: Sizes  # units by group: ``<cell>.out`` for the stream that it opens, ``<cell>.<group>`` for hidden groups
+    channels: int
+    num_classes: int
+    multiple: int = 1  # a group norm's group size: units are copied in blocks of so many, which normalise as before
+    last: Mapping[str, str] = field(default_factory=dict)  # transformation of each cell: "widen" or "deepen"
+
+    def __post_init__(self) -> None:
+        for group, size in self.sizes.items():
+            if size < 1 or size % self.multiple:
+                raise ConfigError(
+                    f"supernet.family: {group} has {size} units, which must be a multiple of {self.multiple}; "
+                    f"choose another width, or another group size"
+                )
+
+    def cell(self, name: str) -> Cell:
+        """Returns a cell by its name; raises ``ConfigError`` if it is unknown."""
+        by_name = {cell.name: cell for cell in self.cells}
+        if name not in by_name:
+            raise ConfigError(f"cell {name!r}: is unknown; there are {', '.join(by_name)}")
+        return by_name[name]
+
+    def stream(self, name: str) -> str | None:
+        """Returns the group of a cell's output units; ``None`` if they are the input's. The head has none."""
+        stream = None
+        for cell in self.cells[:-1]:
+            if cell.opens:
+                stream = f"{cell.name}.out"
+            if cell.name == name:
+                return stream
+        raise ConfigError(f"cell {name!r}: has no output stream; the head is not transformed")
+
+    def grown_with(self, name: str) -> tuple[str, ...]:
+        """Returns the groups that grow when a cell is widened; none if it cannot be."""
+        cell = self.cell(name)
+        if not cell.growable:
+            return ()
+        groups = [f"{name}.{group}" for group in cell.hidden]
+        stream = self.stream(name)
+        if stream is not None and (cell.opens or not groups) and self.cell(stream.removesuffix(".out")).stream_grows:
+            groups.append(stream)
+            *_, last, head = self.cells
+            if stream == self.stream(last.name):
+                groups += [f"{head.name}.{group}" for group in head.hidden]
+        return tuple(groups)
+
+    def build(self, sizes: Sizes | None = None, scale: float = 1.0) -> CellNetwork:
+        """Builds the network, with other numbers of units if they are given, and what its scalers divide by."""
+        sizes = self.sizes if sizes is None else sizes
+        inputs, modules = self.channels, {}
+        for cell in self.cells:
+            outputs = self.num_classes if cell is self.cells[-1] else sizes.get(f"{cell.name}.out", inputs)
+            hidden = {group: sizes[f"{cell.name}.{group}"] for group in cell.hidden}
+            modules[cell.name] = cell.build(inputs, outputs, hidden, scale)
+            inputs = outputs
+        return CellNetwork(modules)
+
+    def parameters(self) -> dict[str, int]:
+        """Returns the number of parameters of each cell, by name."""
+        with torch.device("meta"):
+            network = self.build()
+        return {name: count_parameters(module) for name, module in network.cells.items()}
+
+    def __str__(self) -> str:
+        """Returns cells and their units, as ``conv1 16, conv2 32, head``."""
+        units = ["/".join(str(self.sizes[f"{cell.name}.{group}"]) for group in cell.groups) for cell in self.cells]
+        return ", ".join(f"{cell.name} {text}".rstrip() for cell, text in zip(self.cells, units, strict=True))
+
+
+class CellNetwork(nn.Module):
+    """Cells, one after the other."""
+
+    def __init__(self, cells: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.cells = nn.ModuleDict(cells)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, *input_shape]`` to logits, ``[batch, num_classes]``."""
+        for cell in self.cells.values():
+            x = cell(x)
+        return x
+
+
+class GrowableFamily(NetworkFamily):
+    """Where a suite of models begins: the initial model; it can be cut in width as well."""
+
+    @abstractmethod
+    def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        """Returns the structure of the initial model; raises ``ConfigError`` if the family cannot take such inputs."""
+
+    def assembled(self, cells: Sequence[tuple[Cell, Sizes]], input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        """Returns the structure of cells, the head last, each with the units of its groups; others are ignored."""
+        sizes = {f"{cell.name}.{group}": units[group] for cell, units in cells for group in cell.groups}
+        return Blueprint(tuple(cell for cell, _ in cells), sizes, input_shape[0], num_classes, self.multiple)
+
+    @override
+    def units(self, input_shape: Sequence[int]) -> dict[str, int]:
+        return dict(self.blueprint(input_shape, num_classes=1).sizes)  # whatever the classes
+
+    @override
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
+        network = self.blueprint(input_shape, num_classes).build(sizes, scale)
+        if scale != 1 and not any(isinstance(module, Scaler) for module in network.modules()):
+            raise ConfigError(
+                f"supernet.scaler: true would change nothing, as {type(self).__name__} has no layer that is scaled "
+                f"(one that no norm follows); set it to false"
+            )
+        return network
 
 
 @dataclass(frozen=True)

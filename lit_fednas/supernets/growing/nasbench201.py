@@ -14,7 +14,6 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.families import Sizes, check_image
-from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import (
     Cell,
     ConvCell,
@@ -23,7 +22,8 @@ from lit_fednas.supernets.growing.cells import (
     PreactivatedCell,
     relu_conv_norm,
 )
-from lit_fednas.supernets.norms import GroupNorm, Norm
+from lit_fednas.supernets.growing.growth import Blueprint, GrowableFamily
+from lit_fednas.supernets.layers import GroupNorm, Norm
 
 INPUT, OUTPUT = 0, 3
 KERNELS = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
@@ -114,7 +114,7 @@ class NASBench201Cell(NormedCell):
         return tuple(f"edges.{_name(edge)}.norm" for edge in self.kernels if self._paths(plain, edge[1]))
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         units = {node: inputs if group is None else hidden[group] for node, group in self.node_groups.items()}
         return _Graph(self, units)
 
@@ -169,9 +169,6 @@ class GrowableNASBench201(GrowableFamily):
             and no other without convolutions.
         norm: Normalisation layer, with a scale.
 
-    Raises:
-        ConfigError: A number is not positive, the norm has no scale, or no such cell can be inserted.
-
     Example:
         >>> str(GrowableNASBench201(8).blueprint((3, 8, 8), 10))
         'stem 8, stage1_cell1 8, reduction1 16/16, stage2_cell1 16, reduction2 32/32, stage3_cell1 32, head'
@@ -194,7 +191,7 @@ class GrowableNASBench201(GrowableFamily):
         for stage in range(_STAGES):
             channels = self.width << stage
             if stage:
-                reduction = PreactivatedCell(f"reduction{stage}", self.norm, projection=True, stride=2)
+                reduction = PreactivatedCell(f"reduction{stage}", self.norm, opens=True, stride=2)
                 cells.append((reduction, {"hidden": channels, "out": channels}))
             for number in range(1, self.cells + 1):
                 cell = NASBench201Cell(f"stage{stage + 1}_cell{number}", self.norm, self.genotype)

@@ -18,10 +18,19 @@ from lit_fednas.parts import instantiated
 from lit_fednas.records import step_words
 from lit_fednas.records.run import suite_of
 from lit_fednas.rng import generator, isolated
-from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork, GrowableFamily
 from lit_fednas.supernets.growing.families import GrowableCNN
-from lit_fednas.supernets.growing.growth import NewUnits, Step, carried_over, from_plain, grown, to_plain
-from lit_fednas.supernets.norms import Norm
+from lit_fednas.supernets.growing.growth import (
+    Blueprint,
+    CellNetwork,
+    GrowableFamily,
+    NewUnits,
+    Step,
+    carried_over,
+    from_plain,
+    grown,
+    to_plain,
+)
+from lit_fednas.supernets.layers import Norm
 from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
 
@@ -107,10 +116,7 @@ class ModelSuite(ModelCollection):
             new_units: As of ``TransformOnConvergence``.
 
         Returns:
-            The new model.
-
-        Raises:
-            ConfigError: The parent is unknown, or a step does not fit it.
+            The new model; raises ``ConfigError`` if the parent is unknown, or a step does not fit it.
         """
         self.space.validate(Model(parent))
         number = len(self.models)
@@ -146,19 +152,17 @@ class ModelSuite(ModelCollection):
             suite.restore(structure)
         return suite
 
-    def is_ancestor(self, older: int, newer: int) -> bool:
-        """Returns whether a model is another one or one of its ancestors."""
-        number: int | None = newer
-        while number is not None and number != older:
-            number = self.models[number].parent
-        return number == older
+    def ancestors(self, number: int) -> set[int]:
+        """Returns a model and those from which it was derived, by their numbers."""
+        parent = self.models[number].parent
+        return {number} if parent is None else {number, *self.ancestors(parent)}
 
     def similarity(self, model: int, other: int) -> float:
         """Returns the similarity of two models by their numbers, from 0 to 1 (:func:`similarity`)."""
-        pair = (min(model, other), max(model, other))
+        older, newer = pair = (min(model, other), max(model, other))
         if pair not in self._similarities:  # needed in every round, and networks have to be built
             first, second = (self.models[number].blueprint for number in pair)
-            self._similarities[pair] = similarity(first, second, related=self.is_ancestor(*pair))
+            self._similarities[pair] = similarity(first, second, related=older in self.ancestors(newer))
         return self._similarities[pair]
 
     @override
@@ -209,10 +213,6 @@ class GrownModel(GrowableFamily):
         number: The model's number, ``last`` or ``middle``. Models are numbered as they were added, from 0; the
             middle one of five is number 2, and of four, too.
         family: The initial model of the run; as ``suite.json`` has it if not given.
-
-    Raises:
-        ConfigError: The run or model does not exist, or it began with another initial model; raised when the model
-            is built.
     """
 
     run: str

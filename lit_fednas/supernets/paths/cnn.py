@@ -34,10 +34,8 @@ from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, Range, checked
 from lit_fednas.supernets.families import check_image
-from lit_fednas.supernets.layers import Residual, sequential
-from lit_fednas.supernets.norms import BatchNorm, Norm
-from lit_fednas.supernets.paths.space import ALL, Operators, PathSpace
-from lit_fednas.supernets.paths.supernet import Counter, PathNetwork, PathSupernet
+from lit_fednas.supernets.layers import BatchNorm, Norm, Residual, sequential
+from lit_fednas.supernets.paths.supernet import ALL, Counter, Operators, PathNetwork, PathSpace, PathSupernet
 
 
 def convolution(

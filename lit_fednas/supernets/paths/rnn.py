@@ -24,8 +24,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.families import check_tokens
 from lit_fednas.supernets.layers import CausalConv1d, sequential
-from lit_fednas.supernets.paths.space import Operators, PathSpace
-from lit_fednas.supernets.paths.supernet import Counter, PathNetwork, PathSupernet
+from lit_fednas.supernets.paths.supernet import Counter, Operators, PathNetwork, PathSpace, PathSupernet
 
 
 class LSTM(nn.LSTM):

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.paths.space import Operators, PathCosts
-from lit_fednas.supernets.paths.supernet import PathSupernet
+from lit_fednas.supernets.paths.supernet import Operators, PathCosts, PathSupernet
 
 
 class SampledPath(NamedTuple):
@@ -43,7 +42,7 @@ class PathSampler:
         ConfigError: All operators of a layer are unsupported, or even the cheapest path costs more.
 
     Example:
-        >>> from lit_fednas.supernets.paths.space import PathSpace
+        >>> from lit_fednas.supernets.paths.supernet import PathSpace
         >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2"]], [[9, 0], [3, 6]])
         >>> costs = PathCosts(space, [[9, 0], [3, 6]], fixed=1)
         >>> sampler = PathSampler(costs, space.superset, budget=9)
