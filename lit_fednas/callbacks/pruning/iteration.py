@@ -161,13 +161,13 @@ def fused_accuracy(results: Sequence[ClientResult]) -> float:
     return sum(result.accuracy * result.num_tested for result in tested) / count if count else math.nan
 
 
+@dataclass
 class SequenceRecord:
     """The entries of the models so far, what clients have spent since the last, and the iteration under way."""
 
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-        self.under_way: dict[str, Any] | None = None  # as known before the first round
-        self.spent = RoundCost()
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    under_way: dict[str, Any] | None = None  # as known before the first round
+    spent: RoundCost = field(default_factory=RoundCost)
 
     @property
     def initial(self) -> float:
@@ -223,15 +223,3 @@ class SequenceRecord:
             "budget": (self.under_way or newest).get("budget", math.nan) / self.initial,
             "accuracy": newest.get("accuracy", math.nan),
         }
-
-    def to_plain(self) -> dict[str, Any]:
-        """Returns plain values, for checkpoints."""
-        return {"entries": list(self.entries), "under_way": self.under_way, "spent": asdict(self.spent)}
-
-    @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> SequenceRecord:
-        """Restores a record from what :meth:`to_plain` returned; other values are ignored."""
-        record = cls()
-        record.entries, record.under_way = list(values["entries"]), values["under_way"]
-        record.spent = RoundCost(**values["spent"])
-        return record

@@ -22,7 +22,7 @@ from lit_fednas.callbacks.pruning.iteration import (
     Trial,
     fused_accuracy,
 )
-from lit_fednas.costs import LatencySource
+from lit_fednas.costs import LatencySource, RoundCost
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.checkpoints import load_initial
@@ -51,20 +51,18 @@ _LATENCY_SAMPLES = 24
 class PruneByBudgets(FederatedCallback):
     """Prunes a model budget by budget: groups of clients try candidates for some rounds, and the best is selected.
 
-    An iteration begins with the round after the last one of the iteration before, with that round's available
-    clients. Candidates are architectures side by side (``PrunedSequence``), which the assignment (``CandidateGroups``)
-    gives to the groups that this callback schedules. After a round's tests the candidates are ranked by their accuracy
-    degradation, and the ``drop`` share with the largest is dropped before its updates are sent. When the last budget
-    is met, training stops.
+    An iteration begins with the clients that are available after the one before. Candidates are architectures side by
+    side (``PrunedSequence``), which the assignment (``CandidateGroups``) gives to the groups that this callback
+    schedules. After a round's tests the candidates are ranked by their accuracy degradation, and the ``drop`` share
+    with the largest is dropped before its updates are sent. When the last budget is met, training stops.
 
-    The next iteration's candidates are compared with the accuracy that the model's clients measured in its last round;
-    that must be the paper's ``Acc(prev_GM)``, as nobody tests it again. The initial model has such a round if it is
-    trained first (``initial_rounds``). Otherwise there is an additional first round, in which all clients train and
-    test it as they do with candidates, and send nothing.
+    The next iteration's candidates are compared with the accuracy that the model's clients measured in its last round
+    (the paper's ``Acc(prev_GM)``). If the initial model is not trained first (``initial_rounds``), there is an
+    additional first round, in which all clients train and test it as they do with candidates, and send nothing.
 
     Logs ``prune/iteration``, ``prune/candidates`` (that are left), ``prune/budget`` and ``prune/resource`` (of the
-    newest model; both as shares of the initial one's), ``prune/accuracy`` (of the newest model, on the clients'
-    validation data). Writes ``sequence.json`` (``lit_fednas.records``).
+    newest model; as shares of the initial one's), and ``prune/accuracy`` (of the newest model, on the clients'
+    validation data). Writes ``sequence.json`` (guide *records*).
 
     Args:
         budget: The last budget, as a share of the initial model's resource.
@@ -77,13 +75,11 @@ class PruneByBudgets(FederatedCallback):
             best after the first round.
         groups: The number of groups that the clients are divided into (section 4.2).
         balance: The largest permitted ratio of the examples of two groups.
-        schedule: How long a candidate stays with a group of clients: an ``iteration``, so that the same clients' tests
-            are compared from round to round, or a ``round``, after which it waits for any group that is free
-            (Algorithm 4.1, line 15).
+        schedule: How long a candidate stays with a group of clients: an ``iteration``, or a ``round``, after which it
+            waits for any group that is free (Algorithm 4.1, line 15).
         partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` distributes clients at random.
-        initial: A file with the initial model's weights: a checkpoint of a run, or a state dictionary
-            (:func:`~lit_fednas.federation.checkpoints.load_initial`). It is read when training begins, and not
-            again on resuming.
+        initial: A file with the initial model's weights, a checkpoint of a run or a state dictionary; read when
+            training begins, and not again on resuming.
         initial_rounds: Rounds in which the initial model is trained before the first iteration.
         latency: How latency is estimated, if it is the resource.
 
@@ -122,12 +118,10 @@ class PruneByBudgets(FederatedCallback):
                 f"prune_by_budgets.latency: is {'null' if latency is None else 'given'} and resource is {resource}; "
                 "give it (lit_fednas.costs.MeasuredLatency) if, and only if, latency_ms is the resource"
             )
-        self.resource = resource
-        self.drop = drop
         self.division = ClientDivision(groups, balance, partition)
-        self.schedule = schedule
+        self.resource, self.latency = resource, latency
+        self.drop, self.schedule = drop, schedule
         self.initial, self.initial_rounds = initial, initial_rounds
-        self.latency = latency
         self._reset()
 
     def _reset(self) -> None:
@@ -167,7 +161,13 @@ class PruneByBudgets(FederatedCallback):
         """Begins the sequence; a run whose sequence is complete stops again."""
         sequence = _sequence(pl_module)
         if self.latency is not None:
-            self._costs.prepare_latency(_random_networks(sequence, pl_module.seed))
+            rng, whole = numpy_generator(pl_module.seed, "prune-latency"), sequence.models[0].sizes
+            multiple = sequence.prunable.multiple
+            networks = (
+                {group: multiple * int(rng.integers(1, size // multiple + 1)) for group, size in whole.items()}
+                for _ in range(_LATENCY_SAMPLES)
+            )
+            self._costs.prepare_latency([UnitCounts.of(sizes) for sizes in networks])
         if trainer.global_step == 0 and len(sequence.models) == 1 and not sequence.cuts:  # a new run
             self._reset()
             if self.initial is not None:
@@ -244,7 +244,7 @@ class PruneByBudgets(FederatedCallback):
             log.warning("round %d: no client could test the initial model; it is measured again", round.number)
             return
         resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
-        (resource, *_) = trainer.fit_loop.ranks.gather(resource)  # a latency is the first rank's
+        resource = trainer.fit_loop.ranks.gather(resource)[0]  # a latency is the first rank's
         self.record.add(sequence, resource, **{**_entry(0, None), "rounds": round.number + 1}, accuracy=accuracy)
         self._begin(trainer, module, round)
 
@@ -258,13 +258,11 @@ class PruneByBudgets(FederatedCallback):
             log.info("model %d meets the last budget", number - 1)
             return
         budget = self.budgets.budget(number, present / whole) * whole
-        cuts = find_cuts(
-            sequence.units,
-            sequence.models[-1].sizes,
-            sequence.prunable.multiple,
-            lambda sizes: self._costs.cost(UnitCounts.of(sizes), self.resource),
-            budget,
-        )
+
+        def cost(sizes: Mapping[str, int]) -> float:
+            return self._costs.cost(UnitCounts.of(sizes), self.resource)
+
+        cuts = find_cuts(sequence.units, sequence.models[-1].sizes, sequence.prunable.multiple, cost, budget)
         cuts = trainer.fit_loop.ranks.gather(cuts)[0]  # the first rank's, as measured latencies differ
         if not cuts:
             self.complete = True
@@ -315,39 +313,26 @@ class PruneByBudgets(FederatedCallback):
 
     def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         if keeps_files(trainer) and self.record.entries:
-            content = {
-                "resource": self.resource,
-                "initial": self.record.initial,
-                "budget": self.budgets.final * self.record.initial,
-                "clients": module.population.num_clients,
-                "complete": self.complete,
-            }
-            write_sequence(run_folder(trainer), {**content, **self.record.content(_sequence(module), self.trials)})
+            initial, clients = self.record.initial, module.population.num_clients
+            content = {"resource": self.resource, "initial": initial, "budget": self.budgets.final * initial}
+            content |= {"clients": clients, "complete": self.complete}
+            write_sequence(run_folder(trainer), content | self.record.content(_sequence(module), self.trials))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the sequence and the iteration that is under way; plain values."""
         trials = None if self.trials is None else asdict(self.trials)
-        return {"complete": self.complete, **self.record.to_plain(), "trials": trials}
+        return {"complete": self.complete, **asdict(self.record), "trials": trials}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the sequence and the iteration that is under way."""
+        trials, spent = state_dict["trials"], RoundCost(**state_dict["spent"])
         self.complete = state_dict["complete"]
-        self.record = SequenceRecord.from_plain(state_dict)
-        trials = state_dict["trials"]
+        self.record = SequenceRecord(list(state_dict["entries"]), state_dict["under_way"], spent)
         self.trials = None if trials is None else CandidateTrials.from_plain(trials)
 
 
 def _sequence(module: FederatedLightningModule) -> PrunedSequence:
     return cast(PrunedSequence, module.supernet)  # ``setup`` has checked it
-
-
-def _random_networks(sequence: PrunedSequence, seed: int) -> list[UnitCounts]:
-    """Returns networks that a latency model may be fitted to."""
-    rng, multiple, sizes = numpy_generator(seed, "prune-latency"), sequence.prunable.multiple, sequence.models[0].sizes
-    return [
-        UnitCounts.of({group: multiple * int(rng.integers(1, size // multiple + 1)) for group, size in sizes.items()})
-        for _ in range(_LATENCY_SAMPLES)
-    ]
 
 
 def _entry(first_round: int | None, budget: float | None) -> dict[str, Any]:
