@@ -37,14 +37,9 @@ class CostLedger(FederatedCallback):
     Args:
         independent: The subnets to compare with, written as in the evaluation's; those evaluated if not given. A
             model that is added during training counts from then on, one that is no longer evaluated not at all.
-        secure_aggregation: If given, ``ledger.json`` also has the bytes of the rounds with secure aggregation, under
-            ``secure_aggregation``; all other numbers are unchanged.
-        max_macs: A budget of multiply-accumulates: training ends after the round in which it is spent, or at
-            ``trainer.max_rounds`` (-1: no end) or ``trainer.max_time``.
+        secure_aggregation: If given, ``ledger.json`` also has the bytes of the rounds with secure aggregation.
+        max_macs: A budget of multiply-accumulates: training ends after the round in which it is spent.
         max_bytes: A budget of bytes, down and up.
-
-    Raises:
-        ConfigError: A budget is not positive.
     """
 
     def __init__(
@@ -56,10 +51,8 @@ class CostLedger(FederatedCallback):
     ) -> None:
         self.independent, self.secure_aggregation = independent, secure_aggregation
         self.max_macs, self.max_bytes = max_macs, max_bytes
-        self.rounds = 0
-        self.total = RoundCost()
+        self.rounds, self.total, self.secure = 0, RoundCost(), RoundCost()
         self.baseline: dict[str, RoundCost] = {}
-        self.secure = RoundCost()
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Validates the subnets to compare with."""
@@ -78,8 +71,8 @@ class CostLedger(FederatedCallback):
         """Validates that a resumed run continues its comparison and has budget left."""
         compared = self._compared(pl_module)
         grows = bool(pl_module.supernet.structure()) and self.independent is None  # a new model has no round yet
-        same = self.baseline.keys() <= compared.keys() if grows else self.baseline.keys() == compared.keys()
-        if self.rounds and not same:
+        changed = self.baseline.keys() - compared.keys() if grows else self.baseline.keys() ^ compared.keys()
+        if self.rounds and changed:
             raise CheckpointError(
                 f"cost_ledger.independent: the run so far was compared with {', '.join(self.baseline)}, now it "
                 f"would be with {', '.join(compared)}; give the former"
@@ -88,16 +81,12 @@ class CostLedger(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Adds a round."""
         supernet = module.supernet
-        spent = RoundCost()
-        for result in round.results:
-            spent += cost_of(result, module)
-        compared = self._compared(module)
-        self.baseline = {name: cost for name, cost in self.baseline.items() if name in compared}
-        for name, arch in compared.items():
+        spent = sum((cost_of(result, module) for result in round.results), RoundCost())
+        before, self.baseline = self.baseline, {}
+        for name, arch in self._compared(module).items():
             alone = independent_cost(round.results, supernet.cost(arch), module.traffic(arch))
-            self.baseline[name] = self.baseline.get(name, RoundCost()) + alone
+            self.baseline[name] = before.get(name, RoundCost()) + alone
         if self.secure_aggregation is not None and round.results:
             network = supernet.skeleton(round.results[0].task.arch)
             elements = sum(tensor.numel() for tensor in [*network.parameters(), *network.buffers()])
@@ -111,55 +100,48 @@ class CostLedger(FederatedCallback):
         self._end_if_spent(trainer)
 
     def _end_if_spent(self, trainer: FederatedTrainer) -> None:
-        budgets = {"max_macs": (self.total.macs, self.max_macs), "max_bytes": (self.total.bytes, self.max_bytes)}
-        for name, (spent, budget) in budgets.items():
+        for name, spent in {"max_macs": self.total.macs, "max_bytes": self.total.bytes}.items():
+            budget = getattr(self, name)
             if budget is not None and spent >= budget:
                 log.info("cost_ledger.%s: %g are spent after %d rounds; training ends", name, spent, self.rounds)
                 trainer.should_stop = True
 
     def summary(self) -> dict[str, Any]:
         """Returns totals, and the comparison with independent training; plain values."""
-        alone = sum(self.baseline.values(), RoundCost())
-        secure = {
-            "neighbours": self.secure_aggregation and self.secure_aggregation.neighbours,
-            "bytes_down": self.secure.bytes_down,
-            "bytes_up": self.secure.bytes_up,
-            "times_bytes_up": self.secure.bytes_up / self.total.bytes_up if self.total.bytes_up else None,
-        }
-        return {
-            **({} if self.secure_aggregation is None else {"secure_aggregation": secure}),
+        total, alone = self.total, sum(self.baseline.values(), RoundCost())
+        summary: dict[str, Any] = {}
+        if self.secure_aggregation is not None:
+            summary["secure_aggregation"] = {
+                "neighbours": self.secure_aggregation.neighbours,
+                "bytes_down": self.secure.bytes_down,
+                "bytes_up": self.secure.bytes_up,
+                "times_bytes_up": self.secure.bytes_up / total.bytes_up if total.bytes_up else None,
+            }
+        return summary | {
             "rounds": self.rounds,
-            "total": asdict(self.total),
+            "total": asdict(total),
             "independent": {name: asdict(cost) for name, cost in self.baseline.items()},
-            "times_less_computation": alone.macs / self.total.macs if self.total.macs else None,
-            "times_less_communication": alone.bytes / self.total.bytes if self.total.bytes else None,
+            "times_less_computation": alone.macs / total.macs if total.macs else None,
+            "times_less_communication": alone.bytes / total.bytes if total.bytes else None,
         }
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Writes ``ledger.json`` and logs the comparison in one line."""
-        if not trainer.is_global_zero or self.rounds == 0:
-            return
         summary = self.summary()
-        if keeps_files(trainer):
+        if keeps_files(trainer) and self.rounds:
             write_ledger(run_folder(trainer), summary)
-        if summary["times_less_computation"] is not None:
+        if trainer.is_global_zero and self.total.macs:
             log.info(
                 "%.2f times less computation, %.2f times less communication than training these %d subnets "
                 "one by one: %s",
-                summary["times_less_computation"],
-                summary["times_less_communication"],
-                len(self.baseline),
-                ", ".join(self.baseline),
+                *(summary["times_less_computation"], summary["times_less_communication"]),
+                *(len(self.baseline), ", ".join(self.baseline)),
             )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all counts, as plain values."""
-        return {
-            "rounds": self.rounds,
-            "total": asdict(self.total),
-            "baseline": {name: asdict(cost) for name, cost in self.baseline.items()},
-            "secure": asdict(self.secure),
-        }
+        baseline = {name: asdict(cost) for name, cost in self.baseline.items()}
+        return {"rounds": self.rounds, "total": asdict(self.total), "baseline": baseline, "secure": asdict(self.secure)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""

@@ -23,9 +23,9 @@ from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE, reaches
 class RoundsToTarget(Callback):
     """Records the first round after which a validation metric is as good as a target.
 
-    Rounds count from 1: the number of trained rounds. From then on ``rounds_to/<subnet>/<target>`` is logged, and the
-    run's folder holds ``targets.csv`` (``lit_fednas.records``), with the clients' costs so far if there is a
-    :class:`CostLedger`. Deviation: the paper uses test accuracy; a run knows only its validation set.
+    Rounds count from 1. From then on ``rounds_to/<subnet>/<target>`` is logged, and the run's folder holds
+    ``targets.csv``, with the clients' costs so far if there is a :class:`CostLedger`. Deviation: the paper uses test
+    accuracy; a run knows only its validation set.
 
     Args:
         targets: Values above 0 by the metric that has to reach them, for instance
@@ -37,10 +37,6 @@ class RoundsToTarget(Callback):
     Raises:
         ConfigError: A target is out of range, a metric will not be logged, or nothing is validated.
         CheckpointError: A resumed run has other targets than it began with.
-
-    Example:
-        >>> [row["target"] for row in RoundsToTarget({"val/largest/accuracy": [0.6, 0.5]}).rows]
-        [0.5, 0.6]
     """
 
     def __init__(self, targets: Mapping[str, Sequence[PositiveFloat]], stop: bool = False) -> None:
@@ -49,7 +45,7 @@ class RoundsToTarget(Callback):
                 f"rounds_to_target.targets: {dict(targets)} names no value; give every metric at least one "
                 f"value, or set rounds_to_target to null"
             )
-        self.targets = {metric: sorted({float(value) for value in values}) for metric, values in targets.items()}
+        self.targets = {metric: sorted(set(map(float, values))) for metric, values in targets.items()}
         for metric, values in self.targets.items():
             if metric.endswith("/accuracy") and values[-1] > 1:
                 raise ConfigError(
@@ -59,12 +55,11 @@ class RoundsToTarget(Callback):
         self.rows = self._unreached()
         self.validated = 0  # the last round that was validated
         self._begun = False
-        self._higher: dict[str, bool | None] = {}
+        self._higher: dict[str, bool] = {}
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that every metric will be logged; other callbacks may learn theirs in ``setup``."""
-        data: Any = trainer.datamodule
-        if not trainer.limit_val_batches or not len(data.val_dataloader()):
+        if not trainer.limit_val_batches or not len(trainer.datamodule.val_dataloader()):
             raise ConfigError(
                 "rounds_to_target: nothing is validated; give the server examples (data.server_val), "
                 "or set rounds_to_target to null"
@@ -73,27 +68,21 @@ class RoundsToTarget(Callback):
         for callback in trainer.callbacks:
             names += getattr(callback, "metric_names", [])
         directions = pl_module.val_metrics.directions
-        main = directions[pl_module.task.metric]
-        self._higher = {metric: directions.get(metric.rpartition("/")[2], main) for metric in self.targets}
         for metric in self.targets:
-            if metric not in names:
-                raise ConfigError(
-                    f"rounds_to_target.targets: {metric!r} will not be logged; choose from {', '.join(names)}"
-                )
-            if self._higher[metric] is None:
-                raise ConfigError(
-                    f"rounds_to_target.targets: {metric!r} does not say whether higher is better; choose another of "
-                    f"{', '.join(names)}"
-                )
+            higher = directions.get(metric.rpartition("/")[2], directions[pl_module.task.metric])
+            if metric not in names or higher is None:
+                reason = "does not say whether higher is better" if metric in names else "will not be logged"
+                raise ConfigError(f"rounds_to_target.targets: {metric!r} {reason}; choose from {', '.join(names)}")
+            self._higher[metric] = higher
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that a resumed run continues with its targets, and writes them."""
         if trainer.global_step == 0:  # a round is a step
             self.rows, self.validated = self._unreached(), 0
-        elif not self._begun or _asked(self.rows) != _asked(self._unreached()):
-            before = "none" if not self._begun else ", ".join(f"{m} {t:g}" for m, t in _asked(self.rows))
+        elif not self._begun or _pairs(self.rows) != _pairs(self._unreached()):
+            before = ", ".join(f"{metric} {target:g}" for metric, target in _pairs(self.rows if self._begun else []))
             raise CheckpointError(
-                f"rounds_to_target.targets: the run so far looked for {before}; give these, "
+                f"rounds_to_target.targets: the run so far looked for {before or 'none'}; give these, "
                 f"or set rounds_to_target to null and ask lit-fednas compare --targets when the run has ended"
             )
         self._begun = True
@@ -105,29 +94,26 @@ class RoundsToTarget(Callback):
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         self.validated = trainer.current_epoch + 1
-        ledgers = [one for one in trainer.callbacks if isinstance(one, CostLedger)]
+        costs = [asdict(each.total) for each in trainer.callbacks if isinstance(each, CostLedger)]
         for row in self.rows:
-            value = trainer.callback_metrics.get(row["metric"])
-            if row["round"] is None and value is not None and self._reaches(row, float(value)):
-                row["round"] = self.validated
-                row.update(asdict(ledgers[0].total) if ledgers else {})
+            value, metric = trainer.callback_metrics.get(row["metric"]), row["metric"]
+            if row["round"] is not None or value is None:
+                continue
+            if reaches(float(value), row["target"], self._higher[metric]):
+                row.update({"round": self.validated}, **(costs[0] if costs else {}))
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs and writes the reached targets (metrics cannot be logged when a validation ends)."""
         for row in self.rows:
             if row["round"] is not None:
-                pl_module.log(f"rounds_to/{_short(row['metric'])}/{row['target']:g}", float(row["round"]))
+                name = row["metric"].removeprefix("val/").removesuffix("/accuracy").replace("/", "-")
+                pl_module.log(f"rounds_to/{name}/{row['target']:g}", float(row["round"]))
         if any(row["round"] == trainer.current_epoch + 1 for row in self.rows):
             self._write(trainer)
         self._stop(trainer)
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Prints the table."""
-        if trainer.is_global_zero:
-            print(self.table())
-
-    def table(self) -> str:
-        """Returns the targets as aligned text; one that was not reached shows the last validated round."""
+        """Prints the targets as aligned text; one that was not reached shows the last validated round."""
         head = ["metric", "target", "rounds", "MACs so far", "bytes so far"]
         body = [
             [
@@ -139,7 +125,8 @@ class RoundsToTarget(Callback):
             ]
             for row in self.rows
         ]
-        return text_table(head, body)
+        if trainer.is_global_zero:
+            print(text_table(head, body))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the rows and the last validated round, as plain values."""
@@ -149,9 +136,6 @@ class RoundsToTarget(Callback):
         """Restores the rows and the last validated round."""
         self.validated, self.rows = state_dict["looked"], [dict(row) for row in state_dict["rows"]]
         self._begun = True
-
-    def _reaches(self, row: Mapping[str, Any], value: float) -> bool:
-        return reaches(value, row["target"], bool(self._higher[row["metric"]]))
 
     def _unreached(self) -> list[dict[str, Any]]:
         return [
@@ -169,10 +153,5 @@ class RoundsToTarget(Callback):
             trainer.should_stop = True
 
 
-def _asked(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+def _pairs(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     return sorted((row["metric"], row["target"]) for row in rows)
-
-
-def _short(metric: str) -> str:
-    """Returns a metric's name without common parts and slashes, such as ``devices-simple``."""
-    return metric.removeprefix("val/").removesuffix("/accuracy").replace("/", "-")
