@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,7 +18,7 @@ from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.reading import read_study
-from lit_fednas.studies.results import compare, comparison_text, read_sweep, sweep_figure, swept
+from lit_fednas.studies.results import compare, read_sweep, sweep_figure, swept
 from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
 from lit_fednas.studies.study import Study, require_known
 
@@ -102,7 +104,7 @@ def study(
 
 def _check_metrics(content: Study, settings: Iterable[Mapping[str, Any]]) -> None:
     """Validates the names of metrics; parts of the user's own may log others."""
-    classes = [name for setting in settings for name in _classes(setting)]
+    classes = re.findall(r'"class_path": "([^"]+)"', json.dumps(list(settings), default=str))
     if not classes or any(name.partition(".")[0] not in _KNOWN_PARTS for name in classes if "." in name):
         return
     for name, how in content.measures.items():
@@ -114,20 +116,12 @@ def _check_metrics(content: Study, settings: Iterable[Mapping[str, Any]]) -> Non
         require_known(metric, METRICS["val"], f"compare.metric: {metric}", "a metric")
 
 
-def _classes(value: Any) -> list[str]:
-    """Returns the class paths within settings."""
-    if isinstance(value, list):
-        return [name for item in value for name in _classes(item)]
-    if not isinstance(value, dict):
-        return []
-    outer = [str(value["class_path"])] if "class_path" in value else []
-    return outer + [name for item in value.values() for name in _classes(item)]
-
-
 def _report(content: Study, runs: Runs, kept: Path, judge: bool) -> None:
     """Compares the runs that have finished, and judges the claims."""
-    if (content.measures or content.claims) and runs.finished and not judge:
-        keep_results(kept, _measured(content, runs))
+    known = [run for run in runs.finished if run.arm in content.arms]
+    if known and (content.measures or content.claims) and not judge:
+        tables = [measured(content, run.arm, run.seed, runs.folder / run.folder, run.minutes) for run in known]
+        keep_results(kept, pd.concat(tables))
     if content.claims:
         print(f"\n{claims_text(judged([content], read_results(kept)))}")
     if not runs.finished:
@@ -135,34 +129,22 @@ def _report(content: Study, runs: Runs, kept: Path, judge: bool) -> None:
             raise DataError(f"{runs.folder}: no run has finished; see study.json, and start the same command again")
         return
     if content.compare is not None:
-        comparison = compared_study(content, runs)
+        comparison = compared_study(content, known, runs.folder)
         print(f"\n{comparison.text()}\n\nwritten in {runs.folder}: {', '.join(comparison.write(runs.folder))}")
     elif not content.claims:
         _tabulate(runs.folder)
 
 
-def _measured(content: Study, runs: Runs) -> pd.DataFrame:
-    tables = [
-        measured(content, run.arm, run.seed, runs.folder / run.folder, run.minutes)
-        for run in runs.finished
-        if run.arm in content.arms
-    ]
-    return pd.concat(tables)
-
-
-def compared_study(content: Study, runs: Runs) -> Comparison:
+def compared_study(content: Study, runs: Iterable[Run], folder: Path) -> Comparison:
     """Compares the arms of a study, and each of their fine-tunings as a method of its own."""
     found: dict[str, list[Result | Path]] = {label: [] for label in content.arms}
     tuned: dict[str, list[Result | Path]] = {}
-    for run in runs.finished:
-        if run.arm not in found:
-            continue
-        folder = runs.folder / run.folder
-        found[run.arm].append(folder)
+    for run in runs:
+        found[run.arm].append(folder / run.folder)
         for step in content.arms[run.arm].then:
             if step.command == "finetune":
                 name = step.options.get("name", "fine-tuned")
-                tuned.setdefault(f"{run.arm}, {name}", []).append(folder / step.name)
+                tuned.setdefault(f"{run.arm}, {name}", []).append(folder / run.folder / step.name)
     methods = methods_of({label: folders for label, folders in {**found, **tuned}.items() if folders})
     return compared(methods, content.tiers, **(content.compare or {}))
 
@@ -172,7 +154,7 @@ def _tabulate(folder: Path) -> None:
     table = read_sweep(folder)
     table.to_csv(folder / "study.csv", index=False)
     try:
-        print(comparison_text(compare(table)))
+        print(compare(table).text())
         if swept(table):
             sweep_figure(table).savefig(folder / "study.png")
     except DataError as error:

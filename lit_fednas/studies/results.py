@@ -18,7 +18,7 @@ from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import RANGE, label, legend, look, name_ticks, new_figure
 from lit_fednas.analysis.tables import Table, scale_of
 from lit_fednas.errors import DataError
-from lit_fednas.formatting import figure_text
+from lit_fednas.formatting import figure_text, spread
 from lit_fednas.records.files import read_json
 from lit_fednas.studies.runs import STUDY_FILE
 
@@ -64,34 +64,18 @@ def swept(table: pd.DataFrame) -> list[str]:
     return [name for name in names if table[name].nunique(dropna=False) > 1]
 
 
-def compare(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns each combination's metrics over its seeds; runs that have not finished are left out.
-
-    Of each metric of :data:`SUBNETS`, ``mean``, ``min`` and ``max`` as ``<metric> <word>``, after the parameters and
-    ``seeds`` (how many).
-    """
+def compare(table: pd.DataFrame) -> Table:
+    """Returns a row per combination: how many seeds have finished, and mean and range of their :data:`SUBNETS`."""
     done, metrics = _finished(table)
-    groups = done.groupby(swept(table) or ["status"], sort=False, dropna=False)
-    parts = [groups["seed"].nunique().rename("seeds")]
-    parts += [groups[metric].agg(RANGE).add_prefix(f"{metric} ") for metric in metrics]
-    return pd.concat(parts, axis=1).reset_index()
-
-
-def comparison_text(table: pd.DataFrame) -> str:
-    """Returns :func:`compare`'s table as text: the mean over seeds, and the range; accuracies in percent."""
-    words, metrics = list(table.columns[: list(table.columns).index("seeds") + 1]), []
-    shown = table[words].copy()
-    for metric in [name.removesuffix(" mean") for name in table if name.endswith(" mean")]:
-        scale, _ = scale_of(metric.rpartition("/")[2])
-        bounds = [(scale * table[f"{metric} {word}"]).map("{:.2f}".format) for word in RANGE]
-        shown[metric] = bounds[0] + " (" + bounds[1] + "-" + bounds[2] + ")"
-        metrics.append(metric)
-    columns = {
-        name: (name.split(".")[-1], lambda value: f"{value:.4g}" if isinstance(value, float) else str(value))
-        for name in words
-    }
-    columns |= {metric: (metric.removeprefix("val/"), str) for metric in metrics}
-    return Table.of(shown, columns, left=len(words) - 1).text()
+    names, rows = swept(table), []
+    scale, _ = scale_of(metrics[0].rpartition("/")[2])
+    for _, runs in done.groupby(names or ["status"], sort=False, dropna=False):
+        values = (runs[name].iloc[0] for name in names)
+        cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
+        rated = [spread(runs[metric].dropna(), digits=2, scale=scale) for metric in metrics]
+        rows.append([*cells, str(runs["seed"].nunique()), *rated])
+    head = [*(name.split(".")[-1] for name in names), "seeds", *(metric.removeprefix("val/") for metric in metrics)]
+    return Table(head, rows, left=len(names))
 
 
 def sweep_figure(table: pd.DataFrame) -> Figure:
@@ -167,12 +151,7 @@ def spread_table(path: Path | str) -> pd.DataFrame:
 
 
 def heading(column: str) -> str:
-    """Returns the name of a column as a heading.
-
-    Example:
-        >>> heading("test_accuracy_percent"), heading("gb"), heading("rounds")
-        ('test accuracy (%)', 'GB', 'rounds')
-    """
+    """Returns the name of a column as a heading, such as ``test accuracy (%)``."""
     *words, last = column.split("_")
     if last not in UNITS:
         return " ".join([*words, last])

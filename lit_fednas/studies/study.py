@@ -123,11 +123,7 @@ class Study:
     claims: list[Claim] = field(default_factory=list)
 
     def chosen(self, labels: Sequence[str] | None) -> list[str]:
-        """Returns the labels of the arms to be run, all if none is given.
-
-        Raises:
-            ConfigError: The study has no such arm.
-        """
+        """Returns the labels of the arms to be run, all if none is given."""
         for label in labels or ():
             require_known(label, self.arms, f"arms: {label}", "an arm")
         return [label for label in self.arms if not labels or label in labels]

@@ -139,7 +139,7 @@ def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
     (words,) = calls("x=0.2,max_rounds=7/seed5")
     assert words[3:6] == ["--data.num_clients=5", "--x=0.2", "--trainer.max_rounds=7"]
     printed = capsys.readouterr()
-    assert "20.00 (20.00-20.00)" in printed.out
+    assert "20.00 (20.00 to 20.00)" in printed.out
     assert "2 does not divide trainer.max_rounds, 7: round 6 is compared" in printed.err
     assert len(Path("runs/small/study.csv").read_text().splitlines()) == 9
     assert Path("runs/small/study.png").stat().st_size > 5000
