@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 from markupsafe import Markup
 
-from lit_fednas.formatting import short, text_table
+from lit_fednas.formatting import cost_text, short, text_table
 from lit_fednas.records import COST_NAMES
 
 DASH = "–"
@@ -149,6 +149,15 @@ def count(number: float | None) -> str:
 def size(number: float | None) -> str:
     """Writes a number of bytes."""
     return short(number, "B")
+
+
+#: How a network's costs are written in a table.
+COSTS: dict[str, Column] = {"macs": ("MACs", short), "parameters": short, "bytes": size}
+
+
+def cost_words(name: str, number: float) -> str:
+    """Writes a cost with its unit and its name."""
+    return f"{cost_text(name, number)} {COST_WORDS.get(name, name)}"
 
 
 def cost_range(costs: pd.Series, write: Callable[[float], str]) -> str:

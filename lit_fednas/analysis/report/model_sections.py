@@ -15,7 +15,7 @@ import pandas as pd
 from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, draw_front, line_chart, tree_chart
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import label, new_figure
-from lit_fednas.analysis.tables import DASH, Bar, Cell, Code, Column, Table, count, size
+from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count
 from lit_fednas.formatting import GREY, axis, figure_text, fixed, percent, short
 from lit_fednas.records import read_sequence, read_suite, step_words
 
@@ -103,9 +103,7 @@ def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
         "number": ("model", str),
         "parent": ("from", count),
         "added": str,
-        "macs": ("MACs", short),
-        "parameters": short,
-        "bytes": size,
+        **COSTS,
         "clients": count,
         "trainings": count,
         "convergence": str,
@@ -206,9 +204,7 @@ def _sequence_table(run: Run, record: Mapping[str, Any], table: pd.DataFrame) ->
         "budget": short,
         **({} if record["resource"] == "macs" else {"resource": short}),
         "share": percent,
-        "macs": ("MACs", short),
-        "parameters": short,
-        "bytes": size,
+        **COSTS,
         "accuracy": ("decides", fixed),
         **(tests if len(tested) else {}),
         "rounds": count,

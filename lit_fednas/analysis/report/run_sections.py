@@ -11,13 +11,13 @@ import pandas as pd
 from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart
 from lit_fednas.analysis.clients import fairness_table, ordered_scores
 from lit_fednas.analysis.runs import Run, SearchResult, family_costs, independent_costs
-from lit_fednas.analysis.tables import COST_WORDS, Code, Column, Fold, Table, count, size
-from lit_fednas.formatting import axis, cost_text, fixed, short
+from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, size
+from lit_fednas.formatting import axis, fixed, short
 from lit_fednas.records import ALL_TIERS, CLIENTS_FILE
 from lit_fednas.records.partition import plot_partition
 
-_COSTS: dict[str, Column] = {"macs": ("MACs", short), "parameters": short, "bytes": size}
 _FIRST = ("search", "finetune")
+_MOST_DOTS = 1_000  # that are drawn in a page; more are an image
 
 
 def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, str]]:
@@ -28,7 +28,7 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
         shown.append(("best evaluated subnet", f"{row[run.metric]:.3f}", str(row["subnet"])))
     for search in searches:
         for _, row in search.tiers.iterrows():
-            cost = f"{cost_text(search.cost, row[search.cost])} {COST_WORDS.get(search.cost, search.cost)}"
+            cost = cost_words(search.cost, row[search.cost])
             shown.append((f"best of {row['tier']}", f"{row[f'val_{search.metric}']:.3f}", cost))
     if run.ledger and run.ledger.get("times_less_computation"):
         times = f"{run.ledger['times_less_computation']:.2f} ×"
@@ -110,10 +110,10 @@ def subnets(run: Run) -> list[Any]:
     rated = {split: table[list(run.metrics)].add_prefix(f"{split} ") for split, table in tables.items() if len(table)}
     if not rated:
         return []
-    every = tables["val"].combine_first(tables["test"])[["arch", *_COSTS]]
+    every = tables["val"].combine_first(tables["test"])[["arch", *COSTS]]
     table = every.join(list(rated.values())).sort_values("macs").reset_index()
     metrics: dict[str, Column] = {name: fixed for part in rated.values() for name in part}
-    return [Table.of(table, {"subnet": str, **_COSTS, **metrics, "arch": ("architecture", Code)})]
+    return [Table.of(table, {"subnet": str, **COSTS, **metrics, "arch": ("architecture", Code)})]
 
 
 def costs(run: Run) -> list[Any]:
@@ -158,8 +158,15 @@ def partition(run: Run) -> list[Any]:
     classes, clients = list(table.columns[2:]), list(table["client"])
     counts = table[classes].to_numpy(dtype=int)
     figure = plot_partition(counts, classes)
-    shown = zip(*counts.nonzero(), strict=True) if len(figure.axes) == 1 else ()  # of more, some are left out
-    tips = [Tip(place, row, f"client {clients[place]}, {classes[row]}: {counts[place, row]:,}") for place, row in shown]
+    places = list(zip(*counts.nonzero(), strict=True))
+    tips = []
+    if len(figure.axes) == 1 and len(places) <= _MOST_DOTS:  # else some clients or classes are left out
+        dots: Any = figure.axes[0].collections[0]
+        dots.remove()
+        tips = [
+            Tip(x, y, f"client {clients[x]}, {classes[y]}: {counts[x, y]:,}", area**0.5 / 2)
+            for (x, y), area in zip(places, dots.get_sizes(), strict=True)
+        ]
     return [Charts([Chart(f"Examples of {len(clients):,} clients, by class", figure, tips)])]
 
 

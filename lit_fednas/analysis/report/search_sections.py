@@ -14,7 +14,7 @@ import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart, pareto_figure
 from lit_fednas.analysis.runs import Run, SearchResult
-from lit_fednas.analysis.tables import COST_WORDS, Bar, Code, Column, Fold, Table, count, size
+from lit_fednas.analysis.tables import COST_WORDS, Bar, Code, Column, Fold, Table, cost_words, count, size
 from lit_fednas.formatting import axis, cost_text, fixed, short
 from lit_fednas.records import ALL_TIERS, FinetuneFiles, TierModel
 
@@ -55,17 +55,13 @@ def _front(search: SearchResult, tier: str, index: int) -> Chart:
         for _, row in table[table["tier"] == tier].iterrows()
     ]
     limit = search.limits(tier)[1]
-    bound = "" if limit is None else f", at most {_cost(search, limit)}"
+    bound = "" if limit is None else f", at most {cost_words(search.cost, limit)}"
     title = f"{'All' if tier == ALL_TIERS else tier}{bound}"
     return Chart(title, pareto_figure(search, tier, index), tips)
 
 
 def _said(search: SearchResult, row: pd.Series, value: float) -> str:
-    return f"{search.metric} {value:.4f}, {_cost(search, row[search.cost])}\n{row['arch']}"
-
-
-def _cost(search: SearchResult, value: float) -> str:
-    return f"{cost_text(search.cost, value)} {COST_WORDS.get(search.cost, search.cost)}"
+    return f"{search.metric} {value:.4f}, {cost_words(search.cost, row[search.cost])}\n{row['arch']}"
 
 
 def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
