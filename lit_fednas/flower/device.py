@@ -39,7 +39,7 @@ from lit_fednas.flower.wire import SPLITS, Packet, digest, read_task, result_fie
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.rng import isolated
 from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
-from lit_fednas.search.federated import ClientDraw, covered
+from lit_fednas.search.evaluator import ClientDraw, covered
 from lit_fednas.tiers import Population
 from lit_fednas.transport import Transport
 

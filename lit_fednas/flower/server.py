@@ -43,7 +43,7 @@ from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
 from lit_fednas.objectives.base import keeps_state
 from lit_fednas.search import ClientDraw, FederatedEvaluator, Search
-from lit_fednas.search.federated import covered
+from lit_fednas.search.evaluator import covered
 from lit_fednas.supernets import PlainNetwork
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,18 @@ when it is over. To add a method, write a frozen dataclass that subclasses :clas
 """
 
 from lit_fednas.search.command import Search
-from lit_fednas.search.evaluator import Evaluator
-from lit_fednas.search.evolution import Evolution
+from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluation, FederatedEvaluator, union_bytes
 from lit_fednas.search.feasible import Feasible
-from lit_fednas.search.federated import ClientDraw, FederatedEvaluation, FederatedEvaluator, union_bytes
-from lit_fednas.search.method import DeriveGenotype, Exhaustive, Proposals, RandomSearch, Score, SearchMethod
-from lit_fednas.search.nsga2 import NSGA2
+from lit_fednas.search.method import (
+    NSGA2,
+    DeriveGenotype,
+    Evolution,
+    Exhaustive,
+    Proposals,
+    RandomSearch,
+    Score,
+    SearchMethod,
+)
 from lit_fednas.search.racing import Racing
 from lit_fednas.search.tier_search import SearchSettings, TierSearch
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lit_fednas.data import ClientData, FederatedDataModule
-from lit_fednas.data.readers import EvalBatches
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.data.examples import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupts
@@ -21,12 +22,10 @@ from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, text_table
 from lit_fednas.records import SearchFiles, note_after_training
-from lit_fednas.search.evaluations import Processes, Scorer
-from lit_fednas.search.evaluator import Evaluator, share_of
-from lit_fednas.search.federated import ClientDraw, FederatedEvaluator
+from lit_fednas.rng import generator
+from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
 from lit_fednas.search.tier_models import write_clients
-from lit_fednas.search.tier_search import Progress, SearchSettings, TierSearch, race_of
-from lit_fednas.tiers import ArchitectureCosts
+from lit_fednas.search.tier_search import SearchSettings, TierSearch, scorer_of
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +33,7 @@ _REFRESH_SECONDS = 10.0  # at least, between lines without a terminal
 
 
 class AfterTraining:
-    """A command that uses a trained supernet.
-
-    Args:
-        trainer: Its device, threads, loggers and callbacks are used.
-        model: The server's module.
-        datamodule: The data.
-        folder: The run's folder; by default the first logger's.
-    """
+    """A command that uses a trained supernet; ``folder`` is the run's, by default the first logger's."""
 
     def __init__(
         self,
@@ -91,30 +83,30 @@ class Search(AfterTraining):
     def _run(self, ckpt_path: str | None, search: SearchSettings) -> SearchFiles:
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files = SearchFiles(self.folder / search.name)
-        if self.trainer.global_rank:
-            self._serve(search)
-            return files
         progress = SearchProgress(search.evaluations)
 
-        def watch(done: Progress) -> None:
+        def watch(*reached: Any) -> None:
             if self.trainer.progress_bar_callback is not None:
-                progress(done)
+                progress(*reached)
             self.interrupts.check()
 
-        with self.trainer.computing(self.model), self.interrupts.listening():
+        with self.trainer.computing(self.model), self.interrupts.listening():  # signals are for the first rank to heed
             evaluator = self._evaluator(search)
+            scorer = scorer_of(search, evaluator, self.model.seed, self.trainer.ranks)
+            if self.trainer.global_rank:
+                scorer.serve()
+                return files
             population = self.model.population
-            own = None if search.client is None else population.tier(search.client)
-            tiers = population.tiers if own is None else (own,)
+            tier = None if search.client is None else population.tier(search.client)
+            tiers = population.tiers if tier is None else (tier,)
             subnets = self.model.subnets.values()
-            processes = Processes(self.trainer.ranks)
             try:
-                parts = evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets, processes
+                parts = evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets, scorer
                 run = TierSearch(search, *parts)
                 run.run()
             finally:
                 progress.close()
-                processes.close()
+                scorer.close()
             rows = run.write_tiers(self._tester(evaluator))
             if search.client is None:
                 write_clients(self.model, self.datamodule, files)
@@ -124,13 +116,6 @@ class Search(AfterTraining):
         print(format_tiers(rows, run.written["tiers"], run.metric))
         call_hook(self.trainer, "on_search_end", files.folder)
         return files
-
-    def _serve(self, search: SearchSettings) -> None:
-        """Scores what the first process sends."""
-        with self.trainer.computing(self.model), self.interrupts.listening():  # signals are for the first to heed
-            evaluator, costs = self._evaluator(search), ArchitectureCosts(self.model.supernet)
-            race = race_of(search, evaluator, self.model.seed)
-            Scorer(evaluator, costs, race, Processes(self.trainer.ranks)).serve()
 
     def _evaluator(self, search: SearchSettings) -> Evaluator:
         model, clients = self.model, self.datamodule.clients
@@ -146,8 +131,22 @@ class Search(AfterTraining):
             cohort = model.cohort.size(clients.num_clients)
             draw = ClientDraw(clients, model.population, cohort, search.federated, seed)
             return self.federated(draw, recalibration)
-        batches = self._batches() if search.client is None else self._batches_of(search.client, clients)
-        share = share_of(batches, search.validation_share, seed)
+        if search.client is None:
+            batches = self.datamodule.val_dataloader()
+            if not isinstance(batches, EvalBatches):
+                raise ConfigError(
+                    "data.server_val: 0 leaves nothing to search on; give some examples to the server, or set "
+                    "search.federated"
+                )
+        else:
+            rows = clients.rows(0, "val")
+            if not len(rows):
+                raise ConfigError(
+                    f"data.client_val: {self.datamodule.client_val} leaves client {search.client} nothing to search "
+                    f"on; set it to 0.1, for instance, or leave search.client out"
+                )
+            batches = EvalBatches(clients.reader, rows, self.datamodule.eval_batch_size)
+        share = _share_of(batches, search.validation_share, seed)
         return Evaluator(model.supernet, share, model.evaluation, recalibration, clients.task, model.metrics)
 
     def federated(self, draw: ClientDraw, recalibration: Sequence[Tensor]) -> FederatedEvaluator:
@@ -157,29 +156,8 @@ class Search(AfterTraining):
             draw: Which clients are asked.
             recalibration: Batches of training data to gather batch-norm statistics on.
         """
-        model = self.model
-        size = self.datamodule.eval_batch_size
+        model, size = self.model, self.datamodule.eval_batch_size
         return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
-
-    def _batches(self) -> EvalBatches:
-        """Returns the server's validation data."""
-        batches = self.datamodule.val_dataloader()
-        if not isinstance(batches, EvalBatches):
-            raise ConfigError(
-                "data.server_val: 0 leaves nothing to search on; give some examples to the server, or set "
-                "search.federated"
-            )
-        return batches
-
-    def _batches_of(self, client: int, own: ClientData) -> EvalBatches:
-        """Returns the validation data of a client, of which ``own`` is all that it has."""
-        rows = own.rows(0, "val")
-        if not len(rows):
-            raise ConfigError(
-                f"data.client_val: {self.datamodule.client_val} leaves client {client} nothing to search on; set it "
-                f"to 0.1, for instance, or leave search.client out"
-            )
-        return EvalBatches(own.reader, rows, self.datamodule.eval_batch_size)
 
     def _tester(self, like: Evaluator) -> Evaluator | None:
         """Returns what evaluates on the test data as on the validation data; ``None`` if the source has none."""
@@ -194,53 +172,56 @@ class Search(AfterTraining):
         return Evaluator(model.supernet, batches, model.evaluation, like.recalibration, task, added)
 
 
-class SearchProgress:
-    """Shows a bar per tier, or plain lines without a terminal: evaluations, best metric and hypervolume.
+def _share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:
+    """Returns a uniform draw of validation data (FedorAS, App. K.1)."""
+    rows = batches.rows
+    count = round(share * len(rows))
+    if count < 1:
+        raise ConfigError(f"search.validation_share: {share} of {len(rows)} examples leaves none; give more")
+    if count == len(rows):
+        return batches
+    chosen = torch.randperm(len(rows), generator=generator(seed, "search-validation"))[:count]
+    return EvalBatches(batches.reader, rows[chosen.sort().values], batches.batch_size)
 
-    Args:
-        evaluations: Per tier.
-    """
+
+class SearchProgress:
+    """Shows a bar per tier, or plain lines without a terminal: evaluations, best metric and hypervolume."""
 
     def __init__(self, evaluations: int) -> None:
         self.evaluations = evaluations
         self._tier: str | None = None
         self._bar: Any = None
-        self._last: Progress | None = None
+        self._line = ""  # that was not printed yet
         self._printed = perf_counter()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, tier: str, evaluations: int, best: float, hypervolume: float | None) -> None:
         """Shows that one more architecture is scored."""
-        if progress.tier != self._tier:
+        if tier != self._tier:
             self.close()
-            self._tier = progress.tier
-            if draws_bars():
-                self._bar = tqdm(total=self.evaluations, desc=progress.tier, unit="evaluation")
-        self._last = progress
-        if self._bar is not None:
-            self._bar.set_postfix(_figures(progress), refresh=False)
-            self._bar.update(progress.evaluations - self._bar.n)
-        elif perf_counter() - self._printed >= _REFRESH_SECONDS:
-            self._print(progress)
+            self._tier = tier
+            self._bar = tqdm(total=self.evaluations, desc=tier, unit="evaluation", disable=not draws_bars())
+        figures = {"best": best} if hypervolume is None else {"best": best, "hypervolume": hypervolume}
+        texts = {name: f"{value:.4f}" for name, value in figures.items()}
+        if not self._bar.disable:
+            self._bar.set_postfix(texts, refresh=False)
+            self._bar.update(evaluations - self._bar.n)
+            return
+        shown = "  ".join(f"{name} {text}" for name, text in texts.items())
+        self._line = f"{tier}: {evaluations}/{self.evaluations} evaluations  {shown}"
+        if perf_counter() - self._printed >= _REFRESH_SECONDS:
+            self._print()
 
     def close(self) -> None:
         """Ends the tier's bar, or prints its last line."""
         if self._bar is not None:
             self._bar.close()
-        elif self._last is not None:
-            self._print(self._last)
-        self._bar = self._last = None
+        if self._line:
+            self._print()
 
-    def _print(self, progress: Progress) -> None:
-        figures = "  ".join(f"{name} {value}" for name, value in _figures(progress).items())
-        line = f"{progress.tier}: {progress.evaluations}/{self.evaluations} evaluations  {figures}"
-        print(line, file=sys.stderr, flush=True)
+    def _print(self) -> None:
+        print(self._line, file=sys.stderr, flush=True)
+        self._line = ""
         self._printed = perf_counter()
-        self._last = None
-
-
-def _figures(progress: Progress) -> dict[str, str]:
-    volume = {} if progress.hypervolume is None else {"hypervolume": f"{progress.hypervolume:.4f}"}
-    return {"best": f"{progress.best:.4f}", **volume}
 
 
 def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:

@@ -3,114 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from math import ceil
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from torch import distributed
 
-from lit_fednas.federation.ranks import Failure, Ranks, deal
+from lit_fednas.federation.ranks import Ranks, deal
 from lit_fednas.records import SearchFiles
 from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.racing import Candidate, Race, Standings
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
-T = TypeVar("T")
-
 #: Architectures that are scored at the same time: none of them can drop another.
 TOGETHER = 16
 
 
-class Processes:
-    """The processes that share a search: the first searches, the others score what it sends.
+class Scorer:
+    """Scores candidates and counts their costs; of several processes the first sends them to the others."""
 
-    Args:
-        ranks: This process among all.
-    """
-
-    def __init__(self, ranks: Ranks = Ranks()) -> None:
+    def __init__(
+        self, evaluator: Evaluator, costs: ArchitectureCosts, race: Race | None = None, ranks: Ranks = Ranks()
+    ) -> None:
+        self.evaluator = evaluator
+        self.costs = costs
+        self.race = race
         self.ranks = ranks
-        self._open = ranks.size > 1
+        self._others_wait = ranks.size > 1
 
-    def send(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    def __call__(
+        self, candidates: Sequence[Candidate], score: Callable[[Any], dict[str, float]]
+    ) -> Iterator[dict[Any, dict[str, Any]]]:
+        """Yields metrics, costs and ``seconds``, with a race also ``examples``, by architecture, as they are known."""
+        if self.ranks.size == 1:
+            yield from ({candidate.arch: self._scored(candidate, score)} for candidate in candidates)
+        elif candidates:
+            yield self._shared(self._send(candidates))
+
+    def serve(self) -> None:
+        """Scores what the first process sends, until it closes."""
+        while candidates := self._send(()):
+            self._shared(candidates)
+
+    def close(self) -> None:
+        """Ends the other processes' :meth:`serve`, unless they have ended."""
+        if self._others_wait:
+            self._others_wait = False
+            self._send(())
+
+    def _send(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """Sends candidates from the first process to the others; returns, in all, those that were sent."""
         box = [candidates]
         distributed.broadcast_object_list(box, src=0, device=self.ranks.device)
         return box[0]
 
-    def gather(self, found: Mapping[int, T] | Failure) -> dict[int, T]:
-        """Returns what all processes have found, in all."""
-        shares = self.ranks.gather(found)
-        for rank, share in enumerate(shares):
-            if isinstance(share, Failure):
-                self._open = False
-                raise share.as_error(rank)
-        return {index: value for share in shares for index, value in share.items()}  # type: ignore[union-attr]
-
-    def close(self) -> None:
-        """Ends the others' wait."""
-        if self._open:
-            self._open = False
-            self.send(())
-
-
-class Scorer:
-    """Scores candidates and counts their costs.
-
-    Args:
-        evaluator: Holds the weights and the data; in every process the same.
-        costs: Counts what architectures cost.
-        race: Scores candidates on parts of the data; on all if not given.
-        processes: Those that share the work; the others than the first :meth:`serve` it.
-    """
-
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        costs: ArchitectureCosts,
-        race: Race | None = None,
-        processes: Processes = Processes(),
-    ) -> None:
-        self.evaluator = evaluator
-        self.costs = costs
-        self.race = race
-        self.processes = processes
-
-    def __call__(
-        self, candidates: Sequence[Candidate], score: Callable[[Any], dict[str, float]]
-    ) -> Iterator[dict[str, Any]]:
-        """Yields for each candidate its metrics, costs and ``seconds``, with a race also ``examples``."""
-        if self.processes.ranks.size == 1:
-            yield from (self._scored(candidate, score) for candidate in candidates)
-        elif candidates:
-            yield from self._together(self.processes.send(candidates))
-
-    def serve(self) -> None:
-        """Scores what the first process sends, until it closes."""
-        while candidates := self.processes.send(()):
-            self._together(candidates)
-
-    def _together(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    def _shared(self, candidates: Sequence[Candidate]) -> dict[Any, dict[str, Any]]:
         """Scores this process's share of the candidates; returns what all have found."""
-        ranks = self.processes.ranks
-        shares = deal([self.costs.cost(candidate.arch, "macs") for candidate in candidates], ranks.size)
-        found: dict[int, Any] | Failure = {}
+        shares = deal([self.costs.cost(candidate.arch, "macs") for candidate in candidates], self.ranks.size)
+        found: dict[int, tuple[dict[str, Any], np.ndarray | None]] = {}
+        failure = None
         try:
-            found = {index: self._answered(candidates[index]) for index in shares[ranks.rank]}
+            for index in shares[self.ranks.rank]:
+                arch = candidates[index].arch
+                row = self._scored(candidates[index], self.evaluator)
+                found[index] = row, None if self.race is None else self.race.kept(arch)
         except Exception as error:  # every process raises it: they would wait for this one otherwise
-            found = Failure.of(error)
-        rows = self.processes.gather(found)
-        for index, (_, answers) in rows.items():
+            failure = error
+        self._others_wait = False  # if one has failed
+        gathered = {
+            index: value for share in self.ranks.gather_unless(found, failure) for index, value in share.items()
+        }
+        self._others_wait = True
+        rows = {}
+        for index, candidate in enumerate(candidates):
+            rows[candidate.arch], answers = gathered[index]
             if self.race is not None and answers is not None:
-                self.race.keep(candidates[index].arch, answers)
-        return [rows[index][0] for index in range(len(candidates))]
-
-    def _answered(self, candidate: Candidate) -> tuple[dict[str, Any], np.ndarray | None]:
-        """Returns a candidate's row, and its answers to all examples, if a race has asked it all."""
-        row = self._scored(candidate, self.evaluator)
-        return row, None if self.race is None else self.race.kept(candidate.arch)
+                self.race.keep(candidate.arch, answers)
+        return rows
 
     def _scored(self, candidate: Candidate, score: Callable[[Any], dict[str, float]]) -> dict[str, Any]:
         started = perf_counter()
@@ -120,14 +90,9 @@ class Scorer:
 
 
 class Evaluations(dict[Any, dict[str, Any]]):
-    """The rows of the evaluated architectures, in the order of their first evaluation.
+    """The rows of the evaluated architectures, in the order of their first evaluation, also of an earlier process.
 
-    Args:
-        scorer: Scores architectures.
-        files: Where their rows are kept; rows that are there already are not evaluated again.
-        metric: By what architectures are compared in a race.
-        cost: What else they are compared by.
-        tiers: Those for which the search has a best and a front.
+    In a race, architectures are compared by ``metric`` and ``cost`` on the fronts of ``tiers``.
     """
 
     def __init__(
@@ -145,14 +110,13 @@ class Evaluations(dict[Any, dict[str, Any]]):
         self.metric = metric
         self.cost = cost
         self.tiers = tiers
-        self.fresh = 0  # evaluated by this process
         self._first: dict[Any, tuple[str, int]] = {}  # the tier and generation that proposed each first
         self._standings = None if scorer.race is None else Standings(scorer.race.racing)
         files.write("evaluations", self.values())  # without a line that was cut short
 
     @property
     def price(self) -> int:
-        """What an evaluation in full takes of a budget: with a race its examples, else 1."""
+        """Cost of one full evaluation: with a race its examples, else 1."""
         return 1 if self.scorer.race is None else self.scorer.race.population
 
     def spent(self, row: Mapping[str, Any]) -> int:
@@ -163,28 +127,30 @@ class Evaluations(dict[Any, dict[str, Any]]):
         """Returns whether a row's architecture was evaluated in full."""
         return self.spent(row) == self.price
 
-    def of(self, tier: str, generation: int, archs: Sequence[Any], room: int) -> Iterator[dict[str, Any]]:
-        """Yields the rows of a generation (``lit_fednas.records``), one by one, as they are evaluated."""
+    def evaluate(self, tier: str, generation: int, archs: Sequence[Any], budget: int) -> Iterator[dict[str, Any]]:
+        """Yields the rows of a generation (``lit_fednas.records``), one by one, until the budget is spent."""
         if self._standings is None:
-            archs = archs[:room]
+            archs = archs[:budget]
         proposer = tier, generation
         new = [arch for arch in archs if self._first.setdefault(arch, proposer) == proposer]
         score = self.scorer.evaluator.scorer(tier, generation, new)
         start = 0
-        while start < len(archs) and room > 0:
-            group = archs[start : start + min(TOGETHER, ceil(room / self.price))]
+        while start < len(archs) and budget > 0:
+            group = archs[start : start + min(TOGETHER, ceil(budget / self.price))]
             candidates = [self._candidate(arch, place) for place, arch in enumerate(group)]
-            unknown = [one for one in candidates if one.arch not in self]
-            scored = zip(unknown, self.scorer(unknown, score), strict=True)
-            together = self.scorer.processes.ranks.size > 1  # then all are scored once the first is
-            for candidate in candidates:
-                arch = candidate.arch
+            scored = self.scorer([candidate for candidate in candidates if candidate.arch not in self], score)
+            for arch in group:
                 if arch not in self:
-                    for one, row in scored if together else islice(scored, 1):
-                        self._keep(one.arch, row)
-                room -= self.spent(self[arch])
+                    for known, row in next(scored).items():
+                        self._keep(known, row)
+                budget -= self.spent(self[arch])
                 yield self[arch]
-            self._conclude(candidates)
+            if self._standings is not None:
+                for candidate in candidates:
+                    row = self[candidate.arch]
+                    if self.complete(row):
+                        tiers = self._fitting(candidate.arch)
+                        self._standings.add(candidate, row[self.cost], 1 - row[self.metric], tiers)
             start += len(group)
 
     def _keep(self, arch: Any, scored: dict[str, Any]) -> None:
@@ -194,19 +160,11 @@ class Evaluations(dict[Any, dict[str, Any]]):
         encoding = "-".join(map(str, costs.supernet.space.encode(arch)))
         self[arch] = {"number": len(self), "arch": str(arch), "encoding": encoding, **scored}
         self.files.append("evaluations", [self[arch]])
-        self.fresh += 1
 
     def _candidate(self, arch: Any, place: int) -> Candidate:
         if self._standings is None:
             return Candidate(arch)
         return self._standings.candidate(arch, self.scorer.costs.cost(arch, self.cost), self._fitting(arch), place)
-
-    def _conclude(self, candidates: Sequence[Candidate]) -> None:
-        """Adds a group that was scored to the standings."""
-        for candidate in candidates:
-            row = self[candidate.arch]
-            if self._standings is not None and self.complete(row):
-                self._standings.add(candidate, row[self.cost], 1 - row[self.metric], self._fitting(candidate.arch))
 
     def _fitting(self, arch: Any) -> frozenset[str]:
         return frozenset(tier.name for tier in self.tiers if self.scorer.costs.excess(arch, tier) == 0)

@@ -1,24 +1,21 @@
 """Racing: an architecture is scored on growing parts of the validation data until it is clearly not on a front.
 
 The idea is Maron and Moore's (1994, "Hoeffding Races"); the test is betting on a mean without replacement (Waudby-Smith
-and Ramdas, 2024, "Estimating means of bounded random variables by betting", section 5). :func:`evidence` derives it.
+and Ramdas, 2024, "Estimating means of bounded random variables by betting", section 5), see :func:`evidence`.
 
-**What is compared.** Only an architecture that was evaluated in full can drop another: of those that cost no more and
-fit every tier that the candidate fits, the one of least error, its *rival*. If the candidate's error on all validation
-examples is not below the rival's, it is on no front and no tier's best. A candidate's examples are drawn uniformly,
-without replacement, and independently of all other candidates'; the rival's answers to the same examples are known, so
-the differences are paired.
+Only an architecture that was evaluated in full can drop another: of those that cost no more and fit every tier that the
+candidate fits, the one of least error, its *rival*. If the candidate's error on all validation examples is not below
+the rival's, it is on no front and no tier's best. A candidate's examples are drawn uniformly, without replacement,
+independently of all other candidates'; the rival's answers to them are known, so the differences are paired.
 
-**Why it is right with the stated confidence.** Fix the history before a candidate is scored: its rival is fixed, its
-draw is not. :func:`evidence` reaches ``1 / level`` at any look with probability ``level`` at most if the candidate is
-better than its rival (Ville's inequality), so looks need no correction. Candidates do: call one that is no worse than
-its rival an *improvement*, of which all are evaluated in full until the first mistake. The next has the level
-``(1 - confidence) / ((u + 1) (u + 2))``, where ``u`` counts the improvements before it. The probability that the first
-mistake is the ``u``-th improvement is at most that, and the sum over all ``u`` is ``1 - confidence``: with this
-probability at least, a search drops no architecture that belongs to a front, however many it scores. (Candidates that
-are worse than their rivals need no correction, since dropping them is right. Several candidates are scored at the same
-time: the one at place ``p`` assumes that all ``p`` before it are improvements, and so has at most the level that it may
-have.)
+Before a candidate is scored, its rival is fixed, its draw is not. So :func:`evidence` reaches ``1 / level`` at any look
+with probability ``level`` at most if the candidate is better than its rival (Ville's inequality): looks need no
+correction. Candidates do: call one that is no worse than its rival an *improvement*, of which all are evaluated in full
+until the first mistake. The next has the level ``(1 - confidence) / ((u + 1) (u + 2))``, where ``u`` counts the
+improvements before it. The sum over all ``u`` is ``1 - confidence``, so with ``confidence`` at least a search drops no
+architecture that belongs to a front, however many it scores. Dropping those that are worse than their rivals is right.
+Of candidates that are scored at the same time, the one at place ``p`` assumes that all ``p`` before it are
+improvements, and so has at most the level that it may have.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import inf, log
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +31,7 @@ from torch import Tensor
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.evaluation import normalises_over_batches
-from lit_fednas.ranges import PositiveInt, Range, checked
+from lit_fednas.ranges import OpenUnitInterval, PositiveInt, checked
 from lit_fednas.rng import generator
 from lit_fednas.search.evaluator import Evaluator
 
@@ -59,14 +56,11 @@ class Racing:
         ConfigError: A setting is out of range.
     """
 
-    confidence: Annotated[float, Range(above=0, below=1)] = 0.95
+    confidence: OpenUnitInterval = 0.95
     first: PositiveInt = 64
 
     def level(self, improvements: int) -> float:
-        """Returns the probability with which a candidate may be dropped by mistake.
-
-        Args:
-            improvements: Those before it, at most.
+        """Returns the probability with which a candidate may be dropped by mistake after so many improvements.
 
         Example:
             >>> [round(Racing(confidence=0.94).level(before), 3) for before in range(3)]
@@ -88,21 +82,7 @@ class Racing:
 
 
 def evidence(differences: np.ndarray, population: int) -> float:
-    """Returns the logarithm of the evidence that a population's mean is above zero.
-
-    Somebody bets on the differences one by one: with a fortune of 1 and a stake ``s`` it becomes
-    ``1 + s * (y / m - 1)`` times as much, where ``y = (1 + difference) / 2`` and ``m`` is the mean of what is left of
-    the population if the mean of all differences is zero. If it is zero or below, what is left has a mean of ``m`` at
-    most, so the fortune is expected not to grow at any step, for draws without replacement are uniform on what is left.
-    So is the mean over several stakes. By Ville's inequality such a fortune ever reaches ``1 / level`` with a
-    probability of at most ``level``. The draws exhaust the population: at its end the sign of the mean is certain.
-
-    Args:
-        differences: Of the examples drawn so far, in the order of the draws, from -1 to 1.
-        population: The number of all examples.
-
-    Returns:
-        Infinity where the mean is certainly above zero.
+    """Returns the logarithm of the evidence that a population's mean is above zero, given the first draws' differences.
 
     Example:
         >>> evidence(np.ones(6), 10), evidence(np.ones(5), 10) > evidence(np.ones(4), 10) > 0
@@ -110,6 +90,11 @@ def evidence(differences: np.ndarray, population: int) -> float:
         >>> round(float(np.exp(evidence(np.array([1.0]), 10))), 4)  # 1 plus the mean of the stakes
         1.2625
     """
+    # A bet on every difference, from -1 to 1, multiplies a fortune of 1 with the stake s by 1 + s (y / m - 1), where
+    # y = (1 + difference) / 2 and m is the mean of what is left of the population if the mean of all differences is
+    # zero. If it is zero or below, what is left has a mean of m at most, and draws are uniform on it: the fortune, and
+    # its mean over several stakes, is not expected to grow. By Ville's inequality it ever reaches 1 / level with
+    # probability level at most. At the end of the population the sign of the mean is certain.
     drawn = (1 + np.asarray(differences, dtype=float)) / 2
     before = np.concatenate([[0.0], np.cumsum(drawn)])
     if before[-1] > population / 2:
@@ -121,17 +106,11 @@ def evidence(differences: np.ndarray, population: int) -> float:
 
 
 class Candidate(NamedTuple):
-    """An architecture to score.
-
-    Attributes:
-        arch: The architecture.
-        rival: The architecture that it must not be clearly worse than; ``None`` if it is scored in full.
-        level: The probability with which it may be dropped by mistake.
-    """
+    """An architecture to score."""
 
     arch: Any
-    rival: Any | None = None
-    level: float = 0.0
+    rival: Any | None = None  # that it must not be clearly worse than; without one it is scored in full
+    level: float = 0.0  # the probability with which it may be dropped by mistake
 
 
 @dataclass(frozen=True)
@@ -149,14 +128,7 @@ class _Entry:
 
 
 class Standings:
-    """Who may drop whom, given the architectures that were evaluated so far.
-
-    It is a function of the rows of ``evaluations.csv`` in their order, so a search that is replayed over them decides
-    alike.
-
-    Args:
-        racing: The settings.
-    """
+    """Who may drop whom: a function of the rows of ``evaluations.csv`` in their order, so that replays decide alike."""
 
     def __init__(self, racing: Racing) -> None:
         self.racing = racing
@@ -184,17 +156,7 @@ class Standings:
 
 
 class Race:
-    """Scores candidates on an evaluator's data, as far as is needed to know that their rivals are better.
-
-    Args:
-        evaluator: Holds the weights and the data.
-        racing: The settings.
-        metric: By what architectures are compared.
-        seed: Of the draws of examples.
-
-    Raises:
-        ConfigError: The metric is no mean of shares over examples, examples depend on each other, or there are too few.
-    """
+    """Scores candidates on an evaluator's data, as far as is needed to know that their rivals are better."""
 
     def __init__(self, evaluator: Evaluator, racing: Racing, metric: str, seed: int) -> None:
         task = evaluator.task
@@ -237,24 +199,24 @@ class Race:
         return torch.randperm(self.population, generator=generator(self.seed, f"search-racing-{arch}"))
 
     def score(self, candidate: Candidate) -> dict[str, float]:
-        """Scores a candidate."""
+        """Returns a candidate's metrics and the number of ``examples`` that it was scored on."""
         task, order = self.evaluator.task, self.order(candidate.arch)
-        theirs = None if candidate.rival is None else self.answers(candidate.rival)[order]
+        known = None if candidate.rival is None else self.answers(candidate.rival)[order]
         units = self._units[order]
-        own = np.empty((0, len(task.averaged)))
+        values = np.empty((0, len(task.averaged)))
         answering = self.evaluator.answering(candidate.arch)
         for seen in self.racing.looks(self.population):
-            own = np.concatenate([own, answering(order[len(own) : seen])])
-            if theirs is None or seen == self.population:
+            values = np.concatenate([values, answering(order[len(values) : seen])])
+            if known is None or seen == self.population:
                 continue
-            differences = (theirs[:seen] - own)[:, self._compared] / self._most
+            differences = (known[:seen] - values)[:, self._compared] / self._most
             if evidence(differences, self.population) >= -log(candidate.level):
-                means = theirs.sum(0) / units.sum() + (own - theirs[:seen]).sum(0) / units[:seen].sum()
+                means = known.sum(0) / units.sum() + (values - known[:seen]).sum(0) / units[:seen].sum()
                 return {**self._derived(np.maximum(means, 0)), "examples": seen}
-        answers = np.empty_like(own)
-        answers[order] = own
+        answers = np.empty_like(values)
+        answers[order] = values
         self.keep(candidate.arch, answers)
-        return {**self._derived(own.sum(0) / units.sum()), "examples": self.population}
+        return {**self._derived(values.sum(0) / units.sum()), "examples": self.population}
 
     def answers(self, arch: Any) -> np.ndarray:
         """Returns what the task averages, of each example, as its sum over the example's units."""
@@ -270,7 +232,7 @@ class Race:
             self._answers.popitem(last=False)
 
     def kept(self, arch: Any) -> np.ndarray | None:
-        """Returns an architecture's answers if they are kept."""
+        """Returns an architecture's answers, if they are kept."""
         return self._answers.get(arch)
 
     def _derived(self, means: np.ndarray) -> dict[str, float]:

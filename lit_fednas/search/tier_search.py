@@ -1,7 +1,7 @@
 """A search of device tiers, from its first proposal to the tiers' networks.
 
-The search itself keeps no state: methods draw from addressed generators and every evaluation is on disk. So a
-search that was stopped is started again, meets its own evaluations, and goes on where it stopped.
+It keeps no state: methods draw from addressed generators and every evaluation is on disk, so that a search that was
+stopped is started again, meets its own evaluations, and goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -13,21 +13,24 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from math import ceil, nan
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+from pymoo.indicators.hv import Hypervolume
+from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
+
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.run import chosen, error, reaches
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
-from lit_fednas.search.evaluations import Evaluations, Processes, Scorer
-from lit_fednas.search.evaluator import Evaluator
+from lit_fednas.search.evaluations import Evaluations, Scorer
+from lit_fednas.search.evaluator import Evaluator, FederatedEvaluation
 from lit_fednas.search.feasible import Feasible
-from lit_fednas.search.federated import FederatedEvaluation
-from lit_fednas.search.method import Score, SearchMethod
-from lit_fednas.search.nsga2 import NSGA2
-from lit_fednas.search.pareto import hypervolume, pareto_front
+from lit_fednas.search.method import NSGA2, Score, SearchMethod
 from lit_fednas.search.racing import Race, Racing
 from lit_fednas.search.tier_models import save_tier_model, tier_model
 from lit_fednas.supernets import OWN, SearchSpace, labelled_space
@@ -110,23 +113,6 @@ class SearchSettings:
             )
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a search.
-
-    Attributes:
-        tier: The tier that is searched.
-        evaluations: Its evaluations so far; with racing, what they come to in evaluations in full.
-        best: The best value of the search's metric among those in full; NaN if there are none.
-        hypervolume: Of the tier's finished generations; none before the first.
-    """
-
-    tier: str
-    evaluations: int
-    best: float
-    hypervolume: float | None
-
-
 class TierSearch:
     """Searches tiers with one method and writes down what it finds.
 
@@ -137,9 +123,10 @@ class TierSearch:
         seed: The run's seed.
         checkpoint: The file of the weights, for the reader of ``settings.json``.
         tiers: The clients' tiers, for settings that name none.
-        watch: Called after every evaluation; may raise to stop the search.
+        watch: Called after every evaluation with the tier, its evaluations so far (with racing, what they come to in
+            full ones), the best metric (or NaN), and the hypervolume of finished generations; may raise to stop.
         subnets: Architectures that each search begins with, beside the smallest and the largest.
-        processes: Those that share the evaluations, of which this is the first.
+        scorer: The evaluator's :func:`scorer_of` the settings, if several processes share one; by default a new one.
 
     Raises:
         ConfigError: There are no tiers, one cannot be met, or the folder holds another search.
@@ -153,9 +140,9 @@ class TierSearch:
         seed: int,
         checkpoint: str = "",
         tiers: Sequence[Tier] = (),
-        watch: Callable[[Progress], None] = lambda progress: None,
+        watch: Callable[[str, int, float, float | None], None] = lambda *progress: None,
         subnets: Iterable[Any] = (),
-        processes: Processes = Processes(),
+        scorer: Scorer | None = None,
     ) -> None:
         self.settings = settings
         self.evaluator = evaluator
@@ -165,36 +152,24 @@ class TierSearch:
         self.metric, self.higher = chosen(settings.metric, evaluator.directions, "search.metric")
         if settings.target is not None and self.metric == "accuracy" and settings.target > 1:
             raise ConfigError(f"search.target: {settings.target:g} is more than all, 1; give a share, such as 0.8")
-        race = race_of(settings, evaluator, self.seed)
+        scorer = scorer or scorer_of(settings, evaluator, seed)
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
-        self.costs = ArchitectureCosts(self.supernet, settings.latency)
+        self.costs = scorer.costs
         if settings.tiers is None and not tiers:
             raise ConfigError(
                 "search.tiers: null leaves no device tiers to search for, as model.tiers is null too; set one of the "
                 f"two, such as --search.tiers '{_example_tiers(self.costs)}'"
             )
         self.costs.recall_latencies(files)
-        latency: dict[str, Any] | None = None
-        if settings.latency is not None:
-            rng = numpy_generator(self.seed, "search-latency")
-            latency = self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
+        rng = numpy_generator(self.seed, "search-latency")
+        latency = self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
         self.tiers = list(tiers)
         if settings.tiers is not None:
             self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         if settings.labels is not None:
             self.tiers = [replace(tier, labels=settings.labels) for tier in self.tiers]
-        for name, count in Counter(tier.name for tier in self.tiers).items():
-            if count > 1:
-                raise ConfigError(f"search.tiers: {name!r} is the name of {count} tiers; give each another name")
-        theirs = {tier.name: tier for tier in tiers}
-        for tier in self.tiers:
-            other = theirs.get(tier.name, tier)
-            if (tier.at_most, tier.above, tier.unsupported) != (other.at_most, other.above, other.unsupported):
-                raise ConfigError(
-                    f"search.tiers: {tier.name!r} is also a tier of the clients, with other limits "
-                    f"({other}; here {tier}); leave search.tiers out, or name it otherwise"
-                )
+        _check_names(self.tiers, tiers)
         # without limits; its metrics are comparable, so of one label set
         self.everything = Tier(ALL_TIERS, {}, labels=settings.labels or OWN)
         self.searched = self.tiers if settings.per_tier else [self.everything]
@@ -210,17 +185,16 @@ class TierSearch:
         bound = {"evaluations", "target"} if settings.federated or settings.racing else set()
         files.begin(self.written, _FREE - bound)
         self.costs.keep_latencies(files)
-        scorer = Scorer(evaluator, self.costs, race, processes)
         self.evaluations = Evaluations(scorer, files, self.metric, settings.cost, [*self.tiers, self.everything])
 
     def reference(self, tier: str) -> float:
         """Returns the divisor of costs in a tier's hypervolume: its budget, or the largest architecture's cost."""
         largest = self.costs.cost(self.space.largest, self.settings.cost)
-        limits = {one.name: one.at_most.get(self.settings.cost, largest) for one in self.tiers}
+        limits = {limited.name: limited.at_most.get(self.settings.cost, largest) for limited in self.tiers}
         return float(min(limits.get(tier, largest), largest))
 
     def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
-        """``settings.json``."""
+        """Returns the content of ``settings.json``."""
         settings, method = self.settings, self.settings.method
         return {
             "seed": self.seed,
@@ -255,51 +229,45 @@ class TierSearch:
         """Searches all tiers; writes the history, the front, and what the evaluations cost."""
         history = [row for tier in self.searched for row in self._search(tier)]
         self.files.write("history", history)
-        self.files.write("front", self._front_rows())
+        fronts = []
+        for tier in [*self.tiers, self.everything]:
+            rows = list(self.fitting(tier).values())
+            front = pareto_front([row[self.settings.cost] for row in rows], [-self._error(row) for row in rows])
+            fronts += [{"tier": tier.name, **rows[number]} for number in front]
+        self.files.write("front", fronts)
         self.written |= self.evaluator.finish(self.files)
 
     def _search(self, tier: Tier) -> list[dict[str, Any]]:
         """Drives the method until evaluations are spent, the target is reached or nothing new is proposed."""
-        proposals = self.settings.method.search(
-            self.feasible[tier.name], numpy_generator(self.seed, f"search-{tier.name}")
-        )
+        settings, evaluations = self.settings, self.evaluations
+        rng = numpy_generator(self.seed, f"search-{tier.name}")
+        proposals = settings.method.search(self.feasible[tier.name], rng)
         history: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
-        spent, price = 0, self.evaluations.price
-        best: dict[str, Any] | None = None
-        volume: float | None = None
-        try:
-            proposed = next(proposals)
-            while True:
-                scores = []
-                evaluated = self.evaluations.of(
-                    tier.name, len(history), proposed, self.settings.evaluations * price - spent
-                )
-                for row, arch in zip(evaluated, proposed, strict=False):  # a budget may end before a generation
-                    rows.append(row)
-                    spent += self.evaluations.spent(row)
-                    scores.append(Score(arch, self._error(row), row[self.settings.cost]))
-                    found = [] if best is None else [best]
-                    best = min([*found, *self._complete([row])], key=self._error, default=None)
-                    value = nan if best is None else best[self.metric]
-                    self.watch(Progress(tier.name, ceil(spent / price), value, volume))
-                volume = self._hypervolume(rows, tier.name)
-                value = None if best is None else best[self.metric]
-                figures = {"architectures": len(rows), f"best_{self.metric}": value, "hypervolume": volume}
+        spent, price = 0, evaluations.price
+        value = volume = scores = None
+        while spent < settings.evaluations * price and not self._reached(value):
+            try:
+                proposed = next(proposals) if scores is None else proposals.send(scores)
+            except StopIteration:
                 done = ceil(spent / price)
-                history.append({"tier": tier.name, "generation": len(history), "evaluations": done, **figures})
-                if spent >= self.settings.evaluations * price or self._reached(value):
-                    return history
-                proposed = proposals.send(scores)
-        except StopIteration:
+                log.info("%s: no more architectures after %d evaluations of %d", tier.name, done, settings.evaluations)
+                break
+            scores = []
+            budget = settings.evaluations * price - spent
+            evaluated = evaluations.evaluate(tier.name, len(history), proposed, budget)
+            for row, arch in zip(evaluated, proposed, strict=False):  # a budget may end before a generation
+                rows.append(row)
+                spent += evaluations.spent(row)
+                scores.append(Score(arch, self._error(row), row[settings.cost]))
+                if evaluations.complete(row) and (value is None or self._error(row) < error(value, self.higher)):
+                    value = row[self.metric]
+                self.watch(tier.name, ceil(spent / price), nan if value is None else value, volume)
+            volume = self._hypervolume(rows, tier.name)
+            figures = {"architectures": len(rows), f"best_{self.metric}": value, "hypervolume": volume}
             done = ceil(spent / price)
-            log.info("%s: no more architectures after %d evaluations of %d", tier.name, done, self.settings.evaluations)
-            return history
-        finally:
-            proposals.close()
-
-    def _complete(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [row for row in rows if self.evaluations.complete(row)]
+            history.append({"tier": tier.name, "generation": len(history), "evaluations": done, **figures})
+        return history
 
     def _reached(self, best: float | None) -> bool:
         target = self.settings.target
@@ -308,9 +276,9 @@ class TierSearch:
     def _error(self, row: dict[str, Any]) -> float:
         return error(row[self.metric], self.higher)
 
-    def _hypervolume(self, rows: list[dict[str, Any]], tier: str) -> float:
+    def _hypervolume(self, rows: Iterable[dict[str, Any]], tier: str) -> float:
         """Returns what a tier's rows of evaluations in full dominate."""
-        rows = self._complete(rows)
+        rows = [row for row in rows if self.evaluations.complete(row)]
         worst = 1.0 if self.higher or not rows else max(rows[0][self.metric], _LEAST)
         costs = [row[self.settings.cost] for row in rows]
         return hypervolume(costs, [1 - self._error(row) / worst for row in rows], self.reference(tier))
@@ -320,22 +288,13 @@ class TierSearch:
     def fitting(self, tier: Tier) -> dict[Any, dict[str, Any]]:
         """Returns the rows of the architectures that fit a tier, evaluated in full in any tier's search."""
         complete = self.evaluations.complete
-        fits = (arch for arch, row in self.evaluations.items() if complete(row) and self.costs.excess(arch, tier) == 0)
-        return {arch: self.evaluations[arch] for arch in fits}
+        found = self.evaluations.items()
+        return {arch: row for arch, row in found if complete(row) and self.costs.excess(arch, tier) == 0}
 
     def best(self, tier: Tier) -> Any | None:
         """Returns the best architecture that fits a tier: of least error, then cost, then the one found first."""
         rows = self.fitting(tier)
         return min(rows, key=lambda arch: (self._error(rows[arch]), rows[arch][self.settings.cost]), default=None)
-
-    def _front_rows(self) -> list[dict[str, Any]]:
-        rows = []
-        for tier in [*self.tiers, self.everything]:
-            fitting = list(self.fitting(tier).values())
-            costs = [row[self.settings.cost] for row in fitting]
-            front = pareto_front(costs, [-self._error(row) for row in fitting])
-            rows += [{"tier": tier.name, **fitting[number]} for number in front]
-        return rows
 
     def write_tiers(self, test: Callable[[Any], dict[str, float]] | None) -> list[dict[str, Any]]:
         """Tests the best of every tier, and writes ``tiers.csv`` and the tiers' networks.
@@ -358,7 +317,7 @@ class TierSearch:
             if test is not None:
                 metrics |= {f"test_{name}": value for name, value in test(arch).items()}
             costs = {name: row[name] for name in COST_NAMES}
-            fitting = list(self.fitting(tier).values())
+            fitting = self.fitting(tier).values()
             counts = {"evaluations": len(fitting), "hypervolume": self._hypervolume(fitting, tier.name)}
             rows.append({"tier": tier.name, "arch": row["arch"], **metrics, **costs, **counts})
             known = {name: cost for name, cost in costs.items() if cost is not None}
@@ -369,12 +328,27 @@ class TierSearch:
         return rows
 
 
-def race_of(settings: SearchSettings, evaluator: Evaluator, seed: int) -> Race | None:
-    """Returns the race that the settings ask for, if they do."""
-    if settings.racing is None:
-        return None
-    metric, _ = chosen(settings.metric, evaluator.directions, "search.metric")
-    return Race(evaluator, settings.racing, metric, seed if settings.seed is None else settings.seed)
+def scorer_of(settings: SearchSettings, evaluator: Evaluator, seed: int, ranks: Ranks = Ranks()) -> Scorer:
+    """Returns what scores a search's architectures in each of its processes, of which the first has latencies."""
+    race = None
+    if settings.racing is not None:
+        metric, _ = chosen(settings.metric, evaluator.directions, "search.metric")
+        race = Race(evaluator, settings.racing, metric, seed if settings.seed is None else settings.seed)
+    costs = ArchitectureCosts(evaluator.supernet, None if ranks.rank else settings.latency)
+    return Scorer(evaluator, costs, race, ranks)
+
+
+def _check_names(tiers: Sequence[Tier], clients_tiers: Sequence[Tier]) -> None:
+    for name, count in Counter(tier.name for tier in tiers).items():
+        if count > 1:
+            raise ConfigError(f"search.tiers: {name!r} is the name of {count} tiers; give each another name")
+    for tier in tiers:
+        for other in clients_tiers:
+            if tier.name == other.name and replace(tier, labels=other.labels) != other:
+                raise ConfigError(
+                    f"search.tiers: {tier.name!r} is also a tier of the clients, with other limits "
+                    f"({other}; here {tier}); leave search.tiers out, or name it otherwise"
+                )
 
 
 def _is_in(space: SearchSpace[Any], arch: Any) -> bool:
@@ -390,11 +364,18 @@ def _example_tiers(costs: ArchitectureCosts) -> str:
     space = costs.supernet.space
     least, most = (costs.cost(arch, "macs") for arch in (space.smallest, space.largest))
     limits = {"small": (least + most) / 2, "large": most} if least < most else {"all": most}
-    budgets = ", ".join(f"{name}: {{macs: {_rounded_up(limit)}}}" for name, limit in limits.items())
+    budgets = ", ".join(f"{name}: {{macs: {ceil(limit)}}}" for name, limit in limits.items())
     return f"{{class_path: lit_fednas.tiers.Budgets, init_args: {{budgets: {{{budgets}}}}}}}"
 
 
-def _rounded_up(number: float) -> int:
-    """Returns the next number whose digits after the third are zeros."""
-    unit = 10 ** max(0, len(str(ceil(number))) - 3)
-    return ceil(number / unit) * unit
+def pareto_front(costs: ArrayLike, scores: ArrayLike) -> np.ndarray:
+    """Returns the indices of points that no other beats in cost or score, by cost; of equal points the first."""
+    points = np.column_stack([np.asarray(costs, dtype=float), -np.asarray(scores, dtype=float)])
+    _, first = np.unique(points, axis=0, return_index=True)  # by ascending cost
+    return first[sorted(NonDominatedSorting().do(points[first], only_non_dominated_front=True))]
+
+
+def hypervolume(costs: ArrayLike, scores: ArrayLike, reference: float) -> float:
+    """Returns the share of the square (cost from 0 to a reference, score from 0 to 1) that the points dominate."""
+    points = np.column_stack([np.asarray(costs, dtype=float) / reference, 1 - np.asarray(scores, dtype=float)])
+    return float(Hypervolume(ref_point=np.array([1.0, 1.0])).do(points))

@@ -29,9 +29,9 @@ from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records import ALL_TIERS, SearchFiles
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.search import Evaluator, Feasible, Racing
-from lit_fednas.search.evaluations import Evaluations, Processes, Scorer
-from lit_fednas.search.pareto import pareto_front
+from lit_fednas.search.evaluations import Evaluations, Scorer
 from lit_fednas.search.racing import Race
+from lit_fednas.search.tier_search import pareto_front
 from lit_fednas.supernets import BatchNorm, ElasticResNet
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
@@ -107,16 +107,15 @@ def generations(settings: dict[str, Any]) -> dict[str, Any]:
         def work(way: str, unit: int) -> None:
             last, races, shared = GENERATIONS[way]
             race = Race(evaluators[last], Racing(), "accuracy", options.seed) if races else None
-            processes = Processes(ranks if shared else Ranks())
-            scorer = Scorer(evaluators[last], ArchitectureCosts(net), race, processes)
+            scorer = Scorer(evaluators[last], ArchitectureCosts(net), race, ranks if shared else Ranks())
             if ranks.rank:
                 if shared:
                     scorer.serve()
                 return
             with TemporaryDirectory() as folder:
                 evaluations = Evaluations(scorer, SearchFiles(folder), "accuracy", "macs", [Tier(ALL_TIERS, {})])
-                rows[way] = list(evaluations.of(ALL_TIERS, 0, archs, len(archs) * evaluations.price))
-            processes.close()
+                rows[way] = list(evaluations.evaluate(ALL_TIERS, 0, archs, len(archs) * evaluations.price))
+            scorer.close()
 
         workers = {way: partial(work, way) for way in GENERATIONS}
         seconds = in_turns(workers, options.repetitions, options.device, prepare=net._skeletons.clear)

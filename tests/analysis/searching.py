@@ -9,8 +9,8 @@ import numpy as np
 
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import numpy_generator
-from lit_fednas.search.tier_search import hypervolume, pareto_front
 from lit_fednas.search.tier_models import tier_model
+from lit_fednas.search.tier_search import hypervolume, pareto_front
 from lit_fednas.supernets import Supernet
 
 

@@ -18,12 +18,11 @@ from lit_fednas.search import (
     RandomSearch,
     Score,
 )
-from lit_fednas.search.pareto import hypervolume, pareto_front
+from lit_fednas.search.tier_search import hypervolume, pareto_front
 from lit_fednas.supernets import CellSupernet, PathCNN
 from lit_fednas.testing import SearchMethodContract
 from lit_fednas.testing.search import (
     ToySpace,
-    every_architecture,
     generations,
     proposed,
     toy_cost,
@@ -95,7 +94,7 @@ def volume(archs):
 
 
 def test_nsga2_comes_within_one_percent_of_the_true_front():
-    everything = every_architecture()
+    everything = list(ToySpace().each())
     assert len(everything) == 13**3
     truth = volume(everything)
     found = [volume(proposed(NSGA2(population=48, sample=24), toy_feasible(), 500, seed)) for seed in range(3)]
@@ -105,7 +104,7 @@ def test_nsga2_comes_within_one_percent_of_the_true_front():
 
 
 def test_evolution_finds_the_true_best():
-    fitting = [arch for arch in every_architecture() if toy_cost(arch) <= 30.0]
+    fitting = [arch for arch in ToySpace().each() if toy_cost(arch) <= 30.0]
     truth = min(map(toy_error, fitting))
     for seed in (0, 1):
         found, drawn = (
@@ -158,7 +157,7 @@ def test_evolutions_crossings_take_each_gene_from_one_of_two_parents():
 
 def test_exhaustive_proposes_everything_and_refuses_large_spaces():
     (only,) = generations(Exhaustive(), toy_feasible(22.0))
-    assert sorted(only) == sorted(arch for arch in every_architecture() if toy_cost(arch) <= 22.0)
+    assert sorted(only) == sorted(arch for arch in ToySpace().each() if toy_cost(arch) <= 22.0)
     with pytest.raises(ConfigError, match=r"2,197 architectures, limit is 2,000"):
         next(generations(Exhaustive(limit=2000), toy_feasible()))
 
