@@ -1,26 +1,25 @@
-"""Each client's accuracy on its own data, with the model that it would use (FedTrans, section 5.1, "Metrics").
-
-"We evaluate each client only on its compatible models and assign it the model with the highest utility. We report
-the average accuracy of all clients." Which model that is, the assignment says.
-"""
+"""Each client's accuracy on its own data, with the model that it would use (FedTrans, section 5.1, "Metrics")."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.callbacks.weight_average import weights_evaluated
-from lit_fednas.data import Classification, Task
+from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.evaluation import batches_of_clients, client_scores, normalises_over_batches, recalibrated
+from lit_fednas.federation.evaluation import (
+    Recalibration,
+    batches_of_clients,
+    client_scores,
+    normalises_over_batches,
+)
 from lit_fednas.federation.ranks import deal
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import PositiveInt, checked
@@ -33,35 +32,28 @@ _BATCH_SIZE = 512
 
 @checked("deployed_accuracy")
 class DeployedAccuracy(FederatedCallback):
-    """Evaluates every client on its own split, with the global weights of the model that it would use.
+    """Evaluates every client on its own split, with the global weights of the model that the assignment says it uses.
 
     Nothing is trained. Logs ``deployed/accuracy`` (or the task's metric), the mean over the clients, each of which
     counts once; ``deployed/iqr``, the interquartile range over them (linear interpolation); and ``deployed/worst``. At
-    the end of training ``clients.csv`` in the run's folder has a row per client
-    (``lit_fednas.records``). Clients without examples in the split are left out.
+    the end of training ``clients.csv`` in the run's folder has a row per client with examples in the split.
 
     Args:
         split: On which of their splits: ``test`` (the paper) or ``val``.
         every_n_rounds: After which rounds; with each validation if not given. Always once more at the end of training,
             if the last round was not evaluated.
 
-    Attributes:
-        rows: The clients' rows of the last evaluation.
-        rounds: The number of rounds before that evaluation.
-        metric_names: The metrics that are logged at a validation.
-
     Raises:
-        ConfigError: A setting is unknown, no client has such a split, or the assignment does not say what a client
-            uses (reported before training).
+        ConfigError: No client has such a split, or the assignment does not say what a client uses (reported before
+            training).
     """
 
     def __init__(self, split: Literal["test", "val"] = "test", every_n_rounds: PositiveInt | None = None) -> None:
-        self.split = split
-        self.every_n_rounds = every_n_rounds
-        self.rows: list[dict[str, Any]] = []
-        self.rounds: int | None = None
-        self.task: Task = Classification(2)
-        self.metric_names: list[str] = []
+        self.split, self.every_n_rounds = split, every_n_rounds
+        self.rows: list[dict[str, Any]] = []  # of the last evaluation
+        self.rounds: int | None = None  # before it
+        self.task: Task
+        self.metric_names: list[str] = []  # for callbacks that read them
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Finds the metric; ``metric_names`` says what will be logged at a validation."""
@@ -106,19 +98,16 @@ class DeployedAccuracy(FederatedCallback):
             log.info(
                 "%d clients with the model that each would use, on its own %s examples: %s %.4g, "
                 "interquartile range %.4g, worst %.4g",
-                len(self.rows),
-                self.split,
-                self.task.metric,
-                *self.figures().values(),
+                *(len(self.rows), self.split, self.task.metric, *self.figures().values()),
             )
 
     def figures(self) -> dict[str, float]:
         """Returns what the last evaluation logged, without ``deployed/``."""
         metric = self.task.metric
-        figures = [row[metric] for row in self.rows]
-        low, high = np.quantile(figures, [0.25, 0.75])
-        worst = min(figures) if self.task.metrics[metric] else max(figures)
-        return {metric: float(np.mean(figures)), "iqr": float(high - low), "worst": worst}
+        values = [row[metric] for row in self.rows]
+        low, high = np.quantile(values, [0.25, 0.75])
+        worst = min(values) if self.task.metrics[metric] else max(values)
+        return {metric: float(np.mean(values)), "iqr": float(high - low), "worst": worst}
 
     def _evaluate_and_log(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         with weights_evaluated(trainer, module):
@@ -142,29 +131,21 @@ class DeployedAccuracy(FederatedCallback):
     def _share(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> list[dict[str, Any]]:
         """Returns the rows of this rank's share of whole batches; each is what one rank alone would run."""
         clients, supernet = trainer.datamodule.clients, module.supernet
-        using: dict[Any, dict[int, int]] = {}
+        sizes_by_arch: dict[Any, dict[int, int]] = {}
         for client, size in enumerate(clients.split_sizes(self.split).tolist()):
             if size:
-                using.setdefault(module.assignment.deployed(client), {})[client] = size
+                sizes_by_arch.setdefault(module.assignment.deployed(client), {})[client] = size
         statistics = module.recalibration_batches(clients)
         batches: list[tuple[Any, list[int]]] = []
-        for arch, sizes in using.items():
+        for arch, sizes in sizes_by_arch.items():
             alone = not statistics and normalises_over_batches(supernet.skeleton(arch))
-            groups = batches_of_clients(sizes, 1 if alone else _BATCH_SIZE)
-            batches += [(arch, group) for group in groups]
-        work = [supernet.macs(arch) * sum(using[arch][client] for client in group) for arch, group in batches]
+            batches += [(arch, group) for group in batches_of_clients(sizes, 1 if alone else _BATCH_SIZE)]
+        work = [supernet.macs(arch) * sum(sizes_by_arch[arch][client] for client in group) for arch, group in batches]
         rows: list[dict[str, Any]] = []
-        last: Any = None
-        network: Callable[[Tensor], Tensor] = supernet
+        networks = Recalibration(statistics)
         for index in deal(work, trainer.world_size)[trainer.global_rank]:
             arch, group = batches[index]
-            if arch != last:
-                last = arch
-                # in place, or a copy with its norms' new statistics
-                network = (
-                    recalibrated(supernet.subnet(arch), statistics) if statistics else partial(supernet, arch=arch)
-                )
-            targets = partial(supernet.targets, arch)
+            network, targets = networks.network(str(arch), supernet, arch), partial(supernet.targets, arch)
             scores = client_scores(network, clients, group, self.split, module.evaluation, _BATCH_SIZE, targets)
             for score in scores:
                 tier = module.population.tier(score.client)

@@ -18,15 +18,13 @@ from lit_fednas.supernets import Model, ModelSuite
 class SoftAverage(FederatedCallback):
     """After each model's clients are averaged, models are averaged with smaller ones that are similar to them.
 
-    The aggregation gives the averages within the models, and :meth:`mix` applies Eq. 5 to them: model j becomes
-    the mean of models i, weighted by decay^t * sim(i, j), and of itself, weighted by 1. The models i are those
-    before j in the suite's order by multiply-accumulates: large models are new and would disturb small ones, which
-    have nearly converged (Table 1). All right-hand sides are the averages before mixing.
+    Model j becomes the mean of models i, weighted by decay^t * sim(i, j), and of itself, weighted by 1 (Eq. 5). The
+    models i are those before j in the suite's order by multiply-accumulates: large models are new and would disturb
+    small ones, which have nearly converged (Table 1). All right-hand sides are the averages before mixing.
 
-    Deviations: Eq. 5 counts all models alike; here a model counts by the examples that were trained with it in the
-    round, in its own mean and in others', and a model that nobody trained stays as it is. Eq. 5 has the decay in the
-    numerator alone, so that weights would shrink from round to round; here the sum is divided by the same
-    coefficients, decay included.
+    Deviations: Eq. 5 counts all models alike; here a model counts by its examples of the round, in its own mean and in
+    others', and a model that nobody trained stays as it is. Eq. 5 has the decay in the numerator alone, so that weights
+    would shrink; here the sum is divided by the same coefficients, decay included.
 
     Tensors are matched by their names in the networks. Where shapes differ, the corner that both have is averaged
     element by element, as in HeteroFL. Running statistics are mixed as weights are; integer buffers are unchanged.
@@ -64,7 +62,8 @@ class SoftAverage(FederatedCallback):
         examples = trained if self.weighted else None
 
         def mixture(averages: dict[str, Tensor]) -> dict[str, Tensor]:
-            module.log("others_share", self.others_share(suite, round.number, examples))
+            sums = [sum(self.coefficients(suite, round.number, number, examples).values()) for number in trained]
+            module.log("others_share", sum(1 - 1 / total for total in sums) / len(sums))
             return self.mix(suite, round.number, averages, examples)
 
         round.mix(mixture)
@@ -95,31 +94,18 @@ class SoftAverage(FederatedCallback):
     def coefficients(
         self, suite: ModelSuite, round: int, number: int, examples: Mapping[int, int] | None = None
     ) -> dict[int, float]:
-        """Returns the weights of the models in the mean of model j, ``number``, by number: arguments as of :meth:`mix`.
-
-        They are decay^t * sim(i, j) for each model i that is mixed into it, times its examples over those of model j,
-        and 1 for itself.
-        """
+        """Returns the weights of the models in the mean of model ``number``, by number: arguments as of :meth:`mix`."""
+        if examples is not None and not examples[number]:
+            return {number: 1.0}
         born = suite.models[number].round
         since = 0 if self.decay_from == "start" or born is None else born
         decayed = self.decay ** (round - since)
         order = [model.number for model in suite.space.rungs]
         if not self.from_larger:
             order = order[: order.index(number) + 1]
-        if examples is not None and not examples[number]:
-            return {number: 1.0}
         shares = {other: 1.0 if examples is None else examples[other] / examples[number] for other in order}
         lent = {other: decayed * suite.similarity(other, number) * share for other, share in shares.items()}
         return {**lent, number: 1.0}
-
-    def others_share(self, suite: ModelSuite, round: int, examples: Mapping[int, int] | None = None) -> float:
-        """Returns the mean over the models of the weight of other models; arguments as of :meth:`mix`."""
-        shares = []
-        for model in suite.models:
-            coefficients = self.coefficients(suite, round, model.number, examples)
-            own = coefficients.pop(model.number)
-            shares.append(1 - own / (own + sum(weight for weight in coefficients.values() if weight > 0)))
-        return sum(shares) / len(shares)
 
 
 def _tensors(suite: ModelSuite, number: int) -> dict[str, str]:
