@@ -42,6 +42,7 @@ class ClientTask:
     limits: Mapping[str, float] = field(default_factory=dict)  # the highest cost of an example's forward pass, by cost
     unsupported: tuple[str, ...] = ()  # operators that the client cannot run
     group: int | None = None  # a group of clients begins its next task when all have finished the one before
+    steps: int | None = None  # of the local optimizer; as client.steps or client.epochs say if not given
 
 
 @dataclass(frozen=True)

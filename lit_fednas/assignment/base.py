@@ -40,12 +40,19 @@ class Round:
     values: RoundValues = field(default_factory=RoundValues)
     max_rounds: int = -1
 
-    def task(self, client: int, arch: Any, group: int | None = None) -> ClientTask:
-        """Returns the task of a client, which trains ``arch``, in a group of clients if they are grouped."""
+    def task(self, client: int, arch: Any, group: int | None = None, steps: int | None = None) -> ClientTask:
+        """Returns the task of a client, which trains ``arch``.
+
+        Args:
+            client: The client.
+            arch: The architecture.
+            group: The group of clients that it belongs to, if they are grouped.
+            steps: Of the local optimizer, at least 1; as ``client.steps`` or ``client.epochs`` say if not given.
+        """
         tier, sizes = self.population.tier(client), self.population.sizes
         limits = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ("", {}, ())
         examples = int(sizes[client]) if len(sizes) else 0
-        return ClientTask(self.number, client, arch, examples, self.lr_factor, *limits, group=group)
+        return ClientTask(self.number, client, arch, examples, self.lr_factor, *limits, group, steps)
 
 
 class Assignment(Part, ABC):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.lightning_private import AveragedWeights
@@ -17,7 +20,10 @@ from lit_fednas.ranges import ShareBelowOne, checked
 
 @checked("weight_average")
 class WeightAverage(AveragedWeights):
-    """Lightning's ``EMAWeightAveraging`` over rounds: the mean is ``decay * mean + (1 - decay) * weights``.
+    """Lightning's ``WeightAveraging`` over rounds: the mean is ``decay * mean + (1 - decay) * weights``.
+
+    After n rounds the decay is at most (1 + n) / (10 + n), so that the first rounds' weights do not stay in the mean of
+    a short run.
 
     Clients receive the weights themselves, and train as without it. The mean is validated; checkpoints hold it as the
     supernet's weights, so that search, fine-tuning, ``test`` and export use it; and the module has it once training
@@ -34,7 +40,7 @@ class WeightAverage(AveragedWeights):
     """
 
     def __init__(self, decay: ShareBelowOne = 0.9) -> None:
-        super().__init__(decay=decay)
+        super().__init__(avg_fn=partial(_mixed, decay))
         self.decay = decay
 
     def on_train_batch_end(
@@ -68,6 +74,11 @@ class WeightAverage(AveragedWeights):
         self.setup(trainer, module, "fit")
         kept = {name: tensor for name, tensor in before.items() if shapes.get(name) == tensor.shape}
         self.average.load_state_dict({**self.average.state_dict(), **kept, "n_averaged": count})
+
+
+def _mixed(most: float, mean: Tensor, weights: Tensor, rounds: Tensor) -> Tensor:
+    decay = ((1 + rounds) / (10 + rounds)).clamp(max=most)
+    return decay * mean + (1 - decay) * weights
 
 
 @contextmanager

@@ -218,7 +218,7 @@ class LocalRunner(TaskRunner):
                 raise late
 
         module = self._module
-        module.begin(network, task.lr_factor, keep_going)
+        module.begin(network, task.lr_factor, self._steps(task), keep_going)
         with isolated(self.seed, "client", *address, device=self.device), alarm(self.faults.time_limit, late):
             give_state(self.objective, self.state_of(task.client), self.device)
             self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
@@ -242,6 +242,10 @@ class LocalRunner(TaskRunner):
         draw = numpy_generator(self.seed, "dropout-of-client", task.round, task.client).random()
         return bool(draw < self.faults.dropout_rate)
 
+    def _steps(self, task: ClientTask) -> int | None:
+        """Returns how many steps the client takes, if they are counted."""
+        return self.settings.steps if task.steps is None else task.steps
+
     def _epochs(self, task: ClientTask) -> int:
         """Returns how many passes the client has time for."""
         draws = numpy_generator(self.seed, "epochs-of-client", task.round, task.client)
@@ -252,7 +256,7 @@ class LocalRunner(TaskRunner):
         self, task: ClientTask, taken: ClientModule | StackedClient, ahead: bool = False
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the client's batches, epoch after epoch; if steps are counted, until an epoch allows none."""
-        steps = self.settings.steps
+        steps = self._steps(task)
         for epoch in count() if steps is not None else range(self._epochs(task)):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
             num_before = taken.num_steps

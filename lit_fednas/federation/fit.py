@@ -107,6 +107,7 @@ class LocalModule(pl.LightningModule, ABC):
     lr_factor: float
     keep_going: Callable[[], None]
     num_steps = 0
+    most_steps: int | None = None  # the batches end by themselves if not given
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__()
@@ -133,7 +134,7 @@ class LocalModule(pl.LightningModule, ABC):
         if self._scheduler is not None:
             self._scheduler.step()
         self.num_steps += 1
-        return -1 if self.num_steps == self.settings.steps else None
+        return -1 if self.num_steps == self.most_steps else None
 
     @abstractmethod
     def differentiate(self, batch: Any) -> bool:
@@ -152,13 +153,18 @@ class ClientModule(LocalModule):
         self.objective = objective
 
     def begin(
-        self, client_network: ClientNetwork, lr_factor: float = 1.0, keep_going: Callable[[], None] = lambda: None
+        self,
+        client_network: ClientNetwork,
+        lr_factor: float = 1.0,
+        steps: int | None = None,
+        keep_going: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepares for the next client."""
         self.client_network = client_network
         self.network = client_network.network
         self.trained = client_network.parameters
         self.lr_factor = lr_factor
+        self.most_steps = steps
         self.keep_going = keep_going
         self.num_steps = self.num_seen = 0
         self._loss_sum: Tensor | float = 0.0

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.overrides.distributed import _sync_module_states
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
@@ -149,7 +149,7 @@ class ClientStrategy(SingleDeviceStrategy):
         self.model = None
 
 
-class AveragedWeights(EMAWeightAveraging):
+class AveragedWeights(WeightAveraging):
     """A running mean of the weights, which there is in a fit alone; after it, it is the module's weights."""
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

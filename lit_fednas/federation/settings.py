@@ -246,20 +246,25 @@ class ClientSettings:
         """Returns these settings with some arguments of the constructor changed."""
         return type(self)(**vars(self) | changes)
 
-    def examples(self, size: int) -> int:
+    def examples(self, size: int, steps: int | None = None) -> int:
         """Returns how many examples pass through the network in one fit of a client with ``size`` examples.
+
+        Args:
+            size: The client's training examples.
+            steps: Those of its task, if it has its own.
 
         Example:
             >>> ClientSettings(batch_size=4, epochs=2).examples(10), ClientSettings(batch_size=4, steps=4).examples(10)
             (20, 14)
         """
+        steps = self.steps if steps is None else steps
         full, rest = divmod(size, self.batch_size)
         if self.drop_last and full:
             rest = 0
         in_pass, steps_of_pass = full * self.batch_size + rest, full + (rest > 0)
-        if self.steps is None or size == 0:
+        if steps is None or size == 0:
             return self.epochs * in_pass
-        passes, more = divmod(self.steps, steps_of_pass)
+        passes, more = divmod(steps, steps_of_pass)
         return passes * in_pass + more * self.batch_size
 
     def learning_rate(self, lr_factor: float = 1.0) -> float:

@@ -232,9 +232,10 @@ class FlowerRunner(TaskRunner):
     def _limits(self, task: ClientTask) -> FitLimits:
         """Returns the limits of a client's result, by its task and by what it disclosed when it joined."""
         client, size, objective = self.module.client, task.num_examples, self.module.objective
-        steps = client.epochs * -(-size // client.batch_size) if client.steps is None else client.steps
+        counted = client.steps if task.steps is None else task.steps
+        steps = client.epochs * -(-size // client.batch_size) if counted is None else counted
         batch = min(client.batch_size, size)
-        examples = client.epochs * size if client.steps is None else steps * batch
+        examples = client.epochs * size if counted is None else steps * batch
         tests = 0 if client.validate is None else self.clients.size(task.client, "val")
         averaged, kinds = objective.data_task.averaged, objective.report_types
         return FitLimits(steps, batch, examples, tests, self.link.longest, averaged, kinds)

@@ -95,7 +95,7 @@ class OrderedDropout(WrappedObjective):
         self._macs += self._macs_of[drawn] * len(targets)
         if drawn == own:
             return self.objective.loss(network, inputs, targets)
-        student = self._supernet.run_inside(network, drawn, inputs)
+        student = self._supernet.run_inside(network, Width(drawn), inputs)
         loss = self.objective.loss(nn.Identity(), student, targets)
         if not self.distill:
             return loss

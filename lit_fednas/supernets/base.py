@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -276,6 +276,39 @@ class Supernet(nn.Module, ABC):
             skeleton.network.train(training)
         return skeleton.run(weights, x)
 
+    def contains(self, outer: Any, inner: Any) -> bool:
+        """Returns whether each of the inner architecture's tensors is the first entries of the outer's of its name."""
+        sizes, within = self._skeleton(outer).shapes, self._skeleton(inner).shapes
+        return all(name in sizes and _fits(shape, sizes[name]) for name, shape in within.items())
+
+    def run_inside(self, network: nn.Module, arch: Any, x: Tensor) -> Tensor:
+        """Runs an architecture inside a client's network, of one that :meth:`contains` it, in that network's mode.
+
+        Gradients flow into the network's tensors, and running statistics are moved in place. Under ``torch.func.vmap``
+        the architecture's cost or network must have been asked for before: building it draws random numbers.
+
+        Args:
+            network: A subnet, as a client trains it.
+            arch: The architecture to run.
+            x: ``[batch, *input_shape]``.
+
+        Returns:
+            Logits, ``[batch, num_classes]``.
+
+        Raises:
+            ConfigError: The network does not contain the architecture.
+        """
+        tensors, inner = tensors_of(network), {}
+        for name, shape in self._skeleton(arch).shapes.items():
+            if name not in tensors or not _fits(shape, tensors[name].shape):
+                has = list(tensors[name].shape) if name in tensors else "nothing"
+                raise ConfigError(
+                    f"architecture {arch}: needs {name} of {list(shape)} where the client's network has {has}; run an "
+                    f"architecture that the client's contains"
+                )
+            inner[name] = tensors[name][tuple(map(slice, shape))]
+        return self.run(arch, inner, x, network.training)
+
     def _skeleton(self, arch: Any) -> _Skeleton:
         if arch in self._skeletons:
             self._skeletons.move_to_end(arch)
@@ -286,6 +319,10 @@ class Supernet(nn.Module, ABC):
         if len(self._skeletons) > _SKELETONS_KEPT:
             self._skeletons.popitem(last=False)
         return skeleton
+
+
+def _fits(shape: Sequence[int], limit: Sequence[int]) -> bool:
+    return len(shape) == len(limit) and all(size <= most for size, most in zip(shape, limit, strict=True))
 
 
 class OutputsNetwork(nn.Module, ABC):

@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveShare, checked
-from lit_fednas.supernets.base import Region, Supernet, _Skeleton
-from lit_fednas.supernets.families import NetworkFamily, Sizes, entries_of, find_axes, multiplied, shapes_of, tensors_of
+from lit_fednas.supernets.base import Region, Supernet
+from lit_fednas.supernets.families import NetworkFamily, Sizes, entries_of, find_axes, multiplied, shapes_of
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.space import Ladder
 
@@ -201,7 +201,6 @@ class WidthSupernet(Supernet):
                 )
         self._shapes = shapes_of(self.network)
         self.axes = find_axes(self._network, self.units, family.multiple, type(family).__name__)
-        self._inner_nets: dict[float, _Skeleton] = {}
 
     @property
     @override
@@ -234,33 +233,6 @@ class WidthSupernet(Supernet):
         kept = self.kept(arch)
         return {name: Region(f"network.{name}", self._index_within(name, kept)) for name in self.axes}
 
-    def run_inside(self, network: nn.Module, ratio: float, x: Tensor) -> Tensor:
-        """Runs a narrower net inside a client's network, in that network's mode.
-
-        Its tensors are the corners of the network's: gradients flow into them, and running statistics are moved in
-        place. The nets of all widths are built in the first call, which may therefore not be under ``torch.func.vmap``,
-        where no random numbers are allowed.
-
-        Args:
-            network: A subnet of any width that is not below the ratio, shifted or not.
-            ratio: The width to run, above 0 and up to 1.
-            x: ``[batch, *input_shape]``.
-
-        Returns:
-            Logits, ``[batch, num_classes]``.
-
-        Raises:
-            ConfigError: The network is narrower than the ratio.
-        """
-        if ratio not in self._inner_nets:
-            for width in {ratio, *self.space.widths} - set(self._inner_nets):
-                self._inner_nets[width] = self._skeleton(Width(width))
-        inner = self._inner_nets[ratio]
-        if inner.network.training != network.training:
-            inner.network.train(network.training)
-        whole = tensors_of(network)
-        return inner.run({name: _corner(whole[name], shape, ratio) for name, shape in inner.shapes.items()}, x)
-
     def _network(self, sizes: Sizes, scale: float = 1.0) -> nn.Module:
         return self.family.build(sizes, self.input_shape, self.num_classes, scale)
 
@@ -292,18 +264,6 @@ def _crossed(parts: list[slice | Tensor], shape: Sequence[int]) -> tuple[slice |
             part = torch.arange(*part.indices(shape[dimension]), device="cpu")
         crossed[dimension] = part.view(-1, *[1] * (tensors[-1] - dimension))
     return tuple(crossed)
-
-
-def _corner(tensor: Tensor, shape: tuple[int, ...], ratio: float) -> Tensor:
-    """Returns the first entries of each dimension: a view."""
-    if tensor.shape == shape:
-        return tensor
-    if any(size > full for size, full in zip(shape, tensor.shape, strict=True)):
-        raise ConfigError(
-            f"width {ratio:g} needs a tensor of {list(shape)} where the client's network has "
-            f"{list(tensor.shape)}; run a width that is not above the network's own"
-        )
-    return tensor[tuple(slice(0, size) for size in shape)]
 
 
 def _shortest(ratio: float) -> str:

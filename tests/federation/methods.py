@@ -154,6 +154,13 @@ class Troubled(WrappedObjective):
         return loss * torch.nan if self.client == 2 else loss
 
 
+class OwnSteps(assignment.FixedArchitecture):
+    """Clients take one, two or three steps."""
+
+    def plan(self, round):
+        return [replace(task, steps=1 + task.client % 3) for task in super().plan(round)]
+
+
 LOSSES: dict[str, Callable[[], Objective]] = {
     "task": objectives.TaskLoss,
     "entropy": lambda: objectives.CrossEntropy(label_smoothing=0.1),
@@ -175,7 +182,7 @@ OBJECTIVES: dict[str, Callable[[Objective], Objective]] = {
 }
 ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
     "largest": assignment.FixedArchitecture,
-    "smallest": lambda: assignment.FixedArchitecture("smallest"),
+    "smallest": lambda: OwnSteps("smallest"),
     "mixture": lambda: assignment.FixedArchitecture("mixture"),
     "random": assignment.RandomArchitectures,
     "cost": assignment.CostWeighted,

@@ -20,6 +20,7 @@ from lit_fednas.data import Dirichlet
 from lit_fednas.federation import ClientSettings, FederatedCallback, MilestoneRate, UniformCohort
 from lit_fednas.rng import generator
 from lit_fednas.supernets import GroupNorm, PlainNetwork
+from tests.federation.methods import OwnSteps
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet, weights
 
 
@@ -218,6 +219,17 @@ def test_the_examples_of_a_fit_are_known_before(settings, of_twenty):
     assert "steps" not in settings or {one.num_steps for one in seen.results} == {settings["steps"]}
     loss = sum(one.loss * one.num_seen for one in seen.results) / sum(one.num_seen for one in seen.results)
     assert float(trainer.callback_metrics["clients/loss"]) == pytest.approx(loss)
+
+
+@pytest.mark.parametrize("settings", [{"epochs": 2}, {"steps": 4}, {"clients_per_fit": 3}], ids=str)
+def test_a_task_may_have_its_own_number_of_steps(settings):
+    seen, client = Seen(), ClientSettings(sgd(0.1), batch_size=8, **settings)
+    cohort = UniformCohort(count=6)
+    module = make_module(linear_net(), OwnSteps("largest"), client=client, cohort=cohort)
+    fit(module, tiny_data(partitioner=Dirichlet(1.0, min_size=6)), 1, callbacks=[seen])
+    assert [one.num_steps for one in seen.results] == [1 + one.task.client % 3 for one in seen.results]
+    for one in seen.results:
+        assert one.num_seen == client.examples(one.task.num_examples, one.num_steps)
 
 
 def test_an_assignment_knows_how_long_the_run_is():

@@ -28,9 +28,9 @@ class Watched(WidthSupernet):
         super().__init__((1, 8, 8), 4, SlicedCNN((4, 8)), WIDTHS)
         self.asked: list[float] = []
 
-    def run_inside(self, network: nn.Module, ratio: float, x: Tensor) -> Tensor:
-        self.asked.append(ratio)
-        return super().run_inside(network, ratio, x)
+    def run_inside(self, network: nn.Module, arch: Width, x: Tensor) -> Tensor:
+        self.asked.append(arch.ratio)
+        return super().run_inside(network, arch, x)
 
 
 with torch.random.fork_rng():

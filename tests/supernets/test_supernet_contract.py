@@ -1,13 +1,18 @@
 """What every supernet promises, for every instance in ``instances.py``."""
 
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import lit_fednas.supernets
-from lit_fednas.supernets import Supernet
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import ElasticMLP, ElasticResNet, ElasticTCN, ElasticTransformer, Supernet
 from lit_fednas.supernets.cells.space import GenotypeSpace
 from lit_fednas.testing import SpaceContract, SupernetContract
+from lit_fednas.testing.networks import batch
 from tests.supernets.instances import INSTANCES, VARIANTS, kept_instance
 from tests.support import without_instance
 
@@ -26,3 +31,28 @@ class TestGenotypes(SpaceContract):
 def test_every_supernet_has_an_instance() -> None:
     missing = without_instance(Supernet, lit_fednas.supernets, [partial(kept_instance, name) for name in INSTANCES])
     assert not missing, f"add instances of {missing} to tests/supernets/instances.py"
+
+
+def entries(net: Supernet, arch: Any) -> dict[str, torch.Tensor]:
+    """Returns which entries of each shared tensor the architecture uses, as masks."""
+    masks = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in net.shared_tensors().items()}
+    for region in net.regions(arch).values():
+        masks[region.name][... if region.index is None else region.index] = True
+    return masks
+
+
+@pytest.mark.parametrize("kind", [ElasticMLP, ElasticResNet, ElasticTCN, ElasticTransformer])
+def test_what_an_architecture_contains_runs_inside_it(kind: type[Supernet]) -> None:
+    names = sorted(name for name in INSTANCES if type(kept_instance(name)) is kind)
+    net, space = kept_instance(names[0]), kept_instance(names[0]).space
+    archs = [space.smallest, space.largest, *(space.sample(np.random.default_rng(seed)) for seed in range(6))]
+    for outer in archs:
+        client, uses = net.subnet(outer).eval(), entries(net, outer)
+        for inner in archs:
+            within = all(bool((uses[name] | ~mask).all()) for name, mask in entries(net, inner).items())
+            assert net.contains(outer, inner) == within
+            if within:
+                torch.testing.assert_close(net.run_inside(client, inner, batch(net)), net.eval()(batch(net), inner))
+            else:
+                with pytest.raises(ConfigError, match="run an architecture that the client's contains"):
+                    net.run_inside(client, inner, batch(net))

@@ -148,7 +148,7 @@ def test_running_a_narrower_net_inside_a_client(name: str) -> None:
         with isolated(0, "dropout"):
             expected = narrow(batch(net))
         with isolated(0, "dropout"):
-            got = net.run_inside(client, ratio, batch(net))
+            got = net.run_inside(client, Width(ratio), batch(net))
         torch.testing.assert_close(got, expected)
         expected.square().sum().backward()
         got.square().sum().backward()
@@ -337,7 +337,7 @@ def supernet_of(**settings: Any) -> Callable[[], WidthSupernet]:
 
 def run_wider() -> None:
     net = supernet("cnn")
-    net.run_inside(net.subnet(Width(0.5)), 1.0, batch(net))
+    net.run_inside(net.subnet(Width(0.5)), Width(1.0), batch(net))
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def run_wider() -> None:
         (supernet_of(widths=[1, 0.0015, 0.001]), "0.001 and 0.0015 are the same network"),
         (supernet_of(input_shape=(3, 4, 8)), "4x8 pixels are too few for SlicedCNN, which needs 8x8"),
         (supernet_of(family=SlicedCNN((8, 12), GroupNorm(8))), "norm.group_size: 8 does not divide"),
-        (run_wider, r"width 1 .* not above the network's own"),
+        (run_wider, "architecture width: 1: needs .* run an architecture that the client's contains"),
     ],
 )
 def test_what_cannot_be(make: Callable[[], object], message: str) -> None:

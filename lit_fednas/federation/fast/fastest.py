@@ -64,7 +64,8 @@ def fastest(
     race.run([(changes, threads[0]) for changes in race.layouts()])
     race.run([(race.best.changes, number) for number in threads[1:]])
     # compilation is tried only if a tenth of the training that lies ahead would pay for compiling each architecture
-    ahead = rounds * race.seconds_per_example * sum(module.client.examples(task.num_examples) for task in tasks)
+    examples = sum(module.client.examples(task.num_examples, task.steps) for task in tasks)
+    ahead = rounds * race.seconds_per_example * examples
     if (1 - WORTHWHILE) * ahead > COMPILATION * module.supernet.space.size:
         race.run([({**race.best.changes, "compile": True}, race.best.threads)])
     torch.set_num_threads(race.best.threads)
@@ -131,8 +132,7 @@ class _Contender:
 
     def _trained(self, tasks: Sequence[ClientTask], steps: int | None) -> Iterator[Outcome]:
         torch.set_num_threads(self.threads)
-        self.settings.steps = steps
-        return self._runner.run(tasks)
+        return self._runner.run(tasks if steps is None else [replace(task, steps=steps) for task in tasks])
 
 
 class _Race:
@@ -192,14 +192,15 @@ class _Race:
 
     def _steps_of_a_turn(self, settings: ClientSettings) -> int | None:
         """Returns how many steps of each task are timed: as it was written, unless that takes too long."""
-        whole = max(ceil(settings.examples(task.num_examples) / settings.batch_size) for task in self.sample)
+        examples = max(settings.examples(task.num_examples, task.steps) for task in self.sample)
+        whole = ceil(examples / settings.batch_size)
         steps = 1
         while steps < whole:
             seconds, _ = self.plain.time(self.sample[:1], steps)
             if seconds * len(self.sample) >= _TURN:
                 return steps
             steps *= 2
-        return settings.steps
+        return None
 
     def _pace(self, contender: _Contender) -> float:
         """Returns the seconds per example; a contender with failed fits counts as slower, or as infinitely slow."""
