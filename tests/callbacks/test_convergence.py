@@ -8,8 +8,6 @@ import torch
 from lit_fednas.callbacks.transform_on_convergence import (
     cell_activeness,
     degree_of_convergence,
-    mean_activeness,
-    most_active,
     standard_error,
 )
 from lit_fednas.supernets import GrowableCNN, ModelSuite
@@ -59,13 +57,3 @@ def test_activeness_by_hand() -> None:
     found = cell_activeness(suite, 0, averages)
     assert found == pytest.approx({"conv1": ((18 * 0.25 + 2 * 1) / (18 + 8)) ** 0.5, "head": (27 / (6 + 12)) ** 0.5})
     assert cell_activeness(suite, 1, averages)["conv1"] == 0
-
-
-def test_mean_and_selection() -> None:
-    assert mean_activeness([]) == {}
-    assert mean_activeness([{"a": 1.0, "b": 4.0}, {"a": 2.0, "b": 0.0}]) == {"a": 1.5, "b": 2.0}
-    activeness = {"a": 0.89, "b": 0.9, "c": 1.0, "d": 0.1}
-    assert most_active(activeness, 0.9) == ["c", "b"]
-    assert most_active(activeness, 1.0) == ["c"]
-    assert most_active(activeness, 0.0) == ["c", "b", "a", "d"]
-    assert most_active({}, 0.9) == []
