@@ -26,10 +26,7 @@ class Scorer:
     def __init__(
         self, evaluator: Evaluator, costs: ArchitectureCosts, race: Race | None = None, ranks: Ranks = Ranks()
     ) -> None:
-        self.evaluator = evaluator
-        self.costs = costs
-        self.race = race
-        self.ranks = ranks
+        self.evaluator, self.costs, self.race, self.ranks = evaluator, costs, race, ranks
         self._others_wait = ranks.size > 1
 
     def __call__(
@@ -95,21 +92,11 @@ class Evaluations(dict[Any, dict[str, Any]]):
     In a race, architectures are compared by ``metric`` and ``cost`` on the fronts of ``tiers``.
     """
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        files: SearchFiles,
-        metric: str = "accuracy",
-        cost: str = "macs",
-        tiers: Sequence[Tier] = (),
-    ) -> None:
+    def __init__(self, scorer: Scorer, files: SearchFiles, metric: str, cost: str, tiers: Sequence[Tier]) -> None:
         space = scorer.costs.supernet.space
         super().__init__({space.parse(row["arch"]): row for row in files.rows("evaluations")})
-        self.scorer = scorer
-        self.files = files
-        self.metric = metric
-        self.cost = cost
-        self.tiers = tiers
+        self.scorer, self.files = scorer, files
+        self.metric, self.cost, self.tiers = metric, cost, tiers
         self._first: dict[Any, tuple[str, int]] = {}  # the tier and generation that proposed each first
         self._standings = None if scorer.race is None else Standings(scorer.race.racing)
         files.write("evaluations", self.values())  # without a line that was cut short

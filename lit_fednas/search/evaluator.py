@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -266,7 +266,8 @@ class FederatedEvaluator(Evaluator):
         if not recalibration and normalises_over_batches(supernet.skeleton(supernet.space.smallest)):
             draw.least = 2  # one example has no statistics
         self._rows: dict[tuple[str, int], dict[str, Any]] = {}
-        self._read: tuple[list[int], list[list[tuple[Tensor, Tensor]]]] = ([], [])
+        # kept until others are asked
+        self._read = lru_cache(maxsize=1)(lambda clients: [self._batches(client) for client in clients])
 
     @property
     @override
@@ -330,7 +331,7 @@ class FederatedEvaluator(Evaluator):
             sums = (values[name].sum() for name in self.task.averaged)
             return torch.stack([self.task.units(targets).sum().float(), *sums])
 
-        sums = [torch.stack([answer(*batch) for batch in batches]).sum(0) for batches in self._batches(clients)]
+        sums = [torch.stack([answer(*batch) for batch in batches]).sum(0) for batches in self._read(tuple(clients))]
         return torch.stack(sums).double().cpu().numpy()
 
     @override
@@ -348,13 +349,8 @@ class FederatedEvaluator(Evaluator):
         files.write("federated", rows)
         return {"communication": {name: sum(row[name] for row in rows) for name in _COSTS}}
 
-    def _batches(self, clients: Sequence[int]) -> list[list[tuple[Tensor, Tensor]]]:
-        """Returns each client's examples in batches of near-equal size; kept until others are asked."""
-        if self._read[0] != list(clients):
-            self._read = list(clients), [self._batches_of(client) for client in clients]
-        return self._read[1]
-
-    def _batches_of(self, client: int) -> list[tuple[Tensor, Tensor]]:
+    def _batches(self, client: int) -> list[tuple[Tensor, Tensor]]:
+        """Returns a client's examples in batches of near-equal size."""
         size = int(self.draw.sizes[client])
         even = math.ceil(size / math.ceil(size / self.batch_size))
         draws = generator(0, "evaluation")  # nothing is drawn: no shuffling, no augmentation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,8 @@ _REPEATS = 2000  # known architectures in a row after which a tier counts as exh
 class Feasible:
     """The architectures that fit a tier.
 
-    In a wide tier, architectures are drawn until one fits. In a narrow one that would not end: an architecture
-    that does not fit is repaired, by moving its genes one by one in random order towards one that does. This needs
-    nothing of the space but its genes, and always ends.
+    Architectures are drawn until one fits. In a narrow tier that would not end: there, the genes of one that does not
+    fit are moved one by one, in random order, towards those of one that does.
 
     Args:
         space: The space.
@@ -43,9 +42,7 @@ class Feasible:
         rng: np.random.Generator,
         starts: Sequence[Any] = (),
     ) -> None:
-        self.space = space
-        self.costs = costs
-        self.tier = tier
+        self.space, self.costs, self.tier = space, costs, tier
         self._excess: dict[Any, float] = {}  # what is asked for most; narrow tiers are drawn from again and again
         self._anchors = [space.encode(self._first(rng))]
         self._starts = [arch for arch in dict.fromkeys(starts) if self.fits(arch)]
@@ -70,7 +67,7 @@ class Feasible:
         return self.space.decode(self.repaired(self.space.encode(arch), rng))
 
     def distinct(self, known: set[Any], count: int, rng: np.random.Generator) -> list[Any]:
-        """Returns architectures that fit and are not known, the starts first; fewer if no more are found.
+        """Returns ``count`` architectures that fit and are not known, the starts first; fewer if no more are found.
 
         Args:
             known: Those that are known; the new ones are added.
@@ -89,27 +86,18 @@ class Feasible:
         return drawn
 
     def repaired(self, genes: Sequence[int], rng: np.random.Generator) -> tuple[int, ...]:
-        """Moves genes into the tier; genes that fit stay, written canonically.
-
-        Returns:
-            Genes of an architecture that fits.
-        """
-        arch = self.space.decode(genes)
+        """Returns genes moved into the tier; those that fit stay, written canonically."""
+        genes, arch = list(genes), self.space.decode(genes)
         if not self.fits(arch):
             anchor = self._anchors[int(rng.integers(len(self._anchors)))]
-            for arch in self._towards(list(genes), anchor, rng):
-                if self.fits(arch):
-                    break
+            for position in rng.permutation(len(genes)):
+                if genes[position] != anchor[position]:
+                    genes[position] = anchor[position]
+                    arch = self.space.decode(genes)
+                    if self.fits(arch):
+                        break
         self._remember(arch, rng)
         return self.space.encode(arch)
-
-    def _towards(self, genes: list[int], anchor: Sequence[int], rng: np.random.Generator) -> Iterator[Any]:
-        """Yields the architectures on the way to another; the last is that other."""
-        for position in rng.permutation(len(genes)):
-            if genes[position] != anchor[position]:
-                genes[position] = anchor[position]
-                yield self.space.decode(genes)
-        yield self.space.decode(anchor)
 
     def _remember(self, arch: Any, rng: np.random.Generator) -> None:
         genes = self.space.encode(arch)
@@ -122,9 +110,8 @@ class Feasible:
         """Returns a fitting architecture: the smallest or the largest, or one found by descending the excess."""
         least = min([self.space.smallest, self.space.largest], key=self.excess)
         for _ in range(_STARTS):
-            if self.fits(least):
-                break
-            least = min([least, self._descended(self.space.sample(rng), rng)], key=self.excess)
+            if not self.fits(least):
+                least = min([least, self._descended(self.space.sample(rng), rng)], key=self.excess)
         if self.fits(least):
             return least
         has = ", ".join(f"{name} {self.costs.cost(least, name):g}" for name in self.tier.limited)

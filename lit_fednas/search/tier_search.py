@@ -187,15 +187,11 @@ class TierSearch:
         self.costs.keep_latencies(files)
         self.evaluations = Evaluations(scorer, files, self.metric, settings.cost, [*self.tiers, self.everything])
 
-    def reference(self, tier: str) -> float:
-        """Returns the divisor of costs in a tier's hypervolume: its budget, or the largest architecture's cost."""
-        largest = self.costs.cost(self.space.largest, self.settings.cost)
-        limits = {limited.name: limited.at_most.get(self.settings.cost, largest) for limited in self.tiers}
-        return float(min(limits.get(tier, largest), largest))
-
     def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
         """Returns the content of ``settings.json``."""
         settings, method = self.settings, self.settings.method
+        largest = self.costs.cost(self.space.largest, settings.cost)
+        limits = {tier.name: tier.at_most.get(settings.cost, largest) for tier in [*self.tiers, self.everything]}
         return {
             "seed": self.seed,
             "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
@@ -217,7 +213,7 @@ class TierSearch:
             "weights": self.supernet.digest(),
             "checkpoint": checkpoint,
             **self.evaluator.description([tier.name for tier in self.searched]),
-            "reference": {name: self.reference(name) for name in [*(t.name for t in self.tiers), ALL_TIERS]},
+            "reference": {name: float(min(limit, largest)) for name, limit in limits.items()},  # of hypervolumes
             "latency": latency,
             "latency_source": None if settings.latency is None else settings.latency.identity,
             "complete": False,
@@ -281,7 +277,7 @@ class TierSearch:
         rows = [row for row in rows if self.evaluations.complete(row)]
         worst = 1.0 if self.higher or not rows else max(rows[0][self.metric], _LEAST)
         costs = [row[self.settings.cost] for row in rows]
-        return hypervolume(costs, [1 - self._error(row) / worst for row in rows], self.reference(tier))
+        return hypervolume(costs, [1 - self._error(row) / worst for row in rows], self.written["reference"][tier])
 
     # ---- results --------------------------------------------------------------------------------------
 
