@@ -12,7 +12,7 @@ import os
 from argparse import ArgumentError
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from io import BytesIO
 from time import perf_counter
@@ -78,16 +78,8 @@ def kind_of(data: FederatedDataModule) -> dict[str, Any]:
     }
 
 
-def digest_of(kind: Mapping[str, Any]) -> str:
-    """Returns the hash of what :func:`kind_of` returned."""
-    return digest(json.dumps(kind))
-
-
 class DeviceData(FederatedDataModule):
-    """The data of one device: all training examples of its source, or its share of them.
-
-    Its own source's validation split is not read, since the server has its own.
-    """
+    """The data of one device: its share of a source's, or a source of its own without a validation split."""
 
     number = 0  # of the client
     share = False  # whether the source holds the data of all clients
@@ -107,29 +99,20 @@ class DeviceData(FederatedDataModule):
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
 
 
+@dataclass(eq=False)
 class Device:
-    """Answers the server's messages with a module that ``make`` makes from the data.
+    """Answers the server's messages with a module that ``make`` makes from the data."""
 
-    Without a number of the client, it is the one that the node's key is registered as. The settings are YAML
-    (:func:`device_settings`).
-    """
+    data: DeviceData
+    make: Callable[[FederatedDataModule], FederatedLightningModule]
+    number: int | None  # the client's; None if it is the one that the node's key is registered as
+    config: str  # the settings, YAML (device_settings)
+    threads: int | None = None
+    _made: dict[int | None, tuple[FederatedLightningModule, LocalRunner]] = field(default_factory=dict)
+    _tuned: tuple[str, FederatedLightningModule, LocalRunner] | None = None
+    _memory: MutableMapping[str, bytes] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        data: DeviceData,
-        make: Callable[[FederatedDataModule], FederatedLightningModule],
-        number: int | None,
-        config: str,
-        threads: int | None = None,
-    ) -> None:
-        self.data = data
-        self.make = make
-        self.number = number
-        self.config = config
-        self.threads = threads
-        self._made: dict[int | None, tuple[FederatedLightningModule, LocalRunner]] = {}
-        self._tuned: tuple[str, FederatedLightningModule, LocalRunner] | None = None
-        self._memory: MutableMapping[str, bytes] = {}
+    def __post_init__(self) -> None:
         keep_freed_memory()
 
     def answer(self, kind: str, packet: Packet, memory: MutableMapping[str, bytes] | None = None) -> Packet:
@@ -154,26 +137,29 @@ class Device:
             f"folder"
         )
 
-    def _check_data(self, fields: Mapping[str, Any]) -> None:
-        """Validates that the data are still of the server's kind; when a device joins, the server does."""
-        if fields["data"] != digest_of(kind_of(self.data)):
+    def _ready(self, fields: Mapping[str, Any], client: int) -> tuple[FederatedLightningModule, LocalRunner]:
+        """Returns what trains a client, with the server's structure; its data are still those that it joined with."""
+        module, runner = self._parts(client)
+        if fields["data"] != digest(json.dumps(kind_of(self.data))):
             raise ConfigError(
                 "data.source: the device's data differ from the server's in their shape, classes or normalisation; "
                 "start the device with the data that it began with"
             )
+        if module.supernet.structure() != fields["structure"]:
+            module.supernet.restore(fields["structure"])
+        return module, runner
 
     def _join(self, packet: Packet) -> Packet:
         """Discloses which client this is, how many examples of each class it has, and what the device affords."""
         number = self._own_number(packet)
-        data = self._set_up(number)
-        clients = data.clients
+        module, _ = self._parts(number)
+        data, clients = self.data, self.data.clients
         if not 0 <= number < clients.num_clients:
             raise ConfigError(f"{SHARE}: {number} is not one of the {clients.num_clients} clients of the partition")
         counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in SPLITS}
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        speed = self._speed(number)
-        kind = kind_of(data)
-        return Packet({"client": number, "counts": counts, "kind": kind, "memory": memory, "macs_per_second": speed})
+        known = {"client": number, "counts": counts, "kind": kind_of(data), "memory": memory}
+        return Packet({**known, "macs_per_second": self._speed(module)})
 
     def _own_number(self, packet: Packet) -> int:
         """Returns the client's number: that of its registered key, or its own setting."""
@@ -190,9 +176,8 @@ class Device:
             )
         return number
 
-    def _speed(self, number: int) -> float | None:
+    def _speed(self, module: FederatedLightningModule) -> float | None:
         """Returns the MACs per second of training the largest architecture; ``None`` if they cannot be counted."""
-        module, _ = self._parts(number)
         supernet, arch, size = module.supernet, module.supernet.space.largest, module.client.batch_size
         try:
             macs = supernet.macs(arch)
@@ -212,9 +197,7 @@ class Device:
     def _train(self, packet: Packet) -> Packet:
         """Trains a task on the tensors that it receives."""
         fields = packet.fields
-        module, runner = self._parts(int(fields["task"]["client"]))
-        self._check_data(fields)
-        self._restore(module, fields["structure"])
+        module, runner = self._ready(fields, int(fields["task"]["client"]))
         if fields["candidate"] is not None:
             module, runner = self._candidate(module, fields["candidate"])
         supernet, runner.seed = module.supernet, int(fields["seed"])
@@ -246,9 +229,7 @@ class Device:
     def _score(self, packet: Packet) -> Packet:
         """Evaluates architectures on the device's own examples; it receives the shared elements that they cover."""
         fields = packet.fields
-        module, _ = self._parts(int(fields["client"]))
-        self._check_data(fields)
-        self._restore(module, fields["structure"])
+        module, _ = self._ready(fields, int(fields["client"]))
         archs = [module.supernet.space.parse(text) for text in fields["archs"]]
         shared = module.supernet.shared_tensors()
         for name, mask in covered(module.supernet, archs).items():
@@ -260,11 +241,6 @@ class Device:
         with self._threads(module):
             answers = [evaluator.answers(arch, [int(fields["client"])])[0].tolist() for arch in archs]
         return Packet({"answers": answers})
-
-    def _restore(self, module: FederatedLightningModule, structure: Mapping[str, Any]) -> None:
-        """Synchronises the supernet's structure with the server's."""
-        if module.supernet.structure() != structure:
-            module.supernet.restore(structure)
 
     def _candidate(
         self, module: FederatedLightningModule, candidate: Mapping[str, Any]
@@ -290,19 +266,15 @@ class Device:
         """Sets the number of threads of a simulated run, which decides the order of sums."""
         return threads_set(self.threads, module.supernet, module.client.batch_size, 1)
 
-    def _set_up(self, number: int) -> DeviceData:
-        self.data.number = number
-        self.data.prepare_data()
-        self.data.setup("fit")
-        return self.data
-
     def _parts(self, number: int) -> tuple[FederatedLightningModule, LocalRunner]:
         """Returns the module of the configuration, and what trains its client, which are made once."""
         known = None if self.data.share else number  # a module and a runner serve all clients of one data set
         if known not in self._made:
-            data = self._set_up(number)
-            module = self.make(data)
-            module.objective.setup(module.supernet, data.clients)
+            self.data.number = number
+            self.data.prepare_data()
+            self.data.setup("fit")
+            module = self.make(self.data)
+            module.objective.setup(module.supernet, self.data.clients)
             module.faults = replace(module.faults, on_client_error="skip")  # the server decides
             self._made = {known: (module, self._runner(module))}
         return self._made[known]

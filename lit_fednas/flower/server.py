@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from lit_fednas.federation.checkpoints import read_checkpoint
 from lit_fednas.federation.fit import Outcome, TaskRunner
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
-from lit_fednas.flower.device import device_settings, digest_of, kind_of
+from lit_fednas.flower.device import device_settings, kind_of
 from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import (
     MOST,
@@ -32,6 +33,7 @@ from lit_fednas.flower.wire import (
     FitLimits,
     Joined,
     Packet,
+    digest,
     most_of,
     one_line,
     read_number,
@@ -126,7 +128,7 @@ class ServerData(FederatedDataModule):
                     f"data.source: client {device.client} counts {len(device.counts['train'])} classes, the server "
                     f"{len(self.strata)}; give both the same kind of data"
                 )
-        self.link.data = digest_of(kind)
+        self.link.data = digest(json.dumps(kind))
         at_server = ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
         clients = RemoteClients(devices, self.link, at_server)
         if self.speeds is not None:
@@ -188,20 +190,15 @@ class FlowerRunner(TaskRunner):
         for position, reply in self.link.ask("train", [task.client for task in tasks], packet_of, self.check):
             replies[position] = reply
             while following in replies:
-                yield self._outcome(tasks[following], replies.pop(following))
+                outcome = self._read(tasks[following], replies.pop(following))
+                self.module.faults.check(outcome[0])  # raises if the policy says so
+                yield outcome
                 following += 1
 
-    def _outcome(self, task: ClientTask, reply: Reply) -> Outcome:
-        """Returns the outcome of an answer, as of a simulated client's fit; raises if the policy says so."""
-        update = None
-        if reply.packet is None:
-            result = ClientResult(task, reply.status, reply.reason)
-        else:
-            result, update = self._read(task, reply.packet)
-        self.module.faults.check(result)
-        return result, update
-
-    def _read(self, task: ClientTask, packet: Packet) -> Outcome:
+    def _read(self, task: ClientTask, reply: Reply) -> Outcome:
+        """Returns the outcome of an answer, as of a simulated client's fit."""
+        if (packet := reply.packet) is None:
+            return ClientResult(task, reply.status, reply.reason), None
         wanted = self.module.supernet.views(task.arch)
         try:
             result = read_result(packet.fields["result"], task, self._limits(task))
@@ -214,8 +211,8 @@ class FlowerRunner(TaskRunner):
             weights = self.module.transport.unpack_up(sent, wanted)
         except Exception as error:  # a device may send anything
             return ClientResult(task, "error", unreadable(error)), None
-        wrong = [name for name in {**wanted, **weights} if not _alike(wanted.get(name), weights.get(name))]
-        if wrong:
+        forms = [{name: (value.shape, value.dtype) for name, value in given.items()} for given in (wanted, weights)]
+        if wrong := [name for name in {**wanted, **weights} if forms[0].get(name) != forms[1].get(name)]:
             reason = f"the answer's tensor {one_line(wrong[0])} is not that of {task.arch}"
             return ClientResult(task, "error", reason), None
         largest = {name: _largest(tensor) for name, tensor in weights.items()}
@@ -239,10 +236,6 @@ class FlowerRunner(TaskRunner):
         tests = 0 if client.validate is None else self.clients.size(task.client, "val")
         averaged, kinds = objective.data_task.averaged, objective.report_types
         return FitLimits(steps, batch, examples, tests, self.link.longest, averaged, kinds)
-
-
-def _alike(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
-    return left is not None and right is not None and left.shape == right.shape and left.dtype == right.dtype
 
 
 def _largest(tensor: torch.Tensor) -> float:

@@ -24,7 +24,6 @@ _DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "int64"
 MOST = 1e18
 #: The most examples that a client has of a class in a split.
 MOST_EXAMPLES = 2**32
-_SHOWN = 20  # characters of a value that cannot be used
 _LONGEST = 300  # characters of a text
 #: A client's splits, of which a device counts its examples.
 SPLITS = ("train", "val", "test")
@@ -177,7 +176,7 @@ def read_joined(fields: Mapping[str, Any]) -> Joined:
 def read_count(name: str, value: Any, most: int = MOST_EXAMPLES, least: int = 0) -> int:
     """Returns a whole number that a device has sent."""
     if not isinstance(value, int):
-        raise ValueError(f"{name}: {_shown(value)} is not a count")
+        raise ValueError(f"{name}: {value!r:.20} is not a count")
     read_number(name, value, most, least)
     return value
 
@@ -185,15 +184,10 @@ def read_count(name: str, value: Any, most: int = MOST_EXAMPLES, least: int = 0)
 def read_number(name: str, value: Any, most: float, least: float = 0.0) -> float:
     """Returns a number that a device has sent."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}: {_shown(value)} is not a number")
+        raise ValueError(f"{name}: {value!r:.20} is not a number")
     if not least <= value <= most:
-        raise ValueError(f"{name}: {_shown(value)} is not from {least:g} to {most:g}")
+        raise ValueError(f"{name}: {value!r:.20} is not from {least:g} to {most:g}")
     return float(value)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def most_of(name: str) -> float:

@@ -54,27 +54,28 @@ def replaced(tree: Any, factor: int = 1) -> Iterator[tuple[list[Any], Any]]:
 
 @pytest.mark.parametrize("name", one_of_many(REPORTING, "widths"))
 def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome, found = FlowerRunner._outcome, []
+    read, found = FlowerRunner._read, []
 
     def spy(runner: FlowerRunner, task: Any, reply: Reply) -> Any:
-        answer, update = outcome(runner, task, reply)
+        answer, update = read(runner, task, reply)
         if answer.ok and not found:
             packet = reply.packet
             for way, fields in replaced(packet.fields, 1000):
-                result, _ = runner._read(task, Packet(fields, packet.tensors))
+                result, _ = read(runner, task, Reply(Packet(fields, packet.tensors)))
                 if way[-1] != "reason":
                     found.append((way, result.status, result.reason))
                 if way[0] == "result" and len(way) == 2 and way[1] != "status":
-                    failed, none = runner._read(task, Packet({"result": {**fields["result"], "status": "error"}}))
+                    failure = Packet({"result": {**fields["result"], "status": "error"}})
+                    failed, none = read(runner, task, Reply(failure))
                     assert (failed.status, failed.num_tested, none) == ("error", 0, None)
                     assert failed.reason.isprintable()
                     assert len(failed.reason) <= 300
             for tensor in wrong_tensors(packet.tensors):
-                result, _ = runner._read(task, Packet(packet.fields, {**packet.tensors, **tensor}))
+                result, _ = read(runner, task, Reply(Packet(packet.fields, {**packet.tensors, **tensor})))
                 found.append(([*tensor], result.status, result.reason))
         return answer, update
 
-    monkeypatch.setattr(FlowerRunner, "_outcome", spy)
+    monkeypatch.setattr(FlowerRunner, "_read", spy)
     nodes: dict[int, Any] = {}
     method = replace(METHODS[name], wire="-")  # weights as they are
     (data := methods.data(name)).setup("fit")

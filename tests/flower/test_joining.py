@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lit_fednas.data import ArraySource, DataSource, FederatedDataModule, RandomFlip
+from lit_fednas.data import ArraySource, DataSource, RandomFlip
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from tests.support import make_module, tiny_data, tiny_examples
@@ -156,7 +156,7 @@ def test_a_node_s_files_take_the_place_of_the_server_s(tmp_path: Path):
     }
     config = {"seed_everything": 0, "model": {}, "data": {"source": source, "partitioner": "IID"}}
     device = device_of(json.dumps(config), {"client": 0, "data.source.init_args.files": f"{{train: {own_file}}}"})
-    data: FederatedDataModule = device._set_up(0)
+    (data := device.data).setup("fit")
     assert data.clients.sizes.tolist() == [20]
     refusal = device_of(json.dumps(config), {"client": 0}).answer("join", Packet({"version": "0", "config": ""}))
     assert "refused" in refusal.fields

@@ -210,7 +210,7 @@ def test_tiers_are_those_of_the_devices_and_stay_so(tmp_path: Path, monkeypatch:
     def run(speeds: list[float], kept: Any = None) -> list[str]:
         grid = loopback.Loopback(devices(make, lambda: tiny_data(3)))
         for node, speed in zip(grid.devices.values(), speeds, strict=True):
-            monkeypatch.setattr(node, "_speed", lambda number, speed=speed: speed)
+            monkeypatch.setattr(node, "_speed", lambda module, speed=speed: speed)
         server = loopback.server_data(loopback.connected(grid), tiny_data(3))
         server.speeds = kept
         trainer = loopback.fit_over(server.link, module := make(), server, 1)
