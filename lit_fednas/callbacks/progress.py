@@ -34,7 +34,6 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._rounds: Any = None
         self._cohort: Any = None
         self._line = ""
-        self._models = ""
 
     def disable(self) -> None:
         """Shows nothing (Lightning calls it on all ranks but the first)."""
@@ -50,16 +49,15 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._first = trainer.current_epoch
         if not self._enabled or not draws_bars():
             return
-        total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+        total = trainer.max_rounds if trainer.max_rounds > 0 else None
         self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")
         self._cohort = tqdm(desc="clients", unit="client", leave=False)
 
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Restarts the bar over the cohort."""
-        self._models = clients_by_arch(round.tasks)
         if self._cohort is not None:
             self._cohort.reset(total=len(round.tasks))
-            self._cohort.set_postfix_str(self._models, refresh=False)
+            self._cohort.set_postfix_str(clients_by_arch(round.tasks), refresh=False)
 
     def on_client_end(
         self,
@@ -73,10 +71,14 @@ class RoundProgress(FederatedCallback, ProgressBar):
             self._cohort.update()
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """One round further, with its figures."""
+        """Shows the round's figures."""
         if not self._enabled:
             return
-        figures = self._figures(trainer)
+        metric = trainer.datamodule.task.metric
+        shown = {"clients/loss": "loss", f"val/mean/{metric}": f"val {metric}", "clients/failed": "failed"}
+        shown |= {"privacy/epsilon": "epsilon"}
+        known = trainer.callback_metrics
+        figures = {label: f"{float(known[name]):.4g}" for name, label in shown.items() if name in known}
         if self._rounds is not None:
             self._rounds.set_postfix(figures, refresh=False)
             self._rounds.update()
@@ -85,8 +87,8 @@ class RoundProgress(FederatedCallback, ProgressBar):
         done = trainer.current_epoch + 1
         text = "  ".join(f"{name} {value}" for name, value in figures.items())
         pace = (now - self._started) / (done - self._first)
-        of = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
-        self._line = f"round {done}{of}  {text}  {pace:.2f} s/round"
+        total = f"/{trainer.max_rounds}" if trainer.max_rounds > 0 else ""
+        self._line = f"round {done}{total}  {text}  {pace:.2f} s/round"
         if now - self._printed >= self.refresh_seconds:
             self._printed = now
             self._print_line()
@@ -94,43 +96,23 @@ class RoundProgress(FederatedCallback, ProgressBar):
     def on_train_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Prints the last round, if it was not, and closes the bars."""
         self._print_line()
-        self._close()
+        self.on_exception()
 
     def _print_line(self) -> None:
         if self._line:
             print(self._line, file=sys.stderr, flush=True)
         self._line = ""
 
-    def on_exception(
-        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *arguments: Any) -> None:
         """Closes the bars."""
-        self._close()
-
-    def _close(self) -> None:
         for bar in (self._cohort, self._rounds):
             if bar is not None:
                 bar.close()
         self._rounds = self._cohort = None
 
-    def _figures(self, trainer: FederatedTrainer) -> dict[str, str]:
-        metric = trainer.datamodule.task.metric
-        shown = {"clients/loss": "loss", f"val/mean/{metric}": f"val {metric}", "clients/failed": "failed"}
-        shown |= {"privacy/epsilon": "epsilon"}
-        return {
-            label: f"{float(trainer.callback_metrics[name]):.4g}"
-            for name, label in shown.items()
-            if name in trainer.callback_metrics
-        }
-
 
 def clients_by_arch(tasks: Sequence[ClientTask]) -> str:
-    """Returns how many clients train which architecture, the first few; nothing if all train the same.
-
-    Example:
-        >>> clients_by_arch([ClientTask(0, client, f"model: {client // 3}", 1) for client in range(5)])
-        'model: 0 (3), model: 1 (2)'
-    """
+    """Returns how many clients train which architecture, the first few; nothing if all train the same."""
     counts = Counter(str(task.arch) for task in tasks)
     if len(counts) < 2:
         return ""

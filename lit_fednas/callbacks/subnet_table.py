@@ -65,16 +65,9 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
     for name, arch in module.subnets.items():
         if f"{split}/{name}/{module.task.metric}" not in metrics:
             continue
-        cost = module.supernet.cost(arch)
-        rows.append(
-            {
-                "subnet": name,
-                "arch": str(arch),
-                "split": split,
-                **{one: round(float(metrics[f"{split}/{name}/{one}"]), 6) for one in module.val_metrics.directions},
-                **{one: getattr(cost, one) for one in COSTS},
-            }
-        )
+        figures = {one: round(float(metrics[f"{split}/{name}/{one}"]), 6) for one in module.val_metrics.directions}
+        costs = {one: getattr(module.supernet.cost(arch), one) for one in COSTS}
+        rows.append({"subnet": name, "arch": str(arch), "split": split, **figures, **costs})
     return rows
 
 
@@ -82,13 +75,8 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the rows as aligned text."""
     first, *others = metrics = [name for name in rows[0] if name not in (*NAMES, *COSTS)]
     head = ["subnet", "architecture", "MACs", "parameters", "bytes", f"{rows[0]['split']} {first}", *others]
-    body = [
-        [
-            row["subnet"],
-            row["arch"],
-            *(cost_text(name, row[name]) for name in COSTS),
-            *(f"{row[name]:.4f}" for name in metrics),
-        ]
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        costs, figures = (cost_text(name, row[name]) for name in COSTS), (f"{row[name]:.4f}" for name in metrics)
+        body.append([row["subnet"], row["arch"], *costs, *figures])
     return text_table(head, body, left=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,28 +30,22 @@ class WandbLogging(FederatedCallback):
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs the partition as a picture."""
         self._num_models = len(getattr(pl_module.supernet, "models", ()))
+        data = trainer.datamodule
         for run in _runs(trainer):
-            data: Any = trainer.datamodule
-            figure = plot_partition(data.class_counts, data.strata)
-            run.log({"partition": wandb.Image(figure)}, commit=False)
+            run.log({"partition": wandb.Image(plot_partition(data.class_counts, data.strata))}, commit=False)
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs a new model of a supernet that changes in training with its costs, and a table of all models."""
         supernet = pl_module.supernet
-        if isinstance(supernet, ModelCollection):
-            if len(supernet.models) > self._num_models:
-                self._log_models(trainer, supernet.KIND, supernet.model_rows(), supernet.models[-1].number)
-            self._num_models = len(supernet.models)
-
-    @staticmethod
-    def _log_models(trainer: FederatedTrainer, kind: str, rows: Sequence[dict[str, Any]], number: int) -> None:
-        newest = rows[number]
-        event = {"model": newest["number"], "macs": newest["macs"], "parameters": newest["parameters"]}
-        for run in _runs(trainer):
-            table = _table(list(newest), [list(row.values()) for row in rows])
-            entry = {**{f"{kind}/{name}": value for name, value in event.items()}, f"{kind}/models": table}
+        if not isinstance(supernet, ModelCollection) or len(supernet.models) == self._num_models:
+            return
+        grown, self._num_models = len(supernet.models) > self._num_models, len(supernet.models)
+        for run in _runs(trainer) if grown else ():
+            kind, rows = supernet.KIND, supernet.model_rows()
+            newest = {"model": rows[-1]["number"], "macs": rows[-1]["macs"], "parameters": rows[-1]["parameters"]}
+            entry = {f"{kind}/{name}": value for name, value in newest.items()}
             # the step of the round's metrics, which come later: a round is a step
-            run.log({**entry, "trainer/global_step": trainer.current_epoch})
+            run.log({**entry, f"{kind}/models": _table(rows[0], rows), "trainer/global_step": trainer.current_epoch})
             for row in rows:
                 _summarise(run, f"{kind}/{row['number']}", row, "number")
 
@@ -77,7 +71,7 @@ class WandbLogging(FederatedCallback):
         rows = table_rows(pl_module, trainer.callback_metrics, split)
         for run in _runs(trainer) if rows else []:
             metric = pl_module.task.metric
-            run.log({f"subnets/{split}": _table(list(rows[0]), [list(row.values()) for row in rows])})
+            run.log({f"subnets/{split}": _table(rows[0], rows)})
             for row in rows:
                 run.summary[f"subnets/{split}/{row['subnet']}/{metric}"] = row[metric]
 
@@ -86,26 +80,22 @@ def search_charts(files: SearchFiles) -> dict[str, Any]:
     """Returns a search's tables and charts by name."""
     settings = files.settings()
     cost, metric = settings.get("cost", "macs"), settings["metric"]
-    front, rows = files.rows("front"), files.rows("evaluations")
+    front = files.rows("front")
     points: dict[str, list[Any]] = {}
     tiers: dict[str, list[str]] = {}
     for row in front:
         points.setdefault(row["tier"], []).append(row)
         tiers.setdefault(row["arch"], []).append(row["tier"])
-    columns = list(files.columns("evaluations"))
-    marked = [[*(row[name] for name in columns), " ".join(tiers.get(row["arch"], []))] for row in rows]
+    columns = [*files.columns("evaluations"), "front"]
+    evaluations = _table(
+        columns, [{**row, "front": " ".join(tiers.get(row["arch"], []))} for row in files.rows("evaluations")]
+    )
+    xs, ys = ([[row[name] for row in line] for line in points.values()] for name in (cost, metric))
+    fronts = wandb.plot.line_series(xs, ys, keys=list(points), title="front of each tier", xname=cost)
     return {
-        "front": _table(files.columns("front"), [list(row.values()) for row in front]),
-        "evaluations": wandb.plot.scatter(
-            _table([*columns, "front"], marked), cost, metric, f"validation {metric} against {cost}"
-        ),
-        "fronts": wandb.plot.line_series(
-            [[row[cost] for row in line] for line in points.values()],
-            [[row[metric] for row in line] for line in points.values()],
-            keys=list(points),
-            title="front of each tier",
-            xname=cost,
-        ),
+        "front": _table(files.columns("front"), front),
+        "evaluations": wandb.plot.scatter(evaluations, cost, metric, f"validation {metric} against {cost}"),
+        "fronts": fronts,
     }
 
 
@@ -119,8 +109,9 @@ def tier_artifacts(files: SearchFiles, run: str) -> Iterator[Any]:
         yield artifact
 
 
-def _table(columns: Sequence[str], rows: list[list[Any]]) -> Any:
-    return wandb.Table(columns=list(columns), data=rows)
+def _table(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Any:
+    columns = list(columns)
+    return wandb.Table(columns=columns, data=[[row[name] for name in columns] for row in rows])
 
 
 def _summarise(run: Any, prefix: str, row: Mapping[str, Any], key: str) -> None:
