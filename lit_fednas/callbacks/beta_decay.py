@@ -19,8 +19,7 @@ class BetaDecay(FederatedCallback):
     """A schedule of the weight of the largest architecture's client over the rounds.
 
     Beta falls from ``beta0`` in the first round to ``final`` after a share of all rounds, or a number of them, and
-    stays there. It depends on the round alone, so a resumed run continues with the same values. If a run is extended,
-    the share changes and beta rises again: then give ``rounds``.
+    stays there. If a run is extended, the share changes and beta rises again: then give ``rounds``.
 
     Args:
         beta0: The first round's beta.
@@ -28,9 +27,6 @@ class BetaDecay(FederatedCallback):
         period: Share of all rounds over which it falls.
         rounds: Number of rounds over which it falls, in place of ``period``.
         final: The last value; one over the cohort's size if not given (uniform weights).
-
-    Raises:
-        ConfigError: A number is out of range, or the aggregation has no beta.
     """
 
     gives = (Beta,)
@@ -56,7 +52,7 @@ class BetaDecay(FederatedCallback):
         """
         if self.decay == "constant":
             return self.beta0
-        final = self.final if self.final is not None else 1 / cohort_size
+        final = self.final or 1 / cohort_size
         share = min(1.0, round / (self.rounds or self.period * max_rounds))
         left = 1 - share if self.decay == "linear" else (1 + math.cos(math.pi * share)) / 2
         return final + (self.beta0 - final) * left
@@ -65,8 +61,7 @@ class BetaDecay(FederatedCallback):
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Validates that the run has an end to decay towards."""
         super().setup(trainer, pl_module, stage)
-        endless = trainer.max_epochs is None or trainer.max_epochs < 1
-        if stage == "fit" and self.decay != "constant" and self.rounds is None and endless:
+        if stage == "fit" and self.decay != "constant" and self.rounds is None and trainer.max_rounds < 1:
             raise ConfigError("beta_decay: needs an end; set trainer.max_rounds, or beta_decay.rounds")
 
     @override

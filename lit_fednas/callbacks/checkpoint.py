@@ -21,9 +21,8 @@ from lit_fednas.records.files import check_room
 class RoundCheckpoint(ModelCheckpoint):
     """Lightning's ``ModelCheckpoint`` with a federated run's defaults.
 
-    ``last.ckpt`` is written after every round (or every so many), so that a kill loses at most that; with a
-    ``monitor`` the best are kept beside it. When a run is stopped by Ctrl-C, SIGTERM or an error, ``last.ckpt``
-    is written with the state of the last finished round.
+    ``last.ckpt`` is written after every round (or every so many), and when a run is stopped by Ctrl-C, SIGTERM or an
+    error, with the state of the last finished round; with a ``monitor`` the best are kept beside it.
 
     Args:
         monitor: The metric that says which checkpoints are best; none are kept without.
@@ -54,29 +53,15 @@ class RoundCheckpoint(ModelCheckpoint):
         )
         self.every_n_rounds = every_n_rounds
         self._finds_mode = mode is None
-        self._started = False
+        self._started = False  # whether a checkpoint to go on from has been loaded as a whole
         self._trained_in: Path | None = None
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Finds the folder and what is best, and validates that there is room."""
+        """Finds the folder and what is best."""
         super().setup(trainer, pl_module, stage)
         self._started = False
         if stage == "fit" and self.monitor is not None and self._finds_mode:
             self._find_mode(self.monitor, trainer, pl_module)
-        if stage == "fit" and self.dirpath is not None and trainer.is_global_zero and not trainer.fast_dev_run:
-            weights = sum(tensor.nbytes for tensor in pl_module.state_dict().values())
-            check_room("checkpoint.dirpath", self.dirpath, weights)
-
-    def _check_own(self, folder: Path, resumed: bool) -> None:
-        """Validates that a run which starts from the beginning replaces no checkpoints of another."""
-        if resumed or self._trained_in == folder:
-            return
-        names = (f"{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}", f"round=*{self.FILE_EXTENSION}")
-        for path in (path for name in names for path in folder.glob(name)):
-            raise ConfigError(
-                f"checkpoint.dirpath: {path} is of another run and would be replaced; give another folder, move it "
-                f"away, or set ckpt_path to it to continue that run"
-            )
 
     def _find_mode(self, monitor: str, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Sets the mode before a state is restored, which Lightning keeps by monitor and mode."""
@@ -91,10 +76,18 @@ class RoundCheckpoint(ModelCheckpoint):
             self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that no other run's checkpoints are replaced, and that the monitored metric will be logged."""
+        """Validates the folder, its disk's room, and that the monitored metric will be logged."""
         super().on_fit_start(trainer, pl_module)
         if self.dirpath is not None and trainer.is_global_zero and not trainer.fast_dev_run:
-            self._check_own(Path(self.dirpath), trainer.ckpt_path is not None)
+            folder = Path(self.dirpath)
+            present = [path for name in (self.CHECKPOINT_NAME_LAST, "round=*") for path in folder.glob(f"{name}.ckpt")]
+            if present and trainer.ckpt_path is None and self._trained_in != folder:
+                raise ConfigError(
+                    f"checkpoint.dirpath: {present[0]} is of another run and would be replaced; give another folder, "
+                    f"move it away, or set ckpt_path to it to continue that run"
+                )
+            weights = sum(tensor.nbytes for tensor in pl_module.state_dict().values())
+            check_room("checkpoint.dirpath", folder, weights)
         names = pl_module.validation_metrics
         if self.monitor is not None and self.monitor not in names:
             raise ConfigError(
@@ -102,7 +95,7 @@ class RoundCheckpoint(ModelCheckpoint):
             )
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Notes that a checkpoint to go on from, if there is one, has been taken in as a whole."""
+        """Notes that the state is whole from now on."""
         super().on_train_start(trainer, pl_module)
         self._started = True
         self._trained_in = Path(str(self.dirpath))
