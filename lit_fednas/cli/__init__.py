@@ -1,8 +1,6 @@
-"""The command line ``lit-fednas``, which imports no more than a command needs.
+"""The command line ``lit-fednas``: a table of commands, of which a LightningCLI reads those of a configuration.
 
-:mod:`lit_fednas.cli.commands` has the table of all commands. Those of a configuration are read by a LightningCLI
-(:mod:`lit_fednas.cli.lightning_cli`); the others are functions, whose arguments are the options, and start without
-Lightning.
+The others are functions, whose arguments are the options; they start without Lightning.
 """
 
 from lit_fednas.cli.entry import main

@@ -1,7 +1,6 @@
-"""The commands of a configuration: ``lit-fednas fit | validate | test | search | finetune | export | partition``.
+"""The commands of a configuration: every setting is a key of a YAML file and an option of the same name.
 
-A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by default
-``runs/<name>/version_<n>``; ``--ckpt_path last`` continues the newest one, in place.
+A run is a folder, by default ``runs/<name>/version_<n>``; ``--ckpt_path last`` continues the newest one, in place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What runs of a study measure, and whether it confirms its claims.
 
-:func:`measured` reads a run into rows of ``experiment, arm, seed, measure, value``; :func:`judged` compares rows with
-the claims. The effect of a claim is a mean over seeds, with its 95 % interval by Student's t.
+The effect of a claim is a mean over seeds, with its 95 % interval by Student's t.
 """
 
 from __future__ import annotations
@@ -102,18 +101,7 @@ def _cell(path: Path, column: str, row: Mapping[str, Any], share: float | None) 
 
 
 def measured(study: Study, arm: str, seed: int, folder: Path, minutes: float) -> pd.DataFrame:
-    """Returns a run's measures, a row each; those of which the run has no record are left out.
-
-    Args:
-        study: The study.
-        arm: The arm.
-        seed: The run's seed.
-        folder: The run's.
-        minutes: Processor time of the run.
-
-    Raises:
-        DataError: A record is broken.
-    """
+    """Returns a run's measures, a row each; those of which the run has no record are left out."""
     figures = {name: figure(Run(folder), **how) for name, how in study.measures.items()}
     rows = [(study.name, arm, seed, name, value) for name, value in {**figures, MINUTES: minutes}.items()]
     return pd.DataFrame(rows, columns=RESULT_COLUMNS).dropna(subset="value")
@@ -134,11 +122,7 @@ def keep_results(path: Path, rows: pd.DataFrame) -> None:
 
 
 def judged(studies: Iterable[Study], results: pd.DataFrame) -> pd.DataFrame:
-    """Returns one row per claim.
-
-    Args:
-        studies: The studies.
-        results: Rows of :func:`measured`.
+    """Returns one row per claim, judged by the rows of :func:`measured`.
 
     Returns:
         ``paper``, ``where``, ``claim``, ``experiment``, ``seeds`` (how many have both figures), ``effect`` (mean over

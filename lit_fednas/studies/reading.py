@@ -1,11 +1,20 @@
-"""Reads a study's file, also a sweep file of Weights & Biases, and validates it before anything is trained."""
+"""Reads a study's file, also a sweep file of Weights & Biases, and validates it before anything is trained.
+
+Combinations of parameters and their commands are as W&B's agent makes them; but W&B draws ``random`` sweeps on its
+server, and here a draw belongs to (seed, parameter, number), so that more draws leave the earlier ones as they were.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import math
+import os
+import re
 from argparse import ArgumentError
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +28,31 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.studies.findings import LEDGER, MINUTES, figure
 from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, folder_of, require_known
-from lit_fednas.studies.wandb_sweep import DEFAULT_COMMAND, SWEEP_KEYS, combination_names, combinations, expand
 
 _SHARED = ("configs", "options", "then")
 _KEYS = ["name", "protocol", "seeds", "tiers", *_SHARED, "arms", "method", "parameters"]
 _KEYS += ["compare", "measures", "claims"]
 _ARM = (*_SHARED, "tiers")
 _COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # a study has methods, tiers and a folder of its own
+#: Keys of a sweep file with a meaning here, and those that only W&B's server and pages need.
+SWEEP_KEYS = ("method", "parameters", "command", "program", "metric", "name", "description", "project", "entity")
+#: What W&B takes where a file has no ``command``.
+DEFAULT_COMMAND = ["${env}", "${interpreter}", "${program}", "${args}"]
+_VARIABLE = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
+
+#: Quantiles by W&B's names: from the parameter's settings and a number from 0 to 1 to a value.
+DISTRIBUTIONS: dict[str, Callable[[dict[str, Any], float], Any]] = {
+    "constant": lambda p, u: p["value"],
+    "categorical": lambda p, u: p["values"][int(u * len(p["values"]))],
+    "int_uniform": lambda p, u: p["min"] + int(u * (p["max"] - p["min"] + 1)),
+    "uniform": lambda p, u: p["min"] + u * (p["max"] - p["min"]),
+    "q_uniform": lambda p, u: round((p["min"] + u * (p["max"] - p["min"])) / p.get("q", 1)) * p.get("q", 1),
+    "log_uniform_values": lambda p, u: p["min"] * math.exp(u * math.log(p["max"] / p["min"])),
+}
 
 
 def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -> Study:
-    """Reads a study's file, or a sweep file of Weights & Biases.
-
-    Args:
-        path: The file, or the name of one of the package's.
-        count: Draws of a random study, which has no arms without it.
-        draw_seed: Seed of the draws.
-
-    Returns:
-        Its content.
-
-    Raises:
-        ConfigError: It cannot be read, or a key, an arm, a measure, a metric or an option of the comparison is missing,
-            unknown, or of another kind than is needed.
-        DataError: A tier's budgets cannot work.
-    """
+    """Reads a study's file, or a sweep file of Weights & Biases; a random study has no arms without ``count``."""
     path = Path(path)
     try:
         content = yaml.safe_load(find(path).read_text())
@@ -209,3 +218,98 @@ def _known(content: Any, where: str, known: Sequence[str] = ()) -> dict[Any, Any
     for name in content if known else ():
         require_known(str(name), known, f"{where}: {name}", "a key")
     return content
+
+
+def distribution(parameter: Mapping[str, Any]) -> str:
+    """Returns the name of a parameter's distribution, which W&B guesses from the keys where none is given."""
+    if "distribution" in parameter:
+        return str(parameter["distribution"])
+    if "value" in parameter:
+        return "constant"
+    if "values" in parameter:
+        return "categorical_w_probabilities" if "probabilities" in parameter else "categorical"
+    if {"min", "max"} <= parameter.keys():
+        whole = isinstance(parameter["min"], int) and isinstance(parameter["max"], int)
+        return "int_uniform" if whole else "uniform"
+    return "nested" if "parameters" in parameter else "nothing"
+
+
+def combinations(
+    method: str, parameters: Mapping[str, Mapping[str, Any]], count: int | None = None, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Returns the values of every run, by parameter."""
+    if method not in ("grid", "random"):
+        raise ConfigError(f"method: {method} needs W&B's server (wandb sweep); only grid and random do not")
+    if (method == "grid") != (count is None):
+        remedy = "a grid has all its combinations" if count else "give the number of draws, --count 20"
+        raise ConfigError(f"count: {count} does not fit method: {method}; {remedy}")
+    for name, parameter in parameters.items():
+        _check_parameter(method, name, parameter)
+    if count is None:
+        values = [how["values"] if "values" in how else [how["value"]] for how in parameters.values()]
+        return [dict(zip(parameters, chosen, strict=True)) for chosen in product(*values)]
+    from lit_fednas.rng import numpy_generator  # imports torch, which takes seconds
+
+    def drawn(name: str, number: int) -> Any:
+        share = numpy_generator(seed, f"sweep {name}", number).random()
+        return DISTRIBUTIONS[distribution(parameters[name])](dict(parameters[name]), share)
+
+    return [{name: drawn(name, number) for name in parameters} for number in range(count)]
+
+
+def _check_parameter(method: str, name: str, parameter: Any) -> None:
+    if not isinstance(name, str) or not isinstance(parameter, dict):
+        raise ConfigError(f"parameters.{name}: {parameter} is not settings; write {{value: {parameter}}}")
+    if name == "seed_everything":
+        raise ConfigError("parameters.seed_everything: is set by the seeds; give them to the command (--seeds 0 1)")
+    allowed = DISTRIBUTIONS if method == "random" else ("constant", "categorical")
+    kind = distribution(parameter)
+    if kind not in allowed:
+        raise ConfigError(f"parameters.{name}: {kind} is not among {', '.join(allowed)} of method: {method}")
+    try:
+        DISTRIBUTIONS[kind](parameter, 0.5)
+        right = isinstance(parameter.get("values", []), list)
+        right &= parameter.get("min", 0) <= parameter.get("max", math.inf)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        right = False
+    if not right:
+        raise ConfigError(f"parameters.{name}: {parameter} leaves nothing to choose from; correct it")
+
+
+def combination_names(combined: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a name for each combination, also of its folder: the parameters' last words, and their values."""
+    names = [",".join(f"{key.split('.')[-1]}={_text(value)}" for key, value in values.items()) for values in combined]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"parameters: two combinations are called {name}; make their values differ")
+    return names
+
+
+def _text(value: Any) -> str:
+    text = f"{value:.5g}" if isinstance(value, float) else str(value)
+    return re.sub(r"[^\w.+-]+", "_", text)
+
+
+def expand(command: Sequence[Any], program: str, values: Mapping[str, Any]) -> list[str]:
+    """Replaces the macros of a sweep file's ``command`` (as ``wandb/wandb_agent.py``, ``Agent._command_run``)."""
+    flags = [f"{name}={value}" for name, value in values.items()]
+    chosen = {name: value for name, value in values.items() if value is not False}
+    macros = {
+        "${env}": ["/usr/bin/env"],
+        "${interpreter}": ["python"],
+        "${program}": [str(program)],
+        "${args}": [f"--{flag}" for flag in flags],
+        "${args_no_hyphens}": flags,
+        "${args_no_equals}": [word for name, value in values.items() for word in (f"--{name}", str(value))],
+        "${args_no_boolean_flags}": [
+            f"--{name}" if value is True else f"--{name}={value}" for name, value in chosen.items()
+        ],
+        "${args_json}": [json.dumps(dict(values))],
+    }
+    words: list[str] = []
+    for part in command:
+        word = _VARIABLE.sub(lambda match: os.environ.get(match.group(1), match.group(1)), str(part))
+        if word not in macros and "${" in word:
+            raise ConfigError(f"command: {word} is none of {', '.join(macros)}, ${{envvar:NAME}}")
+        words += macros.get(word, [word])
+    return words

@@ -31,10 +31,7 @@ _MOST_VALUES = 6  # of a parameter; with more, they are taken for draws from a r
 
 
 def read_sweep(folder: Path | str) -> pd.DataFrame:
-    """Returns one row per run of a study, also of those that have not finished.
-
-    Args:
-        folder: Of the study, with its ``study.json``.
+    """Returns one row per run of a study's folder, also of those that have not finished.
 
     Returns:
         The parameters' columns, then ``seed``, ``status``, ``rounds`` (done), ``folder``, then the last value of
@@ -82,10 +79,7 @@ def sweep_figure(table: pd.DataFrame) -> Figure:
     """Returns a panel per parameter: every run as a point, and per value the mean and range of its runs.
 
     A parameter of many numbers, as a random sweep draws them, has its points only, on a logarithmic axis if they
-    span more than a factor of 20. Runs that have not finished are left out.
-
-    Args:
-        table: From :func:`read_sweep`.
+    span more than a factor of 20. Runs of :func:`read_sweep` that have not finished are left out.
 
     Raises:
         DataError: No run has finished, or none has such a metric, or no parameter has two values.

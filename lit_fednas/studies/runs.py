@@ -168,11 +168,7 @@ def _loggers(settings: Mapping[str, Any]) -> list[Any]:
 
 
 def unvalidated_rounds(run: Run, settings: Mapping[str, Any], compare: Mapping[str, Any]) -> str:
-    """Returns a warning where a run's last round is not validated, so that an earlier one is compared; else empty.
-
-    Raises:
-        ConfigError: No round is validated, and the study's comparison needs one.
-    """
+    """Returns a warning, or nothing, if a run's last round is not validated; raises if the comparison needs one."""
     names = ("trainer.max_rounds", "trainer.check_val_every_n_rounds")
     words = dict(word.removeprefix("--").partition("=")[::2] for word in run.commands[run.done])
     known = {**{f"trainer.{name}": value for name, value in settings["trainer"].items()}, **words, **run.parameters}

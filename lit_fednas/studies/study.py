@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -133,21 +133,7 @@ class Study:
         return out / self.name / self.arms[label].folder / f"seed{seed}"
 
     def commands(self, label: str, seed: int, extra: Sequence[str] = (), out: Path = Path("runs")) -> list[list[str]]:
-        """Returns an arm's commands, one after the other.
-
-        Args:
-            label: Of the arm.
-            seed: The seed.
-            extra: What goes to each command.
-            out: Where the study's folder is.
-
-        Example:
-            >>> study = Study("a", {"X": Arm(["x.yaml"], {"data.num_clients": 5}, [Step("test")])})
-            >>> for words in study.commands("X", 1):
-            ...     print(*words)
-            lit-fednas fit --config x.yaml --data.num_clients=5 --seed_everything=1
-            lit-fednas test --config x.yaml --data.num_clients=5 --seed_everything=1
-        """
+        """Returns an arm's commands, one after the other, each with ``extra`` words."""
         arm = self.arms[label]
         end = [f"--seed_everything={seed}", *extra]
         if arm.command:
@@ -157,18 +143,14 @@ class Study:
         for step in arm.then:
             tiers = self._tiers(arm) if step.command == "search" else []
             commands.append(["lit-fednas", step.command, *settings, *tiers, *step.words()])
-        filled = _filler({SEED: str(seed), **{need: str(self.folder(need, seed, out)) for need in arm.needs()}})
-        return [[_REFERENCE.sub(filled, word) for word in words] for words in commands]
+        filled = {SEED: str(seed), **{need: str(self.folder(need, seed, out)) for need in arm.needs()}}
+        return [[_REFERENCE.sub(lambda match: filled[match[1]], word) for word in words] for words in commands]
 
     def _tiers(self, arm: Arm) -> list[str]:
         if self.tiers is None:
             return []
         budgets = {name: self.tiers[name] for name in arm.tiers or self.tiers}
         return option_words({"tiers": {"class_path": _BUDGETS, "init_args": {"budgets": budgets}}}, "search.")
-
-
-def _filler(values: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
-    return lambda match: values[match.group(1)]
 
 
 def option_words(settings: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -16,7 +16,7 @@ from lit_fednas.cli import main
 from lit_fednas.config_files import FOLDER
 from lit_fednas.errors import ConfigError
 from lit_fednas.studies import read_study
-from lit_fednas.studies.wandb_sweep import DISTRIBUTIONS, combination_names, combinations, distribution, expand
+from lit_fednas.studies.reading import DISTRIBUTIONS, combination_names, combinations, distribution, expand
 from tests.studies.conftest import calls, statuses
 
 SWEEPS = {path.stem: path for path in sorted(FOLDER.glob("studies/*.yaml")) if "\ncommand:" in path.read_text()}
