@@ -1,7 +1,4 @@
-"""Tables and figures of finished runs; reads what ``lit_fednas.records`` says a run writes.
-
-:func:`read_run` gives a run's files as pandas tables (:class:`Run`), :func:`read_search` those of a search
-(:class:`SearchResult`), :func:`networks_of` the networks of several runs; figures are matplotlib's.
+"""Tables (pandas) and figures (matplotlib) of finished runs; reads what ``lit_fednas.records`` says a run writes.
 
 ```python
 from lit_fednas.analysis import newest_run, pareto_figure, read_run

@@ -237,27 +237,13 @@ def draw_front(
         axes.plot(front.index, front, **style, label=figure_text(name), zorder=3 - layer / 100)
     for limit in limits:
         axes.axvline(limit, color=colour, linewidth=0.9, linestyle=(0, (4, 3)))
-    for cost, value in () if best is None else best.items():
-        star: dict[str, Any] = {
-            "marker": "*",
-            "markersize": 10 + 6 * layer,
-            "markeredgewidth": 0.4,
-            "markeredgecolor": "white",
-        }
-        axes.plot([cost], [value], color=colour, zorder=4 - layer / 100, **star)
+    if best is not None:
+        star: dict[str, Any] = {"markersize": 10 + 6 * layer, "markeredgewidth": 0.4, "markeredgecolor": "white"}
+        axes.plot(best.index, best, "*", color=colour, zorder=4 - layer / 100, **star)
 
 
 def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0) -> Figure:
-    """Draws all evaluated architectures, and each tier's front, budget and best.
-
-    Args:
-        search: The search.
-        tier: Alone, without a legend; all if not given.
-        index: The look of this tier.
-
-    Returns:
-        The figure.
-    """
+    """Draws all evaluated architectures, and each tier's front, budget and best; one tier has no legend."""
     figure = new_figure()
     axes = figure.axes[0]
     points = search.evaluations
@@ -286,18 +272,13 @@ def fronts_figure(searches: Searches, tier: str = ALL_TIERS) -> Figure:
     names = ((search.cost, search.metric) for group in searches.values() for search in group)
     scale = cost_axis(axes, *next(names, ("macs", "accuracy")), costs)
     for index, (name, group) in enumerate(fronts.items()):
-        line = stairs(group, costs).agg(RANGE, axis=1)
-        draw_line(axes, line.set_index(line.index / scale), index, name, drawstyle="steps-post")
+        draw_stairs(axes, stairs(group, costs), index, name, scale)
     legend(figure)
     return figure
 
 
 def progress_figure(searches: Searches, tier: str) -> Figure:
-    """Returns hypervolume and best metric of a tier against evaluations: mean, and range over seeds.
-
-    A search keeps what it has reached until its next generation. Lines run from where all searches of a method
-    have their first generation to where the first of them ends: every mean is over the same searches.
-    """
+    """Returns hypervolume and best metric of a tier against evaluations: mean and range, where all seeds have one."""
     figure = new_figure(2)
     metric = next((search.metric for group in searches.values() for search in group), "accuracy")
     texts = {"hypervolume": "hypervolume", f"best_{metric}": f"best validation {metric}"}
@@ -305,7 +286,7 @@ def progress_figure(searches: Searches, tier: str) -> Figure:
         for index, (name, group) in enumerate(searches.items()):
             histories = [search.history[search.history["tier"] == tier] for search in group]
             curves = [rows.set_index("evaluations")[column] for rows in histories if len(rows)]
-            draw_line(axes, stairs(curves).agg(RANGE, axis=1), index, name, drawstyle="steps-post")
+            draw_stairs(axes, stairs(curves), index, name)
         label(axes, f"evaluations in {tier}", text)
     legend(figure)
     return figure
@@ -318,6 +299,12 @@ def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd
         end = min((curve.index[-1] for curve in curves), default=0)
         xs = sorted({x for curve in curves for x in curve.index if x <= end})
     return pd.DataFrame({index: curve.reindex(xs, method="ffill") for index, curve in enumerate(curves)}).dropna()
+
+
+def draw_stairs(axes: Axes, curves: pd.DataFrame, index: int, name: str | None = None, scale: float = 1.0) -> None:
+    """Draws the mean and the range of :func:`stairs`."""
+    line = curves.agg(RANGE, axis=1)
+    draw_line(axes, line.set_index(line.index / scale), index, name, drawstyle="steps-post")
 
 
 def front_of(search: SearchResult, tier: str) -> pd.Series:

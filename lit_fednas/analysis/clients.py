@@ -1,8 +1,7 @@
 """How alike the clients fare: each one's metric on its own test split, with the network that it would use.
 
-A search, a fine-tuning, or a run with ``deployed_accuracy`` writes it as ``clients.csv``. Here it becomes FedorAS'
-Table 7 and Fig. 4 (section 4.4), and FedTrans' Fig. 6 and "IQR": several methods, each with runs of several seeds. A
-client counts once, whatever the number of its examples. What both papers measure is ``accuracy``.
+A search, a fine-tuning, or a run with ``deployed_accuracy`` writes ``clients.csv``. FedorAS' Table 7 and Fig. 4
+(section 4.4), FedTrans' Fig. 6 and "IQR": a client counts once, whatever the number of its examples.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import TypeAlias
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.style import draw_line, label, legend, look, name_ticks, new_figure
+from lit_fednas.analysis.charts import Chart, line_chart
+from lit_fednas.analysis.style import RANGE, label, look, name_ticks, new_figure
 from lit_fednas.analysis.tables import scale_of
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import GREY
@@ -32,22 +32,18 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
     path = Path(folder) / CLIENTS_FILE
     if not path.is_file():
         raise DataError(f"{path}: is missing; clients need test data of their own, set data.client_test")
-    with reading(path):
-        table = pd.read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
     directions = directions_of(path.parent)
     metric = next(iter(directions))
     columns = list(dict.fromkeys((*CLIENT_SCORE_COLUMNS, metric, "loss")))
-    missing = [name for name in columns if name not in table]
-    if missing or table.empty:
-        fault = f"has no column {missing[0]!r}" if missing else "holds no client"
-        raise DataError(f"{path}: {fault}; it needs {', '.join(columns)} and a row per client")
-    for name in set(columns) - {"tier"}:
-        if not pd.api.types.is_numeric_dtype(table[name]):
-            raise DataError(f"{path}: {name} has a cell that is not a number; write it again")
+    with reading(path):
+        table = pd.read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
+        table = table[[*columns, *table.columns.intersection(["arch"])]]
+        table = table.astype(dict.fromkeys({*columns} - {"tier"} - {*table.select_dtypes("number")}, float))
+    if table.empty:
+        raise DataError(f"{path}: holds no client; it needs a row per client")
     for duplicate in table["client"][table["client"].duplicated()]:
         raise DataError(f"{path}: client {duplicate} is duplicated; give one row per client")
     table["tier"] = pd.Categorical(table["tier"], _tiers(path.parent, set(table["tier"])), ordered=True)
-    table = table[[name for name in (*columns, "arch") if name in table]]
     table.attrs = {"metric": metric, "higher": directions[metric] is not False}
     return table
 
@@ -74,16 +70,12 @@ def _read(groups: Groups) -> tuple[str, dict[str, list[pd.DataFrame]]]:
 def fairness_table(groups: Groups) -> pd.DataFrame:
     """Returns FedorAS' Table 7, and FedTrans' IQR: what the clients of each tier reach, and how much they differ.
 
-    All figures are found for each run by itself and averaged over the runs. The deviation is that of all clients
-    (divided by their number), as they are no sample of others; quartiles are interpolated linearly.
-
-    Args:
-        groups: The runs' folders.
+    Figures are of each run, averaged over the runs with clients of the tier. The deviation is divided by the number of
+    clients, which are no sample of others; quartiles are interpolated linearly.
 
     Returns:
-        ``name``, ``tier`` (``*`` first), ``runs``, ``clients`` (mean over runs), and of their metric (accuracies from
-        0 to 1) ``mean``, ``deviation``, ``iqr``, ``worst``; a tier without clients in some run is averaged over the
-        others. ``attrs`` name the ``metric``.
+        ``name``, ``tier`` (``*`` first), ``runs``, ``clients``, and of their metric (accuracies from 0 to 1) ``mean``,
+        ``deviation``, ``iqr``, ``worst``. ``attrs`` name the ``metric``.
 
     Raises:
         DataError: A name has no folder, or a file is missing or broken.
@@ -126,28 +118,20 @@ def ordered_scores(groups: Groups) -> pd.DataFrame:
     return found
 
 
-def fairness_figure(groups: Groups) -> Figure:
+def fairness_chart(groups: Groups) -> Chart:
     """Draws FedorAS' Fig. 4: clients by ascending metric; the band is the deviation over runs."""
-    figure = new_figure()
-    scores = ordered_scores(groups)
+    scores = ordered_scores(groups).fillna({"deviation": 0}).set_index("rank")
     metric = scores.attrs["metric"]
-    times, unit = scale_of(metric)
     most = 1 if metric == "accuracy" else None
-    for index, (name, lines) in enumerate(scores.groupby("name", sort=False)):
-        low, high = (times * (lines["mean"] + sign * lines["deviation"]).clip(0, most) for sign in (-1, 1))
-        line = pd.DataFrame({"mean": times * lines["mean"], "min": low, "max": high})
-        draw_line(figure.axes[0], line.set_index(lines["rank"]), index, str(name))
-    label(figure.axes[0], f"clients by {metric}", f"test {metric}{unit}")
-    legend(figure)
-    return figure
+    low, high = ((scores["mean"] + sign * scores["deviation"]).clip(0, most) for sign in (-1, 1))
+    lines = scores.assign(min=low, max=high).groupby("name", sort=False)[RANGE]
+    return line_chart(f"Clients by {metric}", {str(name): line for name, line in lines}, "client", metric)
 
 
 def client_boxes(groups: Groups) -> Figure:
-    """Returns FedTrans' Fig. 6: a box of the clients' metric per method.
+    """Returns FedTrans' Fig. 6: a box of the metric of all clients per method, the white diamond is the mean.
 
-    A box goes from the lower to the upper quartile, its line is the median, the white diamond the mean. Whiskers
-    end at the furthest clients within 1.5 interquartile ranges of the box; clients beyond are dots. (The paper
-    does not say where its whiskers end.) The clients of all runs of a method make one box.
+    Whiskers end at the furthest clients within 1.5 interquartile ranges of the box; the paper does not say where.
 
     Raises:
         DataError: A name has no folder, or a file is missing or broken.

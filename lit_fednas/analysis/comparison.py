@@ -1,8 +1,4 @@
-"""Methods beside each other: the command ``lit-fednas compare``.
-
-Of every method, the best network within each device tier's budgets is taken. Validation data choose it and test data
-rate it; beside it stands what its training had cost.
-"""
+"""Methods beside each other: of each, the best network within each device tier, chosen by its validation data."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.charts import Chart, Charts, stairs
+from lit_fednas.analysis.charts import Chart, Charts, draw_stairs, stairs
 from lit_fednas.analysis.clients import fairness_table
 from lit_fednas.analysis.networks import (
     COLUMNS,
@@ -31,7 +27,7 @@ from lit_fednas.analysis.networks import (
 )
 from lit_fednas.analysis.report import write_page
 from lit_fednas.analysis.runs import SPENT
-from lit_fednas.analysis.style import RANGE, draw_line, label, legend, log_axis, look, new_figure
+from lit_fednas.analysis.style import RANGE, label, legend, log_axis, look, new_figure
 from lit_fednas.analysis.tables import DASH, Column, Table, cost_range, scale_of, size
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import GREY, axis, figure_text, short, spread
@@ -42,7 +38,6 @@ from lit_fednas.records.run import reaches
 
 #: What training can be given a budget of, and its column.
 BUDGETS = dict(zip(("rounds", "macs", "bytes"), SPENT, strict=True))
-BudgetName = Literal["macs", "bytes", "rounds"]
 #: A budget of training, or ``equal`` for the most that all have reached.
 Limit: TypeAlias = float | Literal["equal"]
 _KEYS = ["method", "result"]
@@ -59,7 +54,7 @@ def comparison_table(
     methods: Methods,
     tiers: Tiers,
     metric: str | None = None,
-    budget: Mapping[BudgetName, float] | None = None,
+    budget: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
     """Returns the best network of every tier, method and seed, at the end or at the last validation within a budget."""
     table = networks_of(methods, metric, each_round=budget is not None)
@@ -98,7 +93,7 @@ def _joined(parts: Sequence[pd.DataFrame], columns: Sequence[str], source: pd.Da
     return table
 
 
-def _until(table: pd.DataFrame, budget: Mapping[BudgetName, float]) -> pd.DataFrame:
+def _until(table: pd.DataFrame, budget: Mapping[str, float]) -> pd.DataFrame:
     """Returns the networks of each result's last validation within a budget."""
     rounds = table
     for unit, most in budget.items():
@@ -111,7 +106,7 @@ def _until(table: pd.DataFrame, budget: Mapping[BudgetName, float]) -> pd.DataFr
     return rounds[rounds["rounds"] == rounds.groupby(_KEYS)["rounds"].transform("max")]
 
 
-def least_spent(methods: Methods, unit: BudgetName) -> float:
+def least_spent(methods: Methods, unit: str) -> float:
     """Returns the budget that every result has reached: the least that one had spent by its last validation."""
     spent = networks_of(methods, each_round=True).groupby(_KEYS)[BUDGETS[unit]].max()
     if spent.isna().any():
@@ -245,8 +240,7 @@ def _draw_curves(axes: Axes, methods: Sequence[str], best: pd.DataFrame, spent: 
     scale, text = axis(spent, known[spent].max() if len(known) else 1.0)
     for method, rows in known.groupby("method", sort=False):
         curves = [times * run.set_index(spent)["val"] for _, run in rows.groupby("result")]
-        line = stairs(curves).agg(RANGE, axis=1)
-        draw_line(axes, line.set_index(line.index / scale), methods.index(method), drawstyle="steps-post")
+        draw_stairs(axes, stairs(curves), methods.index(method), scale=scale)
     label(axes, text, f"validation {metric}{unit}")
 
 
@@ -285,19 +279,13 @@ def compared(
     methods: Methods,
     tiers: Tiers | None = None,
     metric: str | None = None,
-    macs: Limit | None = None,
-    bytes: Limit | None = None,
-    rounds: Limit | None = None,
     targets: Sequence[float] | None = None,
+    **limits: Limit | None,
 ) -> Comparison:
-    """Compares methods; the arguments are those of :func:`compare`, read."""
+    """Compares methods; the arguments are those of :func:`compare`, read, ``limits`` those of training."""
     tiers = tiers_of(methods) if tiers is None else tiers
-    given: dict[BudgetName, Limit | None] = {"macs": macs, "bytes": bytes, "rounds": rounds}
-    budget = {
-        unit: least_spent(methods, unit) if isinstance(most, str) else most
-        for unit, most in given.items()
-        if most is not None
-    }
+    given = {unit: limit for unit, limit in limits.items() if limit is not None}
+    budget = {unit: least_spent(methods, unit) if limit == "equal" else limit for unit, limit in given.items()}
     units = {"macs": "MACs", "bytes": "B"}
     spent = ", ".join(short(most, units.get(unit, unit)) for unit, most in budget.items())
     title = f"Networks at the last validation within {spent} of all clients' training" if budget else "Networks"
@@ -346,7 +334,8 @@ def compare(
     if output is not None:
         check_output(output / "compare.md")
     limits = None if tiers is None else read_tiers(tiers)
-    comparison = compared(read_methods(methods), limits, metric, macs, bytes, rounds, targets)
+    given = read_methods(methods)
+    comparison = compared(given, limits, metric, targets, macs=macs, bytes=bytes, rounds=rounds)
     print(comparison.text(markdown))
     if output is not None:
         print(f"\nwritten in {output}: {', '.join(comparison.write(output))}")

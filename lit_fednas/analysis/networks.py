@@ -1,7 +1,6 @@
 """One tidy table of networks: by which method, from which run, how good, at which cost, and after how much training.
 
-A method's networks are whatever it makes: subnets of a supernet, exits, models that grew, models that were pruned,
-networks that were fine-tuned. Figures, comparisons and studies are views of :func:`networks_of`.
+A method's networks are whatever it makes: subnets, exits, models that grew, were pruned or fine-tuned.
 """
 
 from __future__ import annotations
@@ -90,10 +89,7 @@ def read_methods(words: Sequence[str]) -> dict[str, list[Result]]:
 
 
 def methods_of(folders: Mapping[str, Iterable[Result | Run | Path | str]]) -> dict[str, list[Result]]:
-    """Returns methods from results, runs or folders, each once.
-
-    Args:
-        folders: By label.
+    """Returns methods from results, runs or folders by label, each once.
 
     Raises:
         DataError: A folder holds nothing to compare, or a method has two results of one seed.
@@ -194,7 +190,7 @@ def networks_of(methods: Methods, metric: str | None = None, each_round: bool = 
     Args:
         methods: Results that differ in their seeds, by method.
         metric: By which they are rated; the first of the first run's task if not given.
-        each_round: Whether they are those of every validation (:func:`history`), not those at the end.
+        each_round: Whether they are those of every validation, not those at the end.
 
     Returns:
         A row per network, with :data:`WHOSE` and :data:`COLUMNS`. Its ``attrs`` name the ``metric``, and say whether

@@ -85,11 +85,7 @@ class SearchResult:
 
 
 def read_search(folder: Path | str) -> SearchResult:
-    """Returns a search's folder, also that of a search which has not ended, as tables.
-
-    Raises:
-        DataError: It holds no search.
-    """
+    """Returns a search's folder, also that of a search which has not ended, as tables."""
     files = SearchFiles(folder)
     if not files.exists():
         raise DataError(f"{folder}: holds no search (no settings.json); make one with lit-fednas search")
@@ -101,11 +97,7 @@ def read_search(folder: Path | str) -> SearchResult:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder; its files are read when they are first asked for.
-
-    Attributes:
-        folder: Usually ``runs/<name>/version_<n>``.
-    """
+    """A run's folder, usually ``runs/<name>/version_<n>``; its files are read when they are first asked for."""
 
     folder: Path
 
@@ -214,11 +206,7 @@ class Run:
 
 
 def read_run(folder: Path | str) -> Run:
-    """Returns the run of a folder.
-
-    Raises:
-        DataError: The folder is not a run's.
-    """
+    """Returns the run of a folder."""
     folder = Path(folder)
     if not any((folder / name).is_file() for name in ("config.yaml", ROUNDS_FILE)):
         raise DataError(
@@ -228,11 +216,7 @@ def read_run(folder: Path | str) -> Run:
 
 
 def newest_run(root: Path | str = "runs") -> Path:
-    """Returns the run under a folder that was written to last, except the trainings in a run's fine-tuning.
-
-    Raises:
-        DataError: No run was found.
-    """
+    """Returns the run under a folder that was written to last, except the trainings in a run's fine-tuning."""
     written = {
         path.parent: path.stat().st_mtime
         for path in Path(root).glob(f"**/{ROUNDS_FILE}")

@@ -75,12 +75,7 @@ class Table:
 
     @classmethod
     def of(cls, frame: pd.DataFrame, columns: Mapping[str, Column], **settings: Any) -> Table:
-        """Returns the table that shows some columns of a frame.
-
-        Args:
-            frame: The values.
-            columns: How each column is written, by its name; those that the frame lacks are left out.
-            **settings: The other attributes of the table.
+        """Returns the table that shows columns of a frame, if it has them; ``settings`` are its other attributes.
 
         Example:
             >>> frame = pd.DataFrame({"method": ["a", "b"], "macs": [24_123, None]})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lit_fednas.analysis.clients import (
-    fairness_figure,
+    fairness_chart,
     fairness_table,
     ordered_scores,
     read_client_scores,
@@ -71,15 +71,17 @@ def test_clients_of_the_same_place_are_averaged(one: Path, two: Path, tmp_path: 
     assert scores["rank"].tolist() == [1, 2, 3, 4, 5, 6]
     with pytest.raises(DataError, match="different numbers of clients"):
         ordered_scores({"a": [one, write(tmp_path / "less", {"t": [0.1]})]})
-    axes = fairness_figure({"ours": [one, two], "rand-init": [two]}).axes[0]
+    axes = fairness_chart({"ours": [one, two], "rand-init": [two]}).figure.axes[0]
     lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
-    assert lines["rand-init"] == pytest.approx([10, 10, 40, 60, 60, 70])
+    assert lines["rand-init"] == pytest.approx([0.1, 0.1, 0.4, 0.6, 0.6, 0.7])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("client,tier,num_examples,accuracy,loss\n0,a,1,x,1\n", "accuracy has a cell"),
+        ("client,tier,num_examples,accuracy,loss\n0,a,1,x,1\n", "is damaged .*could not convert string to float: 'x'"),
+        ("client,tier,num_examples,loss\n0,a,1,1\n", r"is damaged .*'accuracy'\] not in index"),
+        ("client,tier,num_examples,accuracy,loss\n", "holds no client"),
         ("client,tier,num_examples,accuracy,loss\n0,a,1,1,1\n0,a,1,1,1\n", "client 0 is duplicated"),
     ],
 )

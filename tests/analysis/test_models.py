@@ -60,7 +60,7 @@ def test_losses_are_weighted_by_the_examples_and_clients_are_those_that_ended(gr
 
 def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
     columns = ["number", "parent", "round", "macs", "parameters", "bytes", "clients", "trainings", "done"]
-    assert suite_table(grown, read_suite(grown.folder)["models"])[columns].astype(object).fillna(
+    assert suite_table(grown, read_suite(grown.folder)["models"]).frame[columns].astype(object).fillna(
         ""
     ).to_numpy().tolist() == [
         [0, "", "", 1000, 100, 400, 2, 4, ""],  # of clients 0 and 1
@@ -68,7 +68,7 @@ def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
         [2, 1, 2, 6_000_000, 600_000, 2_400_000, 1, 1, "widen conv1; deepen conv2"],
     ]
     untrained = made_suite(tmp_path, [(None, None, 10, [])])
-    assert suite_table(untrained, read_suite(tmp_path)["models"])["trainings"].tolist() == [0]
+    assert suite_table(untrained, read_suite(tmp_path)["models"]).frame["trainings"].tolist() == [0]
     assert model_rounds(untrained)[0].empty
 
 

@@ -58,19 +58,7 @@ def report(run: Path, output: Path | None = None) -> None:
 
 
 def write_report(run_folder: Path | str, output: Path | str | None = None) -> Path:
-    """Writes a run as one HTML page that needs no network.
-
-    Args:
-        run_folder: The run's folder.
-        output: The page; ``report.html`` in the run's folder if not given.
-
-    Returns:
-        The page's path.
-
-    Raises:
-        DataError: The folder is not a run's, or a file of it is damaged.
-        ConfigError: The page cannot be written.
-    """
+    """Writes a run as one HTML page that needs no network, by default in its folder; returns the page's path."""
     run = read_run(run_folder)
     searches = [read_search(files.folder) for files in SearchFiles.within(run.folder)]
     with reading(run.folder / "config.yaml"):
@@ -115,13 +103,6 @@ def write_page(
 
     Raises:
         ConfigError: The page cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "compare.html"
-        >>> table = Table(["method", "accuracy"], [["a", "0.5"]])
-        >>> "<h2>Accuracy</h2>" in write_page("Two methods", {"Accuracy": [table]}, path).read_text()
-        True
     """
     path = Path(path)
     check_output(path)

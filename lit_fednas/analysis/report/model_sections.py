@@ -56,17 +56,7 @@ def suite(run: Run) -> list[Any]:
     charts += _convergence(run, events)
     ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
     text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
-    return [text, _suite_table(run, models), Charts(charts)]
-
-
-def suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Returns the models of a suite, and how often they were trained."""
-    trained = _trained(run).explode("numbers")
-    clients = trained.groupby("numbers")["client"].agg(clients="nunique", trainings="size")
-    listed = pd.DataFrame(models)
-    table = listed[_GROWN].assign(done=listed["steps"].map(step_words))
-    table = table.join(clients.reindex(listed["number"], fill_value=0).reset_index(drop=True))
-    return table.astype({"parent": "Int64", "round": "Int64"})
+    return [text, suite_table(run, models), Charts(charts)]
 
 
 def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -93,8 +83,13 @@ def _trained(run: Run) -> pd.DataFrame:
     return rows.assign(numbers=[tuple(map(int, text.split(","))) for text in numbers[rows.index]])
 
 
-def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
-    table = suite_table(run, models).assign(
+def suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
+    """Lists the models of a suite, and how often they were trained."""
+    trained = _trained(run).explode("numbers")
+    clients = trained.groupby("numbers")["client"].agg(clients="nunique", trainings="size")
+    table = pd.DataFrame(models)[_GROWN].astype({"parent": "Int64", "round": "Int64"})
+    table = table.join(clients.reindex(table["number"], fill_value=0).reset_index(drop=True)).assign(
+        done=[step_words(model["steps"]) for model in models],
         added=[_added(model) for model in models],
         convergence=[_digits(model.get("degree_of_convergence")) for model in models],
         cells=[str(model.get("cells", "")) for model in models],

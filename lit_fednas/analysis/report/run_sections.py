@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart
-from lit_fednas.analysis.clients import fairness_table, ordered_scores
+from lit_fednas.analysis.clients import fairness_chart, fairness_table
 from lit_fednas.analysis.runs import Run, SearchResult, family_costs, independent_costs
 from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, size
 from lit_fednas.formatting import axis, fixed, short
@@ -54,7 +54,8 @@ def summary(settings: Mapping[str, Any]) -> str:
 def training(run: Run) -> list[Any]:
     """Shows the validation metric per subnet, the clients' losses, and a table of the clients."""
     charts = []
-    values = subnet_metric(run)
+    values = run.rounds.set_index("round").filter(regex=f"^val/(?!mean/).*/{run.metric}$")
+    values = values.rename(columns=lambda name: name.removeprefix("val/").removesuffix(f"/{run.metric}"))
     if values.notna().any(axis=None):
         charts.append(line_chart(f"Validation {run.metric}", values, "round", run.metric))
     losses = run.clients.groupby("round")["loss"].quantile([0.25, 0.5, 0.75]).unstack().dropna()
@@ -78,13 +79,6 @@ def training(run: Run) -> list[Any]:
     clients = Table.of(client_table(run), columns)
     fold = [Fold(f"The {len(clients.body)} clients that took part", [clients])] if clients.body else []
     return [Charts(charts), *fold] if charts else []
-
-
-def subnet_metric(run: Run) -> pd.DataFrame:
-    """Returns the run's metric on the validation data: a row per round, a column per subnet; NaN without validation."""
-    table = run.rounds.set_index("round").filter(regex=f"^val/.*/{run.metric}$")
-    table = table.drop(columns=f"val/mean/{run.metric}", errors="ignore")
-    return table.rename(columns=lambda name: name.removeprefix("val/").removesuffix(f"/{run.metric}"))
 
 
 def client_table(run: Run) -> pd.DataFrame:
@@ -188,11 +182,10 @@ def fairness(run: Run) -> list[Any]:
         "iqr": ("interquartile range", fixed),
         "worst": fixed,
     }
-    by_name = ordered_scores(groups).set_index("rank").groupby("name", sort=False)["mean"]
     return [
         f"Each client's {run.metric} on its own test data, with the network of its tier (of the run: what it deploys).",
         Table.of(table.replace({"tier": {ALL_TIERS: "all"}}), columns, left=2),
-        Charts([line_chart(f"Clients by {run.metric}", dict(list(by_name)), "client", run.metric)]),
+        Charts([fairness_chart(groups)]),
     ]
 
 
