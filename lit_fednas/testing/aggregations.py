@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from lit_fednas.messages import (
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.contract import Contract
+from lit_fednas.testing.contract import Contract, assert_alike
 
 
 class AggregationContract(Contract):
@@ -49,13 +49,10 @@ class AggregationContract(Contract):
         """Returns what a client reports, which a subclass extends if its aggregation ``needs`` other reports."""
         return usual_reports(net, client)
 
-    def reported(self, net: Supernet, one: ClientUpdate) -> ClientUpdate:
-        """Returns an update with what the client reports."""
-        return changed(one, reports=self.reports(net, one.task.client))
-
-    def updates(self, net: Supernet, size: int, largest: bool, seed: int) -> list[ClientUpdate]:
+    def updates(self, size: int, seed: int, largest: bool = True) -> list[ClientUpdate]:
         """Returns a cohort's random updates; one has the largest architecture, if asked."""
-        return [self.reported(net, one) for one in random_updates(net, size, largest, seed)]
+        drawn = random_updates(self.net, size, largest, seed)
+        return [changed(one, reports=self.reports(self.net, one.task.client)) for one in drawn]
 
     @override
     def promises(self) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -66,34 +63,24 @@ class AggregationContract(Contract):
 
     def check_every_shared_tensor_comes_back_and_may_be_overwritten(self) -> None:
         """The result has every shared tensor, in memory of its own."""
-        aggregation, net = self.case.make(), self.net
-        before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
-        result = aggregate(aggregation, net, self.updates(net, 3, largest=False, seed=1))
+        net = self.net
+        before = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
+        result = aggregate(self.case.make(), net, self.updates(3, seed=1, largest=False))
         assert result.keys() == before.keys()
-        with torch.no_grad():
-            for name, tensor in result.items():
-                assert tensor.shape == before[name].shape
-                assert not tensor.requires_grad
-                assert tensor.isfinite().all()
-                tensor.fill_(7)
-        for name, tensor in net.shared_tensors().items():
-            assert torch.equal(tensor, before[name]), name
+        for name, tensor in result.items():
+            assert tensor.shape == before[name].shape
+            assert not tensor.requires_grad
+            assert tensor.isfinite().all()
+            tensor.fill_(7)
+        assert_alike(net.shared_tensors(), before)
 
-    def check_order_does_not_matter(self) -> None:
-        """The order in which updates arrive changes nothing but the rounding of sums."""
-        aggregation, net = self.case.make(), self.net
-        updates = self.updates(net, 6, largest=True, seed=2)
-        tasks = [u.task for u in updates]
+    def check_neither_order_nor_ranks_matter(self) -> None:
+        """Order changes nothing but the rounding of sums; nor do ranks, whose ``sums`` are added in place."""
+        aggregation, net, updates = self.case.make(), self.net, self.updates(6, seed=2)
+        tasks = [one.task for one in updates]
         first = aggregate(aggregation, net, updates, tasks)
         assert_equal(aggregate(aggregation, net, updates[::-1], tasks), first)
         assert_equal(aggregate(aggregation, net, updates[3:] + updates[:3], tasks), first)
-
-    def check_several_ranks_are_one(self) -> None:
-        """Each rank knows all tasks and adds its own updates; then the sums are added in place."""
-        aggregation, net = self.case.make(), self.net
-        updates = self.updates(net, 5, largest=True, seed=3)
-        tasks = [u.task for u in updates]
-        whole = aggregate(aggregation, net, updates, tasks)
         ranks = [copy(aggregation) for _ in range(3)]
         for rank, other in enumerate(ranks):
             start(other, net, tasks)
@@ -101,75 +88,53 @@ class AggregationContract(Contract):
                 other.add(one)
         for totals in zip(*(other.sums() for other in ranks), strict=True):
             totals[0].add_(totals[1]).add_(totals[2])
-        assert_equal(ranks[0].finish(), whole)
+        assert_equal(ranks[0].finish(), first)
 
     def check_updates_are_neither_changed_nor_kept(self) -> None:
-        """Updates are read, and their memory is free after ``add``."""
-        aggregation, net = self.case.make(), self.net
-        updates = self.updates(net, 3, largest=True, seed=4)
-        start(aggregation, net, [u.task for u in updates])
-        copies = [{name: tensor.clone() for name, tensor in u.weights.items()} for u in updates]
-        for one in updates:
-            aggregation.add(one)
-        for one, weights in zip(updates, copies, strict=True):
-            for name, tensor in one.weights.items():
-                assert torch.equal(tensor, weights[name]), name
-        gone = [weakref.ref(tensor) for u in updates for tensor in u.weights.values()]
-        storages = {tensor.untyped_storage().data_ptr() for u in updates for tensor in u.weights.values()}
-        assert not storages & {total.untyped_storage().data_ptr() for total in aggregation.sums()}
-        del one, updates, tensor
-        assert not any(reference() is not None for reference in gone)
-        aggregation.finish()
-
-    def check_later_writing_into_the_tensors_does_no_harm(self) -> None:
-        """A client's network is used again for the next client."""
-        aggregation, net = self.case.make(), self.net
-        updates = self.updates(net, 3, largest=True, seed=5)
+        """Updates are read; after ``add`` their memory is free, or used again for the next client."""
+        aggregation, net, updates = self.case.make(), self.net, self.updates(3, seed=4)
         expected = aggregate(aggregation, net, updates)
-        start(aggregation, net, [u.task for u in updates])
+        start(aggregation, net, [one.task for one in updates])
+        copies = deepcopy([one.weights for one in updates])
         for one in updates:
             aggregation.add(one)
-            for tensor in one.weights.values():
-                tensor.fill_(99)
+        assert_alike([one.weights for one in updates], copies)
+        tensors = [tensor for one in updates for tensor in one.weights.values()]
+        storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        assert not storages & {total.untyped_storage().data_ptr() for total in aggregation.sums()}
+        references = [weakref.ref(tensor.fill_(99)) for tensor in tensors]
+        del one, updates, tensors
+        assert not any(reference() is not None for reference in references)
         assert_equal(aggregation.finish(), expected)
 
     def check_rounds_do_not_touch_each_other(self) -> None:
-        """A round leaves nothing behind for the next."""
-        aggregation, net = self.case.make(), self.net
-        updates = self.updates(net, 4, largest=True, seed=6)
+        """A round leaves nothing behind for the next, be it finished or not."""
+        aggregation, net, updates = self.case.make(), self.net, self.updates(4, seed=6)
         first = aggregate(aggregation, net, updates)
-        aggregate(aggregation, net, self.updates(net, 2, largest=True, seed=7))
+        aggregate(aggregation, net, self.updates(2, seed=7))
         assert_equal(aggregate(aggregation, net, updates), first)
-
-    def check_an_unfinished_round_is_forgotten(self) -> None:
-        """A round that was begun and not finished leaves nothing behind."""
-        aggregation, net = self.case.make(), self.net
-        updates = self.updates(net, 4, largest=True, seed=8)
-        expected = aggregate(aggregation, net, updates)
-        start(aggregation, net, [u.task for u in updates])
+        start(aggregation, net, [one.task for one in updates])
         aggregation.add(updates[0])
-        assert_equal(aggregate(aggregation, net, updates), expected)
+        assert_equal(aggregate(aggregation, net, updates), first)
 
     def check_updates_that_agree_are_the_result(self) -> None:
         """If all clients send the same weights, those are the result."""
-        aggregation, net = self.case.make(), self.net
-        one = self.reported(net, update(net, 0, net.space.largest, 10))
+        net = self.net
+        one = changed(update(net, 0, net.space.largest, 10), reports=self.reports(net, 0))
         updates = [one] + [
             changed(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1)
             for client in (1, 2)
         ]
-        result = aggregate(aggregation, net, updates)
+        result = aggregate(self.case.make(), net, updates)
         for name, region in net.regions(net.space.largest).items():
             torch.testing.assert_close(result[region.name], one.weights[name].to(result[region.name].dtype))
 
     def check_numbers_to_log_are_plain(self) -> None:
         """Metrics are floats by name."""
-        aggregation, net = self.case.make(), self.net
-        updates = self.updates(net, 2, largest=True, seed=9)
-        aggregate(aggregation, net, updates)
-        for name, value in aggregation.metrics([one.result for one in updates]).items():
-            assert isinstance(name, str)
-            assert isinstance(value, float)
+        aggregation, updates = self.case.make(), self.updates(2, seed=9)
+        aggregate(aggregation, self.net, updates)
+        metrics = aggregation.metrics([one.result for one in updates])
+        assert all(type(name) is str and type(value) is float for name, value in metrics.items())
 
 
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import io
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import torch
 
 from lit_fednas.assignment import Assignment, Round
 from lit_fednas.errors import CheckpointError, ConfigError
@@ -18,7 +16,7 @@ from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import ElasticResNet, SearchSpace, Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.contract import Contract
+from lit_fednas.testing.contract import Contract, assert_alike, global_seed, reloaded
 from lit_fednas.tiers import Population, Tier
 
 CLIENTS = 12
@@ -42,16 +40,6 @@ def plan(
 def drawn_cohort(round: int, size: int = 5) -> list[int]:
     """Returns the round's cohort."""
     return sorted(numpy_generator(0, "cohort", round).choice(CLIENTS, size=size, replace=False).tolist())
-
-
-def rounds(assignment: Assignment, first: int, last: int, space: SearchSpace[Any]) -> list[list[Any]]:
-    """Plans rounds, lets the assignment observe them, and returns the architectures of the tasks of each."""
-    archs = []
-    for t in range(first, last):
-        tasks = plan(assignment, t, drawn_cohort(t), space, numpy_generator(0, "assignment", t))
-        assignment.observe([ClientResult(task, num_seen=4, loss=1.0 + (task.client * t) % 5) for task in tasks])
-        archs.append([task.arch for task in tasks])
-    return archs
 
 
 class AssignmentContract(Contract):
@@ -78,25 +66,33 @@ class AssignmentContract(Contract):
         """The shared weights."""
         return networks.kept("supernet", type(self).supernet)
 
-    def ready(self) -> Assignment:
+    def ready(self, net: Supernet | None = None) -> Assignment:
         """Returns a fresh assignment that is set up."""
-        return self.set_up(self.case.make(), self.net)
-
-    def set_up(self, assignment: Assignment, net: Supernet) -> Assignment:
-        """Sets an assignment up for a supernet and returns it."""
+        assignment: Assignment = self.case.make()
         places = tuple(client % len(self.tiers) for client in range(CLIENTS)) if self.tiers else ()
-        assignment.setup(net, Population(CLIENTS, self.tiers, places) if self.tiers else Population(CLIENTS))
+        assignment.setup(net or self.net, Population(CLIENTS, self.tiers, places))
         return assignment
+
+    def rounds(self, assignment: Assignment, first: int, last: int) -> list[list[Any]]:
+        """Plans rounds, lets the assignment observe them, and returns the architectures of each."""
+        archs = []
+        for number in range(first, last):
+            rng = numpy_generator(0, "assignment", number)
+            tasks = plan(assignment, number, drawn_cohort(number), assignment._supernet.space, rng)
+            losses = [1.0 + (task.client * number) % 5 for task in tasks]
+            assignment.observe([ClientResult(t, num_seen=4, loss=loss) for t, loss in zip(tasks, losses, strict=True)])
+            archs.append([task.arch for task in tasks])
+        return archs
 
     def check_tasks_are_of_the_cohort_and_of_the_space(self) -> None:
         """Every client of the cohort has one task, in the cohort's order, with an architecture of the space."""
-        space = self.net.space
-        assignment = self.ready()
-        for t, size in itertools.product(range(5), (1, 2, 3, CLIENTS)):
-            clients = drawn_cohort(t, size)
-            tasks = plan(assignment, t, clients, space, np.random.default_rng(t))
+        space, assignment = self.net.space, self.ready()
+        for number, size in itertools.product(range(5), (1, 2, 3, CLIENTS)):
+            clients = drawn_cohort(number, size)
+            tasks = plan(assignment, number, clients, space, np.random.default_rng(number))
             assert isinstance(tasks, list)
-            assert all(task.round == t for task in tasks)
+            assert clients == drawn_cohort(number, size), "the cohort was written to"
+            assert all(task.round == number for task in tasks)
             assert [space.parse(str(task.arch)) for task in tasks] == [task.arch for task in tasks]
             asked = [task.client for task in tasks]
             if self.most_tasks is None:
@@ -108,81 +104,45 @@ class AssignmentContract(Contract):
 
     def check_a_plan_changes_no_state(self) -> None:
         """A plan is made twice alike and leaves the state as it was, which changes in ``observe`` alone."""
-        space = self.net.space
         assignment = self.ready()
-        rounds(assignment, 0, 3, space)
-        state = copy.deepcopy(assignment.state_dict())
-        cohort = drawn_cohort(3)
-        twice = [plan(assignment, 3, cohort, space, numpy_generator(0, "assignment", 3)) for _ in range(2)]
+        self.rounds(assignment, 0, 3)
+        state, place = copy.deepcopy(assignment.state_dict()), (3, drawn_cohort(3), self.net.space)
+        twice = [plan(assignment, *place, numpy_generator(0, "assignment", 3)) for _ in range(2)]
         assert twice[0] == twice[1]
-        assert assignment.state_dict() == state
+        assert_alike(assignment.state_dict(), state)
 
     def check_a_space_of_one(self) -> None:
         """A supernet of one architecture is dealt out, or refused if the assignment is for another kind."""
-        assignment, net = self.case.make(), networks.kept("plain", networks.plain)
-        kind = type(assignment).supernet_kind
+        net = networks.kept("plain", networks.plain)
+        kind, name = self.case.make().supernet_kind, type(self.case.make()).__name__
         if kind is not None and not isinstance(net, kind):
-            words = f"model.assignment: {type(assignment).__name__} does not work with model.supernet PlainNetwork"
-            with pytest.raises(ConfigError, match=words):
-                self.set_up(assignment, net)
-            return
-        self.set_up(assignment, net)
-        assert all(set(archs) == {net.space.largest} for archs in rounds(assignment, 0, 3, net.space))
+            with pytest.raises(ConfigError, match=f"model.assignment: {name} does not work with model.supernet Plain"):
+                self.ready(net)
+        else:
+            assert all(set(archs) == {net.space.largest} for archs in self.rounds(self.ready(net), 0, 3))
 
     def check_the_generator_decides(self) -> None:
-        """Equal generators plan alike, whatever the global generators are."""
-        space = self.net.space
-        np.random.seed(0)  # noqa: NPY002
-        first = rounds(self.ready(), 0, 6, space)
-        np.random.seed(1)  # noqa: NPY002
-        torch.manual_seed(1)
-        assert rounds(self.ready(), 0, 6, space) == first
-
-    def check_the_cohort_is_left_alone(self) -> None:
-        """The list of clients is not written to."""
-        space = self.net.space
-        clients = drawn_cohort(0)
-        plan(self.ready(), 0, clients, space, np.random.default_rng(0))
-        assert clients == drawn_cohort(0)
+        """Equal generators plan alike, whatever the global generators are, which are not moved."""
+        with global_seed(0):
+            first = self.rounds(self.ready(), 0, 6)
+        with global_seed(1):
+            assert self.rounds(self.ready(), 0, 6) == first
 
     def check_state_is_plain_and_continues_alike(self) -> None:
-        """A saved state can be read as weights alone, and a run that goes on from it plans as if not stopped."""
-        space = self.net.space
+        """A saved state holds tensors and plain values, stays as it was, and a run goes on from it, or back to it."""
         straight = self.ready()
-        rounds(straight, 0, 7, space)
-        stream = io.BytesIO()
-        torch.save(straight.state_dict(), stream)
-        stream.seek(0)
-        state = torch.load(stream, weights_only=True)
-        assert state == straight.state_dict()
-        resumed = self.ready()
-        resumed.load_state_dict(state)
-        assert resumed.state_dict() == state
-        assert rounds(resumed, 7, 20, space) == rounds(straight, 7, 20, space)
-        assert resumed.state_dict() == straight.state_dict()
-
-    def check_a_saved_state_stays_as_it_was(self) -> None:
-        """Later rounds do not write into a state that was saved or loaded."""
-        space = self.net.space
-        assignment = self.ready()
-        rounds(assignment, 0, 3, space)
-        state = assignment.state_dict()
-        kept = copy.deepcopy(state)
-        rounds(assignment, 3, 9, space)
-        assert state == kept
-        assignment.load_state_dict(state)
-        rounds(assignment, 3, 9, space)
-        assert state == kept
-
-    def check_putting_a_state_back_undoes_a_round(self) -> None:
-        """After loading an earlier state, the same round is planned alike."""
-        space = self.net.space
-        assignment = self.ready()
-        rounds(assignment, 0, 4, space)
-        state = assignment.state_dict()
-        first = rounds(assignment, 4, 5, space)
-        assignment.load_state_dict(state)
-        assert rounds(assignment, 4, 5, space) == first
+        self.rounds(straight, 0, 7)
+        state = straight.state_dict()
+        kept = reloaded(state)
+        assert_alike(kept, state)
+        expected = self.rounds(straight, 7, 20)
+        final = reloaded(straight.state_dict())
+        for assignment in (self.ready(), straight):  # in a new process, and in the same
+            assignment.load_state_dict(state)
+            assert_alike(assignment.state_dict(), kept)
+            assert self.rounds(assignment, 7, 20) == expected
+            assert_alike(assignment.state_dict(), final)
+            assert_alike(state, kept)
 
     def check_a_foreign_state_is_refused(self) -> None:
         """A state with other entries is refused."""

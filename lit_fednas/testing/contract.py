@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-
-
-def global_generators() -> list[list[int]]:
-    """Returns the states of NumPy's and torch's global generators, which no part may move."""
-    _, numpy_state, *_ = np.random.get_state(legacy=True)  # noqa: NPY002
-    return [np.asarray(numpy_state).tolist(), torch.get_rng_state().tolist()]
+from torch import Tensor
 
 
 class Case(NamedTuple):
@@ -27,7 +25,7 @@ class Case(NamedTuple):
 class Contract:
     """A test that a subclass, whose name begins with ``Test``, runs on its instances.
 
-    Each method whose name begins with ``check_`` is a promise.
+    Each method whose name begins with ``check_`` is a promise; its docstring says what to keep to.
 
     Attributes:
         instances: What makes each instance, by its name; small ones, as checks make many. With marks, as
@@ -41,14 +39,14 @@ class Contract:
     folder: Path
 
     def test_keeps_every_promise(self, case: Case, tmp_path: Path) -> None:
-        """Checks all promises; a failure names each that is broken."""
+        """Checks all promises; a failure names each that is broken, with what to keep to."""
         self.case, self.folder = case, tmp_path
         broken: dict[str, BaseException] = {}
         for promise, check in self.promises():
             try:
                 check()
             except (Exception, pytest.fail.Exception) as error:
-                error.add_note(f"broken promise of {case.name}: {promise}")
+                error.add_note(f"broken promise of {case.name}: {promise}: {inspect.getdoc(check)}")
                 broken[promise] = error
         if broken:
             raise BaseExceptionGroup(f"broken promises: {', '.join(broken)}", list(broken.values()))
@@ -69,9 +67,47 @@ class Contract:
         """Returns the instances as pytest's parameters."""
         if not cls.instances:
             raise pytest.UsageError(f"{cls.__name__}.instances: is empty; name one, as {{'small': lambda: Mine()}}")
-        return [
-            pytest.param(Case(name, make), id=name)
-            if callable(make)
-            else pytest.param(Case(name, *make.values), id=name, marks=make.marks)
-            for name, make in cls.instances.items()
-        ]
+        marked = {name: make if hasattr(make, "marks") else pytest.param(make) for name, make in cls.instances.items()}
+        return [pytest.param(Case(name, *one.values), id=name, marks=one.marks) for name, one in marked.items()]
+
+
+@contextmanager
+def global_seed(seed: int) -> Iterator[None]:
+    """Seeds NumPy's and torch's global generators, which nothing inside may move."""
+
+    def states() -> list[Any]:
+        _, key, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002
+        return [np.asarray(key).tolist(), position, torch.get_rng_state().tolist()]
+
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+    before = states()
+    yield
+    assert states() == before, "a global generator was moved; draw from the generator that is given"
+
+
+def reloaded(state: Any) -> Any:
+    """Returns a state as it comes back from a checkpoint."""
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    stream.seek(0)
+    return torch.load(stream, weights_only=True)
+
+
+def leaves(state: Any, place: str = "") -> dict[str, Any]:
+    """Returns the values inside a state by their place, to the bit; what is called ``seconds`` is left out."""
+    if isinstance(state, Tensor):
+        state = state.detach().cpu().contiguous()
+        return {place: (state.dtype, state.shape, state.flatten().view(torch.uint8).numpy().tobytes())}
+    if not isinstance(state, dict | list | tuple):
+        return {place: repr(state)}  # in which NaN equals itself
+    found = {place: type(state).__name__}
+    for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+        found |= {} if key == "seconds" else leaves(value, f"{place}/{key}")
+    return found
+
+
+def assert_alike(found: Any, expected: Any) -> None:
+    """Validates that two states are equal to the bit; names the places where they are not."""
+    one, other = leaves(found), leaves(expected)
+    assert [place for place in sorted(one.keys() | other.keys()) if one.get(place) != other.get(place)] == []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from io import BytesIO
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_fednas.data import IID, ArraySource, ClientData, FederatedDataModule
 from lit_fednas.errors import ConfigError
@@ -19,8 +18,7 @@ from lit_fednas.objectives.base import ClientStates, collect_state, give_state
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import ElasticResNet, GroupNorm, Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.contract import Contract, global_generators
-from lit_fednas.testing.networks import tiny_examples
+from lit_fednas.testing.contract import Contract, assert_alike, global_seed, reloaded
 
 
 def elastic() -> ElasticResNet:
@@ -30,7 +28,7 @@ def elastic() -> ElasticResNet:
 
 def images() -> FederatedDataModule:
     """Returns four clients with images of 1x8x8 of four classes, of which each validates on three in ten."""
-    return FederatedDataModule(ArraySource(tiny_examples()), IID(), num_clients=4, client_val=0.3)
+    return FederatedDataModule(ArraySource(networks.tiny_examples()), IID(), num_clients=4, client_val=0.3)
 
 
 @functools.cache
@@ -39,6 +37,15 @@ def _clients(make: Callable[[], FederatedDataModule]) -> ClientData:
     data = make()
     data.setup("fit")
     return data.clients
+
+
+class Fit(NamedTuple):
+    """What a client's fit comes to: its steps' losses, the trained weights, what is reported and kept."""
+
+    losses: Tensor
+    weights: dict[str, Tensor]
+    reports: tuple[Report, ...]
+    states: ClientStates | None
 
 
 class ObjectiveContract(Contract):
@@ -58,23 +65,21 @@ class ObjectiveContract(Contract):
     data: ClassVar[Callable[[], FederatedDataModule]] = staticmethod(images)
 
     @property
-    def clients(self) -> ClientData:
-        """The clients' data."""
-        return _clients(type(self).data)
+    def net(self) -> Supernet:
+        """The shared weights."""
+        return networks.kept("supernet", type(self).supernet)
 
-    def ready(self) -> Objective:
+    def ready(self, net: Supernet | None = None) -> Objective:
         """Returns a fresh objective that is set up."""
         objective: Objective = self.case.make()
-        objective.setup(networks.kept("supernet", type(self).supernet), self.clients)
+        objective.setup(net or self.net, _clients(type(self).data))
         return objective
 
-    def fit(
-        self, objective: Objective, clients: ClientData, client: int = 0, states: ClientStates | None = None
-    ) -> Fit:
+    def fit(self, objective: Objective, client: int = 0, states: ClientStates | None = None) -> Fit:
         """Returns what one client's fit of four steps comes to, of a network with all weights."""
-        net = networks.kept("supernet", type(self).supernet)
-        task = ClientTask(0, client, net.space.superset, clients.size(client))
-        network = net.subnet(task.arch).train()
+        clients, space = _clients(type(self).data), self.net.space
+        task = ClientTask(0, client, space.superset, clients.size(client))
+        network = self.net.subnet(task.arch).train()
         batches = list(clients.batches(client, 8, torch.Generator().manual_seed(client)))
         losses = []
         give_state(objective, states or {})
@@ -90,96 +95,53 @@ class ObjectiveContract(Contract):
                     for parameter in network.parameters():
                         if parameter.grad is not None:
                             parameter.sub_(0.05 * parameter.grad)
-            return Fit(torch.stack(losses), network, objective.report(), collect_state(objective))
+            reports, states = objective.report(), collect_state(objective)
+        return Fit(torch.stack(losses), network.state_dict(), reports, states)
 
     def check_the_loss_is_finite_and_trains(self) -> None:
         """A loss is one finite number whose gradients change the weights."""
-        clients = self.clients
-        fit = self.fit(self.ready(), clients)
+        fit, before = self.fit(self.ready()), self.net.subnet(self.net.space.superset)
         assert fit.losses.isfinite().all()
-        net = networks.kept("supernet", type(self).supernet)
-        before = dict(net.subnet(net.space.superset).named_parameters())
-        assert any(not torch.equal(before[name], parameter) for name, parameter in fit.network.named_parameters())
+        assert any(not torch.equal(tensor, fit.weights[name]) for name, tensor in before.named_parameters())
 
     def check_a_fit_is_a_function_of_its_generator(self) -> None:
         """Fits with equal generators are equal and move no global one; torch's is seeded by client, as in a run."""
-        clients = self.clients
-        torch.manual_seed(1)
-        first = self.fit(self.ready(), clients)
-        torch.manual_seed(2)
-        before = global_generators()
-        self.assert_equal(self.fit(self.ready(), clients), first)
-        assert global_generators() == before
+        with global_seed(1):
+            first = self.fit(self.ready())
+        with global_seed(2):
+            assert_alike(self.fit(self.ready()), first)
 
     def check_a_fit_leaves_nothing_for_the_next(self) -> None:
         """A client's fit does not depend on who was trained before, be it the client itself."""
-        clients = self.clients
-        used, fresh = self.ready(), self.fit(self.ready(), clients)
-        self.fit(used, clients, client=1)
+        used, fresh = self.ready(), self.fit(self.ready())
+        self.fit(used, client=1)
         for _ in range(2):
-            self.assert_equal(self.fit(used, clients), fresh)
+            assert_alike(self.fit(used), fresh)
 
     def check_a_fit_continues_from_the_state_that_it_is_given(self) -> None:
         """What a client's next fit needs is in the state alone, which can be saved: another machine may go on."""
-        clients, used = self.clients, self.ready()
-        states = self.fit(used, clients).states
-        torch.save(states, file := BytesIO())
-        file.seek(0)
-        loaded = torch.load(file, weights_only=True)
-        self.assert_equal(self.fit(self.ready(), clients, states=loaded), self.fit(used, clients, states=states))
+        used = self.ready()
+        states = self.fit(used).states
+        assert_alike(self.fit(self.ready(), states=reloaded(states)), self.fit(used, states=states))
 
     def check_a_fit_reads_nothing_of_the_server(self) -> None:
         """A fit depends on the weights that the client was sent alone: a device has no others."""
-        clients = self.clients
-        objective: Objective = self.case.make()
         unknown = type(self).supernet()
         with torch.no_grad():
             for tensor in unknown.shared_tensors().values():
                 tensor.zero_()
-        objective.setup(unknown, clients)
-        self.assert_equal(self.fit(objective, clients), self.fit(self.ready(), clients))
+        assert_alike(self.fit(self.ready(unknown)), self.fit(self.ready()))
 
     def check_reports_are_of_the_stated_types(self) -> None:
         """There is one report of each type in ``report_types`` and no other."""
-        clients = self.clients
         objective = self.ready()
-        reports = self.fit(objective, clients).reports
+        reports: tuple[Any, ...] = self.fit(objective).reports
         assert sorted(type(one).__name__ for one in reports) == sorted(kind.__name__ for kind in objective.report_types)
         assert all(isinstance(one, Report) for one in reports)
 
     def check_another_kind_of_supernet_is_refused(self) -> None:
         """An objective that states a kind of supernet refuses one of another before training."""
-        clients = self.clients
-        objective: Objective = self.case.make()
-        kind = type(objective).supernet_kind
-        if kind is not None:
-            with pytest.raises(ConfigError, match=f"model.objective: {type(objective).__name__} does not work with"):
-                objective.setup(networks.kept("plain", networks.plain), clients)
-
-    @staticmethod
-    def assert_equal(one: Fit, other: Fit) -> None:
-        """Validates that two fits are equal, bit for bit."""
-        assert torch.equal(one.losses, other.losses)
-        state = other.network.state_dict()
-        assert all(torch.equal(tensor, state[name]) for name, tensor in one.network.state_dict().items())
-        assert one.reports == other.reports
-        torch.testing.assert_close(one.states, other.states, rtol=0, atol=0)
-
-
-class Fit:
-    """What a client's fit comes to.
-
-    Args:
-        losses: Of its steps.
-        network: As it was trained.
-        reports: What the client reports.
-        states: What is kept of it.
-    """
-
-    def __init__(
-        self, losses: Tensor, network: nn.Module, reports: tuple[Any, ...], states: ClientStates | None
-    ) -> None:
-        self.losses = losses
-        self.network = network
-        self.reports = reports
-        self.states = states
+        kind = type(self.case.make())
+        if kind.supernet_kind is not None:
+            with pytest.raises(ConfigError, match=f"model.objective: {kind.__name__} does not work with"):
+                self.ready(networks.kept("plain", networks.plain))

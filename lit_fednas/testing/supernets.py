@@ -1,14 +1,18 @@
-"""What every supernet promises."""
+"""What every search space and every supernet promises."""
 
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import json
+import math
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,11 +20,124 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from typing_extensions import override
 
-from lit_fednas.rng import isolated
+from lit_fednas.rng import isolated, numpy_generator
 from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.testing import networks
+from lit_fednas.testing.contract import Contract, assert_alike, global_seed
 from lit_fednas.testing.networks import batch
-from lit_fednas.testing.spaces import RANDOM_ARCHS, SpaceContract, all_or_some, some_archs
+
+RANDOM_ARCHS = 20
+
+
+def some_archs(space: SearchSpace[Any], count: int) -> list[Any]:
+    """Returns the smallest architecture, the largest, and at most ``count`` random ones."""
+    rng = numpy_generator(0, "archs")
+    drawn = [space.sample(rng) for _ in range(count)]
+    return list(dict.fromkeys([space.smallest, space.largest, *drawn]))
+
+
+def all_or_some(space: SearchSpace[Any]) -> set[Any]:
+    """Returns all architectures of a small space, decoded from all gene vectors; some of a large one."""
+    return set(space.each() if _is_small(space) else some_archs(space, 30))
+
+
+class SpaceContract(Contract):
+    """The contract of search spaces; ``instances`` make spaces.
+
+    Example:
+        >>> from lit_fednas.supernets import Ladder
+        >>> class TestSizes(SpaceContract):
+        ...     instances = {"three": lambda: Ladder([4, 8, 16])}
+    """
+
+    @property
+    def space(self) -> SearchSpace[Any]:
+        """The space."""
+        made: SearchSpace[Any] = self.case.make()
+        return made
+
+    def check_architectures_are_small_hashable_values(self) -> None:
+        """Architectures are hashed by value, pickled, and small."""
+        for arch in some_archs(self.space, RANDOM_ARCHS):
+            assert hash(arch) == hash(copy.deepcopy(arch))
+            assert pickle.loads(pickle.dumps(arch)) == arch
+            assert len(pickle.dumps(arch)) < 2000
+
+    def check_genes_and_text_go_round(self) -> None:
+        """An architecture is restored from its genes and from its text."""
+        space = self.space
+        for arch in some_archs(space, 50):
+            genes = space.encode(arch)
+            assert all(0 <= gene < n for gene, n in zip(genes, space.cardinalities, strict=True))
+            assert space.decode(genes) == space.parse(str(arch)) == space.parse(arch) == space.named(str(arch)) == arch
+        assert space.named("smallest") == space.smallest
+        assert space.named("largest") == space.largest
+
+    def check_samples_are_uniform_and_independent_over_genes(self) -> None:
+        """Samples draw each gene uniformly and apart from its neighbours."""
+        space, rng = self.space, np.random.default_rng(0)
+        assert type(space.sample(rng)) is type(space.smallest)
+        with _decoding_nothing(space):
+            genes = np.array([space.sample(rng) for _ in range(3000)])
+        assert genes.shape == (3000, len(space.cardinalities))
+        for place, cardinality in enumerate(space.cardinalities):
+            _loosely_uniform(genes[:, place], cardinality)
+        for place, (first, second) in enumerate(itertools.pairwise(space.cardinalities)):
+            _loosely_uniform(genes[:, place] * second + genes[:, place + 1], first * second)
+
+    def check_mutation_draws_each_gene_with_its_rate(self) -> None:
+        """Mutation draws each gene anew with the given rate, apart from its neighbours."""
+        space, rng = self.space, np.random.default_rng(0)
+        for arch in some_archs(space, RANDOM_ARCHS):
+            assert space.mutate(arch, rng, 0.0) == arch
+            mutant = space.mutate(arch, rng, 0.5)
+            assert space.decode(space.encode(mutant)) == mutant
+        smallest = space.smallest
+        with _decoding_nothing(space):
+            anew = np.array([space.mutate(smallest, rng, 1.0) for _ in range(3000)])
+            some = np.array([space.mutate(smallest, rng, 0.3) for _ in range(3000)])
+        changes = some != np.array(space.encode(smallest))
+        for place, cardinality in enumerate(space.cardinalities):
+            _loosely_uniform(anew[:, place], cardinality)
+            assert changes[:, place].mean() == pytest.approx(0.3 * (1 - 1 / cardinality), abs=0.05)
+        for place, (first, second) in enumerate(itertools.pairwise(space.cardinalities)):  # each gene by itself
+            both = (changes[:, place] & changes[:, place + 1]).mean()
+            assert both == pytest.approx(0.3**2 * (1 - 1 / first) * (1 - 1 / second), abs=0.03)
+
+    def check_samples_depend_on_the_generator_alone(self) -> None:
+        """Sampling reads and moves no global generator."""
+        space = self.space
+        with global_seed(0):
+            one, other = ([space.sample(rng) for _ in range(5)] for rng in map(np.random.default_rng, (3, 3)))
+        assert one == other
+
+    def check_the_size_counts_architectures(self) -> None:
+        """A small space, of which all gene vectors are decoded, has as many architectures as it says."""
+        space, archs = self.space, all_or_some(self.space)
+        assert len(archs) == space.size if _is_small(space) else len(archs) <= space.size
+        assert {space.smallest, space.largest} <= archs
+
+
+@contextmanager
+def _decoding_nothing(space: SearchSpace[Any]) -> Iterator[None]:
+    """Makes what a space draws the genes themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
+        yield
+
+
+def _is_small(space: SearchSpace[Any]) -> bool:
+    return math.prod(space.cardinalities) <= 100
+
+
+def _loosely_uniform(draws: np.ndarray, cardinality: int) -> None:
+    """Validates Pearson's statistic: below its mean plus six standard deviations."""
+    counts = np.bincount(draws, minlength=cardinality)
+    assert len(counts) == cardinality
+    expected = len(draws) / cardinality
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = cardinality - 1
+    assert statistic <= freedom + 6 * math.sqrt(2 * freedom), counts
 
 
 class SupernetContract(SpaceContract):
@@ -32,99 +149,74 @@ class SupernetContract(SpaceContract):
         ...     instances = {"grey": lambda: SmallCNN((1, 8, 8), 5)}
     """
 
-    @functools.cached_property
-    def kept(self) -> Supernet:
+    @cached_property
+    def net(self) -> Supernet:
         """The supernet, which all checks share."""
         return networks.built(*self.case)
 
-    @functools.cached_property
+    @cached_property
     def weights(self) -> dict[str, Tensor]:
         """The state with which it was built."""
-        return copy.deepcopy(self.kept.state_dict())
+        return copy.deepcopy(self.net.state_dict())
 
     @property
     @override
     def space(self) -> SearchSpace[Any]:
-        return self.kept.space
+        return self.net.space
 
     def fresh(self) -> Supernet:
         """Returns the supernet as it was built, in training mode."""
-        self.kept.load_state_dict(self.weights)
-        self.kept.zero_grad()
-        return self.kept.train()
+        self.net.load_state_dict(self.weights)
+        self.net.zero_grad()
+        return self.net.train()
 
     def positions(self, arch: object) -> dict[str, Tensor]:
         """Returns, for each tensor of the subnet, the flat positions of its elements in the shared tensor."""
-        shared = self.kept.shared_tensors()
+        shared = self.net.shared_tensors()
         return {
             name: region.of(torch.arange(shared[region.name].numel()).view(shared[region.name].shape)).flatten()
-            for name, region in self.kept.regions(arch).items()
+            for name, region in self.net.regions(arch).items()
         }
 
     def check_index_covers_the_subnet_and_shapes_match(self) -> None:
         """Each tensor of a subnet has a region of the shared weights of its shape and type, and no element twice."""
-        kept = self.kept
-        shared = kept.shared_tensors()
-        assert set(shared) == set(tensors(kept))
-        for arch in some_archs(kept.space, 6):
-            own = tensors(kept.subnet(arch))
-            index = kept.index(arch)
-            assert set(index) == set(kept.regions(arch)) == set(own)
+        net, shared = self.net, self.net.shared_tensors()
+        assert set(shared) == set(tensors(net))
+        for arch in some_archs(net.space, 6):
+            subnet, index = tensors(net.subnet(arch)), net.index(arch)
+            assert set(index) == set(net.regions(arch)) == set(subnet)
             for name, region in index.items():
-                assert region.of(shared[region.name]).shape == own[name].shape, name
-                assert shared[region.name].dtype == own[name].dtype, name
+                assert region.of(shared[region.name]).shape == subnet[name].shape, name
+                assert shared[region.name].dtype == subnet[name].dtype, name
             for name, places in self.positions(arch).items():
                 assert len(places.unique()) == len(places), f"{name} has an element twice"
 
     def check_superset_holds_all_weights(self) -> None:
         """The space's superset holds every parameter."""
-        net = self.fresh()
-        held = {region.name for region in net.index(net.space.superset).values()}
-        parameters = dict(net.named_parameters())
-        assert set(parameters) <= held
-        whole = sum(parameter.numel() for parameter in parameters.values())
-        assert net.cost(net.space.superset).parameters == whole
+        net, parameters = self.net, dict(self.net.named_parameters())
+        assert set(parameters) <= {region.name for region in net.index(net.space.superset).values()}
+        assert net.cost(net.space.superset).parameters == sum(one.numel() for one in parameters.values())
 
     def check_subnet_alone_equals_in_place(self) -> None:
         """An extracted subnet computes what the supernet computes in place, in training and in evaluation."""
-        net, x = self.kept, batch(self.kept)
+        net, x = self.net, batch(self.net)
         for training, arch in itertools.product((False, True), some_archs(net.space, 6)):
             self.fresh().train(training)
             subnet = net.subnet(arch)
             assert all(module.training == training for module in subnet.modules())
-            with isolated(0, "dropout"):
-                alone = subnet(x)
-            with isolated(0, "dropout"):
-                in_place = net(x, arch)
+            alone, in_place = _run(subnet, x), _run(net, x, arch)
             assert (in_place.shape[0], in_place.shape[-1]) == (len(x), net.num_classes)
             torch.testing.assert_close(in_place, alone, rtol=1e-4, atol=1e-5)
             if arch == net.space.largest:
-                self.fresh().train(training)
-                with isolated(0, "dropout"):
-                    torch.testing.assert_close(net(x), alone, rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(_run(self.fresh().train(training), x), alone, rtol=1e-4, atol=1e-5)
 
-    def check_running_in_place_moves_the_buffers_in_place(self) -> None:
-        """Training in place updates the shared buffers as training the subnet updates its own."""
-        net = self.fresh()
-        for arch in some_archs(net.space, 1):
-            subnet = net.subnet(arch)
-            with isolated(0, "dropout"):
-                subnet(batch(net))
-            with isolated(0, "dropout"):
-                net(batch(net), arch)
-            views = net.views(arch)
-            for name, buffer in subnet.named_buffers():
-                torch.testing.assert_close(views[name], buffer, msg=f"{name} of {arch}")
-
-    def check_gradients_in_place_are_those_of_the_subnet(self) -> None:
-        """Gradients in place are those of the subnet, at the subnet's regions."""
+    def check_training_in_place_equals_training_the_subnet(self) -> None:
+        """Gradients in place are those of the subnet at its regions and 0 elsewhere; buffers are updated as its own."""
         for arch in some_archs(self.space, 1):
             net = self.fresh()
             subnet = net.subnet(arch)
-            with isolated(0, "dropout"):
-                subnet(batch(net)).square().sum().backward()
-            with isolated(0, "dropout"):
-                net(batch(net), arch).square().sum().backward()
+            _run(subnet, batch(net)).square().sum().backward()
+            _run(net, batch(net), arch).square().sum().backward()
             places, regions, shared = self.positions(arch), net.regions(arch), dict(net.named_parameters())
             expected = {name: torch.zeros(p.numel()) for name, p in shared.items()}
             for name, parameter in subnet.named_parameters():
@@ -135,36 +227,37 @@ class SupernetContract(SpaceContract):
                 got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 torch.testing.assert_close(got.flatten(), expected[name], rtol=1e-3, atol=1e-4, msg=f"{name} {arch}")
             assert any(grad.abs().sum() > 0 for grad in expected.values())
+            views = net.views(arch)
+            for name, buffer in subnet.named_buffers():
+                torch.testing.assert_close(views[name], buffer, msg=f"{name} of {arch}")
 
     @torch.no_grad()
     def check_views_alias_and_nothing_else_changes(self) -> None:
         """Views write into their regions of the shared weights and nowhere else."""
         net = self.fresh()
         for arch in some_archs(net.space, 1):
-            before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
-            written = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in before.items()}
-            index, places, shared = net.regions(arch), self.positions(arch), net.shared_tensors()
+            shared = net.shared_tensors()
+            expected = {name: tensor.flatten().clone() for name, tensor in shared.items()}
+            index, places = net.regions(arch), self.positions(arch)
+            written = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in shared.items()}
             for name, view in net.views(arch).items():
-                if index[name].is_view:
-                    view.add_(1)
+                view.add_(1)
+                if index[name].is_view:  # else a copy, as said in ``Region.of``
                     written[index[name].name][places[name]] = True
                     assert view.untyped_storage().data_ptr() == shared[index[name].name].untyped_storage().data_ptr()
-                else:
-                    view.add_(1)  # a copy, as said in ``Region.of``
-            for name, tensor in net.shared_tensors().items():
-                expected = before[name].flatten() + written[name].to(tensor.dtype)
-                torch.testing.assert_close(tensor.flatten(), expected, rtol=0, atol=0)
+            for name, tensor in shared.items():
+                assert torch.equal(tensor.flatten(), expected[name] + written[name].to(tensor.dtype)), name
 
     @torch.no_grad()
     def check_adding_to_regions_changes_just_them(self) -> None:
         """Adding to regions changes their elements and no others."""
         net = self.fresh()
         for arch in some_archs(net.space, 1):
-            own, places = tensors(net.subnet(arch)), self.positions(arch)
+            subnet, places = tensors(net.subnet(arch)), self.positions(arch)
             totals = {name: torch.ones(t.shape, dtype=torch.float64) for name, t in net.shared_tensors().items()}
             expected = {name: total.flatten().clone() for name, total in totals.items()}
             for name, region in net.regions(arch).items():
-                value = own[name].double()
+                value = subnet[name].double()
                 region.add_to(totals[region.name], value, 0.5)
                 region.add_to(totals[region.name], 2.0, 3.0)
                 expected[region.name][places[name]] += 0.5 * value.flatten() + 6.0
@@ -176,26 +269,23 @@ class SupernetContract(SpaceContract):
         """A subnet owns its weights; ``load_into`` copies the shared ones into the same tensors."""
         net = self.fresh()
         for arch in some_archs(net.space, 1):
-            subnet = net.subnet(arch)
-            before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
-            storages = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
+            subnet, shared = net.subnet(arch), net.shared_tensors()
+            before = copy.deepcopy(shared)
+            storages = {tensor.untyped_storage().data_ptr() for tensor in shared.values()}
             for tensor in tensors(subnet).values():
                 assert tensor.untyped_storage().data_ptr() not in storages
                 tensor.add_(1)
-            for name, tensor in net.shared_tensors().items():
-                torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
-            own = {name: tensor.data_ptr() for name, tensor in tensors(subnet).items()}
+            assert_alike(net.shared_tensors(), before)
+            pointers = {name: tensor.data_ptr() for name, tensor in tensors(subnet).items()}
             net.load_into(subnet, arch)
-            places, regions, shared = self.positions(arch), net.regions(arch), net.shared_tensors()
+            places, regions = self.positions(arch), net.regions(arch)
             for name, tensor in tensors(subnet).items():
-                whole = shared[regions[name].name]
-                torch.testing.assert_close(tensor.flatten(), whole.flatten()[places[name]], rtol=0, atol=0)
-                assert tensor.data_ptr() == own[name]
+                assert torch.equal(tensor.flatten(), shared[regions[name].name].flatten()[places[name]]), name
+                assert tensor.data_ptr() == pointers[name]
 
     def check_cost_is_that_of_the_extracted_subnet(self) -> None:
         """MACs are half of what PyTorch's counter counts; parameters and bytes are those of the subnet."""
-        kept = self.kept
-        net = kept.eval()
+        net = self.net.eval()
         for arch in some_archs(net.space, 6):
             subnet, cost = net.subnet(arch), net.cost(arch)
             counted = sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False)  # not their fused forms
@@ -207,13 +297,10 @@ class SupernetContract(SpaceContract):
 
     def check_the_bounds_bound_the_cost(self) -> None:
         """No architecture costs less than ``space.smallest`` or more than ``space.largest``."""
-        kept = self.kept
-        least, most = kept.cost(kept.space.smallest), kept.cost(kept.space.largest)
-        for arch in some_archs(kept.space, RANDOM_ARCHS):
-            cost = kept.cost(arch)
-            assert least.macs <= cost.macs <= most.macs
-            assert least.parameters <= cost.parameters <= most.parameters
-            assert least.bytes <= cost.bytes <= most.bytes
+        archs = self.space.smallest, *some_archs(self.space, RANDOM_ARCHS), self.space.largest
+        for name in ("macs", "parameters", "bytes"):
+            least, *costs, most = (getattr(self.net.cost(arch), name) for arch in archs)
+            assert least <= min(costs) <= max(costs) <= most, name
 
     @torch.no_grad()
     def check_more_architectures_than_are_remembered(self) -> None:
@@ -257,34 +344,36 @@ class SupernetContract(SpaceContract):
 
     def check_state_dict_is_the_shared_tensors(self) -> None:
         """The state dict is the shared tensors, parameters first."""
-        kept = self.kept
-        state, shared = kept.state_dict(), kept.shared_tensors()
+        state, shared = self.net.state_dict(), self.net.shared_tensors()
         assert set(shared) <= set(state)  # a tensor that two modules share has two names there
         assert {tensor.data_ptr() for tensor in state.values()} == {tensor.data_ptr() for tensor in shared.values()}
-        parameters = [name for name, _ in kept.named_parameters()]
-        assert list(kept.shared_tensors())[: len(parameters)] == parameters
+        parameters = [name for name, _ in self.net.named_parameters()]
+        assert list(shared)[: len(parameters)] == parameters
 
     def check_fingerprints_are_plain_and_tell_instances_apart(self) -> None:
         """A fingerprint can be written as JSON, and no two instances have the same."""
-        kept = self.kept
-        assert json.loads(json.dumps(kept.fingerprint)) == kept.fingerprint
-        everyone = [networks.kept(*one.values[0]).fingerprint for one in self.parameters()]
-        assert everyone.count(kept.fingerprint) == 1
+        fingerprint = self.net.fingerprint
+        assert json.loads(json.dumps(fingerprint)) == fingerprint
+        assert [networks.kept(*one.values[0]).fingerprint for one in self.parameters()].count(fingerprint) == 1
 
     def check_nothing_moves_in_evaluation(self) -> None:
         """Evaluating and counting change no weights."""
-        kept = self.kept
-        net = kept.eval()
+        net = self.net.eval()
         before = copy.deepcopy(net.state_dict())
         net(batch(net), net.space.largest)
         net.cost(net.space.smallest)
-        for name, tensor in net.state_dict().items():
-            assert torch.equal(tensor, before[name])
+        assert_alike(net.state_dict(), before)
 
     def check_the_skeleton_holds_no_memory(self) -> None:
         """A skeleton's tensors are on the meta device."""
-        kept = self.kept
-        assert {tensor.device.type for tensor in tensors(kept.skeleton(kept.space.largest)).values()} == {"meta"}
+        assert {tensor.is_meta for tensor in tensors(self.net.skeleton(self.space.largest)).values()} == {True}
+
+
+def _run(network: nn.Module, *given: Any) -> Tensor:
+    """Returns a network's outputs, with the same dropout as in any other run."""
+    with isolated(0, "dropout"):
+        outputs: Tensor = network(*given)
+    return outputs
 
 
 def tensors(network: nn.Module) -> dict[str, Tensor]:
