@@ -138,11 +138,10 @@ def _run_light(name: str, words: Sequence[str]) -> int:
     """Runs a function with its options; ``*words`` takes what follows ``--``. Its result is the status, None is 0."""
     with _ending_at_once():
         function = LIGHT[name].load()
-        parameters = inspect.signature(function, eval_str=True).parameters.values()
-        takes_words = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-        end = words.index("--") if takes_words and "--" in words else len(words)
+        arguments = inspect.getfullargspec(function)
+        end = words.index("--") if arguments.varargs and "--" in words else len(words)
         options = parsed(name, function, words[:end])
-    positional = [options.pop(part.name) for part in parameters if part.kind < part.VAR_POSITIONAL]
+    positional = [options.pop(argument) for argument in arguments.args]
     return function(*positional, *words[end + 1 :], **options) or 0
 
 
