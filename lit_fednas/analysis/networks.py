@@ -96,14 +96,11 @@ def methods_of(folders: Mapping[str, Iterable[Result | Run | Path | str]]) -> di
     """
     methods: dict[str, list[Result]] = {}
     for label, given in folders.items():
-        results = [result if isinstance(result, Result) else _result(result) for result in given]
+        runs = [Result(each) if isinstance(each, Run) else each for each in given]
+        results = [each if isinstance(each, Result) else _results(str(each))[0] for each in runs]
         methods[label] = list({result.folder.resolve(): result for result in results}.values())
         _check_seeds(label, methods[label])
     return methods
-
-
-def _result(given: Run | Path | str) -> Result:
-    return Result(given) if isinstance(given, Run) else _results(str(given))[0]
 
 
 def _results(pattern: str) -> list[Result]:

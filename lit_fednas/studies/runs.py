@@ -66,7 +66,12 @@ class Runs:
         self.folder = folder
         self.head = dict(head)
         self.wanted = list(wanted)
-        earlier = {run.folder: run for run in read_runs(folder)}
+        path = folder / STUDY_FILE
+        try:
+            begun_runs = [Run(**run) for run in read_json(path, ["runs"])["runs"]] if path.exists() else []
+        except TypeError as error:
+            raise DataError(f"{path}: is of another version ({error}); remove it or give another --out") from error
+        earlier = {run.folder: run for run in begun_runs}
         for run in wanted:
             begun = earlier.pop(run.folder, None)
             if begun is not None and not run.take_over(begun):
@@ -102,15 +107,6 @@ class Runs:
         done = sum(run.status == "finished" for run in self.wanted)
         step = f", command {run.done + 1} of {len(run.commands)}" if status == "running" and run.commands[1:] else ""
         print(f"{status}: {run.folder}{step} ({done} of {len(self.wanted)} finished)", flush=True)
-
-
-def read_runs(folder: Path) -> list[Run]:
-    """Returns the runs that a study's folder knows; none if it is new."""
-    path = folder / STUDY_FILE
-    try:
-        return [Run(**run) for run in read_json(path, ["runs"])["runs"]] if path.exists() else []
-    except TypeError as error:
-        raise DataError(f"{path}: is of another version ({error}); remove it or give another --out") from error
 
 
 @contextmanager
