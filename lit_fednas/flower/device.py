@@ -1,8 +1,4 @@
-"""What runs on a device: it answers the server's messages with its own data, of which no example leaves it.
-
-It builds the supernet from the run's configuration, writes the tensors that it receives into it, and trains with the
-same sub-Trainer as a simulated client.
-"""
+"""What runs on a device: it answers the server's messages with its own data, of which no example leaves it."""
 
 from __future__ import annotations
 
