@@ -67,7 +67,7 @@ class Import:
 
 
 def part(module: str) -> str:
-    """``lit_fednas.data.readers`` is in ``data``."""
+    """``lit_fednas.data.examples`` is in ``data``."""
     return module.removeprefix(PACKAGE).lstrip(".").split(".")[0]
 
 

@@ -204,7 +204,7 @@ def test_bytes_are_the_same_wherever_they_are_counted(tmp_path):
             back = back if one["status"] == "ok" else 0
             assert (one["bytes_down"], one["bytes_up"]) == (sent, back)
             down, up, answers, clients = down + sent, up + back, answers + (back > 0), clients + 1
-            speed = times.speeds.of(one["client"], module.population, module.seed)
+            speed = times.speeds.client_speed(one["client"], module.population, module.seed)
             rate = 1e6 * speed.bandwidth_mbps / 8
             seconds.append(3 * one["macs"] / speed.macs_per_second + (sent + back) / rate)
         assert record["metrics"]["time/round"] == pytest.approx(max(seconds), rel=1e-5)

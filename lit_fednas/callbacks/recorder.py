@@ -13,12 +13,12 @@ from typing_extensions import override
 from lit_fednas.callbacks.cost_ledger import cost_of
 from lit_fednas.costs import RoundCost
 from lit_fednas.data import FederatedDataModule
-from lit_fednas.data.statistics import write_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.records import append_round, forget_from
 from lit_fednas.records.files import FolderLock, replace_json
+from lit_fednas.records.partition import write_partition
 from lit_fednas.records.run import INPUTS_FILE
 
 log = logging.getLogger(__name__)

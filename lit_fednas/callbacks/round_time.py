@@ -95,5 +95,5 @@ class RoundTime(FederatedCallback):
 
     def _speed(self, module: FederatedLightningModule, client: int) -> ClientSpeed:
         if client not in self._of_client:
-            self._of_client[client] = self.speeds.of(client, module.population, module.seed)
+            self._of_client[client] = self.speeds.client_speed(client, module.population, module.seed)
         return self._of_client[client]

@@ -43,7 +43,7 @@ TRAINING = {
         "Writes a tier's network as a file that runs without this package, and checks it.",
     ),
     "partition": Command(
-        "lit_fednas.data.statistics:ShowPartition",
+        "lit_fednas.data.datamodule:ShowPartition",
         "Shows how the data are dealt to the clients: a table, and SuperFed's Fig. 9 as a picture.",
     ),
 }

@@ -1,8 +1,7 @@
 """What architectures, rounds and runs cost: multiply-accumulates, parameters, bytes, memory, latency.
 
-Costs are counted on the network that a client really receives, not estimated. :class:`Cost` has what one architecture
-costs, :class:`RoundCost` what a round costs, and a :class:`LatencySource` measures or predicts milliseconds. The guide
-*Costs* says which source to choose, and what secure aggregation would and would not protect.
+Costs are counted on the network that a client really receives, not estimated. The guide *Costs* says which source of
+latency to choose, and what secure aggregation would and would not protect.
 """
 
 from lit_fednas.costs.counting import (

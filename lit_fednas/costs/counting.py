@@ -56,17 +56,11 @@ _RECURRENT: dict[type[nn.RNNBase], tuple[int, int]] = {nn.RNN: (1, 1), nn.GRU: (
 
 @dataclass(frozen=True)
 class Cost:
-    """The costs of an architecture.
+    """The costs of an architecture."""
 
-    Attributes:
-        macs: Multiply-accumulates of one example's forward pass.
-        parameters: Trainable numbers.
-        bytes: What is sent one way: parameters and buffers.
-    """
-
-    macs: int
-    parameters: int
-    bytes: int
+    macs: int  # multiply-accumulates of one example's forward pass
+    parameters: int  # trainable numbers
+    bytes: int  # what is sent one way: parameters and buffers
 
 
 def count_macs(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
@@ -79,10 +73,6 @@ def count_macs(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dt
 
     Raises:
         ConfigError: A module computes something with its parameters that cannot be counted.
-
-    Example:
-        >>> count_macs(nn.Conv2d(3, 8, 3, padding=1), (3, 32, 32)) == 32 * 32 * 8 * 3 * 9
-        True
     """
     return _count(inference_structure(network), input_shape, dtype)
 
@@ -130,12 +120,7 @@ def count_parameters(network: nn.Module) -> int:
 
 
 def sent_bytes(network: nn.Module) -> int:
-    """Returns the bytes of a network as it is sent: its parameters and buffers.
-
-    Example:
-        >>> sent_bytes(nn.Linear(4, 2))
-        40
-    """
+    """Returns the bytes of a network as it is sent: its parameters and buffers."""
     return nbytes([*network.parameters(), *network.buffers()])
 
 
@@ -256,12 +241,8 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtyp
 
     As for an exported network on a device, the input lives throughout, the output up to the end, any other tensor from
     the operation that makes it to the last one that reads it; tensors that share memory count once. Neither parameters,
-    buffers and what is computed from them alone nor an operation's own scratch memory are counted.
-
-    Args:
-        network: Any network, on any device; it is not changed.
-        input_shape: Shape of one example, without the batch dimension.
-        dtype: Type of the inputs.
+    buffers and what is computed from them alone nor an operation's own scratch memory are counted. Arguments are those
+    of :func:`count_macs`.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 1))

@@ -20,21 +20,11 @@ _SECRET = 32  # a public key, and a share of a secret: 256 bits each
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What one client, one round, or a run costs; two of them add up.
+    """What one client, one round, or a run costs; two of them add up."""
 
-    Attributes:
-        macs: Multiply-accumulates of the forward passes.
-        bytes_down: Bytes from the server.
-        bytes_up: Bytes to the server.
-
-    Example:
-        >>> RoundCost(10, 4, 4) + RoundCost(1, 2, 0)
-        RoundCost(macs=11, bytes_down=6, bytes_up=4)
-    """
-
-    macs: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
+    macs: int = 0  # multiply-accumulates of the forward passes
+    bytes_down: int = 0  # bytes from the server
+    bytes_up: int = 0  # bytes to the server
 
     def __add__(self, other: RoundCost) -> RoundCost:
         down, up = self.bytes_down + other.bytes_down, self.bytes_up + other.bytes_up
@@ -82,9 +72,6 @@ class SecureAggregation:
 
     Args:
         neighbours: With how many others a client shares; with its whole cohort if not given (SecAgg).
-
-    Raises:
-        ConfigError: The number is not positive.
     """
 
     neighbours: PositiveInt | None = None
@@ -97,12 +84,6 @@ class SecureAggregation:
             elements: Elements of the first result's architecture.
             whole: Elements of the supernet.
             bytes_down: Bytes of all weights that go down.
-
-        Example:
-            >>> from lit_fednas.messages import ClientTask
-            >>> pair = [ClientResult(ClientTask(0, client, "all", 1)) for client in (0, 1)]
-            >>> SecureAggregation().cost(pair, 99, 99, 800)  # 2 (4 * 100 + 32 (7 * 2 - 4)) beside the 800
-            RoundCost(macs=0, bytes_down=1056, bytes_up=1184)
         """
         asked = {result.task.client for result in results}
         answered = {result.task.client for result in results if result.sent}

@@ -1,23 +1,19 @@
 """Data: where examples come from, what their targets mean, and which client has which.
 
 A :class:`DataSource` reads examples, a :class:`Partitioner` deals the training examples out to clients, a :class:`Task`
-says what is lost and measured, and :class:`FederatedDataModule` serves all of them to the engine. To add a source,
-implement ``DataSource.load``; to add a partitioner, implement ``Partitioner.split``. The guide *Data* lists the
-sources, partitions and tasks, and shows how to configure them.
+says what is lost and measured, and :class:`FederatedDataModule` serves all of them to the engine. The guide *Data*
+lists the sources, partitions and tasks, and shows how to configure them.
 """
 
-from lit_fednas.data.clients import ClientData
+from lit_fednas.data.clients import ClientData, Partition
 from lit_fednas.data.datamodule import FederatedDataModule
-from lit_fednas.data.examples import Examples
+from lit_fednas.data.examples import Examples, LoaderReader, TensorReader
 from lit_fednas.data.partitioners import IID, BalancedDirichlet, ByColumn, Dirichlet, Partitioner, Shards
-from lit_fednas.data.partitions import Partition
-from lit_fednas.data.readers import LoaderReader, TensorReader
 from lit_fednas.data.sources.arrays import ArrayFiles, ArraySource
 from lit_fednas.data.sources.base import DataSource
-from lit_fednas.data.sources.celeba import CelebA
 from lit_fednas.data.sources.images import ImageFolder, ImageTable, LazyImageFolder
 from lit_fednas.data.sources.leaf import Leaf, LeafImages, LeafText
-from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, Digits, DistortedDigits, FashionMNIST
+from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, CelebA, Digits, DistortedDigits, FashionMNIST
 from lit_fednas.data.sources.speech import SpeechFeatures, SpeechFolder
 from lit_fednas.data.sources.text import ShakespeareRoles, TextFiles
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,16 +14,24 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.data.clients import ClientData
-from lit_fednas.data.examples import ExampleDataset, Examples, compute_once, load_once
+from lit_fednas.data.clients import ClientData, ClientRows, HoldOuts, Partition, deal_by_class, stratified_rows
+from lit_fednas.data.examples import (
+    EvalBatches,
+    ExampleDataset,
+    Examples,
+    LoaderReader,
+    Reader,
+    TensorReader,
+    compute_once,
+    load_once,
+)
 from lit_fednas.data.partitioners import Partitioner
-from lit_fednas.data.partitions import ClientRows, HoldOuts, Partition, deal_by_class, stratified_rows
-from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
 from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.tasks import Task
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
+from lit_fednas.records.files import check_output
 from lit_fednas.rng import numpy_generator
 
 log = logging.getLogger(__name__)
@@ -56,9 +65,6 @@ class FederatedDataModule(LightningDataModule):
         clients: The clients' data; set by ``setup``, like the following.
         partition: Rows of each client, before its local hold-outs, into ``targets``.
         targets: The class of each training example that is dealt out; 0 where examples have none.
-
-    Raises:
-        ConfigError: Settings contradict each other.
 
     Example:
         >>> from lit_fednas.data import IID, Digits
@@ -192,11 +198,7 @@ class FederatedDataModule(LightningDataModule):
         return self._val_batches
 
     def test_dataloader(self) -> EvalBatches:
-        """Returns the test batches; the test split is loaded on the first call.
-
-        Raises:
-            DataError: The source has no test split.
-        """
+        """Returns the test batches, loaded on the first call; raises DataError if the source has no test split."""
         if (reader := self._test_reader()) is None:
             raise DataError(f"data.source: {type(self.source).__name__} has no test split; give one, or do not test")
         return EvalBatches(reader, None, self.eval_batch_size)
@@ -323,6 +325,32 @@ class FederatedDataModule(LightningDataModule):
         counts = self.partition.class_counts(self.targets, len(self.strata))
         strata = self.task.strata(reader.targets).cpu().numpy()
         return deal_by_class(strata, counts, numpy_generator(self.seed, "client-test"))
+
+
+class ShowPartition:
+    """The command ``partition``, for a data module."""
+
+    def __init__(self, datamodule: FederatedDataModule) -> None:
+        self.datamodule = datamodule
+
+    def run(self, output: str = "partition") -> None:
+        """Shows how the data are dealt to the clients: a table, and SuperFed's Fig. 9 as a picture.
+
+        Args:
+            output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
+
+        Raises:
+            ConfigError: The folder cannot be written to.
+        """
+        from lit_fednas.records.partition import partition_table, write_partition  # matplotlib takes a while
+
+        check_output(Path(output) / "partition.csv")
+        data = self.datamodule
+        data.prepare_data()
+        data.setup("fit")
+        shown = data.class_counts, data.strata
+        print(partition_table(*shown))
+        print("written:", *write_partition(*shown, Path(output)))
 
 
 def _taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.data.partitions import NOBODY, Partition
+from lit_fednas.data.clients import NOBODY, Partition
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.rng import numpy_generator
@@ -99,12 +99,7 @@ class Partitioner(ABC):
 
 
 class IID(Partitioner):
-    """Deals the shuffled examples out in sizes that differ by at most one.
-
-    Example:
-        >>> IID().partition(np.zeros(7, dtype=int), num_clients=3).sizes
-        array([3, 2, 2])
-    """
+    """Deals the shuffled examples out in sizes that differ by at most one."""
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
@@ -119,12 +114,6 @@ class Shards(Partitioner):
 
     Args:
         shards_per_client: 2 gives most clients two classes.
-
-    Example:
-        >>> targets = np.repeat(np.arange(10), 100)
-        >>> partition = Shards(2).partition(targets, num_clients=10)
-        >>> int((partition.class_counts(targets, 10) > 0).sum(axis=1).max())
-        2
     """
 
     by_class = True
@@ -162,12 +151,6 @@ class ByColumn(Partitioner):
 
     Raises:
         ConfigError: Once the data are known, they lack the column.
-
-    Example:
-        >>> columns = {"speaker": np.array(["ann", "bob", "ann", "cat"])}
-        >>> partition = ByColumn("speaker").partition(np.zeros(4, dtype=int), None, columns=columns)
-        >>> [rows.tolist() for rows in partition]
-        [[0, 2], [1], [3]]
     """
 
     def __init__(self, column: str, least: PositiveInt = 1) -> None:
@@ -229,12 +212,6 @@ class Dirichlet(Partitioner):
         min_size: Draws are repeated until every client has as many examples.
         balance: Whether clients that hold N / num_clients already get nothing of a further class.
         max_tries: Draws before giving up.
-
-    Example:
-        >>> targets = np.repeat(np.arange(10), 100)
-        >>> partition = Dirichlet(alpha=0.5).partition(targets, num_clients=5)
-        >>> int(partition.sizes.sum()), bool(partition.sizes.min() >= 10)
-        (1000, True)
     """
 
     by_class = True
@@ -300,22 +277,15 @@ def hopeless(short: int, draws: int, max_tries: int) -> bool:
 class BalancedDirichlet(Partitioner):
     """Gives each client near-equally many examples, of a class mix that it draws from Dir(alpha, ..., alpha).
 
-    The LDA partition of Hsu et al. (2019), which FedorAS uses for CIFAR (section 4.1 and appendix).
+    The LDA partition of Hsu et al. (2019), which FedorAS uses for CIFAR (section 4.1 and appendix): in random order,
+    clients draw their examples one by one, without replacement: a class by the mix, an example of that class at random.
+    An exhausted class is dropped and the mix of the others renormalised. All examples are used.
 
-    In random order, clients draw their examples one by one, without replacement: a class by the mix, an example of
-    that class at random. An exhausted class is dropped and the mix of the others renormalised. All examples are used;
-    sizes differ by at most one.
-
-    Alpha is the parameter of each class, as in ``Dirichlet`` it is that of each client, and as FedorAS' authors drew
-    it. Hsu et al. write alpha for the sum of the parameters: their alpha is this one times the number of classes.
+    Alpha is the parameter of each class, as FedorAS' authors drew it. Hsu et al. write alpha for the sum of the
+    parameters: their alpha is this one times the number of classes.
 
     Args:
         alpha: Small values give each client few classes; 1000 is close to as many of each.
-
-    Example:
-        >>> targets = np.repeat(np.arange(10), 100)
-        >>> BalancedDirichlet(alpha=0.1).partition(targets, num_clients=3).sizes
-        array([334, 333, 333])
     """
 
     by_class = True

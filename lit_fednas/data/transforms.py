@@ -41,9 +41,6 @@ class Normalize:
         mean: Per channel, on the scale [0, 1] for images.
         std: Per channel, above zero.
 
-    Raises:
-        ConfigError: The lengths differ.
-
     Example:
         >>> batch = torch.tensor([[0], [255]], dtype=torch.uint8)
         >>> Normalize([0.5], [0.25])(batch).flatten().tolist()
@@ -95,11 +92,6 @@ class RandomCrop(Augmentation):
 
     Args:
         padding: Pixels added to each of the four sides.
-
-    Example:
-        >>> from lit_fednas.rng import generator
-        >>> RandomCrop(4)(torch.ones(8, 3, 32, 32), generator(0, "augment")).shape
-        torch.Size([8, 3, 32, 32])
     """
 
     def __init__(self, padding: PositiveInt = 4) -> None:
@@ -123,11 +115,6 @@ class RandomFlip(Augmentation):
 
     Args:
         p: The probability, above 0 and at most 1.
-
-    Example:
-        >>> from lit_fednas.rng import generator
-        >>> RandomFlip(1.0)(torch.tensor([[[[1, 2, 3]]]]), generator(0, "augment")).flatten().tolist()
-        [3, 2, 1]
     """
 
     def __init__(self, p: PositiveShare = 0.5) -> None:
@@ -152,15 +139,6 @@ class Cutout(Augmentation):
         size: Side of the square in pixels; an even number.
         fill: Value of the square per channel, or one for all, on the scale [0, 1] of the images; where a recipe has
             zeros after the normalisation, it is the mean.
-
-    Raises:
-        ConfigError: The size is odd, or no fill value is given.
-
-    Example:
-        >>> from lit_fednas.rng import generator
-        >>> cut = Cutout(4)(torch.ones(8, 3, 32, 32), generator(0, "augment"))
-        >>> int((cut[0, 0] == 0).sum())
-        16
     """
 
     def __init__(self, size: PositiveInt = 16, fill: Sequence[UnitInterval] = (0.0,)) -> None:
@@ -200,12 +178,6 @@ class TimeShift(Augmentation):
     Args:
         frames: The furthest move, each one from ``-frames`` to ``frames`` being equally likely. A frame of
             FedorAS' features is 20 ms; 5 of them are the 100 ms that are usual for Speech Commands (Warden, 2018).
-
-    Example:
-        >>> from lit_fednas.rng import generator
-        >>> batch = torch.arange(4.0).expand(3, 1, 1, 4)
-        >>> TimeShift(1)(batch, generator(0, "augment")).shape
-        torch.Size([3, 1, 1, 4])
     """
 
     def __init__(self, frames: PositiveInt = 5) -> None:
@@ -225,11 +197,6 @@ class AddNoise(Augmentation):
 
     Args:
         strength: Its standard deviation, as a multiple of that of the example's own features.
-
-    Example:
-        >>> from lit_fednas.rng import generator
-        >>> bool((AddNoise(0.1)(torch.ones(2, 1, 3, 4), generator(0, "augment")) == 1).all())
-        True
     """
 
     def __init__(self, strength: NonNegativeFloat = 0.1) -> None:
@@ -251,12 +218,6 @@ class RandAugment(Augmentation):
     Args:
         num_ops: Operations per image, one after the other; the same one may be drawn twice.
         magnitude: The strength of all operations, from 0 to 30.
-
-    Example:
-        >>> from lit_fednas.rng import generator
-        >>> images = torch.zeros(8, 3, 32, 32, dtype=torch.uint8)
-        >>> RandAugment(2, 9)(images, generator(0, "augment")).shape
-        torch.Size([8, 3, 32, 32])
     """
 
     def __init__(self, num_ops: PositiveInt = 2, magnitude: Annotated[int, Range(at_least=0, at_most=30)] = 9) -> None:

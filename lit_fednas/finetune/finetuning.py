@@ -21,7 +21,7 @@ from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.callbacks import RoundCheckpoint, RoundProgress, RunRecorder, WeightAverage
 from lit_fednas.data import FederatedDataModule
-from lit_fednas.data.readers import EvalBatches
+from lit_fednas.data.examples import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import (
     ClientSettings,

@@ -23,8 +23,8 @@ from typing_extensions import override
 from lit_fednas import __version__
 from lit_fednas.config_files import flat
 from lit_fednas.data import ClientData, FederatedDataModule
+from lit_fednas.data.clients import Partition
 from lit_fednas.data.examples import ExampleDataset
-from lit_fednas.data.partitions import Partition
 from lit_fednas.data.sources.base import Split
 from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.federation import ClientSettings, FederatedLightningModule

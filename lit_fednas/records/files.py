@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, BinaryIO
@@ -35,7 +36,8 @@ def replacing(path: Path | str, sync: bool = False, private: bool = False) -> It
     if private:
         part.unlink(missing_ok=True)  # whoever can read it could read on
     try:
-        with naming(path), open(part, "wb", opener=_owned if private else None) as file:
+        opener = partial(os.open, mode=0o600) if private else None
+        with naming(path), open(part, "wb", opener=opener) as file:
             yield file
             if sync:
                 file.flush()
@@ -43,10 +45,6 @@ def replacing(path: Path | str, sync: bool = False, private: bool = False) -> It
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _owned(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""``partition.csv`` and ``partition.png``: how the data are dealt to the clients (SuperFed, Figure 9).
+"""How the data are dealt to the clients, as text, ``partition.csv`` and ``partition.png`` (SuperFed, Figure 9).
 
-Of many clients the picture shows some that are evenly spaced, of many classes the most frequent, and then histograms of
-all. Counts are each client's examples of each class, ``[clients, classes]``: arrays, or sparse ones (``scipy.sparse``).
+Counts are each client's examples of each class, ``[clients, classes]``: arrays, or sparse ones. Of many clients the
+picture shows some that are evenly spaced, of many classes the most frequent, and then histograms of all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy.sparse import csr_array
 
-from lit_fednas.formatting import GRID, PALETTE, figure_text
+from lit_fednas.formatting import GRID, PALETTE, figure_text, text_table
 from lit_fednas.records.files import replace_text, replacing
 
 #: So many clients and classes are shown one by one, if a picture has no more than so many cells; of more there is a
@@ -28,6 +28,8 @@ from lit_fednas.records.files import replace_text, replacing
 SHOWN, SHOWN_CLASSES, CELLS = 200, 100, 8_000
 #: ``partition.csv`` is written with so many cells at most.
 LARGEST_TABLE = 1_000_000
+#: As many clients, or classes, has a table of more.
+FIRST = 20
 COLOUR = PALETTE[0]
 _BINS = 40
 _BELOW = 2.2  # inches of the histograms
@@ -37,51 +39,54 @@ log = logging.getLogger(__name__)
 Counts: TypeAlias = np.ndarray | csr_array
 
 
-def partition_rows(counts: Counts, class_names: Sequence[str]) -> list[list[Any]]:
-    """Returns a header, then each client's number, size and count of each class.
-
-    Example:
-        >>> partition_rows(np.array([[1, 1], [0, 1]]), ["cat", "dog"])
-        [['client', 'size', 'cat', 'dog'], [0, 2, 1, 1], [1, 1, 0, 1]]
-    """
-    header = ["client", "size", *class_names]
-    return [header, *([client, sum(row), *row] for client, row in enumerate(csr_array(counts).toarray().tolist()))]
-
-
 def measures(counts: Counts) -> dict[str, np.ndarray]:
-    """Returns by name what is measured of each client, float64 or int64 [clients].
-
-    Args:
-        counts: Each client's examples of each class, ``[clients, classes]``.
-
-    Returns:
-        The number of its examples; of the classes that it has; and the total variation distance between its class
-        mix and that of all clients together: 0 where they are equal, 1 where they have no class in common.
-
-    Example:
-        >>> {name: values.tolist() for name, values in measures(np.array([[1, 1], [0, 2]])).items()}
-        {'examples': [2, 2], 'classes': [2, 1], 'distance of the class mix': [0.25, 0.25]}
-    """
+    """Returns each client's number of examples and of classes, and the distance of its class mix from that of all."""
     counts = csr_array(counts)
     sizes, totals, classes = counts.sum(axis=1), counts.sum(axis=0), np.diff(counts.indptr)
     clients = np.repeat(np.arange(len(sizes)), classes)
+    # total variation: 0 where both mixes are equal, 1 where they have no class in common
     common = np.minimum(counts.data / sizes[clients], (totals / max(1, totals.sum()))[counts.indices])
     distance = np.maximum(1 - np.bincount(clients, common, minlength=len(sizes)), 0)
     return {"examples": sizes, "classes": classes, "distance of the class mix": distance}
 
 
-def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
-    """Returns a figure with a dot per client and class whose area is proportional to the number of examples.
-
-    The largest dot fills its cell; where cells are narrow it may reach into its neighbours. Of more than 200 clients it
-    shows 200 that are evenly spaced by their numbers (with 100 classes 80), of more than 100 classes the most frequent,
-    and then below them histograms over all clients. Save it with ``figure.savefig``; no window and no pyplot state is
-    involved.
+def partition_table(counts: Counts, class_names: Sequence[str]) -> str:
+    """Returns the counts as aligned text; zeros are dots, and the last row is the total.
 
     Example:
-        >>> len(plot_partition(np.array([[1, 1], [0, 1]]), ["cat", "dog"]).axes)
-        1
+        >>> print(partition_table(np.array([[1, 1], [0, 1]]), ["cat", "dog"]))
+        client  size  cat  dog
+             0     2    1    1
+             1     1    .    1
+         total     3    1    2
     """
+    counts = csr_array(counts)
+    # of more than 200 clients the first 20, of more than 100 classes the 20 most frequent, and then a summary
+    clients = FIRST if counts.shape[0] > SHOWN else counts.shape[0]
+    classes = most_frequent(counts, FIRST if counts.shape[1] > SHOWN_CLASSES else counts.shape[1])
+    rest = ["..."] * (len(classes) < counts.shape[1])
+    sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
+    shown = counts[:clients][:, classes].toarray()
+    rows = [[str(client), sizes[client], *row] for client, row in enumerate(shown.tolist())]
+    rows += [["..."] * (2 + len(classes))] * (clients < counts.shape[0])
+    rows.append(["total", sizes.sum(), *totals[classes].tolist()])
+    header = ["client", "size", *(class_names[label] for label in classes), *rest]
+    table = text_table(header, [[str(cell or ".") for cell in row] + rest for row in rows], left=0)
+    return f"{table}\n\n{summary_table(counts)}" if shown.shape != counts.shape else table
+
+
+def summary_table(counts: Counts) -> str:
+    """Returns the quantiles over clients of what :func:`measures` has, as aligned text."""
+    rows = [
+        [name, *(f"{value:.4g}" for value in np.quantile(values, [0, 0.25, 0.5, 0.75, 1]))]
+        for name, values in measures(counts).items()
+    ]
+    return text_table([f"{counts.shape[0]:,} clients", "least", "25%", "median", "75%", "most"], rows)
+
+
+def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
+    """Returns a figure with a dot per client and class whose area is proportional to the number of examples."""
+    # the largest dot fills its cell; where cells are narrow it may reach into its neighbours
     everyone = csr_array(counts)
     labels = most_frequent(everyone, SHOWN_CLASSES)
     num_clients = min(everyone.shape[0], SHOWN, max(1, CELLS // len(labels)))
@@ -113,25 +118,24 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     return figure
 
 
-def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) -> None:
-    """Writes a partition's table and picture; where clients times classes are above a million, the picture alone."""
-    if has_table(counts):
+def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) -> list[Path]:
+    """Writes a partition's picture, and its table up to a million clients times classes; returns their paths."""
+    table, picture = folder / "partition.csv", folder / "partition.png"
+    if whole := math.prod(counts.shape) <= LARGEST_TABLE:
         text = io.StringIO(newline="")
-        csv.writer(text, lineterminator="\n").writerows(partition_rows(counts, class_names))
-        replace_text(folder / "partition.csv", text.getvalue())
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["client", "size", *class_names])
+        writer.writerows([client, sum(row), *row] for client, row in enumerate(csr_array(counts).toarray().tolist()))
+        replace_text(table, text.getvalue())
     else:
         log.info(
             "partition.csv is left out: %s clients times %s classes are more than %s; partition.png has a summary, and "
             "the data module's class_counts has all of them",
             *(f"{number:,}" for number in (*counts.shape, LARGEST_TABLE)),
         )
-    with replacing(folder / "partition.png") as file:
+    with replacing(picture) as file:
         plot_partition(counts, class_names).savefig(file, dpi=150)
-
-
-def has_table(counts: Counts) -> bool:
-    """Whether ``partition.csv`` is written."""
-    return math.prod(counts.shape) <= LARGEST_TABLE
+    return [table, picture] if whole else [picture]
 
 
 def most_frequent(counts: csr_array, most: int) -> np.ndarray:
@@ -157,7 +161,6 @@ def _histogram(axes: Axes, name: str, values: np.ndarray) -> None:
 
 
 def _frame(figure: Figure, numbers: np.ndarray, class_names: Sequence[str], height: float) -> None:
-    """Labels the axes and draws faint lines through the cells."""
     axes = figure.axes[0]
     lowest, highest = len(class_names) - 0.4, -0.6
     axes.set(xlim=(-0.6, len(numbers) - 0.4), ylim=(lowest, highest), xlabel="client", ylabel="class")

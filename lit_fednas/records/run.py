@@ -42,14 +42,7 @@ def append_round(folder: Path, record: dict[str, Any]) -> None:
 
 
 def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
-    """Reads a run's records; a last line that a kill cut short is left out.
-
-    Yields:
-        The records.
-
-    Raises:
-        DataError: A line is damaged.
-    """
+    """Yields a run's records without a last line that a kill cut short; raises DataError for a damaged line."""
     path = folder / ROUNDS_FILE
     if not path.exists():
         return
@@ -145,12 +138,7 @@ def _models(path: Path, *needed: str) -> dict[str, Any] | None:
 
 
 def step_words(steps: Iterable[Mapping[str, Any]]) -> str:
-    """Returns how a model was derived, in a few words.
-
-    Example:
-        >>> step_words([{"widen": "conv1", "sizes": {}}, {"deepen": "conv2", "names": []}, {"widen": "conv3"}])
-        'widen conv1, conv3; deepen conv2'
-    """
+    """Returns how a model was derived, in a few words."""
     cells: dict[str, list[str]] = {}
     for step in steps:
         for kind in ("widen", "deepen"):

@@ -61,33 +61,19 @@ _WHOLE_COLUMNS = {
 
 @dataclass(frozen=True)
 class TierModel:
-    """The content of ``architecture.json``: what a tier's network is.
+    """The content of ``architecture.json``: what a tier's network is."""
 
-    Attributes:
-        tier: The tier's name.
-        arch: The architecture, as its space writes and reads it.
-        encoding: Its genes.
-        supernet: The supernet's class, for a reader.
-        input_shape: Of one example.
-        num_classes: Width of the output.
-        recalibrated: Whether the norms hold running statistics that were gathered anew.
-        costs: By name, those that are known.
-        metrics: ``val_accuracy`` and the like.
-        finetuned: Whether the weights were trained after the search, so that they are not the supernet's.
-        stages: What a drawing of it shows: per stage its blocks, each with what is chosen for it and its size, or null
-            for one that is left out; empty if there is none.
-    """
-
-    tier: str
-    arch: str
-    encoding: list[int]
-    supernet: str
-    input_shape: list[int]
-    num_classes: int
-    recalibrated: bool
-    costs: dict[str, float] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    finetuned: bool = False
+    tier: str  # the tier's name
+    arch: str  # the architecture, as its space writes and reads it
+    encoding: list[int]  # its genes
+    supernet: str  # the supernet's class, for a reader
+    input_shape: list[int]  # of one example
+    num_classes: int  # width of the output
+    recalibrated: bool  # whether the norms hold running statistics that were gathered anew
+    costs: dict[str, float] = field(default_factory=dict)  # by name, those that are known
+    metrics: dict[str, float] = field(default_factory=dict)  # ``val_accuracy`` and the like
+    finetuned: bool = False  # whether the weights were trained after the search, so that they are not the supernet's
+    # what a drawing shows: per stage its blocks, each with its choice and its size, or null for one that is left out
     stages: Sequence[Sequence[Sequence[Any] | None]] = ()
 
 

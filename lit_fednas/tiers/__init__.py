@@ -12,12 +12,21 @@ from lit_fednas.tiers.devices import (
     CSVTrace,
     DeviceSpeeds,
     DeviceTrace,
+    Population,
     SyntheticTrace,
     client_seconds,
     whole_round_seconds,
 )
-from lit_fednas.tiers.limits import ArchitectureCosts, Population, Tier
-from lit_fednas.tiers.sources import ArchitectureTiers, Budgets, Capacities, CumulativeCostTiers, TiersOfRun, TierSource
+from lit_fednas.tiers.limits import (
+    ArchitectureCosts,
+    ArchitectureTiers,
+    Budgets,
+    Capacities,
+    CumulativeCostTiers,
+    Tier,
+    TiersOfRun,
+    TierSource,
+)
 
 __all__ = [
     "Allocation",

@@ -14,9 +14,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet, labelled_space
-from lit_fednas.tiers.devices import DeviceTrace
-from lit_fednas.tiers.limits import ArchitectureCosts, Population, Tier
-from lit_fednas.tiers.sources import TierSource
+from lit_fednas.tiers.devices import DeviceTrace, Population
+from lit_fednas.tiers.limits import ArchitectureCosts, Tier, TierSource
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +48,6 @@ class TierShares(Allocation):
         shares: Per tier, in their order, adding up to 1; equal ones if not given.
         shuffle: Whether clients are drawn at random; else the first ones belong to the first tier (FedHeN's "first
             50 devices"), and so on.
-
-    Raises:
-        ConfigError: A share is negative, they do not add up to 1, or (once tiers are known) are not one per tier.
 
     Example:
         >>> tiers = [Tier("small", {"macs": 1.0}), Tier("large", {"macs": 2.0})]
@@ -124,8 +120,8 @@ class TraceTiers(Allocation):
         cost: The tiers' limit that speed is compared with; their first one if not given.
 
     Raises:
-        ConfigError: ``full`` is out of range, or (once the tiers are known) one has no such limit, limits fall, or
-            there is no trace and no device has measured its speed.
+        ConfigError: Once the tiers are known, one has no such limit, limits fall, or there is no trace and no device
+            has measured its speed.
     """
 
     trace: DeviceTrace | None = None
@@ -180,11 +176,7 @@ class ClientTiers:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
-        """Returns the tiers; architectures that are sampled to find them depend on the run's seed alone.
-
-        Raises:
-            ConfigError: As above.
-        """
+        """Returns the tiers, the same for a seed; raises ConfigError as above."""
         rng = numpy_generator(seed, "tiers")
         tiers = self.source.tiers(supernet.space, ArchitectureCosts(supernet), rng)
         names = [tier.name for tier in tiers]
@@ -208,14 +200,7 @@ class ClientTiers:
     def population(
         self, supernet: Supernet, num_clients: int, seed: int, speeds: Sequence[float] | None = None
     ) -> Population:
-        """Returns the tiers and the position of each client's, the same for a seed.
-
-        Args:
-            supernet: Its space and costs define the tiers.
-            num_clients: The number of clients.
-            seed: The run's seed.
-            speeds: What each client's device has measured, if there are devices (:meth:`Allocation.places`).
-        """
+        """Returns the tiers and the position of each client's, the same for a seed; devices may have speeds."""
         tiers = self.tiers(supernet, seed)
         places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"), speeds)
         of_tier = np.bincount(places, minlength=len(tiers))
@@ -225,7 +210,6 @@ class ClientTiers:
 
 
 def _check_known(field: str, names: Iterable[str], known: Sequence[str], kind: str = "a tier") -> None:
-    """Validates that names are known."""
     for name in names:
         if name not in known:
             raise ConfigError(f"{field}: {name!r} is not {kind}; there are: {', '.join(known) or 'none'}")

@@ -1,4 +1,4 @@
-"""Devices of clients: traces of their speeds, and the time that rounds would take on them.
+"""Devices of clients: their tiers, traces of their speeds, and the time that rounds would take on them.
 
 FedTrans, App. C, Table 6; FedNAS, Algorithm 4.1.
 """
@@ -25,7 +25,7 @@ from lit_fednas.errors import ConfigError, DataError, require_different
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import PositiveFloat, Range, checked
 from lit_fednas.rng import numpy_generator
-from lit_fednas.tiers.limits import Population
+from lit_fednas.tiers.limits import Tier
 
 _TRAINING = 3  # a backward pass takes about two forward passes (gradients of the inputs and of the weights)
 
@@ -51,11 +51,6 @@ class SyntheticTrace(DeviceTrace):
         median: Speed of the device in the middle, in multiply-accumulates per second.
         spread: The ratio between the fastest and the slowest of the middle 90 %; about an order of magnitude among
             benchmarks of phones.
-
-    Example:
-        >>> trace = SyntheticTrace(median=1e9, spread=10)
-        >>> round(trace.quantile(0.95) / trace.quantile(0.05), 6)
-        10.0
     """
 
     median: PositiveFloat = 2e9
@@ -129,21 +124,72 @@ class CSVTrace(DeviceTrace):
         return float(np.quantile(self._all, share))
 
 
+@dataclass(frozen=True, eq=False)
+class Population:
+    """All clients, and the tier of each.
+
+    Attributes:
+        num_clients: Their number.
+        tiers: From the least to the most capable; empty without tiers.
+        places: For each client the position of its tier among them, int ``[clients]``; empty without tiers.
+        sizes: Training examples of each client, int ``[clients]``; empty where nothing depends on them.
+
+    Example:
+        >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
+        >>> population = Population(3, (small, large), (0, 1, 0))
+        >>> population.eligible("large"), population.eligible("small")
+        ([1], [0, 1, 2])
+    """
+
+    num_clients: int
+    tiers: tuple[Tier, ...] = ()
+    places: Sequence[int] | np.ndarray = ()
+    sizes: Sequence[int] | np.ndarray = ()
+
+    def __post_init__(self) -> None:
+        for name in ("places", "sizes"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
+
+    def tier(self, client: int) -> Tier | None:
+        """Returns a client's tier, if there are tiers."""
+        return self.tiers[self.places[client]] if self.tiers else None
+
+    def eligible(self, tier: str) -> list[int]:
+        """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
+
+        A tier above that lacks an operator which this tier's models may have cannot run them.
+
+        Raises:
+            ConfigError: The tier is unknown.
+        """
+        least = self._position(tier)
+        lacking = set(self.tiers[least].unsupported)
+        able = [place >= least and lacking.issuperset(tier.unsupported) for place, tier in enumerate(self.tiers)]
+        return np.flatnonzero(np.array(able)[self.places]).tolist()
+
+    def members(self, tier: str) -> list[int]:
+        """Returns the clients of a tier; raises ConfigError if it is unknown."""
+        return np.flatnonzero(np.asarray(self.places) == self._position(tier)).tolist()
+
+    def _position(self, tier: str) -> int:
+        names = [known.name for known in self.tiers]
+        if tier not in names:
+            known = ", ".join(names) or "none; set model.tiers"
+            raise ConfigError(f"model.tiers: has no tier {tier!r}; there are: {known}")
+        return names.index(tier)
+
+
 @dataclass(frozen=True)
 class ClientSpeed:
     """How fast a client's device is.
-
-    Attributes:
-        macs_per_second: Multiply-accumulates per second that it sustains.
-        bandwidth_mbps: Of its connection, each way, in units of 10^6 bits per second.
 
     Example:
         >>> ClientSpeed(1e6, 8.0).seconds(RoundCost(macs=10**6, bytes_down=10**6, bytes_up=0))
         4.0
     """
 
-    macs_per_second: float
-    bandwidth_mbps: float
+    macs_per_second: float  # multiply-accumulates per second that it sustains
+    bandwidth_mbps: float  # of its connection, each way, in units of 10^6 bits per second
 
     def seconds(self, cost: RoundCost, tested: int = 0) -> float:
         """Returns the simulated seconds of a client's part in a round: download, training, test and upload.
@@ -169,14 +215,10 @@ class DeviceSpeeds:
             multiply-accumulates, so that a device gets models that its speed allows (FedTrans, App. C). The paper
             does not say how its limits follow from speed; a common latency makes them proportional.
 
-    Raises:
-        ConfigError: ``latency_ms`` is not positive, or (once clients are known) a tier has no limit of ``macs``.
-
     Example:
-        >>> from lit_fednas.tiers import Tier
         >>> population = Population(2, (Tier("slow", {"macs": 1e6}), Tier("fast", {"macs": 4e6})), (0, 1))
         >>> speeds = DeviceSpeeds(latency_ms=10)
-        >>> [speeds.of(client, population, seed=0).macs_per_second for client in (0, 1)]
+        >>> [speeds.client_speed(client, population, seed=0).macs_per_second for client in (0, 1)]
         [100000000.0, 400000000.0]
     """
 
@@ -185,11 +227,7 @@ class DeviceSpeeds:
     latency_ms: PositiveFloat | None = None
 
     def check(self, population: Population) -> None:
-        """Validates that every client's speed is known, before training.
-
-        Raises:
-            ConfigError: As above.
-        """
+        """Validates that every client's speed is known, before training; raises ConfigError."""
         if self.latency_ms is None:
             return
         without = [tier.name for tier in population.tiers if "macs" not in tier.at_most]
@@ -200,12 +238,8 @@ class DeviceSpeeds:
                 f"{reason}; set model.tiers to tiers with a limit of macs, or latency_ms to null"
             )
 
-    def of(self, client: int, population: Population, seed: int) -> ClientSpeed:
-        """Returns a client's speed in a run with this seed; :meth:`check` has validated the population.
-
-        Raises:
-            DataError: A trace's file cannot be read.
-        """
+    def client_speed(self, client: int, population: Population, seed: int) -> ClientSpeed:
+        """Returns a client's speed in a run with this seed; raises DataError if a trace's file cannot be read."""
         tier = population.tier(client)
         if self.latency_ms is not None and tier is not None:
             speed = 1000 * tier.at_most["macs"] / self.latency_ms
@@ -216,17 +250,10 @@ class DeviceSpeeds:
 
 
 def client_seconds(parts: Iterable[tuple[ClientTask, float]]) -> list[float]:
-    """Returns the simulated seconds that each client works in a round: its tasks follow one another.
+    """Returns the simulated seconds that each client works in a round, in the order of their first tasks.
 
     Args:
-        parts: The round's tasks, each with the seconds that it takes its client.
-
-    Returns:
-        One number per client, in the order of their first tasks. Waiting for others is not in it.
-
-    Example:
-        >>> client_seconds([(ClientTask(0, 7, "small", 1), 2.0), (ClientTask(0, 7, "large", 1), 3.0)])
-        [5.0]
+        parts: The round's tasks, each with the seconds that it takes its client; a client's tasks follow one another.
     """
     seconds: dict[int, float] = defaultdict(float)
     for task, taken in parts:
@@ -260,42 +287,25 @@ def whole_round_seconds(parts: Sequence[tuple[ClientTask, float]]) -> float:
 
 @dataclass(frozen=True)
 class CompletionTimes:
-    """Statistics of how long clients work in the rounds of a run; a value that :meth:`after` continues.
+    """Statistics of how long clients work in the rounds of a run; a value that :meth:`after` continues."""
 
-    Attributes:
-        parts: How many there were: a client counts with each round that it took part in.
-        mean: Their mean, in seconds.
-        squares: The sum of their squared deviations from it.
-        total: Simulated time of all rounds: each takes until its last client has finished.
-
-    Example:
-        >>> times = CompletionTimes().after([1.0, 3.0]).after([5.0])
-        >>> times.parts, times.mean, round(times.deviation, 3), times.total
-        (3, 3.0, 1.633, 8.0)
-    """
-
-    parts: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    total: float = 0.0
+    parts: int = 0  # how many there were: a client counts with each round that it took part in
+    mean: float = 0.0  # their mean, in seconds
+    squares: float = 0.0  # the sum of their squared deviations from it
+    total: float = 0.0  # simulated time of all rounds: each takes until its last client has finished
 
     @property
     def deviation(self) -> float:
-        """Returns their standard deviation (of the whole population, not of a sample); 0 for none."""
+        """The standard deviation (of the whole population, not of a sample); 0 for none."""
         return math.sqrt(self.squares / self.parts) if self.parts else 0.0
 
     def after(self, seconds: Sequence[float], whole: float | None = None) -> CompletionTimes:
-        """Returns the times with one more round.
-
-        Args:
-            seconds: Of each client of its cohort.
-            whole: How long the round takes; as long as its slowest client if not given.
-        """
+        """Returns the times with a round of its clients' seconds; it takes ``whole``, or as long as the slowest."""
         whole = max(seconds, default=0.0) if whole is None else whole
         parts, mean, squares = self.parts, self.mean, self.squares
         for time in seconds:  # Welford's algorithm loses no digits, as a sum of squares would
             parts += 1
-            before = time - mean
-            mean += before / parts
-            squares += before * (time - mean)
+            deviation = time - mean
+            mean += deviation / parts
+            squares += deviation * (time - mean)
         return CompletionTimes(parts, mean, squares, self.total + whole)

@@ -1,18 +1,22 @@
-"""What devices afford: tiers limit the costs of architectures, counted or measured once; each client has a tier."""
+"""What devices afford: tiers that limit the costs of architectures, and where limits come from."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+from typing_extensions import override
 
 from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveInt, PositiveShare, Range, UnitInterval, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
-from lit_fednas.supernets import OWN, Supernet, labels_of
+from lit_fednas.records.run import suite_of
+from lit_fednas.supernets import OWN, SearchSpace, Supernet, labels_of
 
 #: Costs that follow from an architecture alone: ``lit_fednas.records.COST_NAMES`` without latency, what
 #: must be in memory at once, and FedorAS' count of FLOPs.
@@ -78,13 +82,6 @@ class ArchitectureCosts:
     Args:
         supernet: The supernet.
         latency: Measures or predicts latency; if not given, latency is unknown.
-
-    Example:
-        >>> from lit_fednas.supernets import ElasticResNet
-        >>> net = ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0], ratios=[0.5])
-        >>> costs = ArchitectureCosts(net).all(net.space.largest)
-        >>> costs["macs"], costs["bytes"], costs["latency_ms"]
-        (59680, 3872, None)
     """
 
     def __init__(self, supernet: Supernet, latency: LatencySource | None = None) -> None:
@@ -105,21 +102,15 @@ class ArchitectureCosts:
         }
 
     def cost(self, arch: Any, name: str) -> float:
-        """Returns one cost of an architecture, one of :data:`LIMITED_COSTS`.
-
-        Raises:
-            ConfigError: Latency is asked for, and no source of it is given.
-        """
+        """Returns one of :data:`LIMITED_COSTS`; raises ConfigError for latency where no source of it is given."""
         key = (arch, name)
         if key not in self._known:
             self._known[key] = self._counters[name](arch)
         return self._known[key]
 
     def excess(self, arch: Any, tier: Tier) -> float:
-        """Returns by how much an architecture exceeds a tier's limits.
-
-        Each layer with an unsupported operator counts 1, and so does a classifier of other labels than the tier's.
-        """
+        """Returns by how much an architecture exceeds a tier's limits."""
+        # each layer with an unsupported operator counts 1, and so does a classifier of other labels than the tier's
         choices = self.supernet.space.chosen(arch) if tier.unsupported else ()
         unsupported = sum(choice in tier.unsupported for choice in choices)
         others = int(labels_of(arch) != tier.labels)
@@ -168,60 +159,200 @@ class ArchitectureCosts:
         return milliseconds
 
 
-@dataclass(frozen=True, eq=False)
-class Population:
-    """All clients, and the tier of each.
+class TierSource(ABC):
+    """What the tiers of a run can afford."""
 
-    Attributes:
-        num_clients: Their number.
-        tiers: From the least to the most capable; empty without tiers.
-        places: For each client the position of its tier among them, int ``[clients]``; empty without tiers.
-        sizes: Training examples of each client, int ``[clients]``; empty where nothing depends on them.
+    @abstractmethod
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        """Returns the tiers, from the least to the most capable.
 
-    Example:
-        >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
-        >>> population = Population(3, (small, large), (0, 1, 0))
-        >>> population.tier(1).name, population.eligible("large"), population.eligible("small")
-        ('large', [1], [0, 1, 2])
+        Args:
+            space: The architectures.
+            costs: Their costs.
+            rng: For architectures that are sampled.
+        """
+
+
+@dataclass(frozen=True)
+class Budgets(TierSource):
+    """Tiers as numbers.
+
+    Args:
+        budgets: Per tier: the greatest value allowed, by cost: ``macs`` of one example, ``parameters``, ``bytes``,
+            ``activation_bytes``, ``memory_bytes`` (the last two added), ``latency_ms``.
     """
 
-    num_clients: int
-    tiers: tuple[Tier, ...] = ()
-    places: Sequence[int] | np.ndarray = ()
-    sizes: Sequence[int] | np.ndarray = ()
+    budgets: dict[str, dict[str, float]]
 
     def __post_init__(self) -> None:
-        for name in ("places", "sizes"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
+        if not self.budgets or not all(self.budgets.values()):
+            raise ConfigError("tiers.budgets: give at least one tier, each with a limit, as small: {macs: 1.0e+6}")
 
-    def tier(self, client: int) -> Tier | None:
-        """Returns a client's tier, if there are tiers."""
-        return self.tiers[self.places[client]] if self.tiers else None
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        return [Tier(name, limits) for name, limits in self.budgets.items()]
 
-    def eligible(self, tier: str) -> list[int]:
-        """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
 
-        A tier above that lacks an operator which this tier's models may have cannot run them.
+@dataclass(frozen=True)
+class ArchitectureTiers(TierSource):
+    """Tiers by what they can just run: each affords as much as its architecture costs.
 
-        Raises:
-            ConfigError: The tier is unknown.
+    Args:
+        archs: Per tier, least capable first: ``smallest``, ``largest``, or an architecture as the space writes it.
+        cost: What is limited.
+
+    Raises:
+        ConfigError: No tier is given; or, once the space is known, an architecture is not in it, or a tier's costs
+            less than that of the tier before.
+    """
+
+    archs: dict[str, str]
+    cost: str = "macs"
+
+    def __post_init__(self) -> None:
+        if not self.archs:
+            raise ConfigError("tiers.archs: is empty; give at least one tier, as large: largest")
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        tiers: list[Tier] = []
+        for name, text in self.archs.items():
+            tier = Tier(name, {self.cost: float(costs.cost(space.named(text), self.cost))})
+            if tiers and tier.at_most[self.cost] < tiers[-1].at_most[self.cost]:
+                raise ConfigError(
+                    f"tiers.archs.{name}: {text!r} costs {tier.at_most[self.cost]:g} {self.cost}, less than "
+                    f"{tiers[-1].name}'s {tiers[-1].at_most[self.cost]:g}; list tiers from the least capable on"
+                )
+            tiers.append(tier)
+        return tiers
+
+
+@checked("tiers")
+@dataclass(frozen=True)
+class CumulativeCostTiers(TierSource):
+    """Tiers from the space itself, called ``tier1``, ``tier2``, ... (FedorAS, App. E.4).
+
+    Architectures are sampled and sorted by cost. Their shares of the total cost are added up from the cheapest on;
+    the highest tier begins where the sum reaches ``high``, and ends at the largest architecture. The range below
+    is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the paper's rho_L,
+    for Speech Commands and Shakespeare).
+
+    Args:
+        count: Number of tiers.
+        high: The paper's rho (rho_H).
+        low: The paper's rho_L; if not given, the range below ``high`` starts at the smallest architecture.
+        cost: What is shared out.
+        samples: Architectures that are sampled.
+        ranges: Whether a tier's architectures must be above the tier below; else any cheaper one fits too (Eq. 6).
+    """
+
+    count: PositiveInt = 3
+    high: PositiveShare = 0.95
+    low: UnitInterval | None = None
+    cost: str = "macs"
+    samples: PositiveInt = 10_000
+    ranges: bool = False
+
+    def __post_init__(self) -> None:
+        if self.low is not None and (self.low >= self.high or self.count < 3):
+            raise ConfigError(
+                f"tiers.low: {self.low} must be below high, {self.high}, and needs a count of at least 3, not "
+                f"{self.count}; set it to null for none"
+            )
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        sampled = np.array([costs.cost(space.sample(rng), self.cost) for _ in range(self.samples)], dtype=float)
+        # the space's own bounds need not be those by this cost
+        smallest = min(costs.cost(space.smallest, self.cost), sampled.min())
+        largest = max(costs.cost(space.largest, self.cost), sampled.max())
+        tiers: list[Tier] = []
+        floor = 0.0
+        for bound in self.bounds(sampled, smallest, largest):
+            if bound > floor:
+                above = {self.cost: floor} if self.ranges and floor else {}
+                tiers.append(Tier(f"tier{len(tiers) + 1}", {self.cost: bound}, above))
+                floor = bound
+        return tiers
+
+    def bounds(self, sampled: np.ndarray, smallest: float, largest: float) -> list[float]:
+        """Returns the upper limit of each tier, ascending.
+
+        Args:
+            sampled: Costs of sampled architectures, ``[samples]``.
+            smallest: Cost of the smallest architecture.
+            largest: Cost of the largest architecture.
+
+        Example:
+            >>> source = CumulativeCostTiers(count=3, high=0.6)  # shares 0.1, 0.3, 0.6, 1 of the sum
+            >>> source.bounds(np.array([4.0, 1.0, 2.0, 3.0]), smallest=1, largest=5)
+            [2.0, 3.0, 5.0]
         """
-        least = self._position(tier)
-        lacking = set(self.tiers[least].unsupported)
-        able = [place >= least and lacking.issuperset(tier.unsupported) for place, tier in enumerate(self.tiers)]
-        return np.flatnonzero(np.array(able)[self.places]).tolist()
+        ascending = np.sort(sampled)
+        shares = np.cumsum(ascending) / ascending.sum()
 
-    def members(self, tier: str) -> list[int]:
-        """Returns the clients of a tier.
+        def reached(share: float) -> float:
+            within = int(np.searchsorted(shares, share + 1e-12, side="right"))
+            return float(ascending[max(0, within - 1)])
 
-        Raises:
-            ConfigError: The tier is unknown.
-        """
-        return np.flatnonzero(np.asarray(self.places) == self._position(tier)).tolist()
+        if self.count == 1:
+            return [float(largest)]
+        high = reached(self.high)
+        if self.low is None:
+            lower = np.linspace(smallest, high, self.count)[1:]
+        else:
+            lower = np.linspace(reached(self.low), high, self.count - 1)
+        return [*lower.tolist(), float(largest)]
 
-    def _position(self, tier: str) -> int:
-        names = [known.name for known in self.tiers]
-        if tier not in names:
-            known = ", ".join(names) or "none; set model.tiers"
-            raise ConfigError(f"model.tiers: has no tier {tier!r}; there are: {known}")
-        return names.index(tier)
+
+@checked("tiers")
+@dataclass(frozen=True)
+class Capacities(TierSource):
+    """Levels of capability: the least capable device can just run the smallest architecture.
+
+    FedTrans, section 5.1: "The initial model's complexity corresponds to the client with the lowest computation
+    and communication capacities", and "the disparity between the most capable and least capable devices exceeds
+    29x". The paper draws every client's capacity from a trace of phones; here levels, called ``level1``,
+    ``level2``, ..., are apart by equal factors, as such traces spread over orders of magnitude rather than evenly.
+
+    Where a supernet grows while it is trained, the smallest architecture is its first model, so a level affords the
+    same at any time.
+
+    Args:
+        ratio: What the most capable devices afford, relative to the least capable.
+        levels: Their number.
+        cost: What is limited; not latency, which needs a named device.
+    """
+
+    ratio: Annotated[float, Range(above=1)] = 29
+    levels: Annotated[int, Range(at_least=2)] = 8
+    cost: CountedCost = "macs"
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        least = float(costs.cost(space.smallest, self.cost))
+        factors = [self.ratio ** (level / (self.levels - 1)) for level in range(self.levels)]
+        return [Tier(f"level{level}", {self.cost: least * factor}) for level, factor in enumerate(factors, 1)]
+
+
+@dataclass(frozen=True)
+class TiersOfRun(TierSource):
+    """The tiers of a run that has grown its models, so that methods with other networks have the same devices.
+
+    Which client belongs to which is drawn as in that run with its ``seed_everything``, clients and ``allocation``.
+
+    Args:
+        run: The run's folder, which holds ``suite.json``.
+
+    Raises:
+        ConfigError: The run has grown no models, or did not write its tiers; raised when training begins.
+    """
+
+    run: str
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        rows = suite_of(self.run, "model.tiers.source.run").get("tiers")
+        if not rows:
+            raise ConfigError(f"model.tiers.source.run: {self.run} has no tiers in its suite.json; name another run")
+        return [Tier(**{**row, "unsupported": tuple(row["unsupported"])}) for row in rows]

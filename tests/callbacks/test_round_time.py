@@ -45,7 +45,7 @@ def server_round(module, results):
 
 def seconds_of(record, speeds, made):
     """Of each client of a round, by the formula of a device."""
-    known = [speeds.of(client["client"], made.population, made.seed) for client in record["clients"]]
+    known = [speeds.client_speed(client["client"], made.population, made.seed) for client in record["clients"]]
     return [
         round_seconds(client, speed.macs_per_second, speed.bandwidth_mbps)
         for client, speed in zip(record["clients"], known, strict=True)
@@ -80,7 +80,7 @@ def test_by_hand(tmp_path, speeds):
 class Listed(DeviceSpeeds):
     """Client ``k`` computes at 1000 (k + 1) multiply-accumulates a second and sends at 100 bytes a second."""
 
-    def of(self, client, population, seed):
+    def client_speed(self, client, population, seed):
         return ClientSpeed(1000.0 * (client + 1), 0.0008)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.data import ClientData, Examples, LoaderReader, Normalize, RandomCrop, RandomFlip, TensorReader, readers
-from lit_fednas.data.readers import Batch
+from lit_fednas.data import ClientData, Examples, LoaderReader, Normalize, RandomCrop, RandomFlip, TensorReader
+from lit_fednas.data.examples import Batch, Reader
 from lit_fednas.errors import DataError
 from lit_fednas.rng import generator
 
@@ -21,13 +21,13 @@ def examples() -> Examples:
     return Examples(values.view(-1, 1, 1, 1).expand(-1, 3, 4, 4).contiguous(), torch.arange(50))
 
 
-def clients(kind: type[readers.Reader], **settings: object) -> ClientData:
+def clients(kind: type[Reader], **settings: object) -> ClientData:
     reader = kind(examples(), Normalize([0.0] * 3, [1 / 255] * 3), **settings)  # type: ignore[arg-type]
     return ClientData(reader, ROWS)
 
 
 @pytest.fixture(params=[TensorReader, LoaderReader])
-def kind(request: pytest.FixtureRequest) -> type[readers.Reader]:
+def kind(request: pytest.FixtureRequest) -> type[Reader]:
     return request.param
 
 
@@ -35,7 +35,7 @@ def targets_of(batches: Iterable[Batch]) -> list[int]:
     return [int(target) for _, targets in batches for target in targets]
 
 
-def test_sizes_and_what_there_is_not(kind: type[readers.Reader]) -> None:
+def test_sizes_and_what_there_is_not(kind: type[Reader]) -> None:
     data = clients(kind)
     assert (data.num_clients, data.sizes.tolist()) == (3, [10, 30, 1])
     assert [data.size(client, "val") for client in range(3)] == [2, 1, 0]
@@ -47,7 +47,7 @@ def test_sizes_and_what_there_is_not(kind: type[readers.Reader]) -> None:
             data.batches(client, 8, generator(0, "b"), split=split)
 
 
-def test_classes_and_their_counts(kind: type[readers.Reader]) -> None:
+def test_classes_and_their_counts(kind: type[Reader]) -> None:
     reader = kind(Examples(examples().inputs, examples().targets % 3))  # type: ignore[call-arg, arg-type]
     val = [np.array([8]), np.empty(0, dtype=int)]
     data = ClientData(reader, {"train": [np.array([4, 0, 3]), np.array([2, 5])], "val": val})
@@ -60,7 +60,7 @@ def test_classes_and_their_counts(kind: type[readers.Reader]) -> None:
         data.label_counts(0, 2)
 
 
-def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[readers.Reader]) -> None:
+def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[Reader]) -> None:
     data = clients(kind)
     for _ in range(2):  # what is done to batches does not reach the data set
         batches = list(data.batches(1, 8, generator(0, "b")))
@@ -76,7 +76,7 @@ def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[
         assert [len(y) for _, y in data.batches(client, 8, generator(0, "b"), drop_last=True)] == sizes
 
 
-def test_order_is_that_of_the_generator(kind: type[readers.Reader]) -> None:
+def test_order_is_that_of_the_generator(kind: type[Reader]) -> None:
     data, state = clients(kind), torch.get_rng_state()
     expected = torch.arange(10, 40)[torch.randperm(30, generator=generator(7, "b"))]
     draws = generator(7, "b")
@@ -91,7 +91,7 @@ def test_order_is_that_of_the_generator(kind: type[readers.Reader]) -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_balanced_draws_take_every_class_equally_often(kind: type[readers.Reader]) -> None:
+def test_balanced_draws_take_every_class_equally_often(kind: type[Reader]) -> None:
     """Of 24, 4 and 2 examples a third each, and of a class each example equally often, by chi-squared."""
     classes = torch.tensor([0] * 24 + [2] * 4 + [3] * 2 + [1] * 20)
     reader = kind(Examples(torch.arange(50)[:, None], classes))  # type: ignore[call-arg, arg-type]
@@ -107,7 +107,7 @@ def test_balanced_draws_take_every_class_equally_often(kind: type[readers.Reader
     assert list(data.batches(1, 8, generator(0, "b"), balanced=True)) == []
 
 
-def test_augmentation_follows_the_generator_and_can_be_left_out(kind: type[readers.Reader]) -> None:
+def test_augmentation_follows_the_generator_and_can_be_left_out(kind: type[Reader]) -> None:
     data = clients(kind, augmentation=[RandomCrop(2), RandomFlip()])
     state = torch.get_rng_state()
 
@@ -122,7 +122,7 @@ def test_augmentation_follows_the_generator_and_can_be_left_out(kind: type[reade
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = list(clients(TensorReader).batches(1, 4, generator(0, "b")))
-    monkeypatch.setattr(readers, "CHUNK_BYTES", 4 * 48 * 9)  # nine examples: two batches of four
+    monkeypatch.setattr("lit_fednas.data.examples.CHUNK_BYTES", 4 * 48 * 9)  # nine examples: two batches of four
     parts = list(clients(TensorReader).batches(1, 4, generator(0, "b")))
     assert len(whole) == len(parts) == 8
     assert all(torch.equal(x, u) and torch.equal(y, v) for (x, y), (u, v) in zip(whole, parts, strict=True))
@@ -143,7 +143,7 @@ def test_workers_give_the_same_batches_and_one_pass_at_a_time() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_move_to_gives_the_same_order_on_a_gpu(kind: type[readers.Reader]) -> None:
+def test_move_to_gives_the_same_order_on_a_gpu(kind: type[Reader]) -> None:
     here, there = clients(kind), clients(kind, augmentation=[RandomCrop(1), RandomFlip()])
     there.move_to("cuda")
     plain = zip(

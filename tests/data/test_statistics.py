@@ -5,8 +5,7 @@ import pytest
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.data.statistics import partition_table
-from lit_fednas.records.partition import measures
+from lit_fednas.records.partition import measures, partition_table
 
 
 def test_the_table_of_many_clients_is_cut_off() -> None:

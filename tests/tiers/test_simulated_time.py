@@ -25,14 +25,17 @@ TIERS = Population(3, (Tier("slow", {"macs": 2e6}), Tier("fast", {"macs": 6e6, "
 
 def test_a_client_keeps_its_speed():
     speeds = DeviceSpeeds()
-    assert speeds.of(7, NO_TIERS, seed=1) == DeviceSpeeds().of(7, NO_TIERS, seed=1)
-    assert speeds.of(7, NO_TIERS, seed=1) not in (speeds.of(7, NO_TIERS, seed=2), speeds.of(8, NO_TIERS, seed=1))
-    assert speeds.of(1, TIERS, seed=1) == speeds.of(1, NO_TIERS, seed=1)
+    assert speeds.client_speed(7, NO_TIERS, seed=1) == DeviceSpeeds().client_speed(7, NO_TIERS, seed=1)
+    assert speeds.client_speed(7, NO_TIERS, seed=1) not in (
+        speeds.client_speed(7, NO_TIERS, seed=2),
+        speeds.client_speed(8, NO_TIERS, seed=1),
+    )
+    assert speeds.client_speed(1, TIERS, seed=1) == speeds.client_speed(1, NO_TIERS, seed=1)
 
 
 def test_a_population_is_spread_as_its_traces():
     speeds = DeviceSpeeds(SyntheticTrace(median=1e9, spread=5), SyntheticTrace(median=4, spread=50))
-    found = [speeds.of(client, NO_TIERS, seed=0) for client in range(3000)]
+    found = [speeds.client_speed(client, NO_TIERS, seed=0) for client in range(3000)]
     drawn = np.log([(one.macs_per_second, one.bandwidth_mbps) for one in found])
     assert np.median(drawn, axis=0) == pytest.approx(np.log([1e9, 4]), abs=0.1)
     low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
@@ -43,9 +46,9 @@ def test_a_population_is_spread_as_its_traces():
 def test_speeds_of_tiers_by_hand():
     speeds = DeviceSpeeds(latency_ms=50)
     speeds.check(TIERS)
-    found = [speeds.of(client, TIERS, seed=0) for client in range(3)]
+    found = [speeds.client_speed(client, TIERS, seed=0) for client in range(3)]
     assert [one.macs_per_second for one in found] == [1.2e8, 4e7, 1.2e8]  # 6e6 and 2e6 in a twentieth of a second
-    bandwidths = [DeviceSpeeds().of(client, NO_TIERS, seed=0).bandwidth_mbps for client in range(3)]
+    bandwidths = [DeviceSpeeds().client_speed(client, NO_TIERS, seed=0).bandwidth_mbps for client in range(3)]
     assert [one.bandwidth_mbps for one in found] == bandwidths
 
 

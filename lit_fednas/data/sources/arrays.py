@@ -41,10 +41,6 @@ class ArraySource(DataSource):
     Raises:
         ConfigError: ``class_names`` are not one per class, or ``num_classes`` is given beside ``task``.
         DataError: A split is empty, or has a target outside the classes or inputs of another shape.
-
-    Example:
-        >>> ArraySource(Examples(torch.zeros(4, 2), torch.tensor([0, 1, 2, 1]))).num_classes
-        3
     """
 
     def __init__(
@@ -119,12 +115,6 @@ class ArrayFiles(DataSource):
         task: What targets are. None is one class per example where they are whole numbers, text or booleans, and
             regression where they are floats.
         augmentation: Applied to training batches, in this order.
-
-    Raises:
-        ConfigError: ``files`` has no ``train``.
-
-    Example:
-        >>> source = ArrayFiles({"train": "houses.csv"}, "price", client="city", standardize=True)
     """
 
     def __init__(
@@ -225,7 +215,6 @@ class ArrayFiles(DataSource):
         return read_table(path, "data.source.files", [*classes, self.client, *self.categorical])
 
     def _arrays(self, path: Path, table: Table | None, frame: Any = None, whole: bool = True) -> Arrays:
-        """Returns what a file holds."""
         if _is_table(path) != (table is not None):
             raise DataError(f"data.source.files: {path} and train are not of one kind; give tables or arrays")
         if table is not None:

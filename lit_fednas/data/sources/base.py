@@ -71,6 +71,15 @@ class DataSource(ABC):
         return self.load(split)
 
 
+class NamedClasses(DataSource):
+    """A source that knows the names of its classes, and so their number."""
+
+    @cached_property
+    def num_classes(self) -> int:  # type: ignore[override]  # mypy takes cached properties for read-only
+        """The number of class names."""
+        return len(self.class_names)
+
+
 def of_large_clients(clients: np.ndarray, least: int) -> np.ndarray:
     """Returns which examples belong to a client with ``least`` examples or more: bool [N]."""
     _, codes, sizes = np.unique(clients, return_inverse=True, return_counts=True)

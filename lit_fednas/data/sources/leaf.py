@@ -48,9 +48,6 @@ class Leaf(DataSource):
         augmentation: Applied to training batches, in this order.
         mean: Per channel, on the data's own scale; None leaves the numbers as they are.
         std: Given together with ``mean``.
-
-    Raises:
-        ConfigError: ``input_shape`` is empty, or only one of mean and std is given.
     """
 
     def __init__(
@@ -207,16 +204,13 @@ def _without_inputs(x: list[Any]) -> np.ndarray:
 
 @dataclass
 class LeafFiles:
-    """The JSON files below a folder, which are read whenever a split is asked for, and not kept.
-
-    ``convert`` makes an array [N, ...] of a user's list ``x``, ``label`` a class of an element of ``y``; both raise
-    ValueError where they cannot.
-    """
+    """The JSON files below a folder, which are read whenever a split is asked for, and not kept."""
 
     root: Path
     deal: Deal
     least: int
     num_classes: int | None
+    # an array [N, ...] of a user's list x, and a class of an element of y; both raise ValueError where they cannot
     convert: Callable[[list[Any]], np.ndarray]
     label: Callable[[Any], int] = _whole_number
 

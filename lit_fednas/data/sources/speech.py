@@ -27,7 +27,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import DataSource, Split, cached, file_stamps
+from lit_fednas.data.sources.base import NamedClasses, Split, cached, file_stamps
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, checked
@@ -55,13 +55,6 @@ class SpeechFeatures:
             128, for which it fills frames of 320 samples up to 400.)
         coefficients: Of the cosine transform, for ``mfcc``; at most ``mels``.
         seconds: The end of longer recordings is cut off; shorter ones are followed by silence.
-
-    Raises:
-        ConfigError: A setting is out of range.
-
-    Example:
-        >>> SpeechFeatures().shape, SpeechFeatures(rate=16000, kind="log_mel", mels=64).shape
-        ((1, 40, 51), (1, 64, 51))
     """
 
     kind: Literal["mfcc", "log_mel"] = "mfcc"
@@ -92,7 +85,7 @@ class SpeechFeatures:
         return (1, rows, 1 + self.samples // round(self.stride * self.rate))
 
     def __call__(self, waves: np.ndarray) -> np.ndarray:
-        """Returns the features of recordings."""
+        """Returns the features ``[N, 1, rows, frames]`` of recordings ``[N, samples]``."""
         size = round(self.window * self.rate)
         spectrum = torch.stft(
             torch.from_numpy(waves),
@@ -109,7 +102,7 @@ class SpeechFeatures:
 
 
 @checked("data.source")
-class SpeechFolder(DataSource):
+class SpeechFolder(NamedClasses):
     r"""WAV files below a folder, whose paths tell the word and the speaker; with a column ``speaker``.
 
     Features of all files are computed once, and kept as one array in the folder or in the user's cache folder. They
@@ -133,9 +126,6 @@ class SpeechFolder(DataSource):
             speakers are drawn.
         features: What is computed from each recording.
         augmentation: Applied to training batches, in this order; ``TimeShift`` and ``AddNoise`` are made for it.
-
-    Raises:
-        ConfigError: A setting is out of range, or a pattern is not as described.
 
     Example:
         >>> source = SpeechFolder("speech_commands", classes=["yes", "no"], unknown=True, silence=0.1)
@@ -175,11 +165,6 @@ class SpeechFolder(DataSource):
         """The words, and ``unknown`` and ``silence`` where they are classes."""
         words = self.classes or sorted(self._recordings["label"].unique())
         return (*words, *["unknown"] * self.unknown, *["silence"] * bool(self.silence))
-
-    @cached_property
-    def num_classes(self) -> int:  # type: ignore[override]
-        """The number of class names."""
-        return len(self.class_names)
 
     @cached_property
     def normalization(self) -> Normalize:  # type: ignore[override]

@@ -22,7 +22,7 @@ import torch
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import DataSource, Split
+from lit_fednas.data.sources.base import NamedClasses, Split
 from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
@@ -64,15 +64,10 @@ SHAKESPEARE = Vocabulary(
 )
 
 
-class TextSource(DataSource):
+class TextSource(NamedClasses):
     """A source whose inputs are tokens and whose targets the next ones."""
 
     input_dtype = torch.int64
-
-    @cached_property
-    def num_classes(self) -> int:  # type: ignore[override]
-        """The size of the vocabulary, with special tokens."""
-        return len(self.class_names)
 
     @cached_property
     def task(self) -> Task:
@@ -106,13 +101,6 @@ class TextFiles(TextSource):
         val: Where the validation split is: as ``files``, or the share of each client's text that it is, before that
             of ``test``; 0 for none.
         test: As ``val``; a share is the end of each client's text.
-
-    Raises:
-        ConfigError: A setting is out of range.
-
-    Example:
-        >>> TextFiles("shakespeare.txt", clients="role", test=0.1).input_shape
-        (80,)
     """
 
     def __init__(
@@ -211,11 +199,6 @@ class ShakespeareRoles(TextSource):
     Args:
         root: The folder.
         length: Tokens per window; 80 as in McMahan et al. (2017).
-
-    Example:
-        >>> source = ShakespeareRoles("shakespeare-roles")
-        >>> source.num_classes, source.class_names[-3:]
-        (90, ('<oov>', '<bos>', '<eos>'))
     """
 
     class_names = SHAKESPEARE.names
