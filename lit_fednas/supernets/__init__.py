@@ -43,8 +43,16 @@ from lit_fednas.supernets.paths.rnn import PathRNN
 from lit_fednas.supernets.paths.sampling import PathSampler, path_sampler
 from lit_fednas.supernets.paths.supernet import Operators, PathCosts, PathNetwork, PathSupernet
 from lit_fednas.supernets.plain import FamilyNetwork, PlainNetwork, ResNet18, SmallCNN
-from lit_fednas.supernets.pruning.filters import Cut, FilterCriterion, L1Norm, L2Norm, NormScale, find_cuts
-from lit_fednas.supernets.pruning.sequence import PrunedSequence, UnitCounts
+from lit_fednas.supernets.pruning import (
+    Cut,
+    FilterCriterion,
+    L1Norm,
+    L2Norm,
+    NormScale,
+    PrunedSequence,
+    UnitCounts,
+    find_cuts,
+)
 from lit_fednas.supernets.side_by_side import (
     Model,
     ModelCollection,

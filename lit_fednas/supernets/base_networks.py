@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, checked
-from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.families import NetworkFamily, multiplied
 from lit_fednas.supernets.side_by_side import Members, NetworkCollection, SideBySide
 from lit_fednas.supernets.space import Subset, SubsetSpace
 
@@ -68,18 +68,14 @@ class BaseNetworks(NetworkCollection):
         input_shape: Shape of one example.
         num_classes: Classes.
         family: The wide network, and how narrower ones are built.
-        count: The number of base networks; if not given, one over the narrowest width.
-        widths: Shares of the whole width, as those of a ``WidthSupernet``, which are evaluated by default.
-
-    Raises:
-        ConfigError: The count is below 1, or above the units of the family's widest group; or a width is not that of
-            some base networks.
+        count: The number of base networks, up to the units of the widest group; if not given, one over the narrowest
+            width.
+        widths: Shares of the whole width, as those of a ``WidthSupernet``, which are evaluated by default; each is
+            that of some base networks.
 
     Example:
         >>> from lit_fednas.supernets.sliced import SlicedCNN
         >>> net = BaseNetworks((3, 8, 8), 10, SlicedCNN((8, 16)), count=4)
-        >>> net.networks[3].layer1.conv.weight.shape[:2]
-        torch.Size([4, 2])
         >>> net(torch.zeros(2, 3, 8, 8), Bases((1, 3))).shape
         torch.Size([2, 10])
     """
@@ -105,7 +101,7 @@ class BaseNetworks(NetworkCollection):
                 f"supernet.count: {self.count} base networks are more than the units of the widest layer, {widest}; "
                 f"lower it, or raise the narrowest of supernet.widths"
             )
-        self._sizes = {group: self._share(full) for group, full in units.items()}
+        self._sizes = multiplied(units, 1 / self.count, family.multiple)
         self.space = BaseSpace(self.count)
         for width in self.widths:
             _whole(width, self.count, "supernet.widths")
@@ -126,13 +122,7 @@ class BaseNetworks(NetworkCollection):
 
     @override
     def build(self, arch: Bases) -> Mix:
-        """Builds the mean of the members' logits."""
         return Mix(map(self.build_member, arch.members))
-
-    def _share(self, full: int) -> int:
-        multiple = self.family.multiple
-        share = -(-full // self.count)  # in whole numbers: 1 / count times a width may come out a little above
-        return min(full, -(-share // multiple) * multiple)
 
 
 def _whole(width: float, count: int, field: str) -> int:

@@ -1,7 +1,7 @@
 """A residual network with early exits: FedHeN's simple and complex architectures, and any number between.
 
-A simpler architecture is a part of a more complex one (Assumption 2.1): its stages, and its head. With the paper's
-width and exits the simple one has 0.7M parameters, and the complex one 11.17M besides the simple head (paper: 11.1M).
+With the paper's width and exits the simple one has 0.7M parameters, and the complex one 11.17M besides the simple head
+(paper: 11.1M).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Exits(Subset):
 
 
 class ExitSpace(SubsetSpace[Exits]):
-    """The exits of a network, as architectures that hold the heads before their last one, or do not."""
+    """The exits of a network; an architecture holds the heads before its last one, or does not."""
 
     def __init__(self, exits: Iterable[int], early_heads: bool = True) -> None:
         self.early_heads = early_heads

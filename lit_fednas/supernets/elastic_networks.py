@@ -83,7 +83,7 @@ _INIT_STD = 0.01  # of Bai et al.'s code for words
 
 
 class ChannelsAndTokens(nn.Module):
-    """Swaps the last two dimensions: ``[batch, tokens, channels]`` for ``[batch, channels, tokens]``, and back."""
+    """Swaps the last two dimensions."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -110,16 +110,11 @@ class ElasticTCN(NestedSupernet):
         kernel: Tokens under a convolution's kernel.
         depths: Choices for the number of blocks beyond the first two.
         ratios: Choices of the expand ratio.
-        tied: Whether the decoder's weight is the embedding's.
+        tied: Whether the decoder's weight is the embedding's, which then has as many entries as channels.
         dropout: Rate behind each convolution (Bai et al.: 0.45 for words).
         embedding_dropout: Rate behind the embedding (Bai et al.: 0.25 for words).
 
-    Raises:
-        ConfigError: The choices are empty, not ascending, or out of range; an example is not a row of tokens; tied
-            weights differ in size.
-
     Example:
-        >>> import torch
         >>> net = ElasticTCN((20,), 50, channels=10)
         >>> net.space.size, net(torch.zeros(3, 20, dtype=torch.int64), net.space.smallest).shape
         (336, torch.Size([3, 20, 50]))
@@ -213,18 +208,13 @@ class ElasticTransformer(NestedSupernet):
         dim: Entries of a token.
         depths: Choices for the number of blocks beyond the first.
         ratios: Choices of a block's hidden units, as multiples of ``dim``.
-        heads: Choices of a block's heads, each of ``dim`` by the largest choice entries.
-        patch: Height and width of a patch in pixels (images).
+        heads: Choices of a block's heads, each of ``dim`` by the largest choice entries, a divisor of ``dim``.
+        patch: Height and width of a patch in pixels (images), divisors of the image's.
         vocabulary: Tokens of the vocabulary (text); ``None`` for as many as classes, unless it is pooled.
         pooled: Whether a text has one output.
         dropout: Rate behind the embedding, attention and perceptrons (Vaswani et al., 2017, section 5.4: 0.1).
 
-    Raises:
-        ConfigError: Choices are not ascending or out of range; the heads do not divide ``dim``, or patches an image; a
-            setting of texts is given for images, or one of pooled texts is not.
-
     Example:
-        >>> import torch
         >>> net = ElasticTransformer((1, 8, 8), 10, dim=16, patch=2)
         >>> str(net.space.smallest), net(torch.zeros(2, 1, 8, 8), net.space.smallest).shape
         ('d: [0], e: 0.5, h: 1', torch.Size([2, 10]))
@@ -272,18 +262,17 @@ class ElasticTransformer(NestedSupernet):
         blocks = nn.Sequential()
         for (_, units, _, _), heads in zip(self.space.blocks_of(arch), arch.heads, strict=False):  # absent ones behind
             blocks.append(transformer_block(self.dim, heads, self.head_dim, units, not self.pooled, self.dropout))
+        if self.is_text:
+            embedding: nn.Module = TokenEmbedding(self.vocabulary, self.dim, self.input_shape[0])
+        else:
+            channels, height, width = self.input_shape
+            tokens = count_patches("supernet.patch", self.patch, height, width)
+            embedding = PatchEmbedding(channels, self.dim, self.patch, tokens)
         return sequential(
-            embedding=self._embedding(),
+            embedding=embedding,
             dropout=dropout_layer(self.dropout),
             blocks=blocks,
             norm=nn.LayerNorm(self.dim),
             pool=TokenMean() if self.pooled else None,
             classifier=nn.Linear(self.dim, self.num_classes),
         )
-
-    def _embedding(self) -> nn.Module:
-        if self.is_text:
-            return TokenEmbedding(self.vocabulary, self.dim, self.input_shape[0])
-        channels, height, width = self.input_shape
-        tokens = count_patches("supernet.patch", self.patch, height, width)
-        return PatchEmbedding(channels, self.dim, self.patch, tokens)

@@ -174,15 +174,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
 
     @override
     def parse(self, text: Any) -> ElasticArch:
-        """Returns the architecture of ``d: [0,1,0,1], e: 0.14``, of a mapping with ``d`` and ``e``, or itself.
-
-        With attention, ``h``, the heads, follow: ``d: 1, e: 0.5, h: [1,2,2]``.
-
-        Example:
-            >>> space = ElasticSpace((0, 1, 2), (0.1, 0.25), (256, 512, 1024, 2048), 8)
-            >>> print(space.parse("d: 2, e: 0.25"))
-            d: [2,2,2,2], e: 0.25
-        """
+        """Reads ``d: [0,1,0,1], e: 0.14`` (with attention, ``h: [1,2,2]`` follows), a mapping, or an architecture."""
         arch = text if isinstance(text, ElasticArch) else self._read(text)
         self.validate(arch)
         return self.canonical(arch)
@@ -232,10 +224,9 @@ class ElasticResNet(NestedSupernet):
             authors' code.
 
     Example:
-        >>> import torch
         >>> net = ElasticResNet(stem_width=8, stage_widths=[16, 32, 64, 128])
-        >>> net(torch.zeros(2, 3, 32, 32), net.space.smallest).shape
-        torch.Size([2, 10])
+        >>> net.cost(net.space.smallest).parameters
+        52130
     """
 
     def __init__(
@@ -273,8 +264,7 @@ class ElasticResNet(NestedSupernet):
     @property
     @override
     def default_eval_archs(self) -> tuple[str, ...]:
-        """The nine architectures of Table 4 if the space has them all; else its bounds."""
-        try:
+        try:  # Table 4's, if the space has them all
             for text in TABLE_4:
                 self.space.parse(text)
         except ConfigError:

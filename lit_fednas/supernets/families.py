@@ -1,7 +1,4 @@
-"""Families of networks: one structure that can be built with any number of units per group.
-
-Networks that are cut in width, that lose filters, and that grow are of such families.
-"""
+"""Families of networks that are cut in width, lose filters or grow: one structure, any number of units per group."""
 
 from __future__ import annotations
 
@@ -29,11 +26,9 @@ class NetworkFamily(ABC):
     Units that are cut or grow together form a group: the output channels of a convolution with the input channels
     of the next, all outputs of blocks that are added up, the heads of a layer. Which dimension of which tensor belongs
     to which group is found by building networks.
-
-    Attributes:
-        norm: Normalisation layer of the networks, where there is one.
     """
 
+    #: Normalisation layer of the networks, where there is one.
     norm: Norm | None = None
 
     @property
@@ -43,14 +38,7 @@ class NetworkFamily(ABC):
 
     @abstractmethod
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        """Returns the groups and their full numbers of units.
-
-        Args:
-            input_shape: Shape of one example.
-
-        Raises:
-            ConfigError: The family cannot take such inputs.
-        """
+        """Returns the groups and their full numbers of units; raises ``ConfigError`` for inputs that do not fit."""
 
     @abstractmethod
     def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
@@ -60,10 +48,7 @@ class NetworkFamily(ABC):
             sizes: Units per group.
             input_shape: Shape of one example.
             num_classes: Width of the output, which is never cut.
-            scale: What the scalers divide by in training; 1 for nothing.
-
-        Raises:
-            ConfigError: The networks have no scalers, and a scale is given.
+            scale: What the scalers divide by in training; 1 for nothing, and for networks without scalers.
         """
 
 

@@ -66,7 +66,7 @@ class PlainNetwork(NestedSupernet):
 
 @checked("supernet")
 class FamilyNetwork(PlainNetwork):
-    """A network of a family, with fresh weights: a model that a run has grown, for instance, or a width multiplier's.
+    """A network of a family, with fresh weights: a model that a run has grown, or a width multiplier's.
 
     Args:
         input_shape: Shape of one example.
@@ -74,13 +74,6 @@ class FamilyNetwork(PlainNetwork):
         family: The networks.
         macs: The greatest share of the whole network's multiply-accumulates; all layers' units are multiplied by the
             largest ratio within it (the width multiplier of Howard et al., 2017).
-
-    Raises:
-        ConfigError: One unit per layer is more than this share.
-
-    Example:
-        >>> FamilyNetwork((1, 8, 8), 5, SlicedSmallCNN()).network.classifier
-        Linear(in_features=128, out_features=5, bias=True)
     """
 
     def __init__(
@@ -131,18 +124,13 @@ class SmallCNN(FamilyNetwork):
 class ResNet18(PlainNetwork):
     """The ResNet-18 of He et al. (2016) for small images: four stages of two residual blocks.
 
-    The stem is a 3x3 convolution of stride 1 without pooling, and the default norm a group norm, as in federated work
-    since Hsieh et al. (2020).
+    The stem is a 3x3 convolution of stride 1 without pooling, and the default norm a group norm (Hsieh et al., 2020).
 
     Args:
         input_shape: Channels, height and width of an image.
         num_classes: Classes.
         norm: Normalisation layer.
         width: Channels of the stem and the first stage; every later stage has twice as many.
-
-    Example:
-        >>> ResNet18(width=8).network.classifier.in_features
-        64
     """
 
     def __init__(

@@ -98,13 +98,9 @@ class MemberSpace(Ladder[Any]):
 
 
 class NetworkCollection(Supernet):
-    """A supernet of networks that share no weights.
+    """A supernet of networks that share no weights; an architecture is one of them, or several as :class:`Members`.
 
-    An architecture is one network, or several as :class:`Members`. A subclass sets :attr:`networks` and implements
-    :meth:`build_member` and :meth:`location`.
-
-    Attributes:
-        networks: The shared weights.
+    A subclass sets :attr:`networks`, the weights, and implements :meth:`build_member` and :meth:`location`.
     """
 
     networks: nn.ModuleList
@@ -115,21 +111,15 @@ class NetworkCollection(Supernet):
 
     @abstractmethod
     def location(self, member: Any) -> str:
-        """Returns the name of the submodule that has the weights of one architecture.
-
-        Raises:
-            ConfigError: It has no weights.
-        """
+        """Returns the submodule that has the weights of one architecture; raises ``ConfigError`` if none has."""
 
     @override
     def build(self, arch: Any) -> nn.Module:
-        """Builds one network, or a :class:`SideBySide` of several."""
         networks = [self.build_member(member) for member in members_of(arch)]
         return SideBySide(networks) if isinstance(arch, Members) else networks[0]
 
     @override
     def index(self, arch: Any) -> dict[str, Region]:
-        """Returns for each tensor the whole tensor of its network."""
         regions = {}
         for number, member in enumerate(members_of(arch)):
             location = self.location(member)
@@ -146,10 +136,7 @@ class SeparateNetworks(NetworkCollection):
         input_shape: Shape of one example.
         num_classes: Classes.
         supernet: Makes the other supernet.
-        archs: Architectures as its space writes them, or ``smallest`` or ``largest``; all of them if not given.
-
-    Raises:
-        ConfigError: An architecture is duplicated, or there are too many.
+        archs: At most 64 architectures as its space writes them, or ``smallest`` or ``largest``; all if not given.
 
     Example:
         >>> from lit_fednas.supernets.early_exit import EarlyExitResNet
@@ -197,9 +184,8 @@ class SeparateNetworks(NetworkCollection):
 
     @override
     def initialise(self, network: nn.Module) -> None:
-        """Draws the weights as the other supernet does."""
-        for one in network.networks if isinstance(network, SideBySide) else [network]:
-            self._template[0].initialise(one)
+        for member in network.networks if isinstance(network, SideBySide) else [network]:
+            self._template[0].initialise(member)
 
     @override
     def targets(self, arch: Any, classes: Tensor) -> Tensor:
@@ -207,36 +193,14 @@ class SeparateNetworks(NetworkCollection):
 
 
 class SeparateExits(SeparateNetworks):
-    """:class:`SeparateNetworks` of an :class:`EarlyExitResNet`, which configurations replace by the class alone.
-
-    Args:
-        input_shape: Shape of one example.
-        num_classes: Classes.
-        settings: Of the ``EarlyExitResNet``.
-
-    Example:
-        >>> net = SeparateExits((3, 16, 16), 10, width=8, early_heads=False)
-        >>> [str(arch) for arch in net.space.each()]
-        ['exits: 2', 'exits: 4']
-    """
+    """:class:`SeparateNetworks` of an :class:`EarlyExitResNet`, in whose place configurations name it."""
 
     def __init__(self, input_shape: Iterable[int], num_classes: int, **settings: Any) -> None:
         super().__init__(input_shape, num_classes, lambda *shape: EarlyExitResNet(*shape, **settings))
 
 
 class SeparateWidths(SeparateNetworks):
-    """:class:`SeparateNetworks` of a :class:`WidthSupernet`, which configurations replace by the class alone.
-
-    Args:
-        input_shape: Shape of one example.
-        num_classes: Classes.
-        settings: Of the ``WidthSupernet``.
-
-    Example:
-        >>> net = SeparateWidths((3, 16, 16), 10, widths=[1, 0.5])
-        >>> [str(arch) for arch in net.space.each()]
-        ['width: 0.5', 'width: 1']
-    """
+    """:class:`SeparateNetworks` of a :class:`WidthSupernet`, in whose place configurations name it."""
 
     def __init__(self, input_shape: Iterable[int], num_classes: int, **settings: Any) -> None:
         super().__init__(input_shape, num_classes, lambda *shape: WidthSupernet(*shape, **settings))
@@ -274,15 +238,12 @@ class Model:
 
 
 class ModelCollection(NetworkCollection):
-    """Numbered models, to which others are added while they are trained.
+    """Numbered models, to which others are added while they are trained."""
 
-    Attributes:
-        models: For each model a record with its ``number`` and the ``round`` in which it was added.
-        KIND: The name of the kind of collection, in metrics and files.
-    """
-
+    #: The name of the kind of collection, in metrics and files.
     KIND: ClassVar[str]
     space: MemberSpace
+    #: For each model a record with its ``number`` and the ``round`` in which it was added.
     models: list[Any]
 
     @abstractmethod
@@ -301,7 +262,6 @@ class ModelCollection(NetworkCollection):
         return f"networks.{member.number}"
 
     def _count_macs(self, build: Callable[[], nn.Module]) -> int:
-        """Returns the multiply-accumulates of one example."""
         with torch.device("meta"):
             return count_macs(build(), self.input_shape)
 

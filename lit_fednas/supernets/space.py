@@ -26,9 +26,7 @@ OWN = "own"
 class SearchSpace(ABC, Generic[A]):
     """A family of architectures, each a vector of integers (genes).
 
-    A gene is the index of an architecture's choice among the possible ones. Architectures are small hashable
-    values. Two gene vectors may mean the same network (the ratio of a block that is absent); :meth:`decode`
-    returns the same, canonical, architecture for both.
+    A gene is the index of an architecture's choice among the possible ones. Architectures are small hashable values.
 
     Attributes:
         choices: For each gene, the values to choose from.
@@ -40,26 +38,15 @@ class SearchSpace(ABC, Generic[A]):
 
     @abstractmethod
     def decode(self, genes: Sequence[int]) -> A:
-        """Returns the canonical architecture of a gene vector."""
+        """Returns the canonical architecture of a gene vector: the same for vectors that mean the same network."""
 
     @abstractmethod
     def encode(self, arch: A) -> tuple[int, ...]:
-        """Returns a gene vector of an architecture; the inverse of :meth:`decode`.
-
-        Raises:
-            ConfigError: The architecture is not in the space.
-        """
+        """Returns a gene vector of an architecture; raises ``ConfigError`` if it is not in the space."""
 
     @abstractmethod
     def parse(self, text: Any) -> A:
-        """Reads an architecture as configurations and records write it.
-
-        Args:
-            text: ``str(arch)``, its JSON value, or the architecture itself.
-
-        Raises:
-            ConfigError: It cannot be read, or is not in the space.
-        """
+        """Reads ``str(arch)``, its JSON value, or an architecture; raises ``ConfigError`` if it is not in the space."""
 
     @property
     def smallest(self) -> A:
@@ -82,14 +69,9 @@ class SearchSpace(ABC, Generic[A]):
         return prod(self.cardinalities)
 
     def stages(self, arch: A) -> Sequence[Sequence[tuple[str, float] | None]]:
-        """Returns what a drawing of an architecture shows, which its files keep (``records.TierModel``).
+        """Returns what a drawing of an architecture shows: per stage the text and size of each block.
 
-        Args:
-            arch: The architecture.
-
-        Returns:
-            Per stage its blocks in order: what is chosen for each, as text, and its size, in one unit for the whole
-            space; ``None`` for a block that the architecture leaves out. Empty if its text says it better.
+        A size is in one unit for the whole space. ``None`` stands for a block that the architecture leaves out.
         """
         return ()
 
@@ -119,11 +101,7 @@ class SearchSpace(ABC, Generic[A]):
 
     def named(self, text: Any) -> A:
         """Like :meth:`parse`, and reads the words ``smallest`` and ``largest``."""
-        if text == "smallest":
-            return self.smallest
-        if text == "largest":
-            return self.largest
-        return self.parse(text)
+        return getattr(self, text) if text in ("smallest", "largest") else self.parse(text)
 
 
 def labels_of(arch: Any) -> str:
@@ -132,17 +110,7 @@ def labels_of(arch: Any) -> str:
 
 
 def with_labels(space: SearchSpace[Any], arch: Any, labels: str, field: str = "labels") -> Any:
-    """Returns an architecture with the classifier of a label set that is otherwise the same.
-
-    Args:
-        space: The architecture's space.
-        arch: The architecture.
-        labels: The label set.
-        field: The setting that names it, for errors.
-
-    Raises:
-        ConfigError: The space does not have the label set.
-    """
+    """Returns an architecture that is the same but for the classifier of a label set; ``field`` names it in errors."""
     if labels_of(arch) == labels:
         return arch
     known = getattr(space, "label_sets", (OWN,))
@@ -165,14 +133,10 @@ class Ladder(SearchSpace[A]):
     """A row of architectures from the cheapest to the most expensive; the one gene is the position in the row.
 
     A subclass may know further architectures, which clients train but which are not results of a search:
-    :meth:`parse` and :meth:`validate` accept them, :meth:`encode` refuses them.
+    :meth:`parse` and :meth:`validate` accept them, :meth:`encode` refuses them with :attr:`refusal`.
 
     Args:
         rungs: The row.
-
-    Attributes:
-        rungs: The row.
-        refusal: The message of :meth:`encode` about an architecture that is known but not in the row.
 
     Example:
         >>> space = Ladder([8, 16, 32])

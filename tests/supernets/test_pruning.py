@@ -32,8 +32,7 @@ from lit_fednas.supernets import (
     SlicedSmallCNN,
     UnitCounts,
 )
-from lit_fednas.supernets.pruning.filters import Cut, find_cuts
-from lit_fednas.supernets.pruning.sequence import PrunedModel
+from lit_fednas.supernets.pruning import Cut, PrunedModel, find_cuts
 
 SHAPE, CLASSES = (3, 8, 8), 5
 

@@ -106,29 +106,27 @@ class GenotypeSpace(SearchSpace[Any]):
         chosen: list[Any] = []
         for node in (*arch.normal, *arch.reduce):
             chosen += [tuple(source for _, source in node), *(name for name, _ in node)]
-        return tuple(values.index(one) for values, one in zip(self.choices, chosen, strict=True))
+        return tuple(values.index(choice) for values, choice in zip(self.choices, chosen, strict=True))
 
     @property
     @override
     def smallest(self) -> Genotype:
-        """Skips and, where they would need weights to halve the size, poolings."""
+        # skips and, where they would need weights to halve the size, poolings
         last = [(target - 2, target - 1) for target in range(INPUTS, INPUTS + self.nodes)]
         return Genotype(
             tuple(tuple(("skip_connect", source) for source in pair) for pair in last),
-            tuple(tuple((("skip_connect", "max_pool_3x3")[one < INPUTS], one) for one in pair) for pair in last),
+            tuple(tuple((("skip_connect", "max_pool_3x3")[node < INPUTS], node) for node in pair) for pair in last),
         )
 
     @property
     @override
     def largest(self) -> Genotype:
-        """The separable convolution of the larger kernel everywhere."""
         cell = ((("sep_conv_5x5", 0), ("sep_conv_5x5", 1)),) * self.nodes
         return Genotype(cell, cell)
 
     @property
     @override
     def superset(self) -> Arch:
-        """The mixture."""
         return MIXTURE
 
     def validate(self, arch: Arch) -> None:

@@ -113,13 +113,7 @@ class CellLayout:
 
 
 class MixedNetwork(nn.Module):
-    """A stem, cells in a row, and a classifier (Liu et al., 2019, section 3.1).
-
-    Args:
-        arch: The genotype of the cells, or the mixture.
-        channels: Channels of an image.
-        num_classes: Classes.
-        layout: Everything else.
+    """A stem, cells in a row, and a classifier (Liu et al., 2019, section 3.1), of a genotype or the mixture.
 
     Attributes:
         alphas_normal: Architecture parameters of a mixture's normal cells, ``[edges, candidates]``: an edge adds up the
@@ -271,10 +265,9 @@ class CellSupernet(NestedSupernet):
         An edge is as strong as the largest softmax weight among its operators other than ``none``, and keeps
         that operator. Every node keeps its two strongest edges; of equal ones, the first.
         """
-        alphas = (self.network.alphas_normal, self.network.alphas_reduce)
-        return Genotype(*(self._strongest(one.softmax(-1)) for one in alphas))
+        return Genotype(*(self._strongest(alphas.softmax(-1)) for alphas in self.network.alphas))
 
-    def _strongest(self, shares: torch.Tensor) -> tuple[Node, ...]:
+    def _strongest(self, shares: Tensor) -> tuple[Node, ...]:
         into: dict[int, list[tuple[float, str, int]]] = {}
         for (source, target), row in zip(edges_of(self.layout.nodes), shares.tolist(), strict=True):
             share, name = max(zip(row[1:], CANDIDATES[1:], strict=True), key=lambda pair: pair[0])
@@ -297,9 +290,6 @@ class GenotypeNetwork(PlainNetwork):
         width: Channels of each node of the first cells, an even number.
         cells: Cells.
         norm: Normalisation layer.
-
-    Raises:
-        ConfigError: The genotype cannot be read, or a number is out of range.
 
     Example:
         >>> edges = "sep_conv_3x3~0+skip_connect~1"

@@ -7,15 +7,13 @@ wider network of App. J.1 has six stages. Which of its reductions keep the size,
 are those of strides 2, 2, 1, 1, 1, 2 with depthwise separable convolutions on the residual links.
 
 CNN-S for keyword spotting (SpeechCommands, 1x40x51): a stem of 16 channels; stages of 1, 1, 2 and 2 layers, whose 11
-operators give the 1,771,561 paths of Table 8; reductions of one pooling and one convolution. What the paper leaves
-open, Table 8 decides: with a stem of stride 2, twice the channels after each of four reductions that halve the size,
-and the pooling before the convolution, the most expensive path has 20.00 million operations (Table 8: 20.0), and the
-tiers end at 4.97, 7.55 and 10.13 million (Table 8: 5.0, 7.5 and 10.1).
+operators give the 1,771,561 paths of Table 8. What the paper leaves open, Table 8 decides: with a stem of stride 2,
+twice the channels after each of four reductions that halve the size, and the pooling before the convolution, the most
+expensive path has 20.00 million operations (20.0), and the tiers end at 4.97, 7.55 and 10.13 million (5.0, 7.5, 10.1).
 
-All operators keep the shape of their input. Every convolution is followed by a norm and ReLU, the last 1x1 of a block
-too. The text does not specify the inside of the depthwise-separable block. Here its depthwise convolution makes e times
-as many channels and the pointwise one restores their number: this gives tier boundaries about half a percent below
-Table 8, and a pointwise expansion before or after it two percent above.
+Every convolution is followed by a norm and ReLU, the last 1x1 of a block too. In the depthwise-separable block, which
+the text leaves open, the depthwise convolution makes e times as many channels and the pointwise one restores them: tier
+boundaries are half a percent below Table 8 (with a pointwise expansion before or after it, two percent above).
 """
 
 from __future__ import annotations
@@ -127,9 +125,6 @@ class PathCNN(PathSupernet):
         growth: The channels of a stage over those of the one before.
         stem_stride: The stem's stride.
 
-    Raises:
-        ConfigError: A number is out of range, an operator is unknown, or a label set is not valid.
-
     Example:
         >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[1, 1], strides=[2, 2], operators=["sep_e1", "id"])
         >>> net(torch.zeros(2, 3, 8, 8), net.space.parse("sep_e1 id")).shape
@@ -171,7 +166,7 @@ class PathCNN(PathSupernet):
         self.widths = [width]
         for _ in stage_layers:
             self.widths.append(int(growth * self.widths[-1]))
-        if width < 2 or any(one % 2 for one in self.widths[:-1]):
+        if width < 2 or any(channels % 2 for channels in self.widths[:-1]):
             raise ConfigError(
                 f"supernet.width: {width} gives stages of {self.widths[:-1]} channels, which must be even; "
                 f"choose a multiple of {2 ** len(stage_layers)}"

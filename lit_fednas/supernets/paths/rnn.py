@@ -2,18 +2,17 @@
 
 An embedding of 8 numbers per character, two stages of an operator and a searchable skip connection that read the same
 input and whose outputs are added, and a linear classifier of every position. With all operators there are 6 * 7 * 7 *
-8 = 2,352 paths (Table 8 lists 2,349), and on 80 characters the most expensive one has 33.78 million operations (Table
-8: 33.8). Within the tiers' limits of Table 8 there are 285, 603, 784, 463 and 217 paths (Table 8: 316, 577, 787, 473
-and 196).
+8 = 2,352 paths (Table 8: 2,349), and on 80 characters the most expensive one has 33.78 million operations (33.8).
+Within the tiers' limits of Table 8 there are 285, 603, 784, 463 and 217 paths (316, 577, 787, 473 and 196).
 
-All operators take features ``[batch, positions, inputs]`` and return ``[batch, positions, width]``. A position sees
-itself and those before it; states start at zero; nothing is normalised. All can be run under ``torch.vmap``, which on a
-CPU runs ``lstm`` client by client.
+All operators map features ``[batch, positions, inputs]`` to ``[batch, positions, width]``. A position sees itself and
+those before it; states start at zero. Under ``torch.vmap`` a CPU runs ``lstm`` client by client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +29,6 @@ from lit_fednas.supernets.paths.supernet import Counter, Operators, PathNetwork,
 class LSTM(nn.LSTM):
     """An LSTM of one layer that returns its outputs alone."""
 
-    def __init__(self, inputs: int, width: int) -> None:
-        super().__init__(inputs, width, batch_first=True)
-
     @override
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         state = x.new_zeros(1, x.shape[0], self.hidden_size)
@@ -40,10 +36,7 @@ class LSTM(nn.LSTM):
 
 
 class GRU(nn.GRU):
-    """A GRU of one layer that returns its outputs alone; see :class:`LSTM`."""
-
-    def __init__(self, inputs: int, width: int) -> None:
-        super().__init__(inputs, width, batch_first=True)
+    """A GRU of one layer that returns its outputs alone."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -116,8 +109,8 @@ class Zero(nn.Module):
 
 #: All candidates, of inputs and width; ``id`` needs them equal.
 OPERATORS: dict[str, Callable[[int, int], nn.Module]] = {
-    "lstm": LSTM,
-    "gru": GRU,
+    "lstm": partial(LSTM, batch_first=True),
+    "gru": partial(GRU, batch_first=True),
     "ligru": LiGRU,
     "qrnn": QRNN,
     "linear": lambda inputs, width: sequential(linear=nn.Linear(inputs, width), sigmoid=nn.Sigmoid()),
@@ -143,9 +136,6 @@ class PathRNN(PathSupernet):
         width: Numbers per position that both stages return.
         operators: The candidates, among ``lstm``, ``gru``, ``ligru``, ``qrnn``, ``linear``, ``conv5``, ``id`` (in the
             second stage alone, as the first changes the width) and ``zero`` (in skip connections alone).
-
-    Raises:
-        ConfigError: A number is out of range, inputs are not sequences, an operator is unknown, or a layer has none.
 
     Example:
         >>> net = PathRNN((12,), 90, width=16)

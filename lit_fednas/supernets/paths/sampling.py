@@ -40,14 +40,6 @@ class PathSampler:
 
     Raises:
         ConfigError: All operators of a layer are unsupported, or even the cheapest path costs more.
-
-    Example:
-        >>> from lit_fednas.supernets.paths.supernet import PathSpace
-        >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2"]], [[9, 0], [3, 6]])
-        >>> costs = PathCosts(space, [[9, 0], [3, 6]], fixed=1)
-        >>> sampler = PathSampler(costs, space.superset, budget=9)
-        >>> sampler.least, sampler.sample(np.random.default_rng(0))
-        (4, SampledPath(path=('id', 'sep_e2'), cost=7))
     """
 
     def __init__(
@@ -74,12 +66,11 @@ class PathSampler:
         self._first, self._then = np.flatnonzero(cheapest > 0), np.flatnonzero(cheapest == 0)
 
     def sample(self, rng: np.random.Generator, free: float = 1.0) -> SampledPath:
-        """Returns a random path.
+        """Returns a random path, for which as many numbers are drawn whatever the budget.
 
         Args:
-            rng: Random numbers; as many are drawn whatever the budget.
-            free: The share of the budget above the cheapest path that may be used now (a device may be busy with
-                something else).
+            rng: Random numbers.
+            free: The share of the budget above the cheapest path that may be used now (a device may be busy).
         """
         budget = self.least + free * (self.most - self.least)
         order = np.concatenate([rng.permutation(self._first), rng.permutation(self._then)]).tolist()

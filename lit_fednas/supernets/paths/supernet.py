@@ -31,10 +31,8 @@ class Operators:
         labels: The label set of its classifier.
 
     Example:
-        >>> str(Operators((("conv1",), ("sep_e1", "id"))))
-        'conv1 sep_e1+id'
-        >>> str(Operators((("conv1",),), "coarse"))
-        'conv1 > coarse'
+        >>> str(Operators((("conv1",), ("sep_e1", "id")), "coarse"))
+        'conv1 sep_e1+id > coarse'
     """
 
     layers: tuple[tuple[str, ...], ...]
@@ -65,7 +63,7 @@ class PathSpace(SearchSpace[Operators]):
 
     @override
     def stages(self, arch: Operators) -> list[list[tuple[str, float] | None]]:
-        """Returns one stage of all layers, each with its operators and their MACs (of several: the greatest)."""
+        # one stage of all layers; of several operators the greatest MACs
         layers = zip(arch.layers, self.choices, self.costs, strict=True)
         return [[("+".join(names), max(costs[known.index(name)] for name in names)) for names, known, costs in layers]]
 
@@ -89,13 +87,11 @@ class PathSpace(SearchSpace[Operators]):
     @property
     @override
     def largest(self) -> Operators:
-        """The most expensive operator everywhere, without the others' weights."""
         return self.decode([layer.index(max(layer)) for layer in self.costs])
 
     @property
     @override
     def superset(self) -> Operators:
-        """The subspace of all operators, with all classifiers."""
         return Operators(self.choices, ALL if len(self.label_sets) > 1 else OWN)
 
     def validate(self, arch: Operators) -> None:
@@ -207,9 +203,6 @@ class PathNetwork(nn.Module):
         reductions: The fixed parts behind layers, by the layers' numbers.
         heads: The fixed part at the end, by label set; several only if all weights are held.
         parallel: Of so many layers in a row all read the same input, and their outputs are added.
-
-    Attributes:
-        path: The path to run, one operator's name per layer; a client sets it for every batch.
     """
 
     def __init__(
@@ -226,21 +219,15 @@ class PathNetwork(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.reductions = nn.ModuleDict({str(number): module for number, module in reductions.items()})
         self.heads = nn.ModuleDict(heads)
-        self.path: Sequence[str] | None = None  # runs where forward is not given one
+        #: The path to run, one operator's name per layer; a client sets it for every batch.
+        self.path: Sequence[str] | None = None
 
     def forward(self, x: Tensor, path: Sequence[str] | None = None) -> Tensor:
-        """Runs a path.
-
-        Args:
-            x: What the stem takes: ``[batch, channels, height, width]``, or tokens ``[batch, positions]``.
-            path: One operator's name per layer; by default :attr:`path`, or the only possible one.
+        """Runs a path: by default :attr:`path`, or the only possible one.
 
         Returns:
             Logits (of the first label set that the network has), ``[batch, num_classes]``, or of every position,
-            ``[batch, positions, num_classes]``.
-
-        Raises:
-            ValueError: The network holds a subspace and no path is given.
+            ``[batch, positions, num_classes]``. Without a path a subspace raises ``ValueError``.
         """
         names: Sequence[str | None] = path or self.path or [None] * len(self.layers)
         operators = [_operator(layer, name) for layer, name in zip(self.layers, names, strict=True)]
@@ -264,16 +251,13 @@ def _operator(layer: nn.Module, name: str | None) -> nn.Module:
 class PathSupernet(NestedSupernet):
     """A supernet whose architectures are paths and subspaces of operators, and whose costs are sums over them.
 
-    Its networks are :class:`PathNetwork`; a subclass implements :meth:`build`, :meth:`head` and
-    :meth:`operator_costs`, and sets :attr:`space`, :attr:`network` and :attr:`head_shape` in its constructor.
+    Its networks are :class:`PathNetwork`; a subclass implements :meth:`build`, :meth:`head` and :meth:`operator_costs`,
+    and sets :attr:`space`, :attr:`network` and :attr:`head_shape`, the features of an example before the classifier.
 
     Args:
         input_shape: Shape of one example, without the batch dimension.
         num_classes: Classes, or tokens.
         label_sets: Label sets beside the data's own classes (App. H).
-
-    Attributes:
-        head_shape: Shape of one example's features before the classifier.
     """
 
     space: PathSpace
@@ -309,7 +293,6 @@ class PathSupernet(NestedSupernet):
 
     @override
     def computation(self, unit: Literal["macs", "operations"], arch: Operators) -> int:
-        """Returns the computation of a path, or of the most expensive path of a subspace."""
         return self.path_costs(unit).of(arch)
 
     def _count(self, count: Counter) -> PathCosts:
@@ -318,7 +301,7 @@ class PathSupernet(NestedSupernet):
         with torch.device("meta"):
             whole = count(self.build(path), self.input_shape, self.input_dtype)
             heads = {name: count(self.head(name), self.head_shape) for name in self.label_sets.names}
-        own = PathCosts(self.space, layers, 0).of(path)
+        searched = PathCosts(self.space, layers, 0).of(path)
         extra = {name: head - heads[OWN] for name, head in heads.items()}
         extra[ALL] = sum(heads.values()) - heads[OWN]
-        return PathCosts(self.space, layers, whole - own, extra)
+        return PathCosts(self.space, layers, whole - searched, extra)

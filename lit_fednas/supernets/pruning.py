@@ -1,0 +1,390 @@
+"""Models of a run that makes one smaller step by step, the next step's candidates, and which filters leave (FedNAS)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.families import Axes, NetworkFamily, Sizes, entries_of, find_axes, tensors_of
+from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
+
+
+class Prunable:
+    """Where the filters of a family's network are: the rows of convolutions' and linear layers' weights."""
+
+    def __init__(self, family: NetworkFamily, input_shape: Sequence[int], num_classes: int) -> None:
+        self.family = family
+        self.input_shape = tuple(input_shape)
+        self.num_classes = num_classes
+        self.multiple = family.multiple
+        self.sizes = family.units(self.input_shape)
+        self.axes = find_axes(self.build, self.sizes, self.multiple, type(family).__name__)
+        #: For every group of units the weights whose rows are its filters: all that write into a residual stream.
+        self.writers: dict[str, tuple[str, ...]] = dict.fromkeys(self.sizes, ())
+        #: For every group the scales of the norms that its units go through, one per unit.
+        self.scales: dict[str, tuple[str, ...]] = dict.fromkeys(self.sizes, ())
+        with torch.device("meta"):
+            network = self.build(self.sizes)
+        for name, module in network.named_modules():
+            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+                group = self.axes[f"{name}.weight"][0][0]
+                if (
+                    group is not None and getattr(module, "groups", 1) == 1
+                ):  # a depthwise one's outputs follow its inputs
+                    self.writers[group] += (f"{name}.weight",)
+            elif isinstance(module, _BatchNorm | nn.GroupNorm) and module.affine:
+                group, repeat = self.axes[f"{name}.weight"][0]
+                if group is not None and repeat == 1:
+                    self.scales[group] += (f"{name}.weight",)
+        for group, names in self.writers.items():
+            if not names:
+                raise ConfigError(
+                    f"supernet.family: no convolution or linear layer of {type(family).__name__} writes the units "
+                    f"{group!r}; such networks cannot lose filters by their norms"
+                )
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        """Returns the network with these numbers of units."""
+        return self.family.build(sizes, self.input_shape, self.num_classes)
+
+
+class FilterCriterion(ABC):
+    """Scores the filters of a group of units; those with the smallest scores leave first.
+
+    Scores of filters that leave together, as a group norm has it, are added.
+
+    The paper's is :class:`L2Norm`: "More advanced methods can be adopted to replace the magnitude-based method".
+    """
+
+    @abstractmethod
+    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        """Returns the score of each unit, ``[units]``, not negative.
+
+        Args:
+            prunable: Where the filters are.
+            weights: The network's tensors, by name.
+            group: The group of units; ``ConfigError`` is raised if it has nothing to be scored by.
+        """
+
+
+class PowerSum(FilterCriterion):
+    """The sum of a power of each filter's absolute weights, over all layers that write it."""
+
+    power: ClassVar[int]
+
+    @override
+    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        total = torch.zeros(())
+        for name in prunable.writers[group]:
+            weight, repeat = weights[name].detach().double(), prunable.axes[name][0][1]
+            total = total + weight.reshape(len(weight) // repeat, -1).abs().pow(self.power).sum(1)
+        return total
+
+
+@dataclass(frozen=True)
+class L2Norm(PowerSum):
+    """The L2 norm of all weights that make a unit, squared (FedNAS, section 4.1; NetAdapt)."""
+
+    power = 2
+
+
+@dataclass(frozen=True)
+class L1Norm(PowerSum):
+    """The sum of the absolute weights that make a unit (Li et al., 2017, section 3.1)."""
+
+    power = 1
+
+
+@dataclass(frozen=True)
+class NormScale(FilterCriterion):
+    """The sum of a unit's absolute scales in the norms that it goes through (Liu et al., 2017, section 3: "gamma").
+
+    Their training adds an L1 penalty on the scales, which this does not.
+    """
+
+    @override
+    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        names = prunable.scales[group]
+        if not names:
+            raise ConfigError(
+                f"supernet.criterion: NormScale finds no norm with a scale behind the units {group!r}; set family.norm "
+                f"to one with affine: true, name those groups in supernet.units that a norm follows, or use L2Norm"
+            )
+        return torch.stack([weights[name].detach().double().abs() for name in names]).sum(0)
+
+
+def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
+    """Returns the units that stay, in order, when those with the smallest scores leave; of equal ones the first."""
+    # adjacent units leave together, as a group norm normalises them together
+    blocks = scores.reshape(-1, multiple).sum(1)
+    leaving = set(torch.sort(blocks, stable=True).indices[: removed // multiple].tolist())
+    return [unit for unit in range(len(scores)) if unit // multiple not in leaving]
+
+
+def without_filters(
+    weights: Mapping[str, Tensor], axes: Mapping[str, Axes], kept: Mapping[str, Sequence[int]]
+) -> dict[str, Tensor]:
+    """Returns copies of the tensors in which groups that lose units have those in ``kept``."""
+    smaller = {}
+    for name, tensor in weights.items():
+        rest = tensor.detach()
+        for dimension, (group, repeat) in enumerate(axes[name]):
+            if group is not None and group in kept:
+                units = torch.tensor(kept[group], device=tensor.device)
+                rest = rest.index_select(dimension, entries_of(units, repeat))
+        smaller[name] = rest.clone()
+    return smaller
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A network after a unit has lost filters.
+
+    Attributes:
+        unit: The unit: a layer, or several that lose filters together.
+        removed: How many units each of its groups has lost.
+        sizes: The remaining numbers of units of all groups.
+        resource: What the remaining network costs.
+    """
+
+    unit: str
+    removed: dict[str, int]
+    sizes: dict[str, int]
+    resource: float
+
+
+def find_cuts(
+    units: Mapping[str, Sequence[str]],
+    sizes: Sizes,
+    multiple: int,
+    resource: Callable[[Sizes], float],
+    budget: float,
+) -> list[Cut]:
+    """Returns for each unit the fewest filters, at least one, whose removal meets a budget (FedNAS, section 4.1).
+
+    A unit of several groups loses the same share of each, rounded down. At least one multiple of each group stays.
+    A unit that cannot meet the budget by itself is left out.
+
+    Args:
+        units: The groups of units of each unit.
+        sizes: The numbers of units of all groups.
+        multiple: The number of filters that are removed together.
+        resource: The cost of a network of given numbers of units, which must not grow when filters leave. A
+            measured latency may, a little: the cut meets the budget as measured, but a smaller one might as well.
+        budget: The greatest cost.
+
+    Example:
+        >>> find_cuts({"a": ["a"], "b": ["b"]}, {"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
+        [Cut(unit='a', removed={'a': 2}, sizes={'a': 2, 'b': 2}, resource=22)]
+    """
+
+    def cut(unit: str, step: int) -> Cut:
+        blocks = {group: sizes[group] // multiple for group in units[unit]}
+        removed = {group: step * count // max(blocks.values()) * multiple for group, count in blocks.items()}
+        left = {group: size - removed.get(group, 0) for group, size in sizes.items()}
+        return Cut(unit, removed, left, resource(left))
+
+    cuts = []
+    for unit, groups in units.items():
+        steps = range(1, max(sizes[group] for group in groups) // multiple)
+        if steps and cut(unit, steps[-1]).resource <= budget:
+            fewest = bisect_left(steps, True, key=lambda step: cut(unit, step).resource <= budget)
+            cuts.append(cut(unit, steps[fewest]))
+    return cuts
+
+
+@dataclass(frozen=True)
+class UnitCounts:
+    """A network of given numbers of units, which has a cost but no weights."""
+
+    sizes: tuple[tuple[str, int], ...]  # of all groups
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> UnitCounts:
+        """Returns the network of these numbers of units, by group."""
+        return cls(tuple(sizes.items()))
+
+
+@dataclass(frozen=True)
+class PrunedModel:
+    """A model besides its weights; ``unit`` is empty and ``round`` (of its selection) ``None`` for the initial one."""
+
+    number: int
+    unit: str
+    sizes: dict[str, int]
+    round: int | None
+
+
+class PrunedSequence(ModelCollection):
+    """Models side by side, each of which has lost filters of the one before; checkpoints record which.
+
+    Args:
+        input_shape: Shape of one example.
+        num_classes: Classes.
+        family: The initial model, at its full width.
+        units: The groups of units of the family that lose filters together, by a name; each group in one unit. If not
+            given, each group by itself: a layer; of a ``SlicedResNet`` the inside of each residual block, and each
+            stage's stream with all that writes into it.
+        criterion: By what a unit's filters are ranked; those with the smallest scores leave first.
+
+    Attributes:
+        prunable: Where the filters are.
+        cuts: How the present candidates were made.
+        candidates: Their weights.
+
+    Example:
+        >>> from lit_fednas.supernets.sliced import SlicedCNN
+        >>> sequence = PrunedSequence((3, 8, 8), 10, SlicedCNN((8, 16)))
+        >>> cut = Cut("layer0", {"layer0": 2}, {"layer0": 6, "layer1": 16}, resource=0.0)
+        >>> sequence.propose([cut])
+        [Model(number=1, unit='layer0')]
+        >>> str(sequence.select("layer0")), [str(arch) for arch in sequence.space.each()]
+        ('model: 1', ['model: 1', 'model: 0'])
+    """
+
+    KIND = "sequence"
+
+    def __init__(
+        self,
+        input_shape: Iterable[int],
+        num_classes: int,
+        family: NetworkFamily,
+        units: Mapping[str, Sequence[str]] | None = None,
+        criterion: FilterCriterion = L2Norm(),
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        self.family = family
+        self.prunable = Prunable(family, self.input_shape, self.num_classes)
+        self.units = self._checked_units(units)
+        self.criterion = criterion
+        sizes = dict(self.prunable.sizes)
+        self.models: list[PrunedModel] = [PrunedModel(0, "", sizes, None)]
+        self.networks = nn.ModuleList([self.prunable.build(sizes)])
+        self.cuts: list[Cut] = []
+        self.candidates = nn.ModuleList()
+        self._proposed: dict[Model, dict[str, int]] = {}  # all so far: the costs of removed ones may be asked for
+        self._update_space()
+        for group in chain(*self.units.values()):
+            criterion.scores(self.prunable, tensors_of(self.networks[0]), group)
+
+    def _checked_units(self, units: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
+        known = self.prunable.sizes
+        if units is None:
+            return {group: (group,) for group in known}
+        seen: set[str] = set()
+        for unit, groups in units.items():
+            if not groups or not set(groups) <= set(known) or not unit or " " in unit:
+                raise ConfigError(
+                    f"supernet.units.{unit}: {list(groups)} must be groups of {type(self.family).__name__}, with "
+                    f"a name without spaces; choose from {', '.join(known)}"
+                )
+            if len(set(groups)) < len(groups) or seen & set(groups):
+                raise ConfigError(f"supernet.units.{unit}: a group of {list(groups)} is duplicated; name each once")
+            seen |= set(groups)
+        if not units:
+            raise ConfigError("supernet.units: is empty; name at least one unit, or give null for all layers")
+        return {unit: tuple(groups) for unit, groups in units.items()}
+
+    @property
+    @override
+    def default_eval_archs(self) -> tuple[str, ...]:
+        """The initial model and the newest, by number, so that a metric's name always means the same model."""
+        return tuple(str(Model(number)) for number in sorted({0, len(self.models) - 1}))
+
+    def sizes(self, arch: Model | UnitCounts) -> dict[str, int]:
+        """Returns the numbers of units of an architecture, by group."""
+        if isinstance(arch, UnitCounts):
+            return dict(arch.sizes)
+        self.space.validate(arch)
+        return dict(self._proposed[arch] if arch.unit else self.models[arch.number].sizes)
+
+    @override
+    def build_member(self, member: Model | UnitCounts) -> nn.Module:
+        return self.prunable.build(self.sizes(member))
+
+    @override
+    def location(self, member: Model | UnitCounts) -> str:
+        if isinstance(member, Model) and not member.unit:
+            return super().location(member)
+        candidates = self._candidates()
+        if member not in candidates:
+            raise ConfigError(f"architecture {member}: has no weights; name a model or a present candidate")
+        return f"candidates.{candidates.index(member)}"
+
+    @override
+    def details(self, model: PrunedModel) -> dict[str, Any]:
+        sizes = ", ".join(f"{group} {size}" for group, size in model.sizes.items())
+        return {"unit": model.unit or None, "round": model.round, "sizes": sizes}
+
+    def propose(self, cuts: Sequence[Cut]) -> list[Model]:
+        """Replaces the candidates: for each cut a copy of the newest model without the filters of smallest scores."""
+        weights = tensors_of(self.networks[-1])
+        self.cuts = list(cuts)
+        self.candidates = nn.ModuleList()
+        for cut in cuts:
+            kept = {
+                group: remaining(self.criterion.scores(self.prunable, weights, group), count, self.prunable.multiple)
+                for group, count in cut.removed.items()
+            }
+            network = self._unset(partial(self.prunable.build, cut.sizes))
+            network.load_state_dict(without_filters(weights, self.prunable.axes, kept))
+            self.candidates.append(network)
+        archs = self._candidates()
+        self._proposed |= {arch: cut.sizes for arch, cut in zip(archs, cuts, strict=True)}
+        self._update_space()
+        return archs
+
+    def select(self, unit: str, round: int | None = None) -> Model:
+        """Makes a unit's candidate the newest model and removes the others; raises ``ConfigError`` if it is unknown."""
+        units = [cut.unit for cut in self.cuts]
+        if unit not in units:
+            raise ConfigError(f"architecture: {unit!r} is not a candidate; choose from {', '.join(units) or 'none'}")
+        chosen = units.index(unit)
+        self.networks.append(self.candidates[chosen])
+        self.models.append(PrunedModel(len(self.models), unit, self.cuts[chosen].sizes, round))
+        self.cuts, self.candidates = [], nn.ModuleList()
+        self._update_space()
+        return Model(len(self.models) - 1)
+
+    def _candidates(self) -> list[Model]:
+        return [Model(len(self.models), cut.unit) for cut in self.cuts]
+
+    def _update_space(self) -> None:
+        self._skeletons.clear()
+        models = [Model(model.number) for model in self.models]
+        macs = [self._count_macs(partial(self.prunable.build, model.sizes)) for model in self.models]
+        rungs = sorted(models, key=lambda model: (macs[model.number], -model.number))
+        self.space = MemberSpace(Model.read, rungs, [*models, *self._candidates()], self._proposed)
+
+    @override
+    def structure(self) -> dict[str, Any]:
+        models = [asdict(model) for model in self.models[1:]]
+        return {
+            "initial": dict(self.models[0].sizes),
+            "models": [{key: row[key] for key in ("unit", "sizes", "round")} for row in models],
+            "candidates": [asdict(cut) for cut in self.cuts],
+            "proposed": [{**asdict(arch), "sizes": dict(sizes)} for arch, sizes in self._proposed.items()],
+        }
+
+    @override
+    def restore(self, structure: Mapping[str, Any]) -> None:
+        first = self.models[0]
+        self._validate_initial(structure.get("initial"), first.sizes)
+        self.models = [first, *(PrunedModel(number, **row) for number, row in enumerate(structure["models"], 1))]
+        others = [self._unset(partial(self.prunable.build, model.sizes)) for model in self.models[1:]]
+        self.networks = nn.ModuleList([self.networks[0], *others])
+        self.cuts = [Cut(**row) for row in structure["candidates"]]
+        self.candidates = nn.ModuleList(self._unset(partial(self.prunable.build, cut.sizes)) for cut in self.cuts)
+        self._proposed = {Model(row["number"], row["unit"]): dict(row["sizes"]) for row in structure["proposed"]}
+        self._update_space()

@@ -1,1 +1,0 @@
-"""Networks that lose filters step by step (FedNAS, section 4.1)."""
