@@ -5,7 +5,7 @@ tier's network on the clients of that tier and above; a stopped one continues. T
 ``lit-fednas export --name finetune``.
 """
 
-from lit_fednas.finetune.command import Finetune
-from lit_fednas.finetune.settings import FinetuneSettings
+from lit_fednas.finetune.candidates import FinetuneSettings
+from lit_fednas.finetune.finetuning import Finetune
 
 __all__ = ["Finetune", "FinetuneSettings"]

@@ -1,4 +1,4 @@
-"""The networks that a fine-tuning trains, and the clients that may train each.
+"""The settings of a fine-tuning, the networks that it trains, and the clients that may train each.
 
 They are those of a search, random architectures of the tiers, or architectures that a user names, each of a tier of its
 own without limits.
@@ -10,15 +10,18 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from lit_fednas.callbacks.pruning import balanced_groups
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError
-from lit_fednas.finetune.settings import FinetuneSettings
+from lit_fednas.federation import ClientSettings, CohortSampler
+from lit_fednas.objectives import Objective
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
 from lit_fednas.records import SearchFiles
+from lit_fednas.records.files import check_folder_name
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search import Feasible
 from lit_fednas.supernets import OWN, Supernet, labelled_space, labels_of, with_labels
@@ -26,6 +29,88 @@ from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s+of\s+macs\s*")
 _LONGEST = 60  # of a name: folders' names have a limit, and architectures of many layers are long
+
+
+@checked("finetune")
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """Federated averaging of each tier's network (FedorAS, section 3.3, Tables 10 and 11), or of named models.
+
+    The server optimizer and the running mean of its weights (``weight_average``) are those of the run.
+
+    Args:
+        rounds: Rounds per tier.
+        macs: A budget in place of ``rounds``: multiply-accumulates of all clients' forward passes per network, without
+            ``head_rounds`` and losses by ``faults``, of which as many rounds are made as come nearest to it, at least
+            one. ``equal`` divides the computation of the run's own training by the number of networks.
+        client: How clients train; as in the run's training if not given. They may fail as there (``faults``), but none
+            is a straggler.
+        cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.
+        objective: The clients' objective; plain cross-entropy if not given.
+        initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's rand-init).
+        tier_aware: Whether only clients of a tier and above train its network; else all clients do, as they do
+            with named ``models``.
+        labels: The label set that all networks classify; that of their tier if not given. Clients need labels at least
+            as fine.
+        head_rounds: Additional rounds at the start that train the classifier alone (transfer to other labels, App. H).
+        architectures: How many are drawn from each tier and trained in place of the search's; the best on the
+            validation data is the tier's (random search, App. F.1); 0 for the search's.
+        tiers: Names of the tiers whose networks are trained; all if not given.
+        models: Architectures to train in place of the search's (FedNAS, section 4.4, FL-tune): each as the space
+            writes it, for instance ``"model: 12"``; ``smallest`` or ``largest``; or in a row of models ``all``, and
+            ``0.5 of macs``, the largest of those whose MACs are at most half of the largest one's. No search is
+            needed. Each is a tier of its own, named after it (``model-12``). Clients test them (``models.csv``).
+        in_groups: Whether the eligible clients are divided into one group per candidate (FedNAS, section 4.4); else
+            all eligible clients train each. Cohorts keep their size, if the group has as many clients.
+        metric: The metric of the best network on the validation data: one of the task or of ``model.metrics``; the
+            task's first (for classes ``accuracy``) if not given.
+        search: The search whose tiers are trained.
+        check_val_every_n_rounds: How often the server's validation set is evaluated.
+        seed: The seed of the draws; that of the run if not given.
+        name: The name of the fine-tuning's folder in the run's folder.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+
+    rounds: PositiveInt = 100
+    macs: PositiveFloat | Literal["equal"] | None = None
+    client: ClientSettings | None = None
+    cohort: CohortSampler | None = None
+    objective: Objective | None = None
+    initial: Literal["supernet", "random"] = "supernet"
+    tier_aware: bool = True
+    labels: str | None = None
+    head_rounds: NonNegativeInt = 0
+    architectures: NonNegativeInt = 0
+    tiers: Sequence[str] | None = None
+    models: Sequence[str] | None = None
+    in_groups: bool = False
+    metric: str | None = None
+    search: str = "search"
+    check_val_every_n_rounds: PositiveInt = 10
+    seed: int | None = None
+    name: str = "finetune"
+
+    def __post_init__(self) -> None:
+        for name in ("models", "tiers"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise ConfigError(f"finetune.{name}: {given!r} is one name; give a list, as [{given!r}]")
+            if given is not None and not given:
+                raise ConfigError(f"finetune.{name}: is empty; name at least one, or leave it out for the search's")
+        if self.models is not None and self.tiers is not None:
+            raise ConfigError(
+                f"finetune.tiers: {list(self.tiers)} are not trained if finetune.models is given; give only one"
+            )
+        if self.models is not None and self.architectures:
+            raise ConfigError(
+                f"finetune.models: replaces random architectures, and finetune.architectures is {self.architectures}; "
+                f"give only one"
+            )
+        check_folder_name("finetune.name", self.name)
+        if self.name == self.search:
+            raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")
 
 
 @dataclass(frozen=True)
@@ -165,38 +250,29 @@ def _labelled(supernet: Supernet, arch: Any, labels: str | None) -> Any:
 
 def _named(supernet: Supernet, text: str) -> list[Any]:
     space = supernet.space
-    if text == "all":
-        return list(reversed(_rungs(supernet, text)))
-    share = _SHARE.fullmatch(text) if isinstance(text, str) else None
-    if share is not None:
-        return [_by_share(supernet, text, float(share[1]))]
-    try:
-        arch = space.named(text)
-        space.encode(arch)  # not everything that clients may train is one architecture
-    except ConfigError as error:
-        raise ConfigError(f"finetune.models: {text!r} is not a model of {type(supernet).__name__} ({error})") from None
-    return [arch]
-
-
-def _rungs(supernet: Supernet, text: str) -> Sequence[Any]:
-    rungs = getattr(supernet.space, "rungs", None)
+    share = _SHARE.fullmatch(str(text))
+    if text != "all" and share is None:
+        try:
+            arch = space.named(text)
+            space.encode(arch)  # not everything that clients may train is one architecture
+        except ConfigError as error:
+            kind = type(supernet).__name__
+            raise ConfigError(f"finetune.models: {text!r} is not a model of {kind} ({error})") from None
+        return [arch]
+    rungs: Sequence[Any] | None = getattr(space, "rungs", None)
     if rungs is None:
         raise ConfigError(
             f"finetune.models: {text!r} chooses from a row of models, which {type(supernet).__name__} does not "
-            f"have; name architectures as its space writes them, such as {str(supernet.space.largest)!r}"
+            f"have; name architectures as its space writes them, such as {str(space.largest)!r}"
         )
-    return tuple(rungs)
-
-
-def _by_share(supernet: Supernet, text: str, share: float) -> Any:
-    rungs = _rungs(supernet, text)
-    largest = supernet.macs(supernet.space.largest)
+    if share is None:
+        return list(reversed(rungs))
     # a quotient of integers is rounded as the number in the text is, so that equal ones are equal
-    shares = {arch: supernet.macs(arch) / largest for arch in rungs}
-    fitting = [arch for arch in rungs if shares[arch] <= share]
+    shares = {arch: supernet.macs(arch) / supernet.macs(space.largest) for arch in rungs}
+    fitting = [arch for arch in rungs if shares[arch] <= float(share[1])]
     if not fitting:
         raise ConfigError(
             f"finetune.models: no model has at most {text}; the smallest has {min(shares.values()):.4g} of the "
             f"largest one's"
         )
-    return max(reversed(fitting), key=lambda arch: shares[arch])
+    return [max(reversed(fitting), key=lambda arch: shares[arch])]

@@ -1,7 +1,7 @@
 """Fine-tuning: each tier's network, or each named model, is trained by federated averaging on its clients.
 
-Every candidate is a federated run of its own, of a supernet with one architecture, in its own folder. So a stopped
-fine-tuning continues: finished candidates are read from their last checkpoint, the interrupted one resumes.
+Every candidate is a run of its own, of a supernet with one architecture, in its own folder. So a stopped fine-tuning
+continues: finished candidates are read from their last checkpoint, the interrupted one resumes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from typing_extensions import override
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.callbacks import RoundCheckpoint, RoundProgress, RunRecorder, WeightAverage
-from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.examples import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import (
-    ClientSettings,
     CohortSampler,
     FederatedCallback,
     FederatedLightningModule,
@@ -33,14 +31,15 @@ from lit_fednas.federation import (
 )
 from lit_fednas.federation.evaluation import pooled
 from lit_fednas.federation.interrupts import Interrupts
-from lit_fednas.finetune.candidates import Candidate, candidates_of, eligible_clients, grouped
-from lit_fednas.finetune.settings import FinetuneSettings
+from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidates_of, eligible_clients, grouped
+from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, note_after_training, read_rounds
 from lit_fednas.records.run import chosen, error
 from lit_fednas.rng import isolated
 from lit_fednas.search import Evaluator
+from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.tier_models import (
     load_tier_network,
     save_tier_model,
@@ -72,61 +71,87 @@ class TierNetwork(PlainNetwork):
         return self._targets(classes)
 
 
-class Finetuning:
-    """Trains the candidates of all tiers and keeps the best of each."""
+class Finetune(AfterTraining):
+    """The command ``finetune``."""
 
-    def __init__(
-        self,
-        settings: FinetuneSettings,
-        trainer: FederatedTrainer,
-        model: FederatedLightningModule,
-        datamodule: FederatedDataModule,
-        folder: Path,
-    ) -> None:
-        self.settings, self.trainer, self.model, self.datamodule = settings, trainer, model, datamodule
-        self.supernet = model.supernet
+    def run(self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()) -> FinetuneFiles:
+        """Trains each tier's network federatedly on the clients of that tier and above, or models that are named.
+
+        A fine-tuning that was stopped continues when it is started again.
+
+        Args:
+            ckpt_path: The checkpoint that was searched, or holds the models; ``None`` for the module as it is.
+            finetune: The fine-tuning's settings.
+
+        Returns:
+            The fine-tuning's folder.
+
+        Raises:
+            CheckpointError: The checkpoint is missing, damaged, or of another supernet.
+            ConfigError: The settings cannot work.
+        """
+        self.trainer.load(self.model, self.datamodule, ckpt_path)
+        self._set_up(finetune)
+        tested: list[dict[str, Any]] = []
+        with self.trainer.computing(self.model), self.interrupts.listening():
+            rows = self._train_all()
+            if finetune.models is None:
+                write_clients(self.model, self.datamodule, self.files)
+            else:
+                tested = self._write_tests([row["tier"] for row in rows])
+        metric, macs = self.metric, {"MACs": "macs_per_example"}
+        columns = {"tier": "tier", "architecture": "arch", "clients": "eligible", "rounds": "rounds", **macs}
+        values = {"val before": f"val_{metric}_before", f"val {metric}": f"val_{metric}"}
+        print(_table(rows, {**columns, **values, f"test {metric}": f"test_{metric}"}, left=2))
+        if (tau := self.files.rank_correlation()) is not None:
+            print(f"Kendall's tau of val before and test {metric}, of {len(self.candidates)} networks: {tau:.2f}")
+        if tested:
+            known = self.datamodule.task.metrics  # clients have no others
+            metric = metric if metric in known else next(iter(known))
+            columns = {"model": "arch", **macs, "clients": "clients", "test examples": "examples"}
+            print()
+            print(_table(tested, {**columns, f"clients' {metric} before": f"{metric}_before", "fine-tuned": metric}))
+        return self.files
+
+    def _set_up(self, settings: FinetuneSettings) -> None:
+        self.settings, model, data = settings, self.model, self.datamodule
+        self.supernet, population = model.supernet, model.population
         self.seed = model.seed if settings.seed is None else settings.seed
         self.objective = settings.objective or TaskLoss()
+        self.client = settings.client or model.client
         self.directions = model.val_metrics.directions
         self.metric, self.higher = chosen(settings.metric, self.directions, "finetune.metric")
-        self.files = FinetuneFiles(folder / settings.name)
-        self.recalibration = model.recalibration_batches(datamodule.clients)
-        self.interrupts = Interrupts()
+        self.files = FinetuneFiles(self.folder / settings.name)
+        self.recalibration = model.recalibration_batches(data.clients)
         if settings.architectures > 1 and self._batches("val") is None:
             raise ConfigError(
                 f"data.server_val: 0 leaves nothing to choose the best of finetune.architectures "
                 f"{settings.architectures} by; give the server some examples, or set finetune.architectures to 1"
             )
-        search = SearchFiles(folder / settings.search)
-        population = model.population
+        search = SearchFiles(self.folder / settings.search)
         self.candidates = candidates_of(settings, self.supernet, population.tiers, search, self.seed)
         costs = ArchitectureCosts(self.supernet)
+        self.tier_aware = settings.tier_aware and settings.models is None  # named models are not of clients' tiers
         self.eligible = {
             candidate.folder: eligible_clients(candidate, population, self.tier_aware, costs)
             for candidate in self.candidates
         }
         if settings.in_groups:
-            self.eligible = grouped(self.eligible, datamodule)
-        self.macs = self._macs(folder)
+            self.eligible = grouped(self.eligible, data)
+        self.macs = self._macs()
         self.rounds = {candidate.folder: self._rounds(candidate) for candidate in self.candidates}
         self.written = self._description()
-        self.tests: list[dict[str, Any]] = []  # of named models, after run: the rows of models.csv
         self.files.begin(self.written, {"complete"})
 
-    @property
-    def tier_aware(self) -> bool:
-        """Whether only clients of a tier and above train its network; named models are not of clients' tiers."""
-        return self.settings.tier_aware and self.settings.models is None
-
-    def _macs(self, folder: Path) -> float | None:
+    def _macs(self) -> float | None:
         """Returns the multiply-accumulates of each candidate's training; ``None`` where they are not limited."""
         if self.settings.macs != "equal":
             return self.settings.macs
-        spent = sum(client["macs"] for record in read_rounds(folder) for client in record["clients"])
+        spent = sum(client["macs"] for record in read_rounds(self.folder) for client in record["clients"])
         if not spent:
             raise ConfigError(
-                f"finetune.macs: 'equal' divides the computation of the run's training, and {folder} has no record of "
-                f"any; give a number"
+                f"finetune.macs: 'equal' divides the computation of the run's training, and {self.folder} has no "
+                f"record of any; give a number"
             )
         return float(spent / len(self.candidates))
 
@@ -136,17 +161,13 @@ class Finetuning:
             return self.settings.rounds
         sizes, cohort = self.datamodule.clients.sizes, self._cohort(self.eligible[candidate.folder])
         drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
-        examples = sum(self._client.examples(int(sizes[client])) for client in drawn) / _COHORTS
+        examples = sum(self.client.examples(int(sizes[client])) for client in drawn) / _COHORTS
         if not examples:
             raise ConfigError(
                 f"finetune.macs: {self.macs:g} cannot be spent, as no client is available to train "
                 f"{candidate.folder}; set finetune.cohort"
             )
         return max(1, round(self.macs / (examples * self.supernet.macs(candidate.arch))))
-
-    @property
-    def _client(self) -> ClientSettings:
-        return self.settings.client or self.model.client
 
     def _cohort(self, eligible: Sequence[int]) -> CohortSampler:
         return (self.settings.cohort or self.model.cohort).among(eligible)
@@ -155,10 +176,6 @@ class Finetuning:
         """Returns the content of ``settings.json``."""
         settings, candidates = self.settings, self.candidates
         tiers = {candidate.tier.name: candidate.tier for candidate in candidates}.values()
-        counts = {
-            candidate.folder if settings.in_groups else candidate.tier.name: len(self.eligible[candidate.folder])
-            for candidate in candidates
-        }
         return {
             "seed": self.seed,
             "rounds": settings.rounds if self.macs is None else None,
@@ -171,20 +188,13 @@ class Finetuning:
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest() if settings.initial == "supernet" else None,
             "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],
-            "eligible": counts,
+            "eligible": {
+                candidate.folder if settings.in_groups else candidate.tier.name: len(self.eligible[candidate.folder])
+                for candidate in candidates
+            },
             "candidates": {candidate.folder: str(candidate.arch) for candidate in candidates},
             "complete": False,
         }
-
-    def run(self) -> list[dict[str, Any]]:
-        """Trains all candidates, writes their networks and tables, and returns the rows of ``tiers.csv``."""
-        with self.trainer.computing(self.model), self.interrupts.listening():
-            rows = self._train_all()
-            if self.settings.models is None:
-                write_clients(self.model, self.datamodule, self.files)
-            else:
-                self.tests = self._write_tests([row["tier"] for row in rows])
-        return rows
 
     def _write_tests(self, tiers: Iterable[str]) -> list[dict[str, Any]]:
         """Tests models before and after fine-tuning on the clients' own test splits (FedNAS, section 5.1)."""
@@ -196,25 +206,16 @@ class Finetuning:
         models: list[dict[str, Any]] = []
         clients: list[dict[str, Any]] = []
         for arch in dict.fromkeys([*getattr(self.supernet.space, "rungs", ()), *tuned]):
-            networks = {"_before": before(arch), **({"": tuned[arch]} if arch in tuned else {})}
-            scores = {
-                suffix: scores_of_clients(model, data, arch, network, range(data.clients.num_clients))
-                for suffix, network in networks.items()
-            }
-            tested = scores["_before"]
-            models.append(
-                {
-                    "arch": str(arch),
-                    "macs_per_example": self.supernet.macs(arch),
-                    "clients": len(tested),
-                    "examples": sum(score.num_examples for score in tested),
-                    **_suffixed({suffix: pooled(each, model.task) for suffix, each in scores.items()}),
-                }
-            )
-            for each in zip(*scores.values(), strict=True):
-                metrics = _suffixed({suffix: score.metrics for suffix, score in zip(scores, each, strict=True)})
-                counted = {"client": each[0].client, "num_examples": each[0].num_examples}
-                clients.append({"arch": str(arch), **counted, **metrics})
+            models.append({"arch": str(arch), "macs_per_example": self.supernet.macs(arch)})
+            rows: dict[int, dict[str, Any]] = {}
+            for suffix, network in {"_before": before(arch), **({"": tuned[arch]} if arch in tuned else {})}.items():
+                scores = scores_of_clients(model, data, arch, network, range(data.clients.num_clients))
+                counts = {"clients": len(scores), "examples": sum(score.num_examples for score in scores)}
+                models[-1] |= {**counts, **_suffixed(pooled(scores, model.task), suffix)}
+                for score in scores:
+                    counted = {"arch": str(arch), "client": score.client, "num_examples": score.num_examples}
+                    rows.setdefault(score.client, counted).update(_suffixed(score.metrics, suffix))
+            clients += rows.values()
         self.files.write("models", models)
         self.files.write("models-clients", clients)
         return models
@@ -276,7 +277,7 @@ class Finetuning:
         self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
     ) -> None:
         """Trains a network in place on some of the clients; resumes the folder's run, if there is one."""
-        settings = {"client": self._client, "cohort": self._cohort(eligible), "metrics": self.model.metrics}
+        settings = {"client": self.client, "cohort": self._cohort(eligible), "metrics": self.model.metrics}
         module = averaging(self.model, network, objective, seed=self.seed, **settings)
         self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=_last(folder))
         network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
@@ -375,12 +376,22 @@ class _Stop(FederatedCallback):
         self.interrupts.check()
 
 
-def _suffixed(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Returns metrics by the columns' names, which end with ``_before`` for those before fine-tuning."""
-    return {f"{name}{suffix}": value for suffix, values in metrics.items() for name, value in values.items()}
+def _suffixed(metrics: Mapping[str, float], suffix: str) -> dict[str, float]:
+    return {f"{name}{suffix}": value for name, value in metrics.items()}
 
 
 def _last(folder: Path) -> str | None:
     """Returns a run's last checkpoint, if there is one."""
     path = folder / "checkpoints" / "last.ckpt"
     return str(path) if path.exists() else None
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], left: int = 1) -> str:
+    """Returns columns of some rows, by their headings, as aligned text."""
+
+    def cell(name: str, value: Any) -> str:
+        if name == "macs_per_example":
+            return cost_text("macs", value)
+        return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+    return text_table(list(columns), [[cell(name, row.get(name)) for name in columns.values()] for row in rows], left)

@@ -24,7 +24,7 @@ from lit_fednas.federation import FederatedCallback, FederatedLightningModule, F
 from lit_fednas.federation.checkpoints import read_checkpoint
 from lit_fednas.federation.fit import Outcome, TaskRunner
 from lit_fednas.finetune import Finetune
-from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
+from lit_fednas.finetune.finetuning import TierNetwork
 from lit_fednas.flower.device import device_settings, kind_of
 from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import (
@@ -326,7 +326,7 @@ class FlowerSearch(Search):
         return FlowerEvaluator(model.supernet, draw, model.evaluation, recalibration, size, check=check)
 
 
-class FlowerFinetuning(Finetuning):
+class FlowerFinetune(Finetune):
     """Lets devices train the candidates, with the client's settings and the objective that the configuration has."""
 
     def __init__(self, *args: Any, settings_of_devices: Mapping[str, Any]) -> None:
@@ -385,9 +385,7 @@ class FlowerCLI(FederatedCLI):
             FlowerSearch(*parts).run(**self.options)
         elif subcommand == "finetune":
             settings = yaml.safe_load(self._resolved())["finetune"]
-            command = Finetune(*parts)
             own = {name: settings[name] for name in ("client", "objective")}
-            command.finetuning = partial(FlowerFinetuning, settings_of_devices=own)
-            command.run(**self.options)
+            FlowerFinetune(*parts, settings_of_devices=own).run(**self.options)
         else:
             super()._run_subcommand(subcommand)

@@ -62,7 +62,7 @@ def test_in_the_second_candidates_second_round(trained, straight, monkeypatch):
 
 def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch):
     """A signal that comes while nothing is trained is remembered until the next candidate begins."""
-    plain = finetuning.Finetuning._keep
+    plain = finetuning.Finetune._keep
     calls = []
 
     def stopping(self, *given):
@@ -73,7 +73,7 @@ def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch):
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning.Finetuning, "_keep", stopping)
+        patch.setattr(finetuning.Finetune, "_keep", stopping)
         with pytest.raises(Interrupted):
             trained.finetune()
     assert not trained.path("large").exists()
