@@ -73,9 +73,6 @@ class MeasuredLatency(LatencySource):
         warmup: Batches before the measured ones.
         repeats: Measured batches.
         device: As PyTorch names it: ``cpu``, ``cuda``, ``cuda:1``.
-
-    Raises:
-        ConfigError: The device is not available.
     """
 
     batch_size: PositiveInt = 1
@@ -203,13 +200,6 @@ class LatencyTable(LatencySource):
     Raises:
         ConfigError: The file was measured otherwise, cannot be read, or is needed and does not exist; later: a
             layer is unknown and must not be measured.
-
-    Example:
-        >>> table = LatencyTable(MeasuredLatency(repeats=3))
-        >>> table.milliseconds(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), (8,)) > 0
-        True
-        >>> list(table.layers)
-        ['Linear(in_features=8, out_features=8, bias=True) [8x8, 8] 1x8', 'ReLU() [] 1x8']
     """
 
     def __init__(

@@ -51,11 +51,6 @@ class Partition(ClientRows):
     Attributes:
         rows: The rows of the first client, then those of the second, and so on, int64.
         offsets: Where in ``rows`` each client's begin, and where the last one's end, int64 [clients + 1].
-
-    Example:
-        >>> partition = Partition(np.array([0, 3, 1]), np.array([0, 2, 3]))
-        >>> [rows.tolist() for rows in partition], partition.sizes
-        ([[0, 3], [1]], array([2, 1]))
     """
 
     rows: np.ndarray

@@ -187,11 +187,6 @@ class Reader(ABC):
 class TensorReader(Reader):
     """Reads from one tensor: one gather per chunk of batches; the batches are views of the chunk.
 
-    Args:
-        dataset: The examples.
-        normalize: As for :class:`LoaderReader`.
-        augmentation: As for :class:`LoaderReader`.
-
     Example:
         >>> examples = Examples(torch.arange(5.0).view(5, 1), torch.arange(5))
         >>> [y.tolist() for x, y in TensorReader(examples).read(torch.tensor([4, 0, 2]), 2)]

@@ -148,9 +148,6 @@ class ByColumn(Partitioner):
         least: Values with fewer examples are left out, and their examples go to no client. They are counted after
             the server's hold-out; sources with natural clients have a ``least`` of their own, which counts before it,
             as published numbers of clients do.
-
-    Raises:
-        ConfigError: Once the data are known, they lack the column.
     """
 
     def __init__(self, column: str, least: PositiveInt = 1) -> None:

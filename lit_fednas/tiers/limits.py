@@ -200,10 +200,6 @@ class ArchitectureTiers(TierSource):
     Args:
         archs: Per tier, least capable first: ``smallest``, ``largest``, or an architecture as the space writes it.
         cost: What is limited.
-
-    Raises:
-        ConfigError: No tier is given; or, once the space is known, an architecture is not in it, or a tier's costs
-            less than that of the tier before.
     """
 
     archs: dict[str, str]
