@@ -116,9 +116,6 @@ class Supernet(nn.Module, ABC):
     Attributes:
         space: The architectures.
         input_dtype: Type of the inputs: float32, or int64 where they are tokens.
-
-    Raises:
-        ConfigError: A size is not positive.
     """
 
     space: SearchSpace[Any]
@@ -158,11 +155,7 @@ class Supernet(nn.Module, ABC):
         return {}
 
     def restore(self, structure: Mapping[str, Any]) -> None:
-        """Restores what :meth:`structure` returned; the weights of what is new are not set.
-
-        Raises:
-            CheckpointError: The structure is not one of this supernet.
-        """
+        """Restores what :meth:`structure` returned, but no weights; raises ``CheckpointError`` if it is another's."""
         if structure:
             raise CheckpointError(
                 f"checkpoint: its supernet has changed in training, which a {type(self).__name__} does not; use "
@@ -225,12 +218,8 @@ class Supernet(nn.Module, ABC):
         return classes
 
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Returns the architecture's tensors by their names in the subnet: views if regions allow it, else copies.
-
-        Args:
-            arch: The architecture.
-            shared: :meth:`shared_tensors`, if the caller has them; finding them takes longer than the views.
-        """
+        """Returns the architecture's tensors by their names in the subnet: views if regions allow it, else copies."""
+        # finding the shared tensors takes longer than the views, and the caller may have them
         shared = self.shared_tensors() if shared is None else shared
         return {name: region.of(shared[region.name]) for name, region in self.regions(arch).items()}
 
@@ -259,12 +248,8 @@ class Supernet(nn.Module, ABC):
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs an architecture (the largest if not given) in place: its weights are views into the shared ones.
 
-        Args:
-            x: A batch, ``[batch, *input_shape]``.
-            arch: The architecture.
-
         Returns:
-            Logits, ``[batch, num_classes]``.
+            Logits, ``[batch, num_classes]``, of a batch, ``[batch, *input_shape]``.
         """
         arch = self.space.largest if arch is None else arch
         return self.run(arch, self.views(arch), x, self.training)

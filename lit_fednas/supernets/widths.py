@@ -41,9 +41,6 @@ class Width:
         shift: The first unit that is kept, modulo each layer's units; the others follow it, from the first unit on
             after the last (FedRolex). 0 keeps the first ones (HeteroFL, FjORD).
 
-    Raises:
-        ConfigError: One of them is out of range.
-
     Example:
         >>> str(Width(0.5)), str(Width(0.5, shift=3))
         ('width: 0.5', 'width: 0.5, shift: 3')
@@ -163,9 +160,6 @@ class WidthSupernet(Supernet):
         units: Groups of units that are cut together, with their full numbers.
         axes: For every tensor of the network and each of its dimensions: the group that it is cut by (``None``: it
             is never cut), and how many adjacent entries one unit takes.
-
-    Raises:
-        ConfigError: The widths or the inputs do not fit the family.
 
     Example:
         >>> net = WidthSupernet((3, 8, 8), 10, SlicedCNN((8, 16)), widths=[1, 0.5])

@@ -182,13 +182,10 @@ class GrowableViT(GrowableFamily):
 
     Args:
         dim: Entries of the embedding.
-        heads: Heads per layer, of ``dim / heads`` entries each.
+        heads: Heads per layer, of ``dim / heads`` entries each; a divisor of ``dim``.
         depth: Layers.
         patch_size: Height and width of a patch in pixels.
         mlp_ratio: Hidden units of a perceptron, in embeddings.
-
-    Raises:
-        ConfigError: A number is not positive, or ``dim`` is not a multiple of ``heads``.
 
     Example:
         >>> str(GrowableViT(dim=32, heads=2, depth=1).blueprint((3, 8, 8), 10))
