@@ -1,30 +1,14 @@
-r"""Callbacks: what changes, is counted, written or shown over the rounds.
+"""Callbacks: what changes, is counted, written or shown over the rounds.
 
-Every run has those of :func:`default_callbacks`, a :class:`CostLedger` and a :class:`RoundCheckpoint`. Others are
-switched on by their key in YAML:
-
-* ``beta_decay`` (:class:`BetaDecay`): the schedule of MaxNet's beta (SuperFed).
-* ``weight_average`` (:class:`WeightAverage`): the running mean of the server's weights is what is evaluated and kept.
-* ``privacy`` (:class:`Privacy`): user-level differential privacy (:mod:`lit_fednas.aggregation`).
-* ``transform_on_convergence`` (:class:`TransformOnConvergence`) and ``soft_average`` (:class:`SoftAverage`): FedTrans.
-* ``prune_by_budgets`` (:class:`PruneByBudgets`): FedNAS.
-* ``deployed_accuracy`` (:class:`DeployedAccuracy`): every client's accuracy with the model that it would use.
-* ``device_average`` (:class:`DeviceAverage`): besides the global weights, evaluates the mean of what every device
-  trained last, as FedHeN reports it, without touching training (``val/devices/<subnet>/accuracy``).
-* ``round_time`` (:class:`RoundTime`): the simulated time of rounds on slow and fast devices.
-* ``rounds_to_target`` (:class:`RoundsToTarget`): when metrics reached their targets, as
-  ``{targets: {val/complex/accuracy: [0.8, 0.9]}}``, in ``targets.csv`` with the MACs and bytes until then; with
-  ``stop: true`` the run ends there.
-
-Lightning's own callbacks (``ModelCheckpoint``, ``EarlyStopping``, ``LearningRateMonitor``) work as anywhere, as a round
-is an epoch.
+Every run has those of :func:`default_callbacks`, a :class:`CostLedger` and a :class:`RoundCheckpoint`; those of
+:data:`OPTIONAL_CALLBACKS` are switched on by their key in YAML. Lightning's own callbacks (``ModelCheckpoint``,
+``EarlyStopping``, ``LearningRateMonitor``) work as anywhere, as a round is an epoch.
 
 **A rule of your own over the rounds** is one callback with one ``state_dict``: a subclass of
 ``lit_fednas.federation.FederatedCallback``. Its hooks are given the round (``lit_fednas.federation.ServerRound``): it
 gives values of schedules (``on_round_start``: ``round.give``), rejects updates before they are merged (``on_results``:
 ``round.reject``), watches or mixes the averages (``on_results``: ``round.watch``, ``round.mix``), adds or removes
-architectures (``on_server_step``: ``round.restructure``), and stops with ``trainer.should_stop``. One of the package
-that users switch on has a line in :data:`OPTIONAL_CALLBACKS`, which makes it a key of the YAML.
+architectures (``on_server_step``: ``round.restructure``), and stops with ``trainer.should_stop``.
 """
 
 import re
@@ -39,11 +23,10 @@ from lit_fednas.callbacks.device_average import DeviceAverage
 from lit_fednas.callbacks.privacy import AdaptiveNorm, Privacy
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.pruning import PruneByBudgets
-from lit_fednas.callbacks.recorder import PartitionFiles, RunRecorder
+from lit_fednas.callbacks.recorder import PartitionFiles, RunRecorder, SubnetTable
 from lit_fednas.callbacks.round_time import RoundTime
 from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.callbacks.soft_average import SoftAverage
-from lit_fednas.callbacks.subnet_table import SubnetTable
 from lit_fednas.callbacks.transform_on_convergence import TransformOnConvergence
 from lit_fednas.callbacks.wandb_logging import WandbLogging
 from lit_fednas.callbacks.weight_average import WeightAverage
@@ -91,8 +74,5 @@ OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
 
 
 def default_callbacks() -> list[Callback]:
-    """Returns what the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise.
-
-    (The command line adds a :class:`CostLedger` and a :class:`RoundCheckpoint` too, each with settings.)
-    """
+    """Returns what the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise."""
     return [RunRecorder(), PartitionFiles(), SubnetTable(), WandbLogging(), RoundProgress()]

@@ -108,9 +108,7 @@ class RoundCheckpoint(ModelCheckpoint):
         if done % self.every_n_rounds == 0 or done == trainer.max_epochs or trainer.should_stop:
             self._save_last(trainer)
 
-    def on_exception(
-        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: FederatedTrainer, *arguments: Any) -> None:
         """Saves the last finished round, if the state is that."""
         loop: Any = trainer.fit_loop
         running = self._started and trainer.training

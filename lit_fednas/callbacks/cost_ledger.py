@@ -126,7 +126,6 @@ class CostLedger(FederatedCallback):
         }
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes ``ledger.json`` and logs the comparison in one line."""
         summary = self.summary()
         if keeps_files(trainer) and self.rounds:
             write_ledger(run_folder(trainer), summary)
@@ -139,12 +138,10 @@ class CostLedger(FederatedCallback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all counts, as plain values."""
         baseline = {name: asdict(cost) for name, cost in self.baseline.items()}
         return {"rounds": self.rounds, "total": asdict(self.total), "baseline": baseline, "secure": asdict(self.secure)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the counts."""
         self.rounds = state_dict["rounds"]
         self.total = RoundCost(**state_dict["total"])
         self.baseline = {name: RoundCost(**cost) for name, cost in state_dict["baseline"].items()}

@@ -79,7 +79,6 @@ class DeployedAccuracy(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Evaluates after every n-th round."""
         if self.every_n_rounds is not None and trainer.global_step % self.every_n_rounds == 0:  # a round is a step
             self._evaluate_and_log(trainer, module)
 
@@ -89,7 +88,6 @@ class DeployedAccuracy(FederatedCallback):
             self._evaluate_and_log(trainer, pl_module)
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes ``clients.csv`` and logs the figures in one line."""
         if self.rounds != trainer.global_step:
             self._evaluate(trainer, pl_module)
         if keeps_files(trainer):

@@ -100,7 +100,6 @@ class DeviceAverage(FederatedCallback):
     def on_validation_batch_end(
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, outputs: Any, batch: Any, *indices: int
     ) -> None:
-        """Evaluates the mean networks on the batch."""
         inputs, targets = batch
         for turn, (name, arch) in enumerate(pl_module.subnets.items()):
             if name in self._networks and (indices[0] + turn) % trainer.world_size == trainer.global_rank:
@@ -110,7 +109,6 @@ class DeviceAverage(FederatedCallback):
     def on_validation_epoch_end(
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str = "val"
     ) -> None:
-        """Logs ``val/devices/...``."""
         for name, value in self._metrics.compute().items():
             if name.rpartition("/")[0] in self._networks:
                 pl_module.log(f"{split}/devices/{name}", value, sync_dist=True)
@@ -120,7 +118,6 @@ class DeviceAverage(FederatedCallback):
     on_test_batch_end = on_validation_batch_end  # type: ignore[assignment]
 
     def on_test_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Logs ``test/devices/...``."""
         self.on_validation_epoch_end(trainer, pl_module, "test")
 
     def on_load_checkpoint(

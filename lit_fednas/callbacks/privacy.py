@@ -111,20 +111,14 @@ class Privacy(FederatedCallback):
                 f"privacy.noise_multiplier: 0 is no noise, and without noise no target_epsilon ({target_epsilon:g}) "
                 f"can be kept; raise it, leave it out, or set target_epsilon to null"
             )
-        self.clip_norm = clip_norm
-        self.noise_multiplier = noise_multiplier
-        self.target_epsilon = target_epsilon
-        self.delta = delta
-        self.adaptive = adaptive
-        self.buffer_norm = buffer_norm
-        self.noise_seed = noise_seed
+        self.clip_norm, self.buffer_norm, self.adaptive = clip_norm, buffer_norm, adaptive
+        self.noise_multiplier, self.noise_seed = noise_multiplier, noise_seed
+        self.target_epsilon, self.delta = target_epsilon, delta
         self.accountant: Accountant | None = None  # none without noise
         self._norm: float = clip_norm
         self._secret = 0
         self._record: ReleaseRecord | None = None  # none without noise, nor with a noise_seed
         self._saved: dict[str, Any] | None = None
-
-    # ---- before the first round -----------------------------------------------------------------------
 
     @override
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
@@ -288,8 +282,6 @@ class Privacy(FederatedCallback):
             return None
         return self.adaptive.count_noise or module.cohort.size(module.population.num_clients) / 20
 
-    # ---- a round --------------------------------------------------------------------------------------
-
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         assert self.noise_multiplier is not None
@@ -314,7 +306,7 @@ class Privacy(FederatedCallback):
         return module.assignment.plan(plan), module.cohort.ratio * len(available)
 
     def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Writes down what the round releases, before any rank has the new weights."""
+        """Writes what the round releases to disk, before any rank has the new weights."""
         released = round.values.get(Released)
         if self._record is not None and released is not None:
             self._record.write(self._losses(released, module))
@@ -322,7 +314,6 @@ class Privacy(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Accounts for the round, and lets the norm follow."""
         released = round.values.get(Released)
         assert released is not None
         module.log("privacy/clip_norm", self._norm)
@@ -343,7 +334,6 @@ class Privacy(FederatedCallback):
         return {client: (1 - count_loss) * share**2 + count_loss for client, share in released.influences.items()}
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Ends the run if another round would exceed the target."""
         if self._exceeds(pl_module, trainer.current_epoch + 1):
             log.info(
                 "privacy.target_epsilon: another round would exceed %g; the run ends after %d rounds",
@@ -368,7 +358,6 @@ class Privacy(FederatedCallback):
         return self._secret if isinstance(module.cohort, PoissonCohort) else module.seed
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what the run was begun with, the present norm and the accountant's counts, as plain values."""
         return {
             "noise_multiplier": self.noise_multiplier,
             "clip_norm": self.clip_norm,

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.formatting import draws_bars
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.messages import ClientTask
 
 _MAX_ARCHS = 4
 
@@ -40,11 +40,9 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._enabled = False
 
     def enable(self) -> None:
-        """Shows again."""
         self._enabled = True
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Draws the bar over rounds."""
         self._started = self._printed = perf_counter()
         self._first = trainer.current_epoch
         if not self._enabled or not draws_bars():
@@ -54,24 +52,15 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._cohort = tqdm(desc="clients", unit="client", leave=False)
 
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Restarts the bar over the cohort."""
         if self._cohort is not None:
             self._cohort.reset(total=len(round.tasks))
             self._cohort.set_postfix_str(clients_by_arch(round.tasks), refresh=False)
 
-    def on_client_end(
-        self,
-        trainer: FederatedTrainer,
-        module: FederatedLightningModule,
-        result: ClientResult,
-        update: ClientUpdate | None,
-    ) -> None:
-        """Advances the bar over the cohort."""
+    def on_client_end(self, *arguments: Any) -> None:
         if self._cohort is not None:
             self._cohort.update()
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Shows the round's figures."""
         if not self._enabled:
             return
         metric = trainer.datamodule.task.metric
@@ -104,7 +93,6 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._line = ""
 
     def on_exception(self, *arguments: Any) -> None:
-        """Closes the bars."""
         for bar in (self._cohort, self._rounds):
             if bar is not None:
                 bar.close()

@@ -1,8 +1,9 @@
-"""Writes a run's records and its data's partition into the run's folder (see ``lit_fednas.records``)."""
+"""What is written into a run's folder: records of rounds, the data's partition, the evaluated subnets."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,13 +16,17 @@ from lit_fednas.costs import RoundCost
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.trainer import keeps_files, run_folder
+from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.messages import ClientResult
 from lit_fednas.records import append_round, forget_from
-from lit_fednas.records.files import FolderLock, replace_json
+from lit_fednas.records.files import FolderLock, replace_json, replace_table
 from lit_fednas.records.partition import write_partition
 from lit_fednas.records.run import INPUTS_FILE
 
 log = logging.getLogger(__name__)
+
+NAMES = ("subnet", "arch", "split")
+COSTS = ("macs", "parameters", "bytes")
 
 
 class RunRecorder(FederatedCallback):
@@ -39,21 +44,16 @@ class RunRecorder(FederatedCallback):
         self._lock: FolderLock | None = None
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Locks the run's folder."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and keeps_files(trainer):
             self._lock = FolderLock(run_folder(trainer))
 
-    def teardown(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Releases the run's folder."""
+    def teardown(self, *arguments: Any, **stage: Any) -> None:
         if self._lock is not None:
             self._lock.release()
 
-    def on_exception(
-        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, exception: BaseException
-    ) -> None:
-        """Releases the run's folder."""
-        self.teardown(trainer, pl_module, "fit")
+    def on_exception(self, *arguments: Any) -> None:
+        self.teardown()
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Removes the records that the run will write again."""
@@ -65,11 +65,9 @@ class RunRecorder(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Keeps the clients' results."""
         self._clients = [_client_record(result, cost_of(result, module)) for result in round.results]
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes the round's record."""
         if not keeps_files(trainer) or self._clients is None:
             return  # the rest of a round that has been recorded
         # Lightning still holds values that only earlier rounds logged: the identical tensors
@@ -97,23 +95,74 @@ class PartitionFiles(Callback):
             write_partition(data.class_counts, data.strata, folder)
 
 
+class SubnetTable(Callback):
+    """Prints the subnets after ``fit``, ``validate`` and ``test``, and writes ``subnets-<split>.csv``."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
+
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        if trainer.global_step == 0:  # a round is a step
+            self._rows = []
+
+    def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Keeps the rows, and shows them after ``validate``."""
+        self._rows = table_rows(pl_module, trainer.callback_metrics, "val")
+        if trainer.state.fn == "validate":
+            self._show(trainer, self._rows, "val")
+
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        self._show(trainer, self._rows, "val")
+
+    def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        self._show(trainer, table_rows(pl_module, trainer.callback_metrics, "test"), "test")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self._rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._rows = state_dict["rows"]
+
+    @staticmethod
+    def _show(trainer: FederatedTrainer, rows: list[dict[str, Any]], split: str) -> None:
+        if not rows:
+            return
+        if keeps_files(trainer):
+            replace_table(run_folder(trainer) / f"subnets-{split}.csv", list(rows[0]), rows)
+        if trainer.is_global_zero:
+            print(format_table(rows))
+
+
 def _client_record(result: ClientResult, cost: RoundCost) -> dict[str, Any]:
     """Returns a client's part of the round's record, without unknown values."""
     task = result.task
-    record = {
-        "client": task.client,
-        "arch": str(task.arch),
-        "tier": task.tier or None,
-        "status": result.status,
-        "reason": result.reason,
-        "num_examples": task.num_examples,
-        "num_seen": result.num_seen,
-        "num_steps": result.num_steps,
-        "loss": result.loss,
-        "accuracy": result.accuracy if result.num_tested else None,
-        "num_tested": result.num_tested or None,
-        "group": task.group,
-        **asdict(cost),
-        "seconds": round(result.seconds, 4),
-    }
+    record = {"client": task.client, "arch": str(task.arch), "tier": task.tier or None}
+    record |= {"status": result.status, "reason": result.reason, "num_examples": task.num_examples}
+    record |= {"num_seen": result.num_seen, "num_steps": result.num_steps, "loss": result.loss}
+    tested = result.num_tested or None
+    record |= {"accuracy": result.accuracy if tested else None, "num_tested": tested, "group": task.group}
+    record |= {**asdict(cost), "seconds": round(result.seconds, 4)}
     return {name: value for name, value in record.items() if value is not None}
+
+
+def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> list[dict[str, Any]]:
+    """Returns one row per evaluated subnet that has metrics of the split."""
+    rows = []
+    for name, arch in module.subnets.items():
+        if f"{split}/{name}/{module.task.metric}" not in metrics:
+            continue
+        figures = {one: round(float(metrics[f"{split}/{name}/{one}"]), 6) for one in module.val_metrics.directions}
+        costs = {one: getattr(module.supernet.cost(arch), one) for one in COSTS}
+        rows.append({"subnet": name, "arch": str(arch), "split": split, **figures, **costs})
+    return rows
+
+
+def format_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the rows as aligned text."""
+    first, *others = metrics = [name for name in rows[0] if name not in (*NAMES, *COSTS)]
+    head = ["subnet", "architecture", "MACs", "parameters", "bytes", f"{rows[0]['split']} {first}", *others]
+    body = []
+    for row in rows:
+        costs, figures = (cost_text(name, row[name]) for name in COSTS), (f"{row[name]:.4f}" for name in metrics)
+        body.append([row["subnet"], row["arch"], *costs, *figures])
+    return text_table(head, body, left=2)

@@ -73,6 +73,5 @@ class ReleaseRecord:
         self.counts[self.start] = self.counts.get(self.start, 0) + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what the account of a checkpoint has in it, and where the record is."""
         folders = [str(path.parent) for path in self._files]
         return {"run": self.run, "start": self.start, "counts": dict(self.counts), "folders": folders}

@@ -22,21 +22,15 @@ class RoundTime(FederatedCallback):
 
     A client's part is its download, its training (three times the forward passes' multiply-accumulates), its test
     if it was asked for one (a forward pass alone) and its upload. A client that failed or dropped out counts with
-    its download and the training that it reports; the records know nothing of lost work (``lit_fednas.costs.ledger``).
-    An update that the server did not ask for is not sent. Several tasks of one client follow one another; in groups of
-    clients, a group's next candidate begins when all its clients have ended the one before
-    (:func:`~lit_fednas.tiers.whole_round_seconds`).
+    its download and the training that it reports. Several tasks of one client follow one another; in groups of clients,
+    a group's next candidate begins when all its clients have ended the one before.
 
     Logs ``time/round``, until the last client has ended; ``time/mean`` and ``time/std`` over the cohort's clients,
     without waiting; and ``time/total``, the rounds so far; all in seconds, and 0 where nobody took part. At the end it
-    logs mean and standard deviation over all parts of clients in rounds: Table 6's round completion time "among
-    clients".
+    logs mean and standard deviation over all parts of clients in rounds (Table 6).
 
     Args:
         speeds: How fast the clients' devices are.
-
-    Attributes:
-        times: The times so far.
 
     Raises:
         ConfigError: The speeds follow from tiers, and a tier has no limit of ``macs`` (reported before training).
@@ -54,13 +48,11 @@ class RoundTime(FederatedCallback):
         self._speed(pl_module, 0)  # a trace that cannot be read is reported before training
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Resets the times in a new run."""
         if trainer.global_step == 0:  # a round is a step
             self.times = CompletionTimes()
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Adds a round."""
         parts = [(result.task, self._seconds(module, result)) for result in round.results]
         seconds, whole = client_seconds(parts), whole_round_seconds(parts)
         self.times = self.times.after(seconds, whole)
@@ -70,23 +62,17 @@ class RoundTime(FederatedCallback):
         module.log("time/total", self.times.total)
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Logs the figures of Table 6 in one line."""
         if trainer.is_global_zero and self.times.parts:
             log.info(
                 "simulated time: a client's part in a round took %.4g s on average, standard deviation %.4g s (%d "
                 "parts); the rounds took %.4g s",
-                self.times.mean,
-                self.times.deviation,
-                self.times.parts,
-                self.times.total,
+                *(self.times.mean, self.times.deviation, self.times.parts, self.times.total),
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the times so far, as plain values."""
         return asdict(self.times)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the times."""
         self.times = CompletionTimes(**state_dict)
 
     def _seconds(self, module: FederatedLightningModule, result: ClientResult) -> float:

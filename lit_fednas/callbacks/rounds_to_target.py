@@ -90,7 +90,6 @@ class RoundsToTarget(Callback):
         self._stop(trainer)
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Records which targets have been reached."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         self.validated = trainer.current_epoch + 1
@@ -115,25 +114,18 @@ class RoundsToTarget(Callback):
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Prints the targets as aligned text; one that was not reached shows the last validated round."""
         head = ["metric", "target", "rounds", "MACs so far", "bytes so far"]
-        body = [
-            [
-                row["metric"],
-                f"{row['target']:g}",
-                f"> {self.validated}" if row["round"] is None else str(row["round"]),
-                short(row["macs"]),
-                short(None if row["bytes_up"] is None else row["bytes_down"] + row["bytes_up"], "B"),
-            ]
-            for row in self.rows
-        ]
+        body = []
+        for row in self.rows:
+            rounds = f"> {self.validated}" if row["round"] is None else str(row["round"])
+            traffic = None if row["bytes_up"] is None else row["bytes_down"] + row["bytes_up"]
+            body.append([row["metric"], f"{row['target']:g}", rounds, short(row["macs"]), short(traffic, "B")])
         if trainer.is_global_zero:
             print(text_table(head, body))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the rows and the last validated round, as plain values."""
         return {"looked": self.validated, "rows": [dict(row) for row in self.rows]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the rows and the last validated round."""
         self.validated, self.rows = state_dict["looked"], [dict(row) for row in state_dict["rows"]]
         self._begun = True
 

@@ -22,12 +22,10 @@ class SoftAverage(FederatedCallback):
     models i are those before j in the suite's order by multiply-accumulates: large models are new and would disturb
     small ones, which have nearly converged (Table 1). All right-hand sides are the averages before mixing.
 
-    Deviations: Eq. 5 counts all models alike; here a model counts by its examples of the round, in its own mean and in
-    others', and a model that nobody trained stays as it is. Eq. 5 has the decay in the numerator alone, so that weights
-    would shrink; here the sum is divided by the same coefficients, decay included.
-
     Tensors are matched by their names in the networks. Where shapes differ, the corner that both have is averaged
     element by element, as in HeteroFL. Running statistics are mixed as weights are; integer buffers are unchanged.
+    Deviations: a model counts by its examples of the round, in Eq. 5 all alike; the sum is divided by the same
+    coefficients, decay included, as weights would shrink otherwise.
 
     Args:
         decay: The factor on other models' weight per round, the paper's eta (Table 7); 1 for no decay.
@@ -35,9 +33,6 @@ class SoftAverage(FederatedCallback):
             ``birth`` of model j, the round in which it was added.
         from_larger: Whether larger models are mixed into smaller ones, too (Table 1's "l2s").
         weighted: Whether models count by the examples of the round; if not, all alike (Eq. 5).
-
-    Raises:
-        ConfigError: A setting is out of range, or the supernet is not a suite (reported before training).
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
@@ -78,7 +73,7 @@ class SoftAverage(FederatedCallback):
             suite: The models.
             round: The round, from 0.
             averages: The averages of the clients' weights, by the suite's names; not changed.
-            examples: The examples of each model in the round, by number; all models count alike if not given.
+            examples: Each model's examples in the round, by number; all models count alike if not given.
         """
         mixed = dict(averages)
         for model in suite.models:
@@ -97,9 +92,8 @@ class SoftAverage(FederatedCallback):
         """Returns the weights of the models in the mean of model ``number``, by number: arguments as of :meth:`mix`."""
         if examples is not None and not examples[number]:
             return {number: 1.0}
-        born = suite.models[number].round
-        since = 0 if self.decay_from == "start" or born is None else born
-        decayed = self.decay ** (round - since)
+        born = (suite.models[number].round or 0) if self.decay_from == "birth" else 0
+        decayed = self.decay ** (round - born)
         order = [model.number for model in suite.space.rungs]
         if not self.from_larger:
             order = order[: order.index(number) + 1]

@@ -37,13 +37,11 @@ class TransformOnConvergence(FederatedCallback):
     As the degree is a difference of noisy losses, it plus ``certainty`` times its standard error must be at most the
     threshold, and the newest model must have been trained in ``window`` rounds.
 
-    The new model is derived from the newest one by transforming its most active cells. Then the losses are collected
-    again. A model must fit the strongest device: if the selected cells make it too large, the least active of them are
-    left out; if each of them alone does, the most active cell that does not is selected. When no cell is left, or
-    ``max_models`` is reached, no more models are added, and training may stop at the next convergence.
-
-    Deviations: the paper does not say whose loss it is; here that of the round's whole cohort, as few clients may train
-    the newest model. The noise of copies is ours: copies of a unit would have equal gradients forever.
+    The new model is derived from the newest one by transforming its most active cells; then the losses are collected
+    again. It must fit the strongest device: if the selected cells make it too large, the least active of them are left
+    out; if each of them alone does, the most active cell that does not is selected. When no cell is left, or
+    ``max_models`` is reached, no more models are added, and training may stop at the next convergence. Deviations: the
+    paper does not say whose loss it is, and has no noise of copies, which would have equal gradients forever.
 
     Logs ``transform/doc`` and its standard error ``transform/doc_error`` (NaN before there are gamma + delta losses)
     and ``transform/models``; writes ``suite.json`` (guide *records*).
@@ -103,11 +101,7 @@ class TransformOnConvergence(FederatedCallback):
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Writes the models so far; a run whose suite is complete and has converged stops again."""
         self._write(trainer, pl_module)
-        trainer.should_stop |= self._at_the_end
-
-    @property
-    def _at_the_end(self) -> bool:
-        return self.stop and self.complete and self.converged
+        trainer.should_stop |= self.stop and self.complete and self.converged
 
     @override
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -123,7 +117,6 @@ class TransformOnConvergence(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Adds a model if training has slowed down."""
         newest = len(_suite(module).models) - 1
         self._note_losses(round, newest)
         degree, error = self._degree(newest)
@@ -148,8 +141,7 @@ class TransformOnConvergence(FederatedCallback):
         return degree + self.certainty * error <= self.threshold  # False for NaN
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Stops when the suite is complete and has converged."""
-        if self._at_the_end:
+        if self.stop and self.complete and self.converged:
             log.info("round %d: the largest model has been reached and training has converged", trainer.current_epoch)
             trainer.should_stop = True
 
@@ -227,11 +219,9 @@ class TransformOnConvergence(FederatedCallback):
         write_suite(run_folder(trainer), rows, self.complete, described(suite.family), tiers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns losses, activeness and the models' reasons; plain values."""
         return deepcopy({name: getattr(self, name) for name in _STATE})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores losses, activeness and the models' reasons."""
         for name in _STATE:
             setattr(self, name, deepcopy(state_dict[name]))
 

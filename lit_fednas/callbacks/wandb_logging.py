@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning_utilities.core.imports import lazy_import
 
-from lit_fednas.callbacks.subnet_table import table_rows
+from lit_fednas.callbacks.recorder import table_rows
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import SearchFiles
 from lit_fednas.records.partition import plot_partition
@@ -23,12 +23,10 @@ wandb: Any = lazy_import("wandb")  # takes half a second
 class WandbLogging(FederatedCallback):
     """Logs the partition's picture, added models, the tables of subnets and a search's results.
 
-    They go to every ``WandbLogger``; without one it does nothing. The configuration goes there as nested
-    hyperparameters (``lit_fednas.cli``).
+    They go to every ``WandbLogger``; without one it does nothing.
     """
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Logs the partition as a picture."""
         self._num_models = len(getattr(pl_module.supernet, "models", ()))
         data = trainer.datamodule
         for run in _runs(trainer):
@@ -50,11 +48,9 @@ class WandbLogging(FederatedCallback):
                 _summarise(run, f"{kind}/{row['number']}", row, "number")
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Logs the last validation of all subnets."""
         self._log_subnets(trainer, pl_module, "val")
 
     def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Logs the test of all subnets."""
         self._log_subnets(trainer, pl_module, "test")
 
     def on_search_end(self, trainer: FederatedTrainer, module: FederatedLightningModule, folder: Path) -> None:

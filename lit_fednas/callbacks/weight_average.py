@@ -1,7 +1,6 @@
-"""The running mean of the server's weights over rounds, which is what is evaluated, searched and deployed.
+"""The running mean of the server's weights over rounds, which moves less with a round's clients.
 
-The weights after a round's step move with the clients that took part; their exponential mean over rounds moves less and
-is usually the better network (Polyak and Juditsky, 1992; for federated averaging as server-side averaging).
+Polyak and Juditsky, 1992; for federated averaging as server-side averaging.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lit_fednas.federation import FederatedLightningModule, FederatedTrainer, ServerRound
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.lightning_private import AveragedWeights
 from lit_fednas.ranges import ShareBelowOne, checked
 
@@ -34,26 +33,16 @@ class WeightAverage(AveragedWeights):
 
     Args:
         decay: The weight of the mean so far; 0.9 averages about the last ten rounds.
-
-    Raises:
-        ConfigError: ``decay`` is not at least 0 and below 1.
     """
 
     def __init__(self, decay: ShareBelowOne = 0.9) -> None:
         super().__init__(avg_fn=partial(_mixed, decay))
         self.decay = decay
 
-    def on_train_batch_end(
-        self,
-        trainer: FederatedTrainer,
-        pl_module: FederatedLightningModule,
-        outputs: Any,
-        batch: ServerRound,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, *batch: Any) -> None:
         """Follows the supernet's structure, then adds the round's weights to the mean."""
         self._follow(trainer, pl_module)
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        super().on_train_batch_end(trainer, pl_module, *batch)
 
     def on_load_checkpoint(
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, checkpoint: dict[str, Any]

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from lit_fednas.callbacks import RoundCheckpoint, SubnetTable
-from lit_fednas.callbacks.subnet_table import format_table, table_rows
+from lit_fednas.callbacks.recorder import format_table, table_rows
 from lit_fednas.federation import EvaluationSettings
 from tests.support import fit, make_module, make_trainer, tiny_data
 

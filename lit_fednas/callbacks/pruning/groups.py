@@ -84,11 +84,10 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
     The partition minimises the mean distance between the classes of a group and those of all clients, with sizes
     bound by ``max(d) <= balance * min(d)``, which the data of a few large clients may not allow.
 
-    Clients are taken by their number of examples, largest first, ties by position. A group is admissible if the
-    inequality holds once the client is in it; so are always the groups with the fewest examples, as when all are empty
-    (the paper does not say). The distance of an empty group is the greatest, 2 (likewise). The admissible group with
-    the smallest mean distance afterwards takes the client; ties go to the group with fewer examples, then with fewer
-    clients, then to the lower number. No group stays without a client.
+    Clients are taken by their number of examples, largest first. A group is admissible if the inequality holds once the
+    client is in it; so are always the groups with the fewest examples, and the distance of an empty group is the
+    greatest, 2 (the paper does not say). The admissible group with the smallest mean distance afterwards takes the
+    client; ties go to fewer examples, then fewer clients, then the lower number. No group stays without a client.
 
     Args:
         counts: Examples per client and class, int [clients, classes]; a client may have none.

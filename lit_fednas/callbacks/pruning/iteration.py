@@ -191,19 +191,12 @@ class SequenceRecord:
         assert self.under_way is not None
         candidates = []
         for cut in sequence.cuts:
-            trial = trials.trials[cut.unit]
-            candidates.append(
-                {
-                    "unit": cut.unit,
-                    "removed": dict(cut.removed),
-                    "resource": cut.resource,
-                    "macs": sequence.cost(UnitCounts.of(cut.sizes)).macs,
-                    "group": trial.group,
-                    "accuracies": [None if math.isnan(value) else value for value in trial.accuracies],
-                    "degradations": [None if math.isinf(value) else value for value in trial.degradations],
-                    "dropped": trial.dropped,
-                }
-            )
+            trial, macs = trials.trials[cut.unit], sequence.cost(UnitCounts.of(cut.sizes)).macs
+            row = {"unit": cut.unit, "removed": dict(cut.removed), "resource": cut.resource, "macs": macs}
+            row |= {"group": trial.group, "dropped": trial.dropped}
+            for name, values in {"accuracies": trial.accuracies, "degradations": trial.degradations}.items():
+                row[name] = [value if math.isfinite(value) else None for value in values]
+            candidates.append(row)
         return {**self.under_way, "rounds": trials.rounds, "candidates": candidates, "costs": asdict(self.spent)}
 
     def content(self, sequence: PrunedSequence, trials: CandidateTrials | None) -> dict[str, Any]:

@@ -233,7 +233,6 @@ class PruneByBudgets(FederatedCallback):
         self._write(trainer, module)
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Stops when the last budget is met."""
         trainer.should_stop |= self.complete
 
     def _end_initial(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -245,7 +244,8 @@ class PruneByBudgets(FederatedCallback):
             return
         resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
         resource = trainer.fit_loop.ranks.gather(resource)[0]  # a latency is the first rank's
-        self.record.add(sequence, resource, **{**_entry(0, None), "rounds": round.number + 1}, accuracy=accuracy)
+        entry: dict[str, Any] = {"first_round": 0, "budget": None, "groups": [], "candidates": []}
+        self.record.add(sequence, resource, **entry, rounds=round.number + 1, accuracy=accuracy)
         self._begin(trainer, module, round)
 
     def _begin(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -270,7 +270,8 @@ class PruneByBudgets(FederatedCallback):
             return
         round.restructure(lambda: sequence.propose(cuts))
         groups, reports = self.division.divide(module, trainer.datamodule.clients, next_round)
-        self.record.under_way = {"number": number, **_entry(next_round, budget), "groups": [*map(asdict, reports)]}
+        entry = {"number": number, "first_round": next_round, "budget": budget, "rounds": 0}
+        self.record.under_way = {**entry, "groups": [*map(asdict, reports)], "candidates": []}
         scheduled = self._scheduled(module, [cut.unit for cut in cuts])
         trials = {cut.unit: Trial(scheduled[cut.unit], (present - cut.resource) / whole) for cut in cuts}
         # all clients of a group may have failed; the initial model's accuracy is always known
@@ -297,12 +298,11 @@ class PruneByBudgets(FederatedCallback):
         unit = trials.best
         known = [value for value in trials.trials[unit].accuracies if not math.isnan(value)]
         ended = self.record.described(sequence, trials)
-        (resource,) = (cut.resource for cut in sequence.cuts if cut.unit == unit)
+        (cut,) = (cut for cut in sequence.cuts if cut.unit == unit)
         round.restructure(lambda: sequence.select(unit, round.number))
-        self.record.add(sequence, resource, **ended, accuracy=known[-1] if known else None)
+        self.record.add(sequence, cut.resource, **ended, accuracy=known[-1] if known else None)
         self.record.under_way = self.trials = self._ranked = None
-        newest = self.record.newest
-        (removed,) = (row["removed"].values() for row in newest["candidates"] if row["unit"] == unit)
+        newest, removed = self.record.newest, cut.removed.values()
         log.info(
             "model %d: %s loses %s filters; %.4g %s, %.3g of the initial model's; accuracy %s",
             *(newest["number"], unit, "+".join(map(str, removed)), newest["resource"]),
@@ -319,12 +319,10 @@ class PruneByBudgets(FederatedCallback):
             write_sequence(run_folder(trainer), content | self.record.content(_sequence(module), self.trials))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the sequence and the iteration that is under way; plain values."""
         trials = None if self.trials is None else asdict(self.trials)
         return {"complete": self.complete, **asdict(self.record), "trials": trials}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the sequence and the iteration that is under way."""
         trials, spent = state_dict["trials"], RoundCost(**state_dict["spent"])
         self.complete = state_dict["complete"]
         self.record = SequenceRecord(list(state_dict["entries"]), state_dict["under_way"], spent)
@@ -333,8 +331,3 @@ class PruneByBudgets(FederatedCallback):
 
 def _sequence(module: FederatedLightningModule) -> PrunedSequence:
     return cast(PrunedSequence, module.supernet)  # ``setup`` has checked it
-
-
-def _entry(first_round: int | None, budget: float | None) -> dict[str, Any]:
-    """Returns an iteration's entry before its first round."""
-    return {"first_round": first_round, "budget": budget, "rounds": 0, "groups": [], "candidates": []}
