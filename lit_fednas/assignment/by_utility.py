@@ -23,13 +23,10 @@ class ByUtility(Assignment):
     """Draws each client's model by its utilities, which its training losses change, as the paper describes.
 
     A client has a utility for every model of the suite, 0 at first; a model that is added later starts with that
-    of the model it comes from (Alg. 1, line 19). The client's model is drawn among the compatible ones, those
-    within its tier's limits, with probabilities that are the softmax of their utilities (Eq. 2 and 3). After the
-    round the survivors' losses are standardised, to mean 0 and standard deviation 1, and the utilities of a
-    client's compatible models go down by its loss times their similarity to the model that it trained (Eq. 4).
-
-    The paper does not say over what losses are standardised: here over the round's survivors, with the deviation
-    of all of them (not of a sample). With equal losses, or only one, nothing moves.
+    of the model it comes from (Alg. 1, line 19). The client's model is drawn among those within its tier's limits,
+    by the softmax of their utilities (Eq. 2 and 3). After the round the survivors' losses are standardised (over
+    the round's survivors, which the paper leaves open), and the utilities of a client's compatible models go down
+    by its loss times their similarity to the model that it trained (Eq. 4).
 
     Args:
         similar: Whether similar models learn with the trained one (Eq. 4); if not, its utility moves alone.
@@ -131,22 +128,19 @@ class ByOwnUtility(ByUtility):
     """Draws each client's model by how it compares with the client's other models.
 
     Losses that are standardised over a round's clients tell how hard a client's data are, not which model suits it.
-    Here a client keeps a moving average of its training loss with every model that it has tried. When it trains one,
-    the averages of its other models move along, by their similarity (as in Eq. 4), since all models learn in the
-    meantime. Its utilities are these averages, standardised over its own models and negated; a model that it has not
-    tried has the utility of its best.
+    Here a client keeps a moving average of its training loss with every model that it has tried; when it trains one,
+    the others move along by their similarity (as in Eq. 4), since all models learn in the meantime. Utilities are these
+    averages, standardised over the client's models and negated; an untried model has the utility of the best.
 
-    It is deployed on the model of the best accuracy on its own validation data, if clients validate
-    (``client.validate``) and the data's task has one, else on that of the lowest loss. A client that was in no round
-    takes what is best for its tier's clients, or else the first model.
+    A client uses the model of the best accuracy on its own validation data (``client.validate``), else of the lowest
+    loss; one that was in no round what is best for its tier's clients, or else the first model.
 
     Args:
         similar: Whether the averages of similar models move with that of the trained one.
         momentum: What is left of an average when a client trains the model again.
 
     Raises:
-        ConfigError: ``momentum`` is out of range. Before training: the supernet is not a suite, or a tier cannot afford
-            the first model.
+        ConfigError: ``momentum`` is out of range; before training: as :class:`ByUtility`.
     """
 
     def __init__(self, similar: bool = True, momentum: ShareBelowOne = 0.5) -> None:
@@ -238,12 +232,7 @@ class ByOwnUtility(ByUtility):
 
 
 def standardised(losses: Sequence[float]) -> list[float]:
-    """Returns losses with mean 0 and standard deviation 1; zeros if they are all equal.
-
-    Example:
-        >>> standardised([1.0, 2.0, 3.0, 2.0])
-        [-1.414213562373095, 0.0, 1.414213562373095, 0.0]
-    """
+    """Returns losses with mean 0 and standard deviation 1; zeros if they are all equal."""
     if not losses or min(losses) == max(losses):  # a deviation of rounding errors would make large numbers of them
         return [0.0] * len(losses)
     values = np.array(losses, dtype=float)

@@ -1,12 +1,15 @@
-"""Architectures drawn from pools by their cost: cheap ones often, so that the same computation buys more rounds."""
+"""What is drawn within a tier's limits: architectures of a pool by their cost, and FedorAS' subspaces of operators.
+
+Cheap architectures are drawn often, so that the same computation buys more rounds. Subspaces: section 3.1, Eq. 1.
+"""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from typing_extensions import override
@@ -14,12 +17,15 @@ from typing_extensions import override
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
-from lit_fednas.ranges import NonNegativeFloat, PositiveInt, checked
+from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare, checked
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Supernet
+from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, labelled_space, path_sampler
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
+log = logging.getLogger(__name__)
+
 _CANDIDATES = 8  # drawn for each architecture of a sampled pool
+_EVERYBODY = Tier("*", {})  # where there are no tiers
 
 
 class Pool(ABC):
@@ -35,8 +41,8 @@ class Pool(ABC):
 class WholeSpace(Pool):
     """Architectures from the whole space whose costs rise by one factor, from the smallest's to the largest's.
 
-    Uniformly drawn genes mostly give networks of medium size. So candidates are the smallest and the largest
-    architecture with a random share of their genes redrawn.
+    Candidates are the smallest and the largest architecture with a random share of their genes redrawn, as uniformly
+    drawn genes mostly give networks of medium size.
 
     Args:
         count: How many.
@@ -121,17 +127,11 @@ def _spread(archs: Iterable[Any], costs: ArchitectureCosts, cost: str, count: in
     return [ascending[index] for index in dict.fromkeys(nearest)]
 
 
-log = logging.getLogger(__name__)
-
-_EVERYBODY = Tier("*", {})  # where there are no tiers
-
-
 @checked("assignment")
 class CostWeighted(Assignment):
-    """Each client's architecture is drawn from a pool with a probability proportional to ``cost ** -power``.
+    """Each client draws from a pool what its tier affords, with a probability proportional to ``cost ** -power``.
 
-    A client draws from those that its tier affords. With ``power`` 1 each architecture is given the same computation in
-    the long run; with 0 all are equally likely, which over the package's pools is uniform over the cost's logarithm.
+    With ``power`` 1 each architecture is given the same computation in the long run; with 0 all are equally likely.
 
     Args:
         pool: The architectures.
@@ -140,15 +140,6 @@ class CostWeighted(Assignment):
 
     Raises:
         ConfigError: ``power`` is negative, or (before training) no architecture of the pool fits a tier.
-
-    Example:
-        >>> from lit_fednas.supernets import ElasticResNet
-        >>> net = ElasticResNet((1, 8, 8), 4, 4, stage_widths=[8], depths=[0, 1], ratios=[0.25, 0.5], divisor=1)
-        >>> assignment = CostWeighted(Listed(["smallest", "largest"]))
-        >>> assignment.setup(net, Population(1))
-        >>> archs, chances = assignment.chances(0)
-        >>> [round(float(chance * net.macs(arch))) for arch, chance in zip(archs, chances)]
-        [14402, 14402]
     """
 
     depends_on = "client"
@@ -207,3 +198,95 @@ class CostWeighted(Assignment):
 
     def _values(self, archs: list[Any]) -> np.ndarray:
         return np.array([self._costs.cost(arch, self.cost) for arch in archs], dtype=float)
+
+
+@checked("assignment")
+@dataclass(eq=False)
+class Subspaces(Assignment):
+    """Every client receives a subspace that fits the communication budget.
+
+    For each client anew, operators are taken out of the supernet, all with the same chance, until the rest fits.
+    Operators without weights are always sent; a layer without such operators keeps at least one, drawn first so that
+    the client's limits allow a path. The budget is on the whole message: half of the supernet in FedorAS (section 4.1).
+
+    Args:
+        share: The budget as a share of the whole supernet's size.
+        at_most: The budget itself instead, in units of ``size``.
+        size: What is counted: ``parameters``, or ``bytes``, which include buffers.
+        labels: The label set that everybody trains on; that of a client's tier if not given.
+
+    Raises:
+        ConfigError: Not exactly one of share and at_most is given, or it is out of range; before training: the
+            supernet is not one of operators, or no subspace fits.
+    """
+
+    supernet_kind: ClassVar[type] = PathSupernet
+    depends_on = "client"
+
+    share: PositiveShare | None = None
+    at_most: PositiveFloat | None = None
+    size: Literal["parameters", "bytes"] = "parameters"
+    labels: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.share is None) == (self.at_most is None):
+            raise ConfigError(f"assignment: share {self.share} and at_most {self.at_most}; give one of the two")
+
+    @override
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        super().setup(supernet, population)
+        self._sizes = self._supernet.path_costs(self.size)
+        space = self._supernet.space
+        self.budget = float(self._sizes.sent(space.superset) * self.share if self.share else self.at_most or 0)
+        if self.labels is not None:
+            labelled_space(space, self.labels, "assignment.labels")  # raises if the set is unknown
+        for tier in population.tiers or (_EVERYBODY,):
+            least = self._least(tier)
+            if self.budget < least:
+                raise ConfigError(
+                    f"assignment.{'share' if self.share else 'at_most'}: a budget of {self.budget:g} {self.size} "
+                    f"may not hold the fixed parts and one operator in every layer that has none without weights, "
+                    f"{least:g}; raise it, or add id to supernet.operators"
+                )
+
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        return [round.task(client, self.draw(client, round.rng)) for client in round.cohort]
+
+    def draw(self, client: int, rng: np.random.Generator) -> Operators:
+        """Returns operators whose weights, with the fixed parts, are within the communication budget."""
+        tier = self._population.tier(client) or _EVERYBODY
+        space = self._supernet.space
+        held = self._supported(tier)
+        kept = [{name for name, size in layer.items() if size == 0} for layer in held]
+        for layer, operator in enumerate(self._sampler(tier).sample(rng).path):
+            kept[layer] = kept[layer] or {operator}
+        labels = self.labels or tier.labels
+        size = self._sizes.base(labels) + sum(sum(layer.values()) for layer in held)
+        removable = [(layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]]
+        for index in rng.permutation(len(removable)):
+            layer, name = removable[index]
+            if size <= self.budget:
+                kept[layer].add(name)
+            else:
+                size -= held[layer][name]
+        layers = zip(space.choices, kept, strict=True)
+        return Operators(tuple(tuple(name for name in names if name in chosen) for names, chosen in layers), labels)
+
+    def _supported(self, tier: Tier) -> list[dict[str, int]]:
+        """Returns, per layer, the operators that a tier's devices can run, and their sizes."""
+        return [
+            {name: size for name, size in layer.items() if name not in tier.unsupported}
+            for layer in self._sizes.held(self._supernet.space.superset)
+        ]
+
+    def _sampler(self, tier: Tier) -> PathSampler:
+        """Returns a sampler of paths that the client can compute; layers without free operators keep one."""
+        everything = replace(self._supernet.space.superset, labels=self.labels or tier.labels)
+        return path_sampler(self._supernet, everything, tier.at_most, tier.unsupported, tier.name)
+
+    def _least(self, tier: Tier) -> int:
+        """Returns a budget that every draw for a tier can be reduced to."""
+        self._sampler(tier)  # reported before training, if it cannot compute any path
+        layers = [list(layer.values()) for layer in self._supported(tier)]
+        return self._sizes.base(self.labels or tier.labels) + sum(max(sizes) for sizes in layers if 0 not in sizes)
