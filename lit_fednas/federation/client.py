@@ -19,8 +19,7 @@ from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ConfigError, in_one_line
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, client_scores, normalises_over_batches, recalibrated
 from lit_fednas.federation.fast.kernels import MOST_ARCHITECTURES, check_compilable, compile_network, with_channels_last
-from lit_fednas.federation.fast.stacked import StackedClient, StackedModule, check_stackable
-from lit_fednas.federation.fast.stacked_gradients import StackedGradients
+from lit_fednas.federation.fast.stacked import StackedClient, StackedGradients, StackedModule, check_stackable
 from lit_fednas.federation.fit import ClientModule, ClientNetwork, Fit, Outcome, TaskRunner
 from lit_fednas.federation.interrupts import Interrupted, alarm
 from lit_fednas.federation.lightning_private import ClientTrainer

@@ -14,8 +14,11 @@ class Interrupted(Exception):
     """The run was asked to stop; its state is that of the last finished round."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        super().__init__(signum)  # with which it is made again in another process
         self.signum = signum
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.signum).name}"
 
 
 @contextmanager

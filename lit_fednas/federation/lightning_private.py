@@ -9,6 +9,7 @@ import atexit
 import logging
 import os
 from abc import abstractmethod
+from collections import UserList
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
@@ -34,26 +35,12 @@ from lit_fednas.records.files import replace_saved
 T = TypeVar("T")
 
 
-class _OneBatch:
-    """The "training data" of a round: one batch, which is the round's result."""
-
-    def __init__(self) -> None:
-        self.result: Any = None
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.result
-        self.result = None
-
-
 class RoundFitLoop(_FitLoop):
     """Counts rounds as epochs, and passes each round to ``training_step``."""
 
     def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
         super().__init__(trainer, min_epochs=0, max_epochs=max_rounds)
-        self._one_batch = _OneBatch()
+        self._one_batch: UserList[Any] = UserList([None])  # in a list Lightning would look for several loaders
 
     @abstractmethod
     def train_cohort(self, round: int) -> Any:
@@ -71,7 +58,7 @@ class RoundFitLoop(_FitLoop):
             super().advance()
             return
         try:
-            self._one_batch.result = self.train_cohort(self.rounds_done)
+            self._one_batch[0] = self.train_cohort(self.rounds_done)
         except BaseException:
             counters: tuple[Any, ...] = (self.epoch_progress.current, self.epoch_progress.total)
             for counter in counters:

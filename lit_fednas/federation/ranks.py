@@ -48,13 +48,18 @@ class Ranks:
 
     def gather_unless(self, value: T, failure: Exception | None) -> list[T]:
         """Returns every rank's value unless one of them has failed."""
-        answers = self.gather((value, None if failure is None else Failure.of(failure)))
+        answers = self.gather((value, failure and self._as_others_raise(failure)))
         if failure is not None:
             raise failure
-        for rank, (_, error) in enumerate(answers):
+        for _, error in answers:
             if error is not None:
-                raise error.as_error(rank)
+                raise error
         return [value for value, _ in answers]
+
+    def _as_others_raise(self, error: Exception) -> Exception:
+        if isinstance(error, ClientError | Interrupted):
+            return error
+        return RankError(f"rank {self.rank}: {in_one_line(error)}")
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Replaces each tensor by its sum over the ranks, in place."""
@@ -79,28 +84,6 @@ def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
         shares[rank].append(index)
         loads[rank] += work[index]
     return [sorted(share) for share in shares]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The reason why a rank could not finish its share, in a form that can be sent to the others."""
-
-    text: str
-    of_client: bool
-    signum: int
-
-    @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """Describes an exception."""
-        of_client = isinstance(error, ClientError)
-        text = str(error) if of_client else in_one_line(error)
-        return cls(text, of_client, error.signum if isinstance(error, Interrupted) else 0)
-
-    def as_error(self, rank: int) -> Exception:
-        """Returns what the other ranks raise."""
-        if self.signum:
-            return Interrupted(self.signum)
-        return ClientError(self.text) if self.of_client else RankError(f"rank {rank}: {self.text}")
 
 
 class RankWatch(threading.Thread):
