@@ -208,12 +208,7 @@ def export_network(
     normalize: Normalize | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Exported:
-    """Returns the file that a network was written to, in evaluation mode, if its outputs on raw examples are the same.
-
-    Raises:
-        ConfigError: A package is missing, examples or norms do not fit, or the logits differ by more than
-            :data:`TOLERANCE`, which leaves no file.
-    """
+    """Returns the file that a network was written to, in evaluation mode, if its outputs on examples are the same."""
     if not len(examples) or list(examples.shape[1:]) != list(input_shape):
         raise ConfigError(
             f"export.examples: {list(examples.shape)} cannot be compared; give some of shape {list(input_shape)}"

@@ -17,9 +17,7 @@ from lit_fednas.messages import Report
 
 
 class Part:
-    """An exchangeable part of a method, or a callback of its own.
-
-    What does not fit together is refused by ``setup``, before any client trains.
+    """An exchangeable part of a method, or a callback; ``setup`` refuses what does not fit, before any client trains.
 
     Attributes:
         field: Where the part stands in a configuration.
@@ -36,11 +34,7 @@ class Part:
     requires: ClassVar[Mapping[type, str]] = {}
 
     def check_supernet(self, supernet: Any) -> None:
-        """Validates that the supernet is of the kind that the part works with.
-
-        Raises:
-            ConfigError: It is of another kind.
-        """
+        """Validates that the supernet is of the kind that the part works with."""
         kind = type(self).supernet_kind
         if kind is not None and not isinstance(supernet, kind):
             raise ConfigError(
@@ -49,15 +43,7 @@ class Part:
             )
 
     def check_reports(self, reports: tuple[type[Report], ...], objective: str) -> None:
-        """Validates that the objective reports what the part needs.
-
-        Args:
-            reports: What the objective reports.
-            objective: The objective's name.
-
-        Raises:
-            ConfigError: A report is missing.
-        """
+        """Validates that the objective of this name reports what the part needs."""
         for kind in self.needs:
             if not any(issubclass(given, kind) for given in reports):
                 raise ConfigError(
@@ -66,11 +52,7 @@ class Part:
                 )
 
     def check_values(self, given: Collection[type]) -> None:
-        """Validates that callbacks give the values that the part requires.
-
-        Raises:
-            ConfigError: No callback gives one of them.
-        """
+        """Validates that callbacks give the values that the part requires."""
         for kind, callback in self.requires.items():
             if kind not in given:
                 raise ConfigError(
@@ -83,11 +65,7 @@ class Part:
         return {}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Restores a saved state; here its entries are validated, which must be those of :meth:`state_dict`.
-
-        Raises:
-            CheckpointError: The state is of another part or does not fit the settings.
-        """
+        """Restores a saved state; here its entries are validated, which must be those of :meth:`state_dict`."""
         names = set(self.state_dict())
         if set(state) != names:
             raise CheckpointError(
@@ -97,11 +75,7 @@ class Part:
 
 
 def check_state(owner: str, state: Any) -> None:
-    """Validates that a checkpoint with this state can be loaded, which is done with ``weights_only``.
-
-    Raises:
-        ConfigError: It holds something else than tensors and plain values, such as a NumPy array.
-    """
+    """Validates that a state holds only tensors and plain values: checkpoints are loaded with ``weights_only``."""
     values = [state]
     while values:
         value = values.pop()
@@ -146,15 +120,7 @@ def described(part: Any) -> dict[str, Any] | None:
 
 
 def instantiated(kind: type, description: Mapping[str, Any]) -> Any:
-    """Returns what :func:`described` has described.
-
-    Args:
-        kind: A class of which the part is a subclass.
-        description: The part.
-
-    Raises:
-        ConfigError: There is no such class, or it takes other arguments.
-    """
+    """Returns the part, of a subclass of ``kind``, that :func:`described` has described."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--part", type=kind)
     try:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.client_store import ClientStore, copied, state_in
+from lit_fednas.federation.checkpoints import ClientStore, copied, state_in
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
 from lit_fednas.messages import ClientResult, ClientUpdate
 

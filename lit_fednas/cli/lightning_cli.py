@@ -33,7 +33,7 @@ from lit_fednas.cli.run_config import SaveConfig, check_new_run, check_same_sett
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.process import Interrupted
 from lit_fednas.records.files import replacing
 
 log = logging.getLogger(__name__)

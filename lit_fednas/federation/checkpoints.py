@@ -1,9 +1,15 @@
-"""Files of weights: a run's checkpoint, what it must fit, and initial weights of a network."""
+"""Files of weights: a run's checkpoint and what it must fit, initial weights, what is kept of clients."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import logging
+import shutil
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import is_zipfile
 
@@ -12,7 +18,8 @@ import yaml
 from torch import Tensor, nn
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.records.files import reading
+from lit_fednas.federation.ranks import Ranks
+from lit_fednas.records.files import reading, replacing
 from lit_fednas.supernets import Supernet
 
 #: Prefixes of a whole network's tensors in a checkpoint: an ordinary network, one that is cut in width, the first
@@ -21,6 +28,11 @@ _PREFIXES = ("supernet.network.", "supernet.networks.0.", "network.", "")
 #: What a checkpoint of a run has in any case, and what the part of it that is ours has.
 _WEIGHTS = ("state_dict", "pytorch-lightning_version", "federation")
 _FEDERATION = ("supernet", "assignment", "seed")
+_FOLDER = "clients"
+#: The file of a client, and what can be known of it without opening it; by client, by kind.
+Entries = dict[int, dict[str, Any]]
+
+log = logging.getLogger(__name__)
 
 
 def read_tensors(file: Path | str, field: str, remedy: str) -> Any:
@@ -117,3 +129,129 @@ def check_supernet(supernet: Supernet, saved: Mapping[str, Any], tensors: Mappin
     for tensor, content in tensors.items():
         if not content.isfinite().all():
             raise CheckpointError(f"checkpoint: its {tensor} holds NaN or infinity; give an earlier checkpoint")
+
+
+class ClientStore:
+    """The files of a run's clients, the same for all ranks; what a round writes counts once it is committed.
+
+    Each kind of content has one file per client, ``<checkpoints>/clients/<round>-<client>-<hash of the content>.pt``,
+    which never changes. So checkpoints hold names, and a file is removed once neither the present state nor a
+    checkpoint of the run refers to it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Entries] = {}
+        self._written: dict[str, Entries] = {}  # by this rank in the present round
+        self._loaded: dict[str, Entries] = {}  # of a checkpoint, until their kind is used
+        self._folders: list[Path] = []  # where the files may be; those of this run are in the first
+        self._checkpoints: list[Path] = []
+        self._ranks = Ranks()
+        self._temporary: TemporaryDirectory[str] | None = None  # where no checkpoint is written
+
+    def open(self, kind: str, ranks: Ranks, checkpoints: Collection[str] | None = None) -> None:
+        """Prepares for a kind of content, on all ranks, and finds the files of a checkpoint that is resumed from."""
+        # checkpoints are the folders in which the run writes its own; None if nothing is going to be written
+        self._written.pop(kind, None)  # in a round that was interrupted
+        entries = self._kept[kind] = self._loaded.pop(kind, self._kept.get(kind, {}))
+        names = [entry["file"] for entry in entries.values()]
+        found = next((folder for folder in self._folders if all((folder / name).is_file() for name in names)), None)
+        if names and found is None:
+            where = " or ".join(str(folder) for folder in self._folders)
+            missing = next(name for name in names if not (self._folders[0] / name).is_file())
+            raise CheckpointError(
+                f"ckpt_path: {missing}, which the checkpoint refers to, is not in {where}; move a checkpoint together "
+                f"with the folder {_FOLDER!r} beside it"
+            )
+        self._ranks = ranks
+        if checkpoints is None:
+            self._folders = [found or Path()]
+            return
+        self._checkpoints = [Path(folder) for folder in checkpoints]
+        if not self._checkpoints and self._temporary is None and ranks.rank == 0:
+            self._temporary = TemporaryDirectory(prefix="lit-fednas-clients-")
+        temporary = ranks.gather(self._temporary and self._temporary.name)[0]
+        target = self._checkpoints[0] / _FOLDER if self._checkpoints else Path(str(temporary))
+        if ranks.rank == 0 and found is not None and found != target:
+            for name in names:
+                with replacing(target / name, sync=True) as file, open(found / name, "rb") as source:
+                    shutil.copyfileobj(source, file)
+        ranks.gather(None)  # the files are there
+        self._folders = [target, *(folder for folder in self._folders if folder != target)]
+
+    def entries(self, kind: str) -> Entries:
+        """Returns the facts known of each client that has a file."""
+        return self._kept.get(kind, {})
+
+    def read(self, kind: str, client: int) -> Mapping[str, Any]:
+        """Opens a client's file, whose tensors stay on disk until they are used; empty if there is none."""
+        if client not in self.entries(kind):
+            return {}
+        path = self._folders[0] / self._kept[kind][client]["file"]
+        content: Mapping[str, Any] = read_tensors(path, "ckpt_path", "give a checkpoint whose files are there")
+        return content
+
+    def write(self, kind: str, round: int, client: int, content: Mapping[str, Any], **facts: Any) -> None:
+        """Writes a client's file: tensors (no views) and plain values, and facts that can be read without it."""
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        name = f"{round}-{client}-{hashlib.blake2b(buffer.getbuffer(), digest_size=6).hexdigest()}.pt"
+        with replacing(self._folders[0] / name, sync=True) as file:
+            file.write(buffer.getbuffer())
+        self._written.setdefault(kind, {})[client] = {"file": name, **facts}
+
+    def commit(self, clients: Collection[int]) -> None:
+        """Keeps what was written of some clients in this round, on any rank, in place of what was kept before."""
+        if not self._kept:
+            return
+        for written in self._ranks.gather(self._written):
+            for kind, entries in written.items():
+                self._kept[kind].update({client: entry for client, entry in entries.items() if client in clients})
+        self._written = {}
+        if self._ranks.rank == 0:
+            self._remove_others()
+        self._ranks.gather(None)  # the next round may write now
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the names of the files and where they are, as plain values."""
+        return {"kept": self._kept, "folder": str(self._folders[0])} if self._kept else {}
+
+    def load_state_dict(self, state: Mapping[str, Any], checkpoint: Path) -> None:
+        """Restores the names of a checkpoint's files, which are beside it or where the run had them."""
+        self._loaded = dict(state.get("kept", {}))
+        self._folders = [checkpoint.parent / _FOLDER, Path(state["folder"])] if state else []
+
+    def _remove_others(self) -> None:
+        """Removes the files that neither the present state nor a checkpoint refers to; none if one cannot be read."""
+        unused = {path.name for path in self._folders[0].glob("[0-9]*-[0-9]*-*.pt")} - _files(self._kept)
+        for checkpoint in (path for folder in self._checkpoints for path in folder.rglob("*.ckpt")) if unused else ():
+            status = checkpoint.stat()
+            names = _names_in(checkpoint, status.st_mtime_ns, status.st_size)
+            unused = set() if names is None else unused - names
+        for name in unused:
+            (self._folders[0] / name).unlink()
+
+
+def state_in(checkpoint: Any) -> Mapping[str, Any]:
+    """Returns the store's state in a checkpoint of Lightning's; empty if it has none."""
+    loops = checkpoint.get("loops") if isinstance(checkpoint, dict) else None
+    return ((loops or {}).get("fit_loop") or {}).get("state_dict", {}).get("clients", {})
+
+
+@lru_cache
+def _names_in(checkpoint: Path, changed: int, size: int) -> set[str] | None:
+    """Returns the files that a checkpoint refers to, read once while it is the same; ``None`` if it cannot be read."""
+    try:
+        content = read_tensors(checkpoint, "ckpt_path", "the files of clients are kept until it is removed")
+    except CheckpointError as error:
+        log.warning("%s", error)
+        return None
+    return _files(state_in(content).get("kept", {}))
+
+
+def _files(kept: Mapping[str, Entries]) -> set[str]:
+    return {entry["file"] for entries in kept.values() for entry in entries.values()}
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns copies on the CPU, which no longer depend on what they were views of."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

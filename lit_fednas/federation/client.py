@@ -21,8 +21,8 @@ from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, client_score
 from lit_fednas.federation.fast.kernels import MOST_ARCHITECTURES, check_compilable, compile_network, with_channels_last
 from lit_fednas.federation.fast.stacked import StackedClient, StackedGradients, StackedModule, check_stackable
 from lit_fednas.federation.fit import ClientModule, ClientNetwork, Fit, Outcome, TaskRunner
-from lit_fednas.federation.interrupts import Interrupted, alarm
 from lit_fednas.federation.lightning_private import ClientTrainer
+from lit_fednas.federation.process import Interrupted, alarm
 from lit_fednas.messages import DROPPED, ClientTask
 from lit_fednas.objectives.base import collect_state, give_state, is_finite
 from lit_fednas.rng import generator, isolated, numpy_generator
@@ -39,11 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalRunner(TaskRunner):
-    """Trains clients with one reused Trainer, one reused module and a few reused networks.
-
-    A client's weights are written into tensors that are there already, trained, and handed out as the update;
-    so they must be aggregated before the next fit. ``check`` raises ``Interrupted`` if the run was asked to stop.
-    """
+    """Trains clients with one reused Trainer, module and few networks; an update holds until the next fit."""
 
     def __init__(self, module: FederatedLightningModule, data: ClientData, check: Callable[[], None]) -> None:
         self.supernet = module.supernet

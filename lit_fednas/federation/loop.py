@@ -1,4 +1,4 @@
-"""The round: plan, train the cohort, step the server, evaluate."""
+"""The round: plan, train the cohort and add up its updates, step the server, evaluate."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from torch import distributed
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ClientError, ConfigError, RankError
 from lit_fednas.federation.acceptance import Acceptance, acceptance
+from lit_fednas.federation.checkpoints import ClientStore
 from lit_fednas.federation.client import LocalRunner, check_clients
-from lit_fednas.federation.client_store import ClientStore
 from lit_fednas.federation.fast.fastest import fastest, trained_with
 from lit_fednas.federation.fit import TaskRunner
-from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook, overrides_hook
-from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.federation.module import FederatedLightningModule
+from lit_fednas.federation.process import Interrupts, keep_freed_memory, threads_set
 from lit_fednas.federation.ranks import Ranks, deal
 from lit_fednas.federation.round import FederatedCallback, ServerRound
 from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
@@ -38,12 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class RoundLoop(RoundFitLoop):
-    """Lightning's fit loop, with a round for an epoch.
-
-    A round is four steps: the module plans it, the cohort trains and its updates stream into the aggregation,
-    ``training_step`` steps the server, Lightning validates and calls the hooks of an epoch's end. An interrupted
-    round leaves no trace.
-    """
+    """Lightning's fit loop, with a round for an epoch; an interrupted round leaves no trace."""
 
     #: Makes what trains a round's tasks; the function raises ``Interrupted`` if the run was asked to stop.
     runner: Callable[[FederatedLightningModule, ClientData, Callable[[], None]], TaskRunner]
@@ -115,9 +109,9 @@ class RoundLoop(RoundFitLoop):
 
     def open_clients(self, kind: str) -> ClientStore:
         """Returns where a fit keeps a kind of files of clients; all ranks call it before the first round."""
-        first = getattr(self.trainer.checkpoint_callback, "dirpath", None)
-        others = (getattr(checkpoint, "dirpath", None) for checkpoint in self.trainer.checkpoint_callbacks)
-        self.clients.open(kind, self.ranks, list(dict.fromkeys(filter(None, (first, *others)))))
+        # the first is that of ``trainer.checkpoint_callback``
+        folders = (getattr(checkpoint, "dirpath", None) for checkpoint in self.trainer.checkpoint_callbacks)
+        self.clients.open(kind, self.ranks, list(dict.fromkeys(filter(None, folders))))
         return self.clients
 
     def train_cohort(self, number: int) -> ServerRound:

@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 from typing_extensions import override
 
 from lit_fednas.errors import ClientError, RankError, in_one_line
-from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.process import Interrupted
 
 T = TypeVar("T")
 
@@ -87,11 +87,10 @@ def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
 
 
 class RankWatch(threading.Thread):
-    """Polls the processes of the other ranks on this node, or in these rank 0, so that a death is reported.
+    """Polls the processes of the other ranks on this node, or in these rank 0, so that a death is reported."""
 
-    A rank that has died breaks the connections of the others, which then fail with a message about sockets, or (with
-    NCCL, and while they wait for each other at the start) hang. The watch keeps the reason, and ends what hangs.
-    """
+    # a dead rank breaks the connections of the others, which then fail with a message about sockets, or (with NCCL, and
+    # while they wait for each other at the start) hang
 
     def __init__(self, children: Sequence[subprocess.Popen[bytes]], parent: int | None = None) -> None:
         super().__init__(daemon=True, name="rank-watch")

@@ -247,11 +247,7 @@ class ClientSettings:
         return type(self)(**vars(self) | changes)
 
     def examples(self, size: int, steps: int | None = None) -> int:
-        """Returns how many examples pass through the network in one fit of a client with ``size`` examples.
-
-        Args:
-            size: The client's training examples.
-            steps: Those of its task, if it has its own.
+        """Returns how many examples pass through the network in one fit; ``steps`` are those of a task of its own.
 
         Example:
             >>> ClientSettings(batch_size=4, epochs=2).examples(10), ClientSettings(batch_size=4, steps=4).examples(10)

@@ -20,8 +20,8 @@ from lit_fednas.errors import ConfigError, place_of
 from lit_fednas.federation.checkpoints import check_checkpoint, read_checkpoint
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO, launched, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
-from lit_fednas.federation.machine import threads_set
 from lit_fednas.federation.module import FederatedLightningModule
+from lit_fednas.federation.process import threads_set
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import PositiveInt, Range, checked
 
@@ -166,9 +166,8 @@ class FederatedTrainer(pl.Trainer):
             The metrics, one dictionary in a list.
         """
         check_checkpoint(ckpt_path)
-        settings: Any = {"ckpt_path": ckpt_path, "verbose": verbose, "weights_only": True}
         with self.computing(model):
-            return super().validate(model, datamodule=datamodule, **settings)
+            return super().validate(model, None, ckpt_path, verbose, datamodule, weights_only=True)
 
     @override
     def test(  # type: ignore[override]
@@ -190,9 +189,8 @@ class FederatedTrainer(pl.Trainer):
             The metrics, one dictionary in a list.
         """
         check_checkpoint(ckpt_path)
-        settings: Any = {"ckpt_path": ckpt_path, "verbose": verbose, "weights_only": True}
         with self.computing(model):
-            return super().test(model, datamodule=datamodule, **settings)
+            return super().test(model, None, ckpt_path, verbose, datamodule, weights_only=True)
 
     @override
     def predict(  # type: ignore[override]

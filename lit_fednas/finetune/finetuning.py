@@ -30,7 +30,7 @@ from lit_fednas.federation import (
     ServerRound,
 )
 from lit_fednas.federation.evaluation import pooled
-from lit_fednas.federation.interrupts import Interrupts
+from lit_fednas.federation.process import Interrupts
 from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidates_of, eligible_clients, grouped
 from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.loggers import RunLogger

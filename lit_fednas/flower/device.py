@@ -29,7 +29,7 @@ from lit_fednas.data.sources.base import Split
 from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.federation import ClientSettings, FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
-from lit_fednas.federation.machine import keep_freed_memory, threads_set
+from lit_fednas.federation.process import keep_freed_memory, threads_set
 from lit_fednas.finetune.finetuning import TierNetwork, averaging
 from lit_fednas.flower.wire import SPLITS, Packet, digest, read_task, result_fields
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss

@@ -17,8 +17,8 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.examples import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import call_hook
+from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, text_table
 from lit_fednas.records import SearchFiles, note_after_training

@@ -10,7 +10,7 @@ import torch
 from lit_fednas.callbacks import RoundCheckpoint, RunRecorder
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback
-from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.process import Interrupted
 from lit_fednas.records import read_rounds
 from tests.federation.test_resume import StopAt
 from tests.federation.test_resume import run as full_run

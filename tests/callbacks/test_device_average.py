@@ -17,7 +17,7 @@ from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
-from lit_fednas.federation.client_store import state_in
+from lit_fednas.federation.checkpoints import state_in
 from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares

@@ -15,7 +15,7 @@ from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
-from lit_fednas.federation.client_store import state_in
+from lit_fednas.federation.checkpoints import state_in
 from lit_fednas.objectives import TaskLoss
 from tests.examples.feddyn import FedDyn, FedDynServer
 from tests.support import assert_same, fit, linear_net, make_module, make_trainer, sgd, tiny_data, weights

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from lit_fednas.federation.interrupts import Interrupted, Interrupts
+from lit_fednas.federation.process import Interrupted, Interrupts
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 

@@ -7,7 +7,7 @@ import torch
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedTrainer
-from lit_fednas.federation.machine import SMALL_OPERATION, suggested_threads
+from lit_fednas.federation.process import SMALL_OPERATION, suggested_threads
 from lit_fednas.supernets import SmallCNN
 from tests.support import fit, linear_net, make_module, tiny_data
 

@@ -22,7 +22,7 @@ from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule
-from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.process import Interrupted
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives import Objective
 from lit_fednas.objectives.wrapped import WrappedObjective

@@ -25,7 +25,7 @@ from lit_fednas.federation import (
     RandomAvailability,
     UniformCohort,
 )
-from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.process import Interrupted
 from lit_fednas.messages import WITHHELD
 from lit_fednas.records import read_rounds
 from lit_fednas.rng import numpy_generator

@@ -17,8 +17,8 @@ from lit_fednas.assignment import RandomArchitectures, TrackingSandwich
 from lit_fednas.callbacks import BetaDecay, CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedCallback, FedYogi, UniformCohort
-from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO
+from lit_fednas.federation.process import Interrupted
 from lit_fednas.objectives import Proximal, TaskLoss
 from lit_fednas.records import read_rounds
 from lit_fednas.supernets import ElasticResNet

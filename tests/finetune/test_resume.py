@@ -7,7 +7,7 @@ import pytest
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback
-from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.process import Interrupted
 from lit_fednas.finetune import finetuning
 from lit_fednas.records import FinetuneFiles
 from tests.finetune.small import everything, rounds

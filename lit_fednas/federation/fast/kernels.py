@@ -108,10 +108,9 @@ def _without_skipped(module: nn.Module, inputs: tuple[Tensor, ...], strides: tup
 
 
 class ImagesAsColumns(TorchFunctionMode):
-    """Computes ordinary 2d convolutions of images on a CPU, of few channels and no gradients, as matrix products.
+    """Computes ordinary 2d convolutions of images on a CPU, of few channels and no gradients, as matrix products."""
 
-    Mapped over clients they become grouped ones, which oneDNN has made for 16 channels per group.
-    """
+    # mapped over clients they become grouped ones, which oneDNN has made for 16 channels per group
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

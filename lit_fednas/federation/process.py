@@ -1,0 +1,146 @@
+"""What a run sets in its process: signals, the number of threads, and the memory that it keeps.
+
+Ctrl-C and SIGTERM are handled where the run's state is consistent. Ranks on one node share its cores. An operation that
+is split among threads waits for the last, for some hundredths of a millisecond, in which small operations end. Large
+freed blocks, which glibc would get again zeroed page by page in the next step, are kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import Supernet
+
+log = logging.getLogger(__name__)
+
+#: Multiply-accumulates of one operation below which one thread is faster than several.
+SMALL_OPERATION = 2e7
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_KEPT_BYTES, _LARGEST_KEPT_BLOCK = 2**30, 2**25  # the latter is the most that glibc allows
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its state is that of the last finished round."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)  # with which it is made again in another process
+        self.signum = signum
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.signum).name}"
+
+
+@contextmanager
+def alarm(seconds: float | None, error: Exception) -> Iterator[None]:
+    """Raises an error inside the block after some seconds (``None``: never), also where it waits for something."""
+    # only the main thread is interrupted by signals, and some systems have no timers
+    main = threading.current_thread() is threading.main_thread()
+    if seconds is None or not main or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        raise error
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+class Interrupts:
+    """Keeps a signal until the loop asks for it; the second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        # called with SIGTERM, which (other than Ctrl-C) may have been sent to this process alone
+        self.pass_on: Callable[[int], None] | None = None
+
+    def check(self) -> None:
+        """Raises :class:`Interrupted` if a signal has come."""
+        if self._received is not None:
+            received, self._received = self._received, None
+            raise Interrupted(received)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Receives SIGINT and SIGTERM inside the block (in the main thread; elsewhere it does nothing)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._received = None  # an unread one belonged to an earlier run
+        previous: dict[int, Any] = {}
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            previous[signum] = signal.signal(signum, self._receive)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _receive(self, signum: int, frame: FrameType | None) -> None:
+        if self._received is not None and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.pass_on is not None and signum == signal.SIGTERM and self._received is None:
+            self.pass_on(signum)
+        self._received = self._received or signum
+
+
+def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, present: int) -> int:
+    """Returns the number of threads of a rank on a CPU, by the largest architecture's work; ``present`` are torch's."""
+    largest = supernet.space.largest
+    layers = sum(tensor.ndim > 1 for tensor in supernet.skeleton(largest).parameters())
+    try:
+        small = batch_size * supernet.cost(largest).macs / max(1, layers) < SMALL_OPERATION
+    except ConfigError:  # it cannot be counted
+        small = False
+    return 1 if small else max(1, present // ranks_here)
+
+
+@contextmanager
+def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_here: int) -> Iterator[Sequence[int]]:
+    """Sets the number of threads inside the block, and logs it if it differs from torch's."""
+    present = torch.get_num_threads()
+    free = threads is None and "OMP_NUM_THREADS" not in os.environ
+    if threads is None and not free:
+        threads = present
+    number = threads or suggested_threads(supernet, batch_size, ranks_here, present)
+    if number != present or ranks_here > 1:
+        log.info(
+            "%s%d of %d threads (trainer.threads sets another number)",
+            f"{ranks_here} ranks on this node, each with " if ranks_here > 1 else "computing with ",
+            number,
+            present,
+        )
+    torch.set_num_threads(number)
+    try:
+        yield tuple(dict.fromkeys([number, 1, max(1, present // ranks_here)] if free else [number]))
+    finally:
+        torch.set_num_threads(present)
+
+
+def keep_freed_memory() -> None:
+    """Tells glibc to keep freed memory for the next step, unless its options are in the environment."""
+    variables = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+    if sys.platform.startswith("linux") and not any(name in os.environ for name in variables):
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+        if mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BLOCK):
+            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
