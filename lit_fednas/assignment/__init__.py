@@ -5,9 +5,8 @@ clients of ``round.cohort``. The guide *Assignments* lists the methods.
 """
 
 from lit_fednas.assignment.base import Assignment, Round
+from lit_fednas.assignment.by_model import ByOwnUtility, ByUtility, CandidateGroups
 from lit_fednas.assignment.by_tier import ByTier, InvariantUnits, RandomBases, RollingWidths
-from lit_fednas.assignment.by_utility import ByOwnUtility, ByUtility
-from lit_fednas.assignment.candidate_groups import CandidateGroups
 from lit_fednas.assignment.drawn import CostWeighted, Listed, Pool, RisingPath, Subspaces, WholeSpace
 from lit_fednas.assignment.sandwich import FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
 

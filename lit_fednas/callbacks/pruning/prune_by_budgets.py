@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from typing_extensions import override
 
-from lit_fednas.assignment.candidate_groups import CandidateSchedule
+from lit_fednas.assignment.by_model import CandidateSchedule
 from lit_fednas.callbacks.cost_ledger import cost_of
 from lit_fednas.callbacks.pruning.groups import ClientDivision, groups_of_candidates
 from lit_fednas.callbacks.pruning.iteration import (
