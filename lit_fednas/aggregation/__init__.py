@@ -4,11 +4,10 @@ To add one, subclass :class:`OverlapAverage` and implement ``coefficient``, or :
 ``start``, ``add``, ``sums`` and ``finish``. The guide *Aggregations* lists the methods.
 """
 
-from lit_fednas.aggregation.accountant import Accountant, KnownCohorts, SampledCohorts
 from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.by_reports import ClassAverage, OperatorAverage
 from lit_fednas.aggregation.overlap import Beta, MaxNet, OverlapAverage
-from lit_fednas.aggregation.private import GaussianMechanism, Released
+from lit_fednas.aggregation.private import Accountant, GaussianMechanism, KnownCohorts, Released, SampledCohorts
 
 __all__ = [
     "Accountant",

@@ -22,11 +22,8 @@ class OperatorAverage(OverlapAverage):
     """Mean of an operator over the clients that trained it, weighted by the examples that went through it (Eq. 5).
 
     Buffers are averaged as the weights of their operator, fixed layers by all examples (section 3.1). The examples come
-    from the clients' reports (:class:`~lit_fednas.objectives.PathSampling`).
-
-    An operator that few clients trained keeps its weights, so that no single client's update can be read off the
-    server's. That is no differential privacy: nothing bounds a client's influence and no noise is added. Of two clients
-    each can subtract its own update, anybody can take the difference of two rounds, and the server sees every update.
+    from the clients' reports (:class:`~lit_fednas.objectives.PathSampling`). An operator that few clients trained keeps
+    its weights, so that no single update can be read off the server's; this is no differential privacy.
 
     Args:
         min_clients: Operators trained by fewer clients than this keep their weights (the paper: 2).
@@ -81,9 +78,8 @@ class OperatorAverage(OverlapAverage):
 class ClassAverage(OverlapAverage):
     """Overlap averaging in which a client counts in the classifier's rows of its own classes alone (HeteroFL).
 
-    Clients train with the logits of other classes at zero (:class:`~lit_fednas.objectives.MaskedCrossEntropy`), so
-    those rows of their classifiers say nothing. Rows of classes that no client of the round has keep their old value.
-    HeteroFL counts all clients alike, which is ``weighted=False``.
+    Clients train with other logits at zero (:class:`~lit_fednas.objectives.MaskedCrossEntropy`), so those rows say
+    nothing; rows of classes that no client has keep their value. HeteroFL has ``weighted=False``.
 
     Args:
         weighted: Whether a client counts by its examples n_k, or all count alike.

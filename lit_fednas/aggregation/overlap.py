@@ -34,9 +34,8 @@ class OverlapAverage(Aggregation):
 
     Args:
         weighted: Whether a client counts by its examples n_k, or all count alike.
-        trim: A guard against clients that send nonsense: the share of an element's values that its mean leaves out
-            at either end, rounded up to whole values; 0.5 for the median. It cannot help an element that one or two
-            clients hold. Above 0 the updates of a whole round are kept in memory.
+        trim: The share of an element's values that its mean leaves out at either end, rounded up to whole values; 0.5
+            for the median. It needs three clients or more. Above 0 a round's updates are kept in memory.
 
     Raises:
         ConfigError: ``trim`` is out of range.
@@ -80,18 +79,17 @@ class OverlapAverage(Aggregation):
     def start(
         self, tasks: Sequence[ClientTask], values: RoundValues | None = None, by_architecture: bool = False
     ) -> None:
-        shared, partial = self._supernet.shared_tensors(), self.partially_covered(tasks)
+        shared, partial = self._all = self._supernet.shared_tensors(), self.partially_covered(tasks)
         self._values = values
         mechanism = None if values is None else values.get(GaussianMechanism)
         if mechanism is not None:
-            self._all, self._sums = (shared, partial), {None: self._private(mechanism, tasks, by_architecture)}
+            self._sums = {None: self._private(mechanism, tasks, by_architecture)}
             return
         self._scale = self._normaliser(tasks)
         asked: dict[Any, Sequence[ClientTask]] = {None: tasks}
         if by_architecture:
             archs = dict.fromkeys(task.arch for task in tasks)
             asked = {arch: [task for task in tasks if task.arch == arch] for arch in archs}
-        self._all = (shared, partial)
         self._sums = {key: self._cleared(key, of_key, shared, partial) for key, of_key in asked.items()}
 
     def _cleared(
@@ -166,8 +164,8 @@ class OverlapAverage(Aggregation):
             (self.trim, f"trim {self.trim:g} leaves out values by what other clients send; set it to 0"),
             (
                 any(
-                    self.coefficient(replace(one, num_examples=one.num_examples + 1)) != self.coefficient(one)
-                    for one in planned
+                    self.coefficient(replace(task, num_examples=task.num_examples + 1)) != self.coefficient(task)
+                    for task in planned
                 ),
                 "clients count by their examples, which are private and have no limit; set weighted to false",
             ),
@@ -178,7 +176,7 @@ class OverlapAverage(Aggregation):
             ),
             (apart, "a callback may reject updates after it has seen all results; switch that callback off"),
             (
-                len({one.client for one in tasks}) < len(tasks),
+                len({task.client for task in tasks}) < len(tasks),
                 "a client has several tasks in a round; use an assignment that gives it one",
             ),
         ):
@@ -187,20 +185,20 @@ class OverlapAverage(Aggregation):
                     f"model.aggregation: no bound on a client's influence is known: {reason}; or set privacy to null"
                 )
         counted = mechanism.expected / len(planned) if sampled and planned else 1.0
-        weights = [self.coefficient(one) * counted for one in planned]
+        weights = [self.coefficient(task) * counted for task in planned]
         self._scale = 1.0 / sum(weights) if sum(weights) > 0 else 1.0
         covered: dict[Any, float] = {}  # by architecture
-        for one, weight in zip(planned, weights, strict=True):
-            covered[one.arch] = covered.get(one.arch, 0.0) + weight * self._scale
-        coefficients = {one.client: self.coefficient(one) * self._scale for one in tasks}
-        greatest = max(self.coefficient(one) * self._scale for one in planned) if planned else 1.0
+        for task, weight in zip(planned, weights, strict=True):
+            covered[task.arch] = covered.get(task.arch, 0.0) + weight * self._scale
+        coefficients = {task.client: self.coefficient(task) * self._scale for task in tasks}
+        greatest = max((self.coefficient(task) * self._scale for task in planned), default=1.0)
         return PrivateSums(self._supernet, mechanism, coefficients, covered, greatest)
 
     def _normaliser(self, tasks: Sequence[ClientTask]) -> float:
         """Returns what brings the coefficients' sum to 1, so that sums stay in the range of the weights."""
-        total = sum(self.coefficient(task) for task in tasks)
         if not tasks:
             return 1.0
+        total = sum(self.coefficient(task) for task in tasks)
         if total <= 0:
             raise ConfigError(
                 f"aggregation: the {len(tasks)} clients of the round have no training examples; give them data, "
@@ -226,13 +224,11 @@ class MaxNet(OverlapAverage):
     """Overlap averaging in which the largest architecture's client counts by beta (SuperFed, Algorithm 2).
 
     Its client j has the weight beta_t n_j, each other client (1 - beta_t) / (|S_t| - 1) n_k. A beta that starts high
-    lets the largest network train first, which keeps the smaller ones from interfering with it (section 2.4.1); the
-    callback ``BetaDecay`` lowers it from round to round. A beta of 0.9 throughout is the worst of Figure 5b for the
-    smaller networks, so a run without a schedule says so.
+    lets the largest network train first (section 2.4.1); the callback ``BetaDecay`` lowers it from round to round. A
+    beta of 0.9 throughout is the worst of Figure 5b, so a run without a schedule logs a warning.
 
-    Settled here, where the paper is silent: if several clients drew the largest architecture, the first in the cohort
-    is j; if nobody has it (which section 2.3 excludes), or if j is alone, all count alike, as in Algorithm 1; |S_t|
-    counts the clients that were asked, also if some of them failed.
+    Where the paper is silent: of several clients with the largest architecture the first in the cohort is j; if nobody
+    has it, or j is alone, all count alike; |S_t| counts the clients that were asked, also if some of them failed.
 
     Args:
         beta: The largest architecture's weight, in rounds for which no schedule gives one.

@@ -1,13 +1,17 @@
-"""User-level differential privacy of an overlap average: clipped updates, and Gaussian noise once per round.
+"""User-level differential privacy of an overlap average: clipped updates, Gaussian noise once per round, accountants.
 
 The guide *privacy* derives the bound for architectures of different size, and the noise of buffers and sampled cohorts.
 """
 
 from __future__ import annotations
 
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, sqrt
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +20,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.aggregation.sums import FlatTensors, Sums, summable_dtype
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Region, Supernet
@@ -32,9 +37,8 @@ class GaussianMechanism:
         round: The round, from 0.
         buffer_norm: The greatest norm S_b of an update's running statistics; ``None`` if the supernet has none.
         count_noise: The noise's standard deviation in the count of updates within the norm, where that is released.
-        planned: A plan of some of the clients that can take part, where cohorts are sampled; ``None`` where they are
-            known.
-        expected: The number of clients that are expected to take part, where cohorts are sampled.
+        planned: Where cohorts are sampled, a plan of some of the clients that can take part.
+        expected: Where cohorts are sampled, the number of clients that are expected to take part.
     """
 
     clip_norm: float
@@ -97,7 +101,6 @@ class PrivateSums(Sums):
                     region.add_to(self.weights[region.name], 1.0, weight)
         # of the updates: those within the norm less half of all, those that were clipped, all
         self.counts = torch.zeros(3, dtype=torch.float64)
-        self._within: float | None = None
 
     def _norm(self, tensor: Tensor) -> float | None:
         """Returns the norm of a tensor's group; ``None`` if the tensor keeps its value."""
@@ -114,7 +117,7 @@ class PrivateSums(Sums):
                 sent = self.shared[region.name]
                 groups[isinstance(sent, nn.Parameter)].append((region, value - region.of(sent), weight))
         for of_parameters, group in groups.items():
-            norm = sqrt(sum(float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2 for _, one, _ in group))
+            norm = sqrt(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for _, part, _ in group))
             bound = self.norms[group[0][0].name] if group else inf
             factor = min(1.0, bound / norm) if norm else 1.0
             for region, change, weight in group:
@@ -138,7 +141,7 @@ class PrivateSums(Sums):
     @torch.no_grad()
     @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Adds the noise, the same on all ranks, and divides."""
+        """Adds the noise, the same on all ranks, and divides; sets ``released``."""
         groups = len(set(map(type, (self.shared[name] for name in self.norms))))
         multiplier = self.mechanism.sum_multiplier * sqrt(groups) * self.greatest
         # not torch's generator, of whose seed the CPU's takes 32 bits, so that one could try all
@@ -152,10 +155,12 @@ class PrivateSums(Sums):
             averages[name] += torch.where(weights > 0, total / weights, 0)
             if name.endswith("running_var"):
                 averages[name].clamp_(min=0)
-        self._within = self._released_within()
+        influences = {client: weight / self.greatest for client, weight in self.coefficients.items()}
+        _, clipped, updates = self.counts.tolist()
+        self.released = Released(influences, self._within(), clipped / updates if updates else float("nan"))
         return averages
 
-    def _released_within(self) -> float | None:
+    def _within(self) -> float | None:
         """Returns the share of updates within the norm, with noise (Andrew et al., 2021, Algorithm 1)."""
         if self.mechanism.count_noise is None:
             return None
@@ -165,9 +170,147 @@ class PrivateSums(Sums):
         count = float(self.counts[0]) + (noise if self.mechanism.noise_multiplier else 0.0)
         return 0.5 + count / expected if expected else 0.5
 
-    @property
-    def released(self) -> Released:
-        """What the round has released, after :meth:`averages`."""
-        influences = {client: weight / self.greatest for client, weight in self.coefficients.items()}
-        _, clipped, updates = self.counts.tolist()
-        return Released(influences, self._within, clipped / updates if updates else float("nan"))
+
+def dp_accounting() -> ModuleType:
+    """Returns the package of that name, imported when it is first needed."""
+    try:
+        import dp_accounting
+    except ImportError:
+        raise ConfigError(
+            "privacy: needs the package dp-accounting, which is not installed; "
+            "install it with: pip install 'lit-fednas[privacy]'"
+        ) from None
+    logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of orders that it leaves out
+    return dp_accounting
+
+
+class Accountant(ABC):
+    """Adds up what rounds have released; keeps counts and sums of squares alone, so that a resumed one is exact.
+
+    Args:
+        noise_multiplier: z, above 0.
+    """
+
+    def __init__(self, noise_multiplier: float) -> None:
+        self.noise_multiplier = noise_multiplier
+
+    @abstractmethod
+    def add(self, losses: Mapping[int, float]) -> None:
+        """Adds a round; ``losses`` are the squares of the asked clients' influences, which the noise is made for."""
+
+    @abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """Returns the epsilon of all rounds so far."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the counts; plain values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the counts; raises ``CheckpointError`` if they are of another kind of cohorts."""
+
+
+class KnownCohorts(Accountant):
+    """The client that has spent most: Gaussian mechanisms compose exactly (Dong, Roth and Su, 2022).
+
+    Example:
+        >>> accountant = KnownCohorts(2.0)
+        >>> for cohort in ([0, 1], [1, 2], [1, 3], [1, 4]):
+        ...     accountant.add(dict.fromkeys(cohort, 1.0))
+        >>> round(accountant.epsilon(1e-5), 4)  # client 1: four rounds of z = 2 are one of z = 1
+        4.3772
+    """
+
+    def __init__(self, noise_multiplier: float) -> None:
+        super().__init__(noise_multiplier)
+        self.spent: dict[int, float] = {}
+
+    @override
+    def add(self, losses: Mapping[int, float]) -> None:
+        for client, loss in losses.items():
+            self.spent[client] = self.spent.get(client, 0.0) + loss
+
+    @override
+    def epsilon(self, delta: float) -> float:
+        most = max(self.spent.values(), default=0.0)
+        if most == 0:
+            return 0.0
+        return float(dp_accounting().get_epsilon_gaussian(self.noise_multiplier / most**0.5, delta))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"spent": dict(self.spent)}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.spent = {int(client): float(loss) for client, loss in state["spent"].items()}
+
+    @staticmethod
+    def noise_for(epsilon: float, delta: float, rounds: int) -> float:
+        """Returns the noise multiplier with which a client may take part in so many rounds."""
+        return float(dp_accounting().get_sigma_gaussian(epsilon, delta)) * rounds**0.5
+
+
+class SampledCohorts(Accountant):
+    """Every client alike, by the number of rounds: privacy loss distributions of the sampled Gaussian mechanism.
+
+    Args:
+        noise_multiplier: z, above 0.
+        probability: With which each client takes part in a round.
+    """
+
+    def __init__(self, noise_multiplier: float, probability: float) -> None:
+        super().__init__(noise_multiplier)
+        self.probability = probability
+        self.rounds = 0
+
+    @override
+    def add(self, losses: Mapping[int, float]) -> None:
+        self.rounds += 1
+
+    @override
+    def epsilon(self, delta: float) -> float:
+        if not self.rounds:
+            return 0.0
+        return _epsilon_of_sampled(self.noise_multiplier, self.probability, self.rounds, delta)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "probability": self.probability}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["probability"] != self.probability:
+            raise CheckpointError(
+                f"model.cohort.ratio: {self.probability:g} is not that of the checkpoint's run, "
+                f"{state['probability']:g}, by which epsilon is accounted for; a resumed run must keep it"
+            )
+        self.rounds = int(state["rounds"])
+
+    @staticmethod
+    def noise_for(epsilon: float, delta: float, rounds: int, probability: float) -> float:
+        """Returns the noise multiplier with which so many rounds stay within an epsilon."""
+        accounting = dp_accounting()
+        from dp_accounting.pld import PLDAccountant
+
+        def event(noise_multiplier: float) -> Any:
+            sampled = accounting.PoissonSampledDpEvent(probability, accounting.GaussianDpEvent(noise_multiplier))
+            return accounting.SelfComposedDpEvent(sampled, rounds)
+
+        return float(accounting.calibrate_dp_mechanism(PLDAccountant, event, epsilon, delta, tol=1e-3))
+
+
+@lru_cache(maxsize=1)
+def _sampled_round(noise_multiplier: float, probability: float) -> Any:
+    """Returns the privacy loss distribution of one sampled round."""
+    dp_accounting()
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(noise_multiplier, sampling_prob=probability)
+
+
+@lru_cache(maxsize=8)  # what a round is allowed by, it is accounted for with
+def _epsilon_of_sampled(noise_multiplier: float, probability: float, rounds: int, delta: float) -> float:
+    composed = _sampled_round(noise_multiplier, probability).self_compose(rounds)
+    return float(composed.get_epsilon_for_delta(delta))

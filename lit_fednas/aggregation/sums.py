@@ -89,10 +89,7 @@ class Sums(ABC):
 
 
 class OverlapSums(Sums):
-    """Weighted sums of shared tensors, and the weights: per element of the ``partial`` ones, or one per tensor.
-
-    What fewer than ``min_clients`` clients trained gets its old value.
-    """
+    """Weighted sums of shared tensors, and the weights: per element of the ``partial`` ones, or one per tensor."""
 
     def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str], min_clients: int = 1) -> None:
         dtypes = {name: summable_dtype(tensor) for name, tensor in shared.items()}
@@ -180,12 +177,7 @@ def summable_dtype(tensor: Tensor) -> torch.dtype:
 
 
 class TrimmedSums(Sums):
-    """The values of all clients, of which an element's mean leaves out the lowest and the highest.
-
-    Of the n clients that hold an element, the min(ceil(trim n), ceil(n / 2) - 1) lowest values and as many of the
-    highest are left out; the others are averaged by their clients' weights. It is rounded up, as few clients may hold
-    an element. Equal values are in the order of the clients.
-    """
+    """Keeps all values; an element's mean leaves out the min(ceil(trim n), ceil(n / 2) - 1) lowest and highest."""
 
     def __init__(
         self, shared: Mapping[str, Tensor], holders: Mapping[str, Sequence[Any]], trim: float, min_clients: int = 1
