@@ -1,4 +1,7 @@
-"""The contract of objectives: what a client optimises locally, and what is kept of each client between its fits."""
+"""The contract of objectives, the plain losses, and what is kept of each client between its fits.
+
+The masked loss is HeteroFL's (Diao et al., 2021, section 3: the masking trick).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
 
 from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientState, ClientTask, Report
+from lit_fednas.messages import ClassesReport, ClientResult, ClientState, ClientTask, Report
 from lit_fednas.parts import Part
 from lit_fednas.supernets import Supernet
 
@@ -22,9 +27,7 @@ class Objective(Part, ABC):
     """The local loss.
 
     One fit is :meth:`begin`, :meth:`loss` once per batch, :meth:`report`, :meth:`client_state`. One fit runs at a time,
-    so what it needs may be kept in attributes. What the same client's next fit needs is returned by
-    :meth:`client_state`: it is kept on disk beside the checkpoints (by each device, where there are some), and only if
-    the client's update counts.
+    so what it needs may be kept in attributes.
 
     Attributes:
         stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once: it keeps and draws
@@ -89,7 +92,8 @@ class Objective(Part, ABC):
     def client_state(self) -> ClientState | None:
         """Returns what the objective needs at this client's next fit, which may be on another machine.
 
-        It is called after :meth:`report`, with the weights as they were trained. An objective that defines it trains
+        It is called after :meth:`report`, with the weights as they were trained, and kept on disk beside the
+        checkpoints (by each remote client itself) if the client's update counts. An objective that defines it trains
         clients one by one, and one task of each per round.
 
         Returns:
@@ -98,11 +102,99 @@ class Objective(Part, ABC):
         return None
 
     def check_result(self, result: ClientResult) -> None:
-        """Validates the reports of a client on another machine, whose types are known to be right, by its task.
+        """Raises ``ValueError`` if no fit of the task gives a remote client's reports, which have the right types."""
 
-        Raises:
-            ValueError: No fit of the task reports this.
-        """
+
+class TaskLoss(Objective):
+    """The loss of the data's task, as it is: cross-entropy for classes (``lit_fednas.data.tasks``).
+
+    Example:
+        >>> float(TaskLoss().loss(nn.Identity(), torch.zeros(1, 4), torch.tensor([2])))  # log 4
+        1.3862943649291992
+    """
+
+    stackable = True
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.data_task.loss(network(inputs), targets)
+
+
+class CrossEntropy(Objective):
+    """Cross-entropy of the network's logits, with label smoothing.
+
+    Args:
+        label_smoothing: As in ``torch.nn.functional.cross_entropy``.
+
+    Raises:
+        ConfigError: Before training: the task of the data has no classes.
+    """
+
+    stackable = True
+
+    def __init__(self, label_smoothing: float = 0.0) -> None:
+        self.label_smoothing = label_smoothing
+
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        super().setup(supernet, clients)
+        if not isinstance(clients.task, Classification):
+            raise ConfigError(
+                f"model.objective: {type(self).__name__} needs classes, and the data's task is "
+                f"{type(clients.task).__name__}; use TaskLoss"
+            )
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return cast(Classification, self.data_task).loss(network(inputs), targets, self.label_smoothing)
+
+
+class MaskedCrossEntropy(CrossEntropy):
+    """Cross-entropy in which the logits of the classes that a client has no training example of are zero.
+
+    So training leaves their rows of the classifier as they were received (but for weight decay). It reports the
+    client's classes, for :class:`~lit_fednas.aggregation.ClassAverage`. It knows no label sets.
+
+    Args:
+        label_smoothing: As in ``torch.nn.functional.cross_entropy``; it is spread over all classes.
+    """
+
+    report_types: ClassVar[tuple[type[Report], ...]] = (ClassesReport,)
+
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        super().setup(supernet, clients)
+        if not clients.task.labelled:
+            raise ConfigError(
+                f"model.objective: {type(self).__name__} needs one class per example, and the data's task is "
+                f"{type(clients.task).__name__}; use TaskLoss"
+            )
+        self._num_classes = supernet.num_classes
+        self._clients = clients
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        self._classes = list(self._clients.classes(task.client))
+        self._absent = torch.ones(self._num_classes, dtype=torch.bool)
+        self._absent[self._classes] = False
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        logits = network(inputs)
+        if len(self._classes) < self._num_classes:
+            self._absent = self._absent.to(logits.device)  # copied in a fit's first batch alone
+            logits = logits.masked_fill(self._absent, 0.0)
+        return functional.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (ClassesReport(tuple(self._classes)),)
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        report, classes = result.report(ClassesReport), self._clients.classes(result.task.client)
+        if report is None or tuple(report.classes) != classes:
+            raise ValueError(f"{report}, and the client has classes {classes}")
 
 
 #: What an objective and those inside it keep, by their place: ``""``, ``"objective"``, ``"objective.objective"``.

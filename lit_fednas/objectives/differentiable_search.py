@@ -18,8 +18,7 @@ from typing_extensions import override
 from lit_fednas.data import ClientData, LoaderReader
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
-from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import TaskLoss
+from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, checked
 from lit_fednas.supernets import CellSupernet, MixedNetwork, Supernet
@@ -52,10 +51,7 @@ class ArchitectureGradient(ABC):
 
 
 class FirstOrder(ArchitectureGradient):
-    """DARTS' first-order approximation: the validation loss of the present weights (section 2.3, xi = 0).
-
-    Two forward passes per step, with the weights' own.
-    """
+    """DARTS' first-order approximation: the validation loss of the present weights (section 2.3, xi = 0)."""
 
     @override
     def gradients(
@@ -72,12 +68,11 @@ class SecondOrder(ArchitectureGradient):
 
         d/dalpha L_val(w', alpha) - xi (d/dalpha L_train(w + e g, alpha) - d/dalpha L_train(w - e g, alpha)) / (2 e),
 
-    where e is 0.01 over the norm of g. The step to w' is as the equation has it, without momentum and weight decay.
-    Five forward passes per step, with the weights' own. Norms with running statistics count all of them.
+    where e is 0.01 over the norm of g. The step to w' has no momentum and no weight decay. Norms with running
+    statistics count all five forward passes.
 
     Args:
-        lr: xi, the learning rate of the step. DARTS takes that of the weights; here it is a constant, which
-            ``client.lr_schedule`` does not change.
+        lr: xi, the learning rate of the step; a constant, which ``client.lr_schedule`` does not change.
 
     Raises:
         ConfigError: The learning rate is not positive.
@@ -112,8 +107,6 @@ class SecondOrder(ArchitectureGradient):
 class MixedLevel(ArchitectureGradient):
     """MiLeNAS' mixed level (He et al., 2020): the training loss plus the validation loss, as FedNAS' clients search.
 
-    Three forward passes per step, with the weights' own.
-
     Args:
         weight: lambda, the weight of the validation loss.
 
@@ -147,9 +140,8 @@ _MOST_PASSES = 16  # of an example that was seen: five of a gradient, over valid
 class DifferentiableSearch(WrappedObjective):
     """Takes a step of a mixture's architecture parameters before every step of its weights.
 
-    The architecture's step is on the batch of training data and on one of the client's validation data
-    (``data.client_val``; half in DARTS and FedNAS), which is as large and is augmented alike. It is Adam's, with DARTS'
-    settings (App. A.1.1), a new one for each fit. The logged loss is that of the weights' step. It reports the
+    The architecture's step is on the training batch and on one of the client's validation data (``data.client_val``;
+    half in DARTS and FedNAS). It is Adam's, with DARTS' settings (App. A.1.1), a new one for each fit. It reports the
     multiply-accumulates of all forward passes.
 
     Args:
@@ -159,9 +151,8 @@ class DifferentiableSearch(WrappedObjective):
         weight_decay: Their weight decay.
 
     Raises:
-        ConfigError: A number is out of range. Reported before training: the supernet has no architecture parameters, a
-            client has no validation data, or data are read by workers; in a round: a client trains another architecture
-            than the mixture.
+        ConfigError: A number is out of range; before training: the supernet has no architecture parameters, a client
+            has no validation data, or data are read by workers; in a round: a client trains no mixture.
     """
 
     compilable = False  # its loss takes gradients of other parameters, one after the other
@@ -205,8 +196,8 @@ class DifferentiableSearch(WrappedObjective):
                 f"model.objective: {type(self).__name__} trains a mixture, and client {task.client} has {task.arch}; "
                 f"use FixedArchitecture with arch: {self._supernet.space.superset}, or another objective"
             )
-        own = set(map(id, self._alphas))
-        self._weights = [one for one in network.parameters() if one.requires_grad and id(one) not in own]
+        alphas = set(map(id, self._alphas))
+        self._weights = [weight for weight in network.parameters() if weight.requires_grad and id(weight) not in alphas]
         self._adam = torch.optim.Adam(self._alphas, self.lr, _BETAS, weight_decay=self.weight_decay)
         self._task = task
         self._generator = generator

@@ -1,22 +1,27 @@
-"""Losses of several outputs of a network in one pass: FedHeN's side objective, and SplitMix's independent networks."""
+"""Objectives of networks within a network: FedHeN's exits, SplitMix's bases, FjORD's and FLuID's widths.
+
+FjORD: Horvath et al. (2021, "FjORD: Fair and Accurate Federated Learning under heterogeneous targets with Ordered
+Dropout", NeurIPS).
+"""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.costs import count_macs
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
-from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import TaskLoss
+from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report, UnitChangesReport
+from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
-from lit_fednas.ranges import NonNegativeFloat, checked
-from lit_fednas.supernets import OutputsNetwork, Supernet
+from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, UnitInterval, checked
+from lit_fednas.supernets import OutputsNetwork, Supernet, Width, WidthSupernet
 
 
 class AllOutputs(WrappedObjective):
@@ -56,8 +61,7 @@ class SideObjective(AllOutputs):
     (``ClientTraining``). It reports the multiply-accumulates of all forward passes, which contain those of the heads.
 
     Args:
-        objective: The loss of one exit, which gets its logits alone: an objective that needs a network's weights, as
-            :class:`Proximal`, goes around this one.
+        objective: The loss of one exit, which gets its logits alone (:class:`Proximal` goes around this one).
         weight: What the loss of an exit before the last one counts (the paper: 1).
 
     Raises:
@@ -96,8 +100,8 @@ class SideObjective(AllOutputs):
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         *early, loss = self.losses(network, inputs, targets)
-        for one in early:
-            loss = loss + self.weight * one
+        for early_loss in early:
+            loss = loss + self.weight * early_loss
         self._seen += len(targets)
         return loss
 
@@ -134,25 +138,14 @@ class IndependentBases(AllOutputs):
     """The sum over a network's outputs of the loss of each: independent training of networks side by side (SplitMix).
 
     The local training of Hong, Wang, Wang and Zhou (2022, "Efficient Split-Mix Federated Learning for On-Demand and
-    In-Situ Customization", ICLR), in one pass in place of one after the other. Networks side by side share no weights,
-    so with an optimizer that steps element by element this equals training each alone on the same batches. It does not
-    where the gradient's norm is clipped (``client.clip_norm``), nor with dropout, whose draws differ.
+    In-Situ Customization", ICLR) in one pass. With an optimizer that steps element by element this equals training
+    each alone on the same batches, but for ``client.clip_norm`` and draws of dropout.
 
     Args:
         objective: The loss of one output, which gets its logits alone.
 
     Raises:
-        ConfigError: The supernet's subnets have one output, or the objective inside wraps another one (reported
-            before training).
-
-    Example:
-        >>> import torch
-        >>> from lit_fednas.supernets import OutputsNetwork
-        >>> class Two(OutputsNetwork):
-        ...     def outputs(self, x):
-        ...         return [x, 0 * x]
-        >>> float(IndependentBases().loss(Two(), torch.zeros(1, 4), torch.tensor([2])))  # twice log 4
-        2.7725887298583984
+        ConfigError: Before training: the supernet's subnets have one output, or the objective inside wraps another.
     """
 
     @property
@@ -164,3 +157,167 @@ class IndependentBases(AllOutputs):
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         first, *others = self.losses(network, inputs, targets)
         return sum(others, first)
+
+
+@checked("objective")
+class OrderedDropout(WrappedObjective):
+    """Trains a net of a new width for every batch: the first units of every layer of the client's own.
+
+    The width is drawn uniformly from the supernet's widths that are not above the client's. So the units come to
+    be ordered by importance, and every narrower net can be cut out. With ``distill`` and a width below the
+    client's the loss of a batch is
+
+        CE(teacher) + (1 - alpha) CE(student) + alpha T^2 KL(softmax(teacher / T) || softmax(student / T)),
+
+    where the student is the drawn width, the teacher the client's own, and the last term moves the student alone
+    (the factor T^2 is Hinton et al.'s, 2015). If the client's own width is drawn, it is CE, once. It reports the
+    multiply-accumulates of all forward passes.
+
+    The objective inside gets logits alone (``Proximal`` goes around this one). The distance between student and
+    teacher is over all logits, also those that a ``MaskedCrossEntropy`` inside masks.
+
+    Args:
+        objective: CE, the loss of each width.
+        distill: Whether the client's own width teaches.
+        alpha: The weight of teaching, from 0 to 1 (the paper's best: 1).
+        temperature: T, by which logits are divided when they are compared (the paper's best: 1).
+
+    Raises:
+        ConfigError: A number is out of range; before training: the supernet has no widths, or ``distill`` is true and
+            examples have no classes; in a round: a client keeps single units, so that it contains no widths.
+    """
+
+    compilable = False  # it runs parts of the network
+    supernet_kind: ClassVar[type] = WidthSupernet
+    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
+
+    def __init__(
+        self,
+        objective: Objective = TaskLoss(),
+        distill: bool = False,
+        alpha: UnitInterval = 1.0,
+        temperature: PositiveFloat = 1.0,
+    ) -> None:
+        super().__init__(objective)
+        self.distill = distill
+        self.alpha = alpha
+        self.temperature = temperature
+
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        super().setup(supernet, clients)
+        if self.distill and not clients.task.labelled:
+            raise ConfigError(
+                f"model.objective.distill: true compares the classes of examples, and the data's task is "
+                f"{type(clients.task).__name__}; set it to false"
+            )
+        self._macs_of = {width: supernet.macs(Width(width)) for width in self._supernet.space.widths}
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        own = getattr(task.arch, "ratio", None)
+        if own is None:
+            raise ConfigError(
+                f"model.objective: OrderedDropout draws widths up to the client's, and client {task.client} has "
+                f"{task.arch}; use an assignment of widths, or another objective"
+            )
+        self._widths = [width for width in self._supernet.space.widths if width <= own]
+        self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+        self._macs = 0
+        super().begin(network, task, generator)
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        drawn, own = self._widths[int(self._rng.integers(len(self._widths)))], self._widths[-1]
+        self._macs += self._macs_of[drawn] * len(targets)
+        if drawn == own:
+            return self.objective.loss(network, inputs, targets)
+        student = self._supernet.run_inside(network, Width(drawn), inputs)
+        loss = self.objective.loss(nn.Identity(), student, targets)
+        if not self.distill:
+            return loss
+        self._macs += self._macs_of[own] * len(targets)
+        teacher = network(inputs)
+        distance = self._distance(student, teacher.detach())
+        own_loss = self.objective.loss(nn.Identity(), teacher, targets)
+        return own_loss + (1 - self.alpha) * loss + self.alpha * distance
+
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (MacsReport(self._macs), *super().report())
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        super().check_result(result)
+        seen = result.num_seen
+        self.check_macs(result, seen * min(self._macs_of.values()), seen * 2 * self._supernet.macs(result.task.arch))
+
+    def _distance(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Returns the batch's mean divergence of the student from the teacher, times T^2."""
+        student, teacher = (functional.log_softmax(logits / self.temperature, 1) for logits in (student, teacher))
+        return functional.kl_div(student, teacher, log_target=True, reduction="batchmean") * self.temperature**2
+
+
+class UnitChanges(WrappedObjective):
+    """Trains by the objective inside, and reports the relative change of each unit, for ``InvariantUnits`` (FLuID).
+
+    A unit's weights are its entries in all parameters whose first dimension is cut by its group: what comes into
+    it, and its norm's scale and shift. Its change is the Euclidean norm of the difference that training made,
+    divided by the norm before. The report is empty unless the client trains the whole network.
+
+    Args:
+        objective: The loss.
+
+    Raises:
+        ConfigError: The supernet is not cut by width (reported before training).
+    """
+
+    supernet_kind: ClassVar[type] = WidthSupernet
+    added_reports: ClassVar[tuple[type[Report], ...]] = (UnitChangesReport,)
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        self._network = network
+        self._before: dict[str, Tensor] = {}
+        if task.arch == self._supernet.space.largest:
+            self._before = {name: weights.clone() for name, weights in self._weights().items()}
+        super().begin(network, task, generator)
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.objective.loss(network, inputs, targets)
+
+    @torch.no_grad()
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (UnitChangesReport(self._changes()), *super().report())
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        super().check_result(result)
+        report = result.report(UnitChangesReport)
+        units = self._supernet.units if result.task.arch == self._supernet.space.largest else {}
+        if report is None or {group: len(changes) for group, changes in report.changes.items()} != units:
+            raise ValueError(f"changes of other units than those of {result.task.arch}")
+        if any(number < 0 for number in report.numbers):
+            raise ValueError("a change of a unit is negative")
+
+    def _changes(self) -> dict[str, list[float]]:
+        """Returns the relative change of each unit by group; nothing if the network is not whole."""
+        moved: dict[str, Tensor] = {}
+        was: dict[str, Tensor] = {}
+        for name, weights in self._weights().items() if self._before else ():
+            group, before = self._supernet.axes[name][0][0], self._before[name]
+            units = self._supernet.units[group]  # a unit's entries are adjacent: a row of this shape
+            moved[group] = moved.get(group, 0) + (weights - before).reshape(units, -1).square().sum(1)
+            was[group] = was.get(group, 0) + before.reshape(units, -1).square().sum(1)
+        self._before = {}
+        return {group: (moved[group].sqrt() / was[group].sqrt().clamp_min(1e-12)).tolist() for group in moved}
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Returns the parameters whose first dimension is cut."""
+        return {
+            name: parameter.detach()
+            for name, parameter in self._network.named_parameters()
+            if any(group for group, _ in self._supernet.axes[name][:1])
+        }

@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, MacsReport, OperatorReport, Report
-from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import TaskLoss
+from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.ranges import UnitInterval, checked
 from lit_fednas.supernets import PathNetwork, PathSupernet, path_sampler
@@ -62,9 +61,8 @@ class RandomLoad(Load):
 class PathSampling(WrappedObjective):
     """Trains a new path for every batch, out of the operators that the client received and under its budget.
 
-    Operators that are not on a batch's path get no gradient, so the local optimizer leaves them (and their momentum) as
-    they are in that step. It reports the examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`),
-    and the multiply-accumulates of all forward passes.
+    Operators off a batch's path get no gradient, so the local optimizer skips them in that step. It reports the
+    examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`), and the multiply-accumulates.
 
     Args:
         objective: The loss on a path.

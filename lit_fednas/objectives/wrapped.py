@@ -10,8 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
-from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import TaskLoss
+from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.ranges import NonNegativeFloat, checked
 from lit_fednas.supernets import Supernet
 
@@ -66,11 +65,7 @@ class WrappedObjective(Objective):
         self.objective.load_state_dict(state)
 
     def check_macs(self, result: ClientResult, least: int, most: int) -> None:
-        """Validates that a client reports multiply-accumulates within limits, of all examples that it saw.
-
-        Raises:
-            ValueError: It does not.
-        """
+        """Raises ``ValueError`` unless a client reports multiply-accumulates of all its examples within limits."""
         report = result.report(MacsReport)
         if report is None or not least <= report.macs <= most:
             raise ValueError(f"{report} of {result.num_seen} examples, which are {least} to {most}")
@@ -84,14 +79,6 @@ class HeadOnly(WrappedObjective):
     Args:
         objective: The loss.
         head: The module's name in the network's ``named_modules``.
-
-    Example:
-        >>> import torch
-        >>> from collections import OrderedDict
-        >>> net = nn.Sequential(OrderedDict(body=nn.Linear(2, 2), heads=nn.Linear(2, 2)))
-        >>> HeadOnly().loss(net, torch.zeros(1, 2), torch.tensor([0])).backward()
-        >>> net.body.weight.grad is None, net.heads.weight.grad is None
-        (True, False)
     """
 
     def __init__(self, objective: Objective = TaskLoss(), head: str = "heads") -> None:
@@ -165,11 +152,9 @@ class Proximal(WrappedObjective):
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """Sum of squares of all differences; its gradient is 2 (w - w_received).
+    """Sum of squares of all differences; its gradient is 2 (w - w_received)."""
 
-    Only the parameters are kept for the backward pass, which takes a third of the time of autograd's own.
-    """
-
+    # only the parameters are kept for the backward pass, which takes a third of the time of autograd's own
     @staticmethod
     def forward(ctx: Any, received: tuple[Tensor, ...], *parameters: Tensor) -> Tensor:
         ctx.received = received

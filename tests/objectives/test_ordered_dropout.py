@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_fednas.messages import ClientTask, MacsReport
-from lit_fednas.objectives import CrossEntropy, Objective, OrderedDropout
+from lit_fednas.objectives import Objective, OrderedDropout
 from lit_fednas.supernets import SlicedCNN, Width, WidthSupernet
 from tests.support import NO_DATA
 
@@ -97,22 +97,6 @@ def test_a_batch_trains_the_corner_of_the_drawn_width_alone(own: float, shift: i
         seen.add(drawn)
         optimizer.step()
     assert seen == {width for width in WIDTHS if width <= own}
-
-
-def test_with_one_width_it_is_the_plain_objective_bit_by_bit() -> None:
-    for distill in (False, True):
-        objective = OrderedDropout(distill=distill)
-        network = begun(objective, 0.25)
-        plain = NET.subnet(Width(0.25)).train()
-        for one, loss in ((network, objective), (plain, CrossEntropy())):
-            optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
-            for inputs, targets in batches(4):
-                optimizer.zero_grad()
-                loss.loss(one, inputs, targets).backward()
-                optimizer.step()
-        for left, right in zip(network.state_dict().values(), plain.state_dict().values(), strict=True):
-            assert torch.equal(left, right)
-        assert not torch.equal(plain.classifier.weight, NET.subnet(Width(0.25)).classifier.weight)
 
 
 @pytest.mark.parametrize("own", [0.5, 0.75, 1.0])

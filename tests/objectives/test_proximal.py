@@ -68,17 +68,3 @@ def test_value_and_gradient_by_hand(mu: float) -> None:
         torch.testing.assert_close(parameter.grad, other.grad + mu * difference, msg=name)
     assert squares > 1
     torch.testing.assert_close(float(loss.detach()), float(expected.detach()) + mu / 2 * squares)
-
-
-def test_mu_zero_is_the_plain_objective_bit_by_bit() -> None:
-    net, plain = network(), network()
-    proximal = begun(net, mu=0.0)
-    for one in (net, plain):
-        objective = proximal if one is net else CrossEntropy()
-        optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
-        for step in range(4):
-            optimizer.zero_grad()
-            objective.loss(one, *batch(step)).backward()
-            optimizer.step()
-    for left, right in zip(net.state_dict().values(), plain.state_dict().values(), strict=True):
-        assert torch.equal(left, right)
