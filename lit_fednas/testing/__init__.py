@@ -16,23 +16,26 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("lit_fednas.testing needs pytest, which is not installed; pip install pytest") from error
 
-_MODULES = "aggregations", "assignments", "contract", "data", "objectives", "search", "supernets"
+_MODULES = "aggregations", "assignments", "contract", "data", "objectives", "runs", "search", "supernets"
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))  # so that failures show values
 
 from lit_fednas.testing.aggregations import AggregationContract  # noqa: E402
 from lit_fednas.testing.assignments import AssignmentContract  # noqa: E402
 from lit_fednas.testing.data import DataSourceContract, PartitionerContract  # noqa: E402
 from lit_fednas.testing.objectives import ObjectiveContract  # noqa: E402
+from lit_fednas.testing.runs import CallbackContract, assert_resumes  # noqa: E402
 from lit_fednas.testing.search import SearchMethodContract  # noqa: E402
 from lit_fednas.testing.supernets import SpaceContract, SupernetContract  # noqa: E402
 
 __all__ = [
     "AggregationContract",
     "AssignmentContract",
+    "CallbackContract",
     "DataSourceContract",
     "ObjectiveContract",
     "PartitionerContract",
     "SearchMethodContract",
     "SpaceContract",
     "SupernetContract",
+    "assert_resumes",
 ]

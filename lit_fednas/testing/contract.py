@@ -110,4 +110,6 @@ def leaves(state: Any, place: str = "") -> dict[str, Any]:
 def assert_alike(found: Any, expected: Any) -> None:
     """Validates that two states are equal to the bit; names the places where they are not."""
     one, other = leaves(found), leaves(expected)
-    assert [place for place in sorted(one.keys() | other.keys()) if one.get(place) != other.get(place)] == []
+    places = [place for place in sorted(one.keys() | other.keys()) if one.get(place) != other.get(place)]
+    if places:
+        raise AssertionError(f"{len(places)} places differ, first {', '.join(places[:5])}")

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import own_suite
 import torch
-from own_parts import Afresh, Columns, Focal, Halving, HiddenUnits, LargestWins, Layers, TakeTurns
+from own_parts import Afresh, Columns, Damping, Focal, Halving, HiddenUnits, LargestWins, Layers, TakeTurns
 
 from lit_fednas.data import Examples
 from lit_fednas.supernets import Region
@@ -96,6 +96,28 @@ class Repeating(Afresh):
             yield [feasible.sample(rng)]
 
 
+class Forgetful(Damping):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Hasty(Damping):
+    def on_results(self, trainer, module, round):
+        super().on_results(trainer, module, round)
+        super().on_server_step(trainer, module, round)
+
+    def on_server_step(self, trainer, module, round):
+        pass
+
+
+class Arrays(Damping):
+    def state_dict(self):
+        return {"rounds": np.zeros(self.rounds)}
+
+
 def broken(contract, kind, promise, make=None):
     """A suite of a broken part, with the promise that it breaks as its docstring."""
     return type(f"Test{kind.__name__}", (contract,), {"__doc__": promise, "instances": {"it": make or kind}})
@@ -125,3 +147,6 @@ TestRemembering = broken(own_suite.ObjectiveContract, Remembering, "a_fit_leaves
 TestLosing = broken(own_suite.PartitionerContract, Losing, "each_example_goes_to_one_client")
 TestShuffled = broken(own_suite.DataSourceContract, Shuffled, "every_process_loads_the_same", columns_of(Shuffled))
 TestRepeating = broken(SearchMethodContract, Repeating, "all_proposals_fit_and_are_distinct")
+TestForgetful = broken(own_suite.CallbackContract, Forgetful, "a_stopped_run_goes_on_exactly")
+TestHasty = broken(own_suite.CallbackContract, Hasty, "the_state_changes_after_the_servers_step_alone")
+TestArrays = broken(own_suite.CallbackContract, Arrays, "the_state_can_be_loaded")

@@ -10,6 +10,7 @@ from torch.nn import functional
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment
 from lit_fednas.data import DataSource, Examples, Partitioner
+from lit_fednas.federation import FederatedCallback
 from lit_fednas.objectives import Objective
 from lit_fednas.search import SearchMethod
 from lit_fednas.supernets import Ladder, NestedSupernet, SearchSpace
@@ -133,3 +134,26 @@ class Afresh(SearchMethod):
         known = set()
         while drawn := feasible.distinct(known, 10, rng):
             yield drawn
+
+
+class Damping(FederatedCallback):
+    """The server steps less far in every round."""
+
+    rounds = 0
+
+    def on_results(self, trainer, module, round):
+        shared, share = module.supernet.shared_tensors(), 1 / (1 + self.rounds)
+        round.mix(
+            lambda averages: {
+                name: shared[name].lerp(new.to(shared[name].dtype), share) for name, new in averages.items()
+            }
+        )
+
+    def on_server_step(self, trainer, module, round):
+        self.rounds += 1
+
+    def state_dict(self):
+        return {"rounds": self.rounds}
+
+    def load_state_dict(self, state):
+        self.rounds = state["rounds"]

@@ -3,11 +3,12 @@
 # ruff: noqa: RUF012
 
 import numpy as np
-from own_parts import Columns, Focal, Halving, HiddenUnits, LargestWins, Layers, TakeTurns
+from own_parts import Columns, Damping, Focal, Halving, HiddenUnits, LargestWins, Layers, TakeTurns
 
 from lit_fednas.testing import (
     AggregationContract,
     AssignmentContract,
+    CallbackContract,
     DataSourceContract,
     ObjectiveContract,
     PartitionerContract,
@@ -48,3 +49,7 @@ class TestHalving(PartitionerContract):
 
 class TestColumns(DataSourceContract):
     instances = {"four-rows": columns}
+
+
+class TestDamping(CallbackContract):
+    instances = {"it": Damping}

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from lit_fednas.cli import main
+from lit_fednas.testing import assert_resumes
 from lit_fednas.testing.contract import Contract
+from tests.test_cli import DIGITS, overlaid
 
 HERE = Path(__file__).parent
 
@@ -55,7 +57,7 @@ def run(folder: Path, *tests: str) -> Outcomes:
 
 def test_parts_that_keep_the_contracts_pass(folder: Path) -> None:
     outcomes = run(folder, "own_suite.py")
-    assert (outcomes.errors, outcomes.failed, len(outcomes.passed)) == ([], {}, 7)
+    assert (outcomes.errors, outcomes.failed, len(outcomes.passed)) == ([], {}, 8)
 
 
 def test_a_source_and_a_partitioner_by_the_command_line(
@@ -82,9 +84,17 @@ def test_what_is_broken_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Contract, "promises", named)
     outcomes = run(folder, "broken_suite.py")
-    assert (outcomes.errors, outcomes.passed, len(outcomes.failed)) == ([], set(), 10)
+    assert (outcomes.errors, outcomes.passed, len(outcomes.failed)) == ([], set(), 13)
     for kind, text in outcomes.failed.items():
         promise = getattr(sys.modules["broken_suite"], kind).__doc__
         assert f"broken promises: {promise}" in text
         assert f"broken promise of it: {promise}" in text
         assert "to be itself" not in text
+
+
+def test_a_run_whose_callback_forgets_its_state_does_not_resume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    words = *overlaid(folder)[2:], "--trainer.max_rounds", "3", "--trainer.callbacks"
+    assert_resumes(DIGITS, *words, "own_parts.Damping", stop=2)
+    with pytest.raises(AssertionError, match=r"places differ, first .*last\.ckpt"):
+        assert_resumes(DIGITS, *words, "broken_suite.Forgetful", stop=2)
