@@ -20,7 +20,7 @@ from lit_fednas.rng import numpy_generator
 
 #: The owner of an example that is left out.
 NOBODY = -1
-#: Clients whose splits are not drawn again; those of a round are asked for once per epoch.
+#: Clients whose splits are not drawn again; those of a round are drawn once per epoch.
 _CLIENTS_KEPT = 64
 
 

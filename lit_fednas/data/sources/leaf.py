@@ -204,7 +204,7 @@ def _without_inputs(x: list[Any]) -> np.ndarray:
 
 @dataclass
 class LeafFiles:
-    """The JSON files below a folder, which are read whenever a split is asked for, and not kept."""
+    """The JSON files below a folder, which are read whenever a split is loaded, and not kept."""
 
     root: Path
     deal: Deal
