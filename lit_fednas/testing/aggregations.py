@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -65,7 +65,11 @@ class AggregationContract(Contract):
         """The result has every shared tensor, in memory of its own."""
         net = self.net
         before = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
-        result = aggregate(self.case.make(), net, self.updates(3, seed=1, largest=False))
+        aggregation, updates = self.case.make(), self.updates(3, seed=1, largest=False)
+        start(aggregation, net, [one.task for one in updates])
+        for one in updates:
+            aggregation.add(one)
+        result = aggregation.finish()
         assert result.keys() == before.keys()
         for name, tensor in result.items():
             assert tensor.shape == before[name].shape
@@ -81,7 +85,7 @@ class AggregationContract(Contract):
         first = aggregate(aggregation, net, updates, tasks)
         assert_equal(aggregate(aggregation, net, updates[::-1], tasks), first)
         assert_equal(aggregate(aggregation, net, updates[3:] + updates[:3], tasks), first)
-        ranks = [copy(aggregation) for _ in range(3)]
+        ranks = [self.case.make() for _ in range(3)]
         for rank, other in enumerate(ranks):
             start(other, net, tasks)
             for one in updates[rank::3]:
@@ -207,4 +211,5 @@ def aggregate(
     start(aggregation, net, tasks, values=values, by_architecture=by_architecture)
     for one in updates:
         aggregation.add(one)
-    return aggregation.finish(rejected)
+    # copies: an aggregation may return the memory that its next round sums in
+    return {name: tensor.clone() for name, tensor in aggregation.finish(rejected).items()}
