@@ -92,6 +92,7 @@ def test_what_is_broken_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
         assert "to be itself" not in text
 
 
+@pytest.mark.slow
 def test_a_run_whose_callback_forgets_its_state_does_not_resume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
     words = *overlaid(folder)[2:], "--trainer.max_rounds", "3", "--trainer.callbacks"
