@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -95,6 +96,20 @@ def given_normalization(mean: Sequence[float] | None, std: Sequence[float] | Non
     if len(mean) != channels:
         raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
     return Normalize(mean, std)
+
+
+@contextmanager
+def reading(path: Path, field: str, remedy: str = "replace or remove the file") -> Iterator[None]:
+    """Makes one line with the file's name of whatever a library raises while it reads a file."""
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    except FileNotFoundError:
+        raise DataError(f"{field}: {path} is missing; correct the path") from None
+    except Exception as error:  # decoders raise what they like: struct.error, zlib.error, KeyError, MemoryError...
+        text = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{field}: {path} cannot be read ({text}); {remedy}") from error
 
 
 def file_stamps(root: Path, names: Iterable[str]) -> list[tuple[int, int]]:
