@@ -258,6 +258,8 @@ class FederatedDataModule(LightningDataModule):
             self.task.check(data.targets)
         except DataError as error:
             raise DataError(f"data.source: {split} {error}") from None
+        if self.source.left_out[split]:
+            log.warning("data.source: %s has %s", split, self.source.read_text(split, len(data)))
         present = set(self.task.strata(data.targets).unique().tolist())
         names = self.strata
         if missing := [name for label, name in enumerate(names) if label not in present]:

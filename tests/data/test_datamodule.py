@@ -1,5 +1,6 @@
 import multiprocessing
 import sys
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,20 @@ def test_the_official_test_set_is_dealt_in_the_clients_own_proportions() -> None
     alone = data.clients.only(3).batches(0, 500, generator(0, "b"), split="test", shuffle=False)
     assert values(alone) == tested[3]
     assert sorted(values(data.test_dataloader())) == list(range(1000, 1130))  # the server's as ever
+
+
+def test_what_is_left_out_is_said_by_reason(caplog: pytest.LogCaptureFixture) -> None:
+    class Sieve(ArraySource):
+        def load(self, split: Any) -> Examples | None:
+            self.left_out["train"] = Counter({"hidden": 2, ".heic": 1_204})
+            return super().load(split)
+
+    source = Sieve(examples(1000), test=examples(30, 1000))
+    source.load("train")  # a split is read more than once
+    module(source=source).test_dataloader()
+    assert caplog.messages == [
+        "data.source: train has 1,000 examples of 4 classes; 1,206 left out: 1,204 .heic, 2 hidden"
+    ]
 
 
 def test_targets_are_what_the_partition_indexes() -> None:

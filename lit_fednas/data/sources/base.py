@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -51,6 +52,11 @@ class DataSource(ABC):
     augmentation: Sequence[Augmentation] = ()
 
     @cached_property
+    def left_out(self) -> dict[Split, Counter[str]]:
+        """What of each split is not among its examples, by reason, such as ``.heic``; set anew whenever it is read."""
+        return {split: Counter() for split in SPLITS}
+
+    @cached_property
     def task(self) -> Task:
         """What targets are."""
         return Classification(self.num_classes)
@@ -70,6 +76,14 @@ class DataSource(ABC):
     def dataset(self, split: Split) -> ExampleDataset | None:
         """Returns one split for reading example by example; sources that decode on access override this."""
         return self.load(split)
+
+    def read_text(self, split: Split, count: int) -> str:
+        """Returns what was read of a split, as ``1,204 examples of 10 classes; 6 left out: 4 .heic, 2 hidden``."""
+        text = f"{count:,} examples" + f" of {self.num_classes:,} classes" * self.task.has_classes
+        if not (reasons := self.left_out[split]):
+            return text
+        shown = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
+        return f"{text}; {reasons.total():,} left out: {shown}"
 
 
 class NamedClasses(DataSource):
