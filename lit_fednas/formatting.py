@@ -108,7 +108,7 @@ def figure_text(text: object, most: int = 60) -> str:
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in known).split())
     if len(line) > most:
         line = f"{line[: most // 2]}…{line[len(line) - (most - 1) // 2 :]}"
-    return f"{' ' * line.startswith('_')}{line}".replace("$", r"\$")
+    return f"{' ' * line.startswith('_')}{line}"
 
 
 def draws_bars() -> bool:

@@ -16,7 +16,7 @@ import lit_fednas
 ROOT = Path(lit_fednas.__file__).parent
 PACKAGE = "lit_fednas"
 
-FLOOR = {"errors", "ranges", "rng", "formatting", "config_files"}
+FLOOR = {"errors", "ranges", "rng", "formatting", "figures", "config_files"}
 ROLES = {"assignment", "objectives", "aggregation"}
 SHARED = FLOOR | {"records", "messages", "parts", "transport", "costs", "data", "supernets", "tiers"}
 ENGINE = SHARED | ROLES | {"federation"}
@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "ranges": {"errors"},
     "rng": set(),
     "formatting": set(),
+    "figures": set(),
     "config_files": {"errors", "formatting"},
     "records": FLOOR,
     "messages": FLOOR,
@@ -40,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "federation": SHARED | ROLES,
     "callbacks": ENGINE,
     "loggers": ENGINE,
-    "analysis": {"errors", "config_files", "ranges", "records", "formatting"},  # only studies and commands import it
+    "analysis": (FLOOR - {"rng"}) | {"records"},  # only studies and commands import it
     "studies": FLOOR | {"records", "cli", "analysis"},  # the options of compare
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},

@@ -55,7 +55,7 @@ class DrawFronts(Callback):
 
     def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
         """Called by the command ``search``, as a hook of callbacks, when the folder is written."""
-        from lit_fednas.analysis import pareto_figure, read_search  # pandas and pyplot, for a search alone
+        from lit_fednas.analysis import pareto_figure, read_search  # pandas and matplotlib, for a search alone
 
         with replacing(folder / "pareto.png") as file:
             pareto_figure(read_search(folder)).savefig(file, dpi=150)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.style import RANGE, label, legend, look, name_ticks, new_figure
+from lit_fednas.analysis.style import RANGE, label, legend, log_axis, look, name_ticks, new_figure
 from lit_fednas.analysis.tables import Table, scale_of
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import figure_text, spread
@@ -119,7 +119,7 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
         name_ticks(axes, values)
         axes.set_xlim(-0.5, len(values) - 0.5)
     elif values[0] > 0 and values[-1] > 20 * values[0]:
-        axes.set_xscale("log")
+        log_axis(axes)
     label(axes, name, f"validation {done.attrs.get('metric', 'accuracy')}")
 
 

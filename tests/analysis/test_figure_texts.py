@@ -1,7 +1,8 @@
-"""Users' texts in figures: names of classes, methods, tiers and values are drawn as they are."""
+"""Texts of users in figures: names of classes, methods, tiers and values are drawn as they are."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -9,23 +10,27 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from lit_fednas.analysis import SearchResult, fronts_figure
+from lit_fednas.analysis.charts import Event, line_chart
 from lit_fednas.analysis.clients import client_boxes
 from lit_fednas.records.partition import plot_partition
 from lit_fednas.studies.results import sweep_figure
 from tests.analysis.test_fairness import write
 
+ROOTS = [Path(__file__).parents[2] / name for name in ("lit_fednas", "notebooks", "scripts")]
 #: What is given, and what is to be read in the figure.
 NAMES = {
     "$0_to_$50": "$0_to_$50",
     "$\\frac$": "$\\frac$",
     "_hidden": "_hidden",
     "two\nlines": "two lines",
-    "long" * 99: "longlonglonglonglonglonglonglo…nglonglonglonglonglonglonglong"[:60],
-    "bell\x07": "bell",
+    "long" * 2500 + "$": "longlonglonglonglonglonglonglo…nglonglonglonglonglonglonglong"[:60],
+    "bell\x07\u202e": "bell",
+    "\U0001f408 \u0642\u0637\u0629": "\U0001f408 \u0642\u0637\u0629",
 }
 
 
@@ -43,6 +48,7 @@ def _groups(name: str, folder: Path) -> dict[str, list[Path]]:
     return {name: [clients], "b": [clients]}
 
 
+VALUES = pd.Series([0.1, 0.2])
 SWEEP = pd.DataFrame({"p": "", "seed": 0, "status": "finished", "folder": "", "val/mean/accuracy": [0.1, 0.2]})
 
 
@@ -51,15 +57,19 @@ FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
     "sweep": lambda name, folder: sweep_figure(SWEEP.assign(p=pd.Series([name, "b"], dtype=object))),
     "boxes": lambda name, folder: client_boxes(_groups(name, folder)),
+    "lines": lambda name, folder: (
+        line_chart("", {name: VALUES, "b": VALUES}, name, name, events=[Event(1, name, "", 0)]).figure
+    ),
 }
 
 
+@pytest.mark.parametrize("settings", [{}, {"text.usetex": True, "axes.formatter.use_mathtext": True}])
 @pytest.mark.parametrize("kind", FIGURES)
-def test_users_texts_are_drawn_as_they_are(kind: str, tmp_path: Path) -> None:
+def test_users_texts_are_drawn_as_they_are(kind: str, settings: dict[str, bool], tmp_path: Path) -> None:
     for number, (name, shown) in enumerate(NAMES.items()):
-        figure = FIGURES[kind](name, tmp_path / str(number))
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), rc_context(settings):
             warnings.simplefilter("error")
+            figure = FIGURES[kind](name, tmp_path / str(number))
             figure.draw_without_rendering()
         texts = [text._preprocess_math(text.get_text()) for text in figure.findobj(Text)]
         assert not any(math for text, math in texts)
@@ -71,3 +81,10 @@ def test_users_texts_are_drawn_as_they_are(kind: str, tmp_path: Path) -> None:
 def test_folders_whose_names_are_no_text_are_classes() -> None:
     figure = plot_partition(np.array([[1, 2]]), ["cat\udcff", "b"])
     assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == ["cat?", "b"]
+
+
+def test_every_figure_draws_texts_as_they_are() -> None:
+    """Figures of package, notebooks and scripts are of the class that the test above tries."""
+    sources = [path for root in ROOTS for path in root.rglob("*") if path.suffix in (".py", ".ipynb", "")]
+    others = re.compile(r"\bFigure\(|(?:matplotlib\.|import )pyplot")
+    assert [path.name for path in sources if path.is_file() and others.search(path.read_text())] == []
