@@ -3,17 +3,21 @@
 With the default widths the family goes from ResNet-10 to ResNet-26, has 155^4 = 577,200,625 members (the paper: about
 5*10^8), and its MACs are the GFLOPs of Table 5. App. F says "a depth of two per stage", but ResNet-10 as the smallest
 member, and Tables 4 and 5, leave room for one block (of two convolutions) only.
+
+DeepFedNAS' width multipliers (Khan and Daneshtalab, 2026, arXiv:2601.15127) make stem and stages elastic in width too;
+MACs and parameters are then those that its authors published.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from itertools import islice, product
 from math import prod
+from operator import getitem
 from typing import Any, Literal
 
 from torch import nn
@@ -48,6 +52,7 @@ class ElasticArch:
         depths: Blocks beyond those that are always there, per stage.
         ratios: Expand ratio per block, stage by stage; an absent block has the ratio of the one before it.
         heads: Attention heads per block, like the ratios; empty for networks without attention.
+        widths: Multipliers of the widths of the stem and of each stage; empty where widths are fixed.
 
     Example:
         >>> str(ElasticArch((0, 0, 0, 1), (0.14,) * 12))
@@ -57,17 +62,24 @@ class ElasticArch:
     depths: tuple[int, ...]
     ratios: tuple[float, ...]
     heads: tuple[int, ...] = ()
+    widths: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        per_block = {"e": self.ratios, "h": self.heads} if self.heads else {"e": self.ratios}
-        equal_as_one = {key: values[0] if len(set(values)) == 1 else values for key, values in per_block.items()}
+        shortened = {
+            key: values for key, values in (("e", self.ratios), ("h", self.heads), ("w", self.widths)) if values
+        }
+        equal_as_one = {key: values[0] if len(set(values)) == 1 else values for key, values in shortened.items()}
         written = {"d": self.depths, **equal_as_one}
         # JSON has all digits, so that parse reads the same number
         return ", ".join(f"{key}: {json.dumps(values, separators=(',', ':'))}" for key, values in written.items())
 
 
 class ElasticSpace(SearchSpace[ElasticArch]):
-    """All depths and ratios of an elastic network, and its heads if it has attention; choices ascend."""
+    """All depths and ratios of an elastic network, and its heads and widths if it has a choice; choices ascend.
+
+    Gene vectors outnumber networks: choices of absent blocks, ratios that round to one middle width and multipliers
+    that round to one width count once in :attr:`size`. DeepFedNAS' 10^5 * 3^4 * 5^12 (about 2*10^15) counts genes.
+    """
 
     def __init__(
         self,
@@ -77,9 +89,12 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         divisor: int = 1,
         heads: Sequence[int] = (),
         least: int = 1,
+        multipliers: Sequence[float] = (),
+        stem_width: int = 1,
     ) -> None:
-        for name, values in (("depths", depths), ("ratios", ratios), ("heads", heads)):
-            if list(values) != sorted(set(values)) or not (values or name == "heads"):
+        given = {"depths": depths, "ratios": ratios, "heads": heads, "width_multipliers": multipliers}
+        for name, values in given.items():
+            if list(values) != sorted(set(values)) or not (values or name in ("heads", "width_multipliers")):
                 raise ConfigError(f"supernet.{name}: {list(values)} must be at least one number, ascending, distinct")
         if any(depth != int(depth) for depth in depths):
             raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks")
@@ -89,6 +104,8 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         self.divisor = divisor
         self.heads = tuple(heads)
         self.least = least
+        self.multipliers = tuple(multipliers)
+        self.base_widths = (stem_width, *stage_widths)
         self.blocks = least + self.depths[-1]
         stages = len(self.stage_widths)
         total = stages * self.blocks
@@ -97,24 +114,50 @@ class ElasticSpace(SearchSpace[ElasticArch]):
             ("depth", "d", self.depths, stages),
             ("expand ratio", "e", self.ratios, total),
             ("head count", "h", self.heads, total if self.heads else 0),
+            ("width multiplier", "w", self.multipliers, 1 + stages if self.multipliers else 0),
         ]
         self.choices = [values for _, _, values, count in self._kinds for _ in range(count)]
+        # multipliers, of the stem and per stage, and ratios, per width: the largest of those that round alike, by each
+        self._canonical_multipliers = [
+            _last_alike(self.multipliers, partial(self._width, base)) for base in self.base_widths
+        ]
+        self._canonical_ratios = {
+            width: _last_alike(self.ratios, partial(self.middle_width, width))
+            for width in {width for place in range(1, 1 + stages) for width in self.widths_at(place)}
+        }
 
-    def middle_width(self, stage: int, ratio: float) -> int:
-        """Returns the middle channels of a block of a stage."""
-        return divisible(round(self.stage_widths[stage] * ratio), self.divisor)
+    def middle_width(self, width: int, ratio: float) -> int:
+        """Returns the middle channels of a block of a stage of a width."""
+        return divisible(round(width * ratio), self.divisor)
+
+    def widths_at(self, place: int) -> list[int]:
+        """Returns the distinct widths, ascending, of the stem (place 0) or of a stage (from 1)."""
+        base = self.base_widths[place]
+        return list(dict.fromkeys(self._width(base, multiplier) for multiplier in self.multipliers)) or [base]
+
+    def widths_of(self, arch: ElasticArch) -> tuple[int, ...]:
+        """Returns the widths of the stem and of every stage."""
+        if not arch.widths:
+            return self.base_widths
+        return tuple(map(self._width, self.base_widths, arch.widths))
+
+    def _width(self, base: int, multiplier: float) -> int:
+        return divisible(base * multiplier, self.divisor)
 
     def blocks_of(self, arch: ElasticArch) -> Iterator[tuple[int, int, int, int]]:
         """Yields the stage, middle channels, output channels and stride of each block."""
-        for stage, (out, depth) in enumerate(zip(self.stage_widths, arch.depths, strict=True)):
+        for stage, (out, depth) in enumerate(zip(self.widths_of(arch)[1:], arch.depths, strict=True)):
             for block in range(self.least + depth):
-                middle = self.middle_width(stage, arch.ratios[stage * self.blocks + block])
+                middle = self.middle_width(out, arch.ratios[stage * self.blocks + block])
                 yield stage, middle, out, 2 if block == 0 and stage > 0 else 1
 
     @override
     def stages(self, arch: ElasticArch) -> list[list[tuple[str, float] | None]]:
         heads = [f", h {count}" for count in arch.heads] or [""] * len(arch.ratios)
-        blocks = [(f"{ratio:g}{text}", ratio) for ratio, text in zip(arch.ratios, heads, strict=True)]
+        widths = [width for width in arch.widths[1:] for _ in range(self.blocks)]
+        heads = [f"{text}, w {width:g}" for text, width in zip(heads, widths, strict=True)] if widths else heads
+        sizes = [ratio * width for ratio, width in zip(arch.ratios, widths or [1.0] * len(arch.ratios), strict=True)]
+        blocks = [(f"{ratio:g}{text}", size) for ratio, text, size in zip(arch.ratios, heads, sizes, strict=True)]
         return [
             [block if place < self.least + depth else None for place, block in enumerate(islice(rest, self.blocks))]
             for rest, depth in zip([iter(blocks)] * len(arch.depths), arch.depths, strict=True)
@@ -128,44 +171,40 @@ class ElasticSpace(SearchSpace[ElasticArch]):
     @override
     def encode(self, arch: ElasticArch) -> tuple[int, ...]:
         self.validate(arch)
-        chosen = (*arch.depths, *arch.ratios, *arch.heads)
+        chosen = (*arch.depths, *arch.ratios, *arch.heads, *arch.widths)
         return tuple(values.index(value) for values, value in zip(self.choices, chosen, strict=True))
 
     def canonical(self, arch: ElasticArch) -> ElasticArch:
-        """Returns the canonical architecture: fixed are the choices of absent blocks and ratios of equal widths."""
+        """Returns the canonical architecture: fixed are choices of absent blocks, and those that give equal widths."""
         depths = tuple(self.depths[self.depths.index(depth)] for depth in arch.depths)  # 1 for 1.0
+        multipliers = tuple(map(getitem, self._canonical_multipliers, arch.widths))
+        widths = self.widths_of(arch)
         ratios, heads = list(arch.ratios), [self.heads[self.heads.index(count)] for count in arch.heads]
         for stage, depth in enumerate(depths):
             for block in range(self.blocks):
                 i = stage * self.blocks + block
                 present = block < self.least + depth
-                ratios[i] = self._canonical_ratios[stage][ratios[i]] if present else ratios[i - 1]
+                ratios[i] = self._canonical_ratios[widths[1 + stage]][ratios[i]] if present else ratios[i - 1]
                 if heads and not present:
                     heads[i] = heads[i - 1]
-        return ElasticArch(depths, tuple(ratios), tuple(heads))
-
-    @cached_property
-    def _canonical_ratios(self) -> list[dict[float, float]]:
-        """Per stage and ratio: the largest ratio that gives the same middle width (narrow stages round alike)."""
-        canonical = []
-        for stage in range(len(self.stage_widths)):
-            largest = {self.middle_width(stage, ratio): ratio for ratio in self.ratios}  # ratios ascend
-            canonical.append({ratio: largest[self.middle_width(stage, ratio)] for ratio in self.ratios})
-        return canonical
+        return ElasticArch(depths, tuple(ratios), tuple(heads), multipliers)
 
     @property
     @override
     def size(self) -> int:
-        per_stage = []  # the sum over depths of the products of distinct middle widths and heads
+        per_stage = []  # the sum over widths and depths of the products of distinct middle widths and heads
         for stage in range(len(self.stage_widths)):
-            widths = len({self.middle_width(stage, ratio) for ratio in self.ratios})
-            blocks = widths * max(1, len(self.heads))
-            per_stage.append(sum(blocks ** (self.least + depth) for depth in self.depths))
-        return prod(per_stage)
+            blocks = [
+                len({self.middle_width(width, ratio) for ratio in self.ratios}) * max(1, len(self.heads))
+                for width in self.widths_at(1 + stage)
+            ]
+            per_stage.append(sum(count ** (self.least + depth) for count in blocks for depth in self.depths))
+        return len(self.widths_at(0)) * prod(per_stage)
 
     def validate(self, arch: ElasticArch) -> None:
         """Raises ``ConfigError`` if an architecture is not in the space."""
-        for (name, _, choices, count), values in zip(self._kinds, (arch.depths, arch.ratios, arch.heads), strict=True):
+        chosen = arch.depths, arch.ratios, arch.heads, arch.widths
+        for (name, _, choices, count), values in zip(self._kinds, chosen, strict=True):
             if len(values) != count:
                 raise ConfigError(f"architecture {arch}: has {len(values)} {name}s; give {count}")
             for value in values:
@@ -174,32 +213,38 @@ class ElasticSpace(SearchSpace[ElasticArch]):
 
     @override
     def parse(self, text: Any) -> ElasticArch:
-        """Reads ``d: [0,1,0,1], e: 0.14`` (with attention, ``h: [1,2,2]`` follows), a mapping, or an architecture."""
+        """Reads ``d: [0,1,0,1], e: 0.14`` (``h: [1,2,2]``, ``w: 0.5`` follow), a mapping, or an architecture."""
         arch = text if isinstance(text, ElasticArch) else self._read(text)
         self.validate(arch)
         return self.canonical(arch)
 
     def _read(self, text: Any) -> ElasticArch:
-        kinds = [(key, count) for _, key, _, count in self._kinds if count]
+        kinds = {key: count for _, key, _, count in self._kinds if count}
         try:
             read = text
             if not isinstance(text, dict):
-                parts = r"\s*,\s*".join(rf"{key}:\s*(.+?)" for key, _ in kinds)
+                parts = r"\s*,\s*".join(rf"{key}:\s*(.+?)" for key in kinds)
                 match = re.fullmatch(rf"\s*{parts}\s*", str(text))
                 written = match.groups() if match else ()
-                read = {key: json.loads(value) for (key, _), value in zip(kinds, written, strict=False)}
-            numbers = []
-            for key, count in kinds:
-                numbers.append(tuple(read[key] if isinstance(read[key], list) else [read[key]] * count))
-                if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers[-1]):
+                read = {key: json.loads(value) for key, value in zip(kinds, written, strict=False)}
+            numbers = dict.fromkeys("dehw", ())
+            for key, count in kinds.items():
+                numbers[key] = tuple(read[key] if isinstance(read[key], list) else [read[key]] * count)
+                if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers[key]):
                     raise ValueError
-            return ElasticArch(*numbers)
+            return ElasticArch(*numbers.values())
         except (KeyError, ValueError):
-            heads = ", h: 2" if self.heads else ""
+            further = "".join(f", {key}: {example}" for key, example in (("h", 2), ("w", 0.5)) if key in kinds)
             raise ConfigError(
-                f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14{heads}', with one number "
-                f"for all if they are equal"
+                f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14{further}', with one "
+                f"number for all if they are equal"
             ) from None
+
+
+def _last_alike(choices: Sequence[float], rounded: Callable[[float], int]) -> dict[float, float]:
+    """Returns, for each of ascending choices, the last that is rounded to the same width."""
+    last = {rounded(choice): choice for choice in choices}
+    return {choice: last[rounded(choice)] for choice in choices}
 
 
 @checked("supernet")
@@ -218,10 +263,13 @@ class ElasticResNet(NestedSupernet):
         depths: Choices for the number of blocks beyond the first.
         ratios: Choices of the expand ratio.
         norm: Normalisation layer. The paper names none; the authors' code has :class:`NoNorm`.
-        divisor: Middle channels are a multiple of this.
+        divisor: Middle channels, and widths that are multiplied, are a multiple of this.
         he_init: Whether convolutions are drawn as by He et al. (2015); else by torch, as in the authors' code.
         relu_before_sum: Whether a block's second convolution has a ReLU before the shortcut is added, as in the
             authors' code.
+        width_multipliers: Choices of the widths of the stem and of each stage, as multiples of ``stem_width`` and
+            ``stage_widths`` (DeepFedNAS: 0.1, 0.2, ..., 1.0); fixed if not given. With them, the first block of every
+            stage has a 1x1 convolution in its shortcut, also where widths happen to be equal.
 
     Example:
         >>> net = ElasticResNet(stem_width=8, stage_widths=[16, 32, 64, 128])
@@ -241,18 +289,22 @@ class ElasticResNet(NestedSupernet):
         divisor: PositiveInt = 8,
         he_init: bool = True,
         relu_before_sum: bool = False,
+        width_multipliers: Sequence[PositiveFloat] = (),
     ) -> None:
         super().__init__(input_shape, num_classes)
         if not stage_widths:
             raise ConfigError("supernet.stage_widths: is empty; give the output channels of each stage")
         check_image(self, self.input_shape)
-        self.stem_width = stem_width
         self.norm = norm
         self.he_init = he_init
         self.relu_before_sum = relu_before_sum
-        self.space: ElasticSpace = ElasticSpace(depths, ratios, stage_widths, divisor)
-        for stage, ratio in product(range(len(stage_widths)), ratios):
-            norm(self.space.middle_width(stage, ratio))  # refuses a width now and not in a round
+        self.space: ElasticSpace = ElasticSpace(
+            depths, ratios, stage_widths, divisor, multipliers=width_multipliers, stem_width=stem_width
+        )
+        for place, ratio in product(range(1 + len(stage_widths)), ratios):
+            for width in self.space.widths_at(place):  # norm refuses one now and not in a round
+                norm(width)
+                norm(self.space.middle_width(width, ratio) if place else width)
         self.network = self.build(self.space.largest)
         self.initialise(self.network)
 
@@ -276,28 +328,34 @@ class ElasticResNet(NestedSupernet):
         if unit != "macs":
             return super().computation(unit, arch)
         channels, height, width = self.input_shape
-        total = height * width * channels * self.stem_width * 9
-        channels = self.stem_width
-        for _, middle, out, stride in self.space.blocks_of(arch):
+        total = height * width * channels * self.space.widths_of(arch)[0] * 9
+        for _, inputs, middle, out, stride, projected in self._blocks(arch):
             height, width = -(-height // stride), -(-width // stride)
-            shortcut = channels * out if stride != 1 or channels != out else 0
-            total += height * width * (9 * channels * middle + 9 * middle * out + shortcut)
+            total += height * width * (9 * inputs * middle + 9 * middle * out + projected * inputs * out)
             channels = out
         return total + channels * self.num_classes
+
+    def _blocks(self, arch: ElasticArch) -> Iterator[tuple[int, int, int, int, int, bool]]:
+        """Yields each block's stage, input, middle and output channels, stride, and whether it has a projection."""
+        inputs = self.space.widths_of(arch)[0]
+        before = -1
+        for stage, middle, out, stride in self.space.blocks_of(arch):
+            projected = inputs != out or stride != 1 or bool(arch.widths and stage != before)
+            yield stage, inputs, middle, out, stride, projected
+            inputs, before = out, stage
 
     @override
     def build(self, arch: ElasticArch) -> nn.Module:
         stages = [nn.Sequential() for _ in arch.depths]
-        width = self.stem_width
-        for stage, middle, out, stride in self.space.blocks_of(arch):
-            stages[stage].append(elastic_block(width, middle, out, stride, self.norm, self.relu_before_sum))
-            width = out
+        stem, *widths = self.space.widths_of(arch)
+        for stage, *block in self._blocks(arch):
+            stages[stage].append(elastic_block(*block, self.norm, self.relu_before_sum))
         return sequential(
-            stem=convolution(self.input_shape[0], self.stem_width),
-            norm=self.norm(self.stem_width),
+            stem=convolution(self.input_shape[0], stem),
+            norm=self.norm(stem),
             relu=nn.ReLU(inplace=True),
             stages=nn.Sequential(*stages),
-            **pooled_classifier(width, self.num_classes),
+            **pooled_classifier(widths[-1], self.num_classes),
         )
 
 
@@ -305,13 +363,15 @@ class ReLUBeforeSum(nn.ReLU):
     """A ReLU with a name of its own, by which a checkpoint's fingerprint tells networks that have it from others."""
 
 
-def elastic_block(width: int, middle: int, out: int, stride: int, norm: Norm, relu_before_sum: bool) -> nn.Module:
+def elastic_block(
+    inputs: int, middle: int, out: int, stride: int, projected: bool, norm: Norm, relu_before_sum: bool
+) -> nn.Module:
     """Returns a basic block with the stride in its first convolution (which gives Table 5's GFLOPs)."""
     shortcut: nn.Module | None = None
-    if stride != 1 or width != out:
+    if projected:
         pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
-        shortcut = nn.Sequential(*pool, convolution(width, out, 1), norm(out))
-    residual = basic_block(width, middle, out, stride, norm, shortcut)
+        shortcut = nn.Sequential(*pool, convolution(inputs, out, 1), norm(out))
+    residual = basic_block(inputs, middle, out, stride, norm, shortcut)
     if relu_before_sum:
         residual.block.add_module("relu2", ReLUBeforeSum(inplace=True))
     return residual

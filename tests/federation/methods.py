@@ -96,7 +96,7 @@ SUBJECTS: dict[str, Callable[..., FederatedDataModule]] = {
 
 def steady_net(shape: tuple[int, ...], classes: int) -> ElasticResNet:
     sizes = {"stem_width": 4, "stage_widths": [8, 16], "depths": [0, 1], "ratios": [0.25, 0.5], "divisor": 2}
-    return ElasticResNet(shape, classes, norm=GroupNorm(2), **sizes)
+    return ElasticResNet(shape, classes, norm=GroupNorm(2), width_multipliers=[0.5, 1.0], **sizes)
 
 
 def counting_net(shape: tuple[int, ...], classes: int) -> PlainNetwork:

@@ -115,6 +115,9 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     **networks.SMALL,
     "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
+    "elastic-widths": lambda: elastic(stem_width=8, ratios=[0.5, 1.0], width_multipliers=[0.5, 1.0]),
+    # small enough that all are counted; a stem of 8 channels meets a stage of 8
+    "elastic-widths-alone": lambda: elastic(stem_width=8, depths=[0], width_multipliers=[0.5, 1.0]),
     "elastic-mlp": lambda: ElasticMLP((3, 4), 5, dim=8, depths=[0, 1], ratios=[0.25, 0.5, 2]),
     "elastic-tcn": lambda: ElasticTCN((6,), 7, channels=10, depths=[0, 2], ratios=[0.2, 0.5, 1.0]),
     "elastic-tcn-untied": lambda: ElasticTCN(

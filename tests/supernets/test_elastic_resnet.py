@@ -87,7 +87,7 @@ def test_cost_ratios_of_section_3_3(paper: ElasticResNet, cost: str, times: floa
     pixels, width = 32 * 32, 64
     random = 2048 * 10 + 10 * weights_alone + 27 * width * (1 if weights_alone else pixels)
     for stage, out in enumerate((256, 512, 1024, 2048)):
-        middle = sum(paper.space.middle_width(stage, ratio) for ratio in (0.1, 0.14, 0.18, 0.22, 0.25)) / 5
+        middle = sum(paper.space.middle_width(out, ratio) for ratio in (0.1, 0.14, 0.18, 0.22, 0.25)) / 5
         weights = 9 * middle * (width + out) + width * out + 18 * middle * out
         random += weights * (1 if weights_alone else pixels >> 2 * stage)
         width = out
@@ -166,4 +166,32 @@ def test_middle_widths() -> None:
         multiples = [k * divisor for k in range(1, 100)]
         nearest = min(multiples, key=lambda width: (abs(width - value), -width))
         expected = nearest if nearest >= 0.9 * value else nearest + divisor
-        assert ElasticSpace((0,), (1.0,), (value,), divisor).middle_width(0, 1.0) == expected
+        assert ElasticSpace((0,), (1.0,), (value,), divisor).middle_width(value, 1.0) == expected
+
+
+WIDE = {"width_multipliers": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], "norm": BatchNorm()}
+# rows of DeepFedNAS' published path: MACs, parameters, ratios, and widths as positions in the multipliers
+PUBLISHED = [
+    (458237952, 8176266, ".18 .1 .1 .18 .14 .1 .14 .14 .1 .1 .1 .1", "9 4 4 4 4"),
+    (558704640, 10008218, ".18 .14 .18 .14 .1 .1 .18 .14 .14 .14 .1 .14", "9 4 5 4 4"),
+    (1203782672, 22633130, ".14 .1 .1 .1 .1 .1 .14 .14 .1 .14 .1 .1", "9 8 9 7 7"),
+    (3403370496, 71726538, " ".join([".25"] * 12), "9 9 9 9 9"),
+]
+
+
+@pytest.mark.parametrize(("macs", "parameters", "ratios", "places"), PUBLISHED)
+def test_costs_of_the_published_path(macs: int, parameters: int, ratios: str, places: str) -> None:
+    net = on_meta(**WIDE)
+    widths = tuple(WIDE["width_multipliers"][int(place)] for place in places.split())
+    arch = net.space.parse(ElasticArch((2,) * 4, tuple(map(float, ratios.split())), widths=widths))
+    assert (net.macs(arch), net.cost(arch).parameters) == (macs, parameters)
+    assert net.space.parse(str(arch)) == arch
+
+
+def test_equal_widths_are_one_network() -> None:
+    """Multiples of 8 of .3 and .4, and of .7 and .8, of 64 are the same."""
+    space = on_meta(**WIDE).space
+    assert space.widths_at(0) == [8, 16, 24, 32, 40, 48, 56, 64]
+    one, other = (ElasticArch((0,) * 4, (0.1,) * 12, widths=(stem, *[0.1] * 4)) for stem in (0.7, 0.8))
+    assert space.parse(one) == space.parse(other)
+    assert str(space.parse(one)).endswith("w: [0.8,0.1,0.1,0.1,0.1]")
