@@ -201,6 +201,13 @@ class RoundValues:
         return self._values.get(kind)
 
 
+@dataclass(frozen=True)
+class Largest:
+    """What counts as the largest architecture in a round, where an assignment has a choice of its own."""
+
+    arch: Any
+
+
 def _numbers(value: Any) -> Iterator[float]:
     items = value.values() if isinstance(value, Mapping) else value
     if isinstance(items, Iterable):

@@ -18,7 +18,7 @@ from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.private import GaussianMechanism, PrivateSums
 from lit_fednas.aggregation.sums import OverlapSums, Sums, TrimmedSums
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, RoundValues, nbytes
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, Largest, RoundValues, nbytes
 from lit_fednas.ranges import OpenUnitInterval, Range, checked
 from lit_fednas.supernets import Region
 
@@ -227,7 +227,8 @@ class MaxNet(OverlapAverage):
     lets the largest network train first (section 2.4.1); the callback ``BetaDecay`` lowers it from round to round. A
     beta of 0.9 throughout is the worst of Figure 5b, so a run without a schedule logs a warning.
 
-    Where the paper is silent: of several clients with the largest architecture the first in the cohort is j; if nobody
+    Where the paper is silent: the largest architecture is the space's, or that of the pool that the assignment draws
+    from (DeepFedNAS); of several clients with it the first in the cohort is j; if nobody
     has it, or j is alone, all count alike; |S_t| counts the clients that were asked, also if some of them failed.
 
     Args:
@@ -260,8 +261,8 @@ class MaxNet(OverlapAverage):
                 self.beta,
             )
         self._present = self.beta if given is None else given.value
-        largest = self._supernet.space.largest
-        self._largest = next((task.client for task in tasks if task.arch == largest), None)
+        largest = (None if values is None else values.get(Largest)) or Largest(self._supernet.space.largest)
+        self._largest = next((task.client for task in tasks if task.arch == largest.arch), None)
         self._others = len(tasks) - 1
         super().start(tasks, values, by_architecture)
 

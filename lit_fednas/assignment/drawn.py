@@ -5,19 +5,23 @@ Cheap architectures are drawn often, so that the same computation buys more roun
 
 from __future__ import annotations
 
+import csv
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare, checked
+from lit_fednas.records.files import reading
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, labelled_space, path_sampler
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
@@ -118,6 +122,41 @@ class Listed(Pool):
         return list(dict.fromkeys(costs.supernet.space.named(text) for text in self.archs))
 
 
+@dataclass(frozen=True)
+class FromFile(Pool):
+    """The architectures of a file that a search has written, such as its ``tiers.csv`` or ``front.csv``.
+
+    With ``lit-fednas search`` and ``ProxySearch`` this is DeepFedNAS' path of architectures, found before training.
+
+    Args:
+        path: A CSV file with a column ``arch``, or a JSON file with a list of architectures, or of objects with an
+            ``arch``; each is written as the space writes it.
+
+    Raises:
+        DataError: The file is missing, damaged or empty (reported before training).
+        ConfigError: The space does not have an architecture of the file.
+    """
+
+    path: Path
+
+    @override
+    def architectures(self, costs: ArchitectureCosts, cost: str) -> list[Any]:
+        try:
+            with reading(self.path):
+                text = self.path.read_text()
+                rows = json.loads(text) if self.path.suffix == ".json" else csv.DictReader(text.splitlines())
+                texts = [row if isinstance(row, str) else row["arch"] for row in rows]
+        except OSError as error:
+            reason = f"{self.path} cannot be read ({error.strerror})"
+            raise DataError(f"assignment.pool.path: {reason}; give a file that a search has written") from None
+        if not texts:
+            raise DataError(f"assignment.pool.path: {self.path} holds no architecture; search again")
+        try:
+            return list(dict.fromkeys(costs.supernet.space.parse(text) for text in texts))
+        except ConfigError as error:
+            raise ConfigError(f"assignment.pool.path: {self.path} is of another supernet: {error}") from None
+
+
 def _spread(archs: Iterable[Any], costs: ArchitectureCosts, cost: str, count: int) -> list[Any]:
     """Returns the architectures nearest to costs that rise by one factor from the lowest to the highest, each once."""
     ascending = sorted(dict.fromkeys(archs), key=lambda arch: costs.cost(arch, cost))
@@ -125,6 +164,80 @@ def _spread(archs: Iterable[Any], costs: ArchitectureCosts, cost: str, count: in
     wanted = np.geomspace(values[0], values[-1], count) if count > 1 else values[-1:]
     nearest = [int(np.abs(values - value).argmin()) for value in wanted]
     return [ascending[index] for index in dict.fromkeys(nearest)]
+
+
+class PoolOfTiers:
+    """What clients draw from a pool, within the limits of their tiers, with a probability of ``cost ** -power``.
+
+    Args:
+        pool: The architectures.
+        supernet: Whose architectures they are; if it grows, the pool is made again.
+        population: The clients.
+        cost: What the pool is spread along.
+        power: How much more often cheaper ones are drawn.
+
+    Raises:
+        ConfigError: No architecture of the pool fits a tier.
+    """
+
+    def __init__(
+        self, pool: Pool, supernet: Supernet, population: Population, cost: str = "macs", power: float = 0.0
+    ) -> None:
+        self.pool, self.population, self.cost, self.power = pool, population, cost, power
+        self._supernet = supernet
+        self._made_for: Any = None  # the space; a supernet that grows gets another
+        for tier in self.tiers:
+            self.of_tier(tier)
+
+    @property
+    def tiers(self) -> Sequence[Tier]:
+        """The clients' tiers, or one without limits."""
+        return self.population.tiers or (_EVERYBODY,)
+
+    @property
+    def smallest(self) -> Any:
+        """The architecture of least cost; of several the first."""
+        return self._known_archs()[int(self._values.argmin())]
+
+    @property
+    def largest(self) -> Any:
+        """The architecture of greatest cost; of several the first."""
+        return self._known_archs()[int(self._values.argmax())]
+
+    def of_client(self, client: int) -> tuple[list[Any], np.ndarray]:
+        """Returns the architectures that a client may train, and the probability of each, float64 ``[archs]``."""
+        return self.of_tier(self.population.tier(client) or _EVERYBODY)
+
+    def of_tier(self, tier: Tier) -> tuple[list[Any], np.ndarray]:
+        """Returns the architectures that fit a tier, and the probability of each, float64 ``[archs]``."""
+        archs = self._known_archs()
+        if tier.name not in self._known:
+            fits = np.array([self._costs.excess(arch, tier) == 0 for arch in archs])
+            if not fits.any():
+                raise ConfigError(
+                    f"assignment.pool: no architecture of {type(self.pool).__name__} fits tier {tier.name!r} ({tier}); "
+                    f"raise the tier's limits in model.tiers, or give cheaper ones"
+                )
+            weights = self._values[fits] ** -self.power
+            self._known[tier.name] = (
+                [arch for arch, fit in zip(archs, fits, strict=True) if fit],
+                weights / weights.sum(),
+            )
+        return self._known[tier.name]
+
+    def draw(self, client: int, rng: np.random.Generator) -> Any:
+        """Draws an architecture that a client may train."""
+        archs, chances = self.of_client(client)
+        return archs[int(rng.choice(len(archs), p=chances))]
+
+    def _known_archs(self) -> list[Any]:
+        if self._made_for is not self._supernet.space:
+            self._made_for = self._supernet.space
+            self._costs = ArchitectureCosts(self._supernet)
+            self._archs = self.pool.architectures(self._costs, self.cost)
+            self._values = np.array([self._costs.cost(arch, self.cost) for arch in self._archs], dtype=float)
+            self._known: dict[str, tuple[list[Any], np.ndarray]] = {}
+        return self._archs
 
 
 @checked("assignment")
@@ -157,10 +270,11 @@ class CostWeighted(Assignment):
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._drawn_for: Any = None  # the space whose pool is known; a supernet that grows gets another
-        for tier in population.tiers or (_EVERYBODY,):
-            archs, chances = self._of_tier(tier)
-            values = self._values(archs)
+        self._pools = PoolOfTiers(self.pool, supernet, population, self.cost, self.power)
+        costs = ArchitectureCosts(supernet)
+        for tier in self._pools.tiers:
+            archs, chances = self._pools.of_tier(tier)
+            values = np.array([costs.cost(arch, self.cost) for arch in archs])
             log.info(
                 "assignment: %d architectures for tier %s, %g to %g %s, on average %.4g",
                 *(len(archs), tier.name, min(values), max(values), self.cost, values @ chances),
@@ -168,36 +282,11 @@ class CostWeighted(Assignment):
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
-        tasks = []
-        for client in round.cohort:
-            archs, chances = self.chances(client)
-            tasks.append(round.task(client, archs[int(round.rng.choice(len(archs), p=chances))]))
-        return tasks
+        return [round.task(client, self._pools.draw(client, round.rng)) for client in round.cohort]
 
     def chances(self, client: int) -> tuple[list[Any], np.ndarray]:
         """Returns the architectures that a client may train, and the probability of each, float64 ``[archs]``."""
-        return self._of_tier(self._population.tier(client) or _EVERYBODY)
-
-    def _of_tier(self, tier: Tier) -> tuple[list[Any], np.ndarray]:
-        space = self._supernet.space
-        if self._drawn_for is not space:
-            self._costs = ArchitectureCosts(self._supernet)
-            self._pool = self.pool.architectures(self._costs, self.cost)
-            self._known: dict[str, tuple[list[Any], np.ndarray]] = {}
-            self._drawn_for = space
-        if tier.name not in self._known:
-            archs = [arch for arch in self._pool if self._costs.excess(arch, tier) == 0]
-            if not archs:
-                raise ConfigError(
-                    f"assignment.pool: no architecture of {type(self.pool).__name__} fits tier {tier.name!r} ({tier}); "
-                    f"raise the tier's limits in model.tiers, or give cheaper ones"
-                )
-            weights = self._values(archs) ** -self.power
-            self._known[tier.name] = archs, weights / weights.sum()
-        return self._known[tier.name]
-
-    def _values(self, archs: list[Any]) -> np.ndarray:
-        return np.array([self._costs.cost(arch, self.cost) for arch in archs], dtype=float)
+        return self._pools.of_client(client)
 
 
 @checked("assignment")

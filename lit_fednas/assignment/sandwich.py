@@ -2,7 +2,8 @@
 
 The paper leaves open what happens in a cohort of one (here: the largest, which the aggregation needs, section 2.3), how
 ties are broken (at random), which of the two is chosen first (the largest), and whether a random draw that is one of
-the two counts as one (it does).
+the two counts as one (it does). Where tiers limit who can train a bound of a pool, it goes to one of
+them, or to nobody.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.assignment.drawn import Pool, PoolOfTiers
+from lit_fednas.messages import ClientResult, ClientTask, Largest
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
@@ -63,25 +65,64 @@ class RandomArchitectures(Assignment):
 
 
 class Sandwich(Assignment):
-    """One client trains the largest architecture, one the smallest (both drawn), the others random ones."""
+    """One client trains the largest architecture, one the smallest (both drawn), the others random ones.
+
+    Args:
+        pool: What is drawn from, with equal chances, in place of the whole space, as in DeepFedNAS; the two bounds are
+            then the pool's architectures of the most and the fewest MACs, and a client is given what its tier affords.
+
+    Raises:
+        ConfigError: No architecture of the pool fits a tier (reported before training).
+    """
 
     depends_on = "cohort"
+
+    def __init__(self, pool: Pool | None = None) -> None:
+        self.pool = pool
+        self._pools: PoolOfTiers | None = None
+
+    @override
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        super().setup(supernet, population)
+        if self.pool is not None:
+            self._pools = PoolOfTiers(self.pool, supernet, population)
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         if not round.cohort:
             return []
         largest, smallest = self.bounds(round.cohort, round.rng)
-        bounds = {largest: round.space.largest, smallest: round.space.smallest}
+        archs = {largest: round.space.largest, smallest: round.space.smallest}
+        if self._pools is not None:
+            archs = {largest: self._pools.largest, smallest: self._pools.smallest}
+            round.values.give(Largest(self._pools.largest))
         return [
-            round.task(client, bounds[position] if position in bounds else round.space.sample(round.rng))
+            round.task(client, archs[position] if position in archs else self._drawn(client, round))
             for position, client in enumerate(round.cohort)
         ]
 
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
         """Returns the positions of the clients that train the largest and the smallest architecture; -1 for none."""
         positions = rng.permutation(len(cohort))
-        return int(positions[0]), int(positions[1]) if len(positions) > 1 else -1
+        return self._first_able(cohort, positions, positions)
+
+    def _first_able(self, cohort: Sequence[int], by_largest: np.ndarray, by_smallest: np.ndarray) -> tuple[int, int]:
+        """Returns the first position of each order whose client can train the bound, the largest being given first."""
+
+        def first(order: np.ndarray, bound: str, taken: int = -1) -> int:
+            able = (int(place) for place in order if place != taken and self._affords(cohort[place], bound))
+            return next(able, -1)
+
+        largest = first(by_largest, _LARGEST)
+        return largest, first(by_smallest, _SMALLEST, largest)
+
+    def _affords(self, client: int, bound: str) -> bool:
+        if self._pools is None:
+            return True
+        return (self._pools.largest if bound == _LARGEST else self._pools.smallest) in self._pools.of_client(client)[0]
+
+    def _drawn(self, client: int, round: Round) -> Any:
+        return round.space.sample(round.rng) if self._pools is None else self._pools.draw(client, round.rng)
 
 
 class TrackingSandwich(Sandwich):
@@ -97,16 +138,14 @@ class TrackingSandwich(Sandwich):
         ties = rng.random(len(cohort))
         by_largest = np.lexsort((ties, self._counts(_LARGEST, cohort)))
         by_smallest = np.lexsort((rng.random(len(cohort)), self._counts(_SMALLEST, cohort)))
-        largest = int(by_largest[0])
-        smallest = next((int(position) for position in by_smallest if position != largest), -1)
-        return largest, smallest
+        return self._first_able(cohort, by_largest, by_smallest)
 
     def _counts(self, name: str, cohort: Sequence[int]) -> np.ndarray:
         return np.array([self._seen[name][client] for client in cohort])
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
-        space = self._supernet.space
+        space = self._pools or self._supernet.space
         for task in (result.task for result in results):
             for name, arch in ((_LARGEST, space.largest), (_SMALLEST, space.smallest)):
                 if task.arch == arch:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_fednas.assignment import Assignment
+from lit_fednas.assignment import Assignment, RisingPath, TrackingSandwich
 from lit_fednas.supernets import SearchSpace
 from lit_fednas.testing.assignments import plan
 from lit_fednas.tiers import Population
@@ -22,7 +22,10 @@ def listed(*names: str) -> dict[str, Callable[[], Assignment]]:
     return {name: ASSIGNMENTS[name] for name in names}
 
 
-INSTANCES = listed("largest", "smallest", "random", "sandwich", "tracking", "cost")
+INSTANCES = {
+    **listed("largest", "smallest", "random", "sandwich", "tracking", "cost"),
+    "pool": lambda: TrackingSandwich(RisingPath(5)),
+}
 OF_OPERATORS = listed("share", "bytes")
 OF_WIDTHS = listed("by-tier", "invariant", "rolling")
 OF_BASES = listed("bases")

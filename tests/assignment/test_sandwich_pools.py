@@ -1,0 +1,114 @@
+"""Sandwiches that draw from a pool, against counts by hand; and pools from files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lit_fednas.aggregation import MaxNet
+from lit_fednas.assignment import FromFile, Listed, RisingPath, Round, Sandwich, TrackingSandwich
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.messages import ClientResult, ClientTask, Largest, RoundValues
+from lit_fednas.tiers import ArchitectureCosts, Population, Tier
+from tests.support import tiny_supernet
+
+NET = tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0])
+PATH = RisingPath(6).architectures(ArchitectureCosts(NET), "macs")[1:-1]  # without the bounds of the space
+POOL = Listed([str(arch) for arch in PATH[::-1]])  # not in the order of cost
+
+
+def plan(assignment, population, number=0, cohort=(0, 1, 2, 3)):
+    round = Round(number, cohort, NET.space, population, np.random.default_rng(number))
+    return assignment.plan(round), round.values
+
+
+@pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
+def test_bounds_and_draws_are_of_the_pool(kind):
+    population, drawn = Population(4), Counter()
+    assignment = kind(POOL)
+    assignment.setup(NET, population)
+    for number in range(600):
+        tasks, values = plan(assignment, population, number)
+        archs = [task.arch for task in tasks]
+        assert PATH[0] in archs
+        assert PATH[-1] in archs
+        assert values.get(Largest) == Largest(PATH[-1])
+        drawn.update(archs)
+    assert set(drawn) == set(PATH)
+    # of four, two train the bounds and two draw one of four each, all alike
+    assert [drawn[arch] / 600 for arch in PATH] == pytest.approx([1.5, 0.5, 0.5, 1.5], abs=0.09)
+
+
+def test_tracking_counts_the_bounds_of_the_pool():
+    population, assignment = Population(5), TrackingSandwich(POOL)
+    assignment.setup(NET, population)
+    for number in range(20):
+        tasks, _ = plan(assignment, population, number, cohort=(0, 1, 2, 3, 4))
+        assignment.observe([ClientResult(task) for task in tasks])
+    counts = assignment.state_dict()
+    for bound in ("largest_seen", "smallest_seen"):
+        assert max(counts[bound].values()) - min(counts[bound].values()) <= 4  # draws count as well
+        assert sum(counts[bound].values()) >= 20
+
+
+@pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
+def test_tiers_are_respected_also_by_the_bounds(kind):
+    limit = NET.macs(PATH[1])
+    population = Population(4, (Tier("weak", {"macs": limit}), Tier("strong", {})), (0, 0, 0, 1))
+    assignment = kind(POOL)
+    assignment.setup(NET, population)
+    for number in range(50):
+        tasks, _ = plan(assignment, population, number)
+        assert tasks[3].arch == PATH[-1]  # who alone can
+        assert all(NET.macs(task.arch) <= limit for task in tasks[:3])
+        tasks, _ = plan(assignment, population, number, cohort=(0, 1, 2))
+        assert PATH[-1] not in [task.arch for task in tasks]
+        assert PATH[0] in [task.arch for task in tasks]
+
+
+def test_the_largest_of_a_pool_counts_by_beta():
+    tasks = [ClientTask(0, client, arch, 2) for client, arch in enumerate(PATH[:3])]
+    aggregation, values = MaxNet(0.6), RoundValues()
+    aggregation.setup(NET)
+    for given, expected in ((None, [2, 2, 2]), (Largest(PATH[2]), [0.4, 0.4, 1.2])):
+        if given is not None:
+            values.give(given)
+        aggregation.start(tasks, values)
+        assert [aggregation.coefficient(task) for task in tasks] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("front.csv", "tier,arch,macs\n" + "".join(f'small,"{arch}",1\n' for arch in [*PATH, PATH[0]])),
+        ("path.json", json.dumps([str(arch) for arch in PATH])),
+        ("rows.json", json.dumps([{"arch": str(arch), "macs": 1} for arch in PATH])),
+    ],
+)
+def test_pools_from_files(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    assert FromFile(path).architectures(ArchitectureCosts(NET), "macs") == PATH
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "told"),
+    [
+        ("none.csv", None, DataError, "none.csv cannot be read"),
+        ("empty.csv", "tier,arch\n", DataError, "holds no architecture"),
+        ("other.csv", "tier,macs\nsmall,1\n", DataError, "is damaged"),
+        ("broken.json", "[", DataError, "is damaged"),
+        ("number.json", "3", DataError, "is damaged"),
+        ("foreign.csv", 'arch\n"width: 0.5"\n', ConfigError, "is of another supernet"),
+    ],
+)
+def test_files_that_are_no_pool_are_refused_before_training(tmp_path, name, content, error, told):
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(error, match=told) as raised:
+        Sandwich(FromFile(path)).setup(NET, Population(2))
+    assert "\n" not in str(raised.value)
