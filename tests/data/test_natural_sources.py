@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,11 @@ def write_leaf(path: Path, users: dict[str, tuple[list[Any], list[Any]]]) -> Non
     path.write_text(json.dumps({"users": list(users), "num_samples": counts, "user_data": data}))
 
 
+def one_user(x: str, y: str, user: str = "a") -> str:
+    """A file of one user, given as JSON what its lists x and y hold."""
+    return f'{{"users": ["{user}"], "user_data": {{"{user}": {{"x": [{x}], "y": [{y}]}}}}}}'
+
+
 def flat(*numbers: float) -> list[list[float]]:
     """Lists of four numbers, each a little greater than the one before."""
     return [[number, number + 0.1, number + 0.2, number + 0.3] for number in numbers]
@@ -153,8 +159,8 @@ class TestLeaf:
         return tmp_path
 
     def test_files_are_read_in_the_order_of_their_names(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        listed = Path.glob
-        monkeypatch.setattr(Path, "glob", lambda self, name: sorted(listed(self, name), reverse=True))
+        listed = os.listdir
+        monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path), reverse=True))
         source = Leaf(root, (1, 2, 2))
         assert (source.num_classes, source.input_shape, len(source.class_names)) == (5, (1, 2, 2), 5)
         train = load(source)
@@ -180,17 +186,72 @@ class TestLeaf:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
+            ("", "cannot be read"),
             ("{", "cannot be read"),
-            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": []}}}', "one length for user 'a'"),
-            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0.5]}}}', r"user 'a' the class 0\.5"),
-            ('{"users": ["a"], "user_data": {"a": {"x": ["1.jpg"], "y": [0]}}}', "use LeafImages"),
+            ("[" * 200_000, "cannot be read"),
+            (b"\xff\xfe{}", "cannot be read"),
+            *((text, "lacks a list 'users', or an object 'user_data'") for text in ("[]", "1", "{}", '{"users": []}')),
+            ('{"users": {"a": 1}, "user_data": {}}', "lacks a list 'users'"),
+            ('{"users": "a", "user_data": {"a": {"x": [[1]], "y": [1]}}}', "lacks a list 'users'"),
+            ('{"users": ["a"], "user_data": [{"x": [[1]], "y": [1]}]}', "an object 'user_data'"),
+            (one_user("[1]", "1", user="\\u0000"), "is not a name"),
+            (one_user("[1]", "1", user=" "), "' ' in 'users' is not a name"),
+            (one_user("[1]", "1").replace('["a"]', "[1]"), "1 in 'users' is not a name"),
+            (one_user("[1]", "1").replace('["a"]', '["a", "a"]'), "user 'a' is listed twice"),
+            (one_user("[1]", "1").replace('["a"]', '["a", "b"]'), "user 'b' is listed twice, or lacks"),
+            (one_user("[1]", "1").replace('["a"]', "[]"), "user 'a' lacks in 'users'"),
+            (one_user("[1]", "1").replace('"y"', '"x": [], "y"'), r"a key of \['x', 'y'\] twice"),
+            (one_user("[1]", "1").replace("]}}}", ']}}, "num_samples": [2]}'), "num_samples"),
+            (one_user("[1]", "1").replace("]}}}", ']}}, "num_samples": 1}'), "num_samples"),
+            ('{"users": ["a"], "user_data": {"a": [[[1]], [0]]}}', "one length for user 'a'"),
+            *((one_user("[1]", y), "one length for user 'a'") for y in ("", "0, 1")),
+            *((one_user("[1]", y), "user 'a' the class") for y in ("0.5", "-1", "NaN", "1e999", "true", '"1"', "[0]")),
+            *((one_user("[1]", y), "user 'a' the class") for y in ("null", "1" * 400, "2147483648")),
+            *((one_user(x, "0"), "user 'a' an x .*use LeafImages") for x in ('"1.jpg"', '["1"]', "[null]", "[true]")),
+            *((one_user(x, "0"), "user 'a' an x .*use LeafImages") for x in ("{}", "[{}]", "[[1], [2, 3]]", "1" * 30)),
+            (one_user("[1], [1, 2]", "0, 1"), "user 'a' an x that is not a list of numbers"),
+            *((one_user(x, "0"), r"an x of \d numbers; .* fits, not \[1\]") for x in ("[]", "[1, 2]", "[[[]]]")),
+            *((one_user(x, "0"), "user 'a' an x with NaN or infinity") for x in ("[NaN]", "[1e999]", "[-1e39]")),
+            (one_user("", "").replace('"x": []', '"x": [], "z": []'), "no examples in its JSON files"),
         ],
     )
-    def test_files_that_cannot_be_right(self, tmp_path: Path, content: str, message: str) -> None:
+    def test_files_that_cannot_be_right(self, tmp_path: Path, content: str | bytes, message: str) -> None:
         (tmp_path / "train").mkdir()
-        (tmp_path / "train" / "a.json").write_text(content)
-        with pytest.raises(DataError, match=message):
+        (tmp_path / "train" / "a.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(DataError, match=rf"^data\.source\.root: \S*train[^\n]*{message}[^\n]*$"):
             Leaf(tmp_path, (1,), 3).load("train")
+
+    def test_nested_lists_have_the_inputs_shape(self, tmp_path: Path) -> None:
+        for x, message in (("[[1, 2], [3, 4], [5, 6]]", None), ("[[1, 2, 3], [4, 5, 6]]", "an x of 2x3 numbers")):
+            (tmp_path / "train").mkdir(exist_ok=True)
+            (tmp_path / "train" / "a.json").write_text("\ufeff" + one_user(x, "0"))
+            if message is None:
+                assert load(Leaf(tmp_path, (1, 3, 2), 1)).inputs.tolist() == [[[[1, 2], [3, 4], [5, 6]]]]
+            else:
+                with pytest.raises(DataError, match=message):
+                    Leaf(tmp_path, (1, 3, 2), 1).load("train")
+
+    def test_what_is_left_out_is_counted(self, root: Path) -> None:
+        write_leaf(root / "train" / "c.JSON", {"u4": (flat(4), [0]), "u5": ([], [])})
+        for name in (".a.json", "notes.txt", "copy"):
+            (root / "train" / name).write_text("{")
+        source = Leaf(root, (4,), least=2)
+        assert len(load(source)) == 2
+        reasons = {"of users with fewer than 2": 3, "users without examples": 1}
+        assert source.left_out["train"] == {**reasons, "hidden": 1, ".txt": 1, "without a suffix": 1}
+        with pytest.raises(DataError, match=r"least: 3 leaves no user"):
+            Leaf(root, (4,), least=3).load("train")
+
+    def test_a_user_in_two_files_of_a_split_is_refused(self, root: Path) -> None:
+        write_leaf(root / "train" / "copy.json", {"u1": (flat(1), [2])})
+        with pytest.raises(DataError, match=r"copy\.json .*user 'u1' is in a\.json, too"):
+            Leaf(root, (4,)).load("train")
+
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("gone")])
+    def test_what_is_not_a_file_is_refused(self, root: Path, make: Any) -> None:
+        make(root / "train" / "c.json")
+        with pytest.raises(DataError, match=r"c\.json is not a file"):
+            Leaf(root, (4,)).load("train")
 
     def test_settings_that_do_not_fit_the_files(self, root: Path) -> None:
         with pytest.raises(DataError, match=r"num_classes: 2 for the label 2 .*give 3"):

@@ -1,11 +1,16 @@
 """Recordings, from WAV files to features and clients."""
 
+import io
+import os
+import struct
+import sys
 from math import cos, log10, pi, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from scipy.io import wavfile
 
@@ -88,8 +93,76 @@ class TestFeatures:
         assert read_wave(tmp_path / "a.wav", 16_000) == pytest.approx(wave, abs=0.01)
         halved = read_wave(tmp_path / "a.wav", 8000)
         assert halved[100:700] == pytest.approx(wave[::2][100:700], abs=0.01)
-        (tmp_path / "a.wav").write_bytes(b"no sound")
-        with pytest.raises(DataError, match=r"a\.wav cannot be read"):
+
+    def test_24_bits_count_from_the_top(self, tmp_path: Path) -> None:
+        """Three bytes per sample, the last is the highest: a quarter, minus a half, the least."""
+        samples = b"\0\0\x20" + b"\0\0\xc0" + b"\0\0\x80"
+        (tmp_path / "a.wav").write_bytes(riff(struct.pack("<HHIIHH", 1, 1, 8000, 24_000, 3, 24), samples))
+        assert read_wave(tmp_path / "a.wav", 8000).tolist() == [0.25, -0.5, -1]
+
+    @pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "MP3", "W64"])
+    def test_other_formats_hold_the_same_wave(self, tmp_path: Path, kind: str) -> None:
+        wave = (np.sin(np.arange(16_000) / 20) / 2).astype(np.float32)
+        soundfile.write(tmp_path / "a", wave, 16_000, format=kind)
+        assert read_wave(tmp_path / "a", 16_000) == pytest.approx(wave, abs=0.05 if kind in {"OGG", "MP3"} else 1e-4)
+
+
+MONO = struct.pack("<HHIIHH", 1, 1, 8000, 16_000, 2, 16)
+FLOATS = struct.pack("<HHIIHH", 3, 1, 8000, 32_000, 4, 32)
+
+
+def riff(form: bytes, samples: bytes, count: int | None = None) -> bytes:
+    """A WAV file of its format and its samples, of whose bytes the header may give another number."""
+    chunks = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data"
+    chunks += struct.pack("<I", len(samples) if count is None else count) + samples
+    return b"RIFF" + struct.pack("<I", len(chunks)) + chunks
+
+
+def cut(kind: str) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.sin(np.arange(8000) / 20) / 2, 8000, format=kind)
+    return buffer.getvalue()[:-999]
+
+
+class TestDamagedFiles:
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"", "cannot be read"),
+            (b"no sound", "cannot be read"),
+            *(
+                (cut(kind), "cannot be read")
+                for kind in ("WAV", "FLAC", "OGG", "AIFF", "AU", "CAF", "W64", "RF64", "MP3")
+            ),
+            (riff(MONO, bytes(100), 200), "fewer samples than it says"),
+            (riff(MONO, bytes(100), 2**32 - 1), "fewer samples than it says"),
+            (riff(MONO, b""), "no samples"),
+            (riff(struct.pack("<HHIIHH", 1, 0, 8000, 16_000, 2, 16), bytes(100)), "cannot be read"),
+            (riff(struct.pack("<HHIIHH", 1, 1, 999, 1998, 2, 16), bytes(100)), "says 999 samples per second"),
+            (riff(struct.pack("<HHIIHH", 1, 1, 2**31 - 1, 16_000, 2, 16), bytes(100)), "cannot be read"),
+            (riff(FLOATS, struct.pack("<3f", 0.5, float("nan"), 0)), "NaN or infinity"),
+            (riff(FLOATS, struct.pack("<3f", 0.5, float("-inf"), 0)), "NaN or infinity"),
+        ],
+    )
+    def test_are_refused_by_name(self, tmp_path: Path, content: bytes, message: str) -> None:
+        (tmp_path / "a.wav").write_bytes(content)
+        with pytest.raises(DataError, match=rf"^data\.source\.root: \S*a\.wav .*{message}[^\n]*$"):
+            read_wave(tmp_path / "a.wav", 8000)
+
+    def test_headers_that_say_enormous_lengths_reserve_no_memory(self, tmp_path: Path) -> None:
+        """36 bits of FLAC's header are the number of samples."""
+        soundfile.write(tmp_path / "a.flac", np.zeros(8000), 8000)
+        content = bytearray((tmp_path / "a.flac").read_bytes())
+        content[21] |= 0x0F
+        (tmp_path / "a.flac").write_bytes(content)
+        with pytest.raises(DataError, match=r"a\.flac cannot be read \(it says 64,\d+,\d+,\d+ samples"):
+            read_wave(tmp_path / "a.flac", 8000)
+
+    def test_without_soundfile_it_is_said_what_to_install(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "soundfile", None)
+        with pytest.raises(ConfigError, match=r"pip install 'lit-fednas\[speech\]'"):
             read_wave(tmp_path / "a.wav", 8000)
 
 
@@ -127,7 +200,8 @@ class TestSpeechFolder:
         again = load(SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5))
         assert not np.array_equal(again.inputs[4], zeros)
         assert not np.array_equal(again.inputs[4], again.inputs[5])
-        assert torch.equal(load(source).inputs, again.inputs)
+        alike = load(SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5))
+        assert torch.equal(alike.inputs, again.inputs)
 
     def test_features_are_computed_once(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log: list[Path] = []
@@ -139,12 +213,35 @@ class TestSpeechFolder:
         load(SpeechFolder(root, features=SpeechFeatures(stride=0.0199)))  # of the same shape
         assert len(log) == 14
 
+    def test_suffixes_of_any_case_count_and_other_files_are_counted(self, root: Path) -> None:
+        (root / "yes" / f"{TRAIN}_nohash_0.wav").rename(root / "yes" / f"{TRAIN}_nohash_0.WAV")
+        soundfile.write(root / "yes" / f"{OTHER}_nohash_0.Flac", tone(300), 16_000)
+        for name in ("README.md", "yes/list.txt", "yes/x", "yes/.1.wav", ".git/1.wav", ".lit_fednas_cache/1.wav"):
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_bytes(b"no sound")
+        (root / "linked").symlink_to(root / "no")
+        source = SpeechFolder(root)
+        assert load(source).targets.tolist() == [0, 1, 1, 2, 2]
+        reasons = {".md": 1, ".txt": 1, "without a suffix": 1, "hidden": 2, "linked folder": 1}
+        assert source.left_out["train"] == reasons
+
+    @pytest.mark.parametrize("name", ["yes", "_background_noise_"])
+    @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("gone")])
+    def test_pipes_and_links_that_lead_nowhere_are_refused(self, root: Path, name: str, make: Any) -> None:
+        path = root / name / f"{TRAIN}_nohash_1.wav"
+        path.parent.mkdir(exist_ok=True)
+        make(path)
+        with pytest.raises(DataError, match=rf"{path} is (not a file|missing)"):
+            load(SpeechFolder(root, silence=0.5))
+
     @pytest.mark.parametrize(
         ("folder", "settings", "message"),
         [
             ("odd", {}, r"pattern: is not found in odd\.wav"),
             ("", {"classes": ["dog"]}, r"classes: 'dog' is not a word of .*; choose from: bed, no, yes"),
             ("", {"unknown": True}, "unknown"),
+            ("", {"pattern": r"(?P<label>[a-z]+)/(?P<speaker>x*)"}, r"pattern: is not found in"),
+            ("yes/none", {}, "yes/none is not a folder"),
         ],
     )
     def test_faults_are_named(self, root: Path, folder: str, settings: dict[str, Any], message: str) -> None:

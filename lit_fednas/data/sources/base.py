@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISREG
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,8 @@ from lit_fednas.records.files import replacing
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+#: The folder of decoded files beside them.
+CACHE = ".lit_fednas_cache"
 
 #: Which examples go to the clients: those that the data set has for training, or all.
 Deal = Literal["train", "all"]
@@ -131,11 +134,33 @@ def file_stamps(root: Path, names: Iterable[str]) -> list[tuple[int, int]]:
     stamps = []
     for name in names:
         try:
-            status = (root / name).stat()
-        except OSError as error:
+            status = os.stat(os.path.join(root, name))
+        except (OSError, ValueError) as error:
             raise DataError(f"data.source: {root / name} is missing; add it or correct its name") from error
+        if not S_ISREG(status.st_mode):  # a pipe, whose reader would wait, or a folder
+            raise DataError(f"data.source: {root / name} is not a file; move it away or correct the name")
         stamps.append((status.st_size, status.st_mtime_ns))
     return stamps
+
+
+def files_in(folder: Path, wanted: Callable[[str], bool], left_out: Counter[str]) -> list[str]:
+    """Returns the names of a folder's files that are wanted, given their paths, and counts the others by reason."""
+    names = []
+    with reading(folder, "data.source.root", "correct or move it away"):
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if not (hidden := name.startswith(".")) and not os.path.isfile(path):
+                raise DataError(f"data.source.root: {path} is not a file; move it away")
+            if not hidden and wanted(path):
+                names.append(name)
+            else:
+                left_out[kind_of(name)] += 1
+    return names
+
+
+def kind_of(name: str) -> str:
+    """Returns a file's suffix in small letters, or ``hidden``: the reason why it is left out."""
+    return "hidden" if name.startswith(".") else os.path.splitext(name)[1].lower() or "without a suffix"
 
 
 def cached(
@@ -149,7 +174,7 @@ def cached(
     """Returns what is computed from many files below ``root``, from a ``.npy`` file, or computes and keeps it."""
     name = f"{stem}-{_digest(content)[:32]}.npy"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_fednas"
-    folders = (root / ".lit_fednas_cache", user / _digest(str(root.resolve()))[:16])
+    folders = (root / CACHE, user / _digest(str(root.resolve()))[:16])
     for folder in folders:
         try:
             array: np.ndarray = np.load(folder / name, allow_pickle=False)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,27 +14,33 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm.contrib.concurrent import thread_map
 from typing_extensions import override
 
 from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.sources.base import SPLITS, NamedClasses, Split, cached, file_stamps, given_normalization
+from lit_fednas.data.sources.base import (
+    SPLITS,
+    NamedClasses,
+    Split,
+    cached,
+    file_stamps,
+    files_in,
+    given_normalization,
+    kind_of,
+)
+from lit_fednas.data.sources.decoding import is_image, read_image
 from lit_fednas.data.sources.tables import filled, read_table, require_columns
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, checked
 
 #: Raise this when decoding changes, so that older cache files are not read.
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 #: Where not all training images are decoded, mean and std come from this many.
 SAMPLE = 1024
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-#: What was said of images already.
-_SAID: set[str] = set()
-
-log = logging.getLogger(__name__)
+#: Longer ones are names.
+_NUMBER = "[0-9]{1,9}"
 
 
 @checked("data.source")
@@ -69,6 +75,7 @@ class ImageSource(NamedClasses):
         std: Sequence[float] | None = None,
     ) -> None:
         self._given = given_normalization(mean, std, channels)
+        self._listed: dict[Split, LazyImages | None] = {}
         self.root = Path(root).expanduser()
         self.image_size = image_size
         self.channels = channels
@@ -76,8 +83,14 @@ class ImageSource(NamedClasses):
         self.augmentation = tuple(augmentation)
 
     @abstractmethod
-    def files(self, split: Split) -> LazyImages | None:
+    def list_files(self, split: Split) -> LazyImages | None:
         """Returns the files of a split, with their classes; None where the source has no such split."""
+
+    def files(self, split: Split) -> LazyImages | None:
+        """Returns what :meth:`list_files` does, which is asked once."""
+        if split not in self._listed:
+            self._listed[split] = self.list_files(split)
+        return self._listed[split]
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -192,10 +205,23 @@ class ImageFolder(ImageSource):
         return class_folders(self.root, "train")
 
     @override
-    def files(self, split: Split) -> LazyImages | None:
+    def list_files(self, split: Split) -> LazyImages | None:
         classes = self.class_names  # which there must be
-        exists = (self.root / split).is_dir()
-        return LazyImages(self, *list_images(self.root, split, classes), split) if exists else None
+        if not os.path.lexists(self.root / split):
+            return None
+        left_out = self.left_out[split] = Counter()
+        names: list[str] = []
+        targets: list[int] = []
+        for name in class_folders(self.root, split, left_out):
+            folder = self.root / split / name
+            if name not in classes:
+                raise DataError(f"data.source.root: {folder} is not a class of train; rename or remove the folder")
+            entries = files_in(folder, is_image, left_out)
+            if not entries:
+                raise DataError(f"data.source.root: {folder} holds no images; add some or remove the folder")
+            names.extend(f"{split}/{name}/{entry}" for entry in entries)
+            targets.extend([classes.index(name)] * len(entries))
+        return LazyImages(self, names, targets, _metadata(self.root / "metadata.csv", names), split)
 
 
 class LazyImageFolder(ImageFolder):
@@ -250,7 +276,7 @@ class ImageTable(ImageSource):
     def class_names(self) -> tuple[str, ...]:
         """The labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
         labels = self._rows["label"]
-        if not labels.str.isdecimal().all():
+        if not labels.str.fullmatch(_NUMBER).all():
             return tuple(sorted(labels.unique()))
         if (greatest := labels.astype(int).max()) >= len(labels) + 10_000:  # an id, of which no list is made
             raise DataError(
@@ -260,7 +286,7 @@ class ImageTable(ImageSource):
         return tuple(map(str, range(greatest + 1)))
 
     @override
-    def files(self, split: Split) -> LazyImages | None:
+    def list_files(self, split: Split) -> LazyImages | None:
         rows = self._rows[self._rows["split"] == split]
         if not len(rows):
             return None
@@ -276,7 +302,7 @@ class ImageTable(ImageSource):
         rows = table[list(self.columns.values())].set_axis(list(self.columns), axis=1)
         if "split" not in rows:
             rows["split"] = table.get("split", "train")
-        if rows["label"].str.isdecimal().all():
+        if rows["label"].str.fullmatch(_NUMBER).all():
             rows["label"] = rows["label"].map(lambda label: str(int(label)))  # 07 is class 7
         if (wrong := rows[~rows["split"].isin(SPLITS)]).size:
             file, split = wrong.iloc[0][["file", "split"]]
@@ -299,89 +325,47 @@ def measured_normalization(images: np.ndarray) -> Normalize:
     return Normalize(mean, std)
 
 
-def class_folders(root: Path, split: str) -> tuple[str, ...]:
-    """Returns the sorted class folders of a split."""
+def class_folders(root: Path, split: str, left_out: Counter[str] | None = None) -> tuple[str, ...]:
+    """Returns the sorted class folders of a split, and counts what lies beside them."""
     folder = root / split
     if not folder.is_dir():
         raise DataError(f"data.source.root: {folder} is not a folder; put the images in {folder}/<class>")
-    entries = (path for path in folder.iterdir() if not path.name.startswith("."))
-    names = sorted(path.name for path in entries if path.is_dir() or not path.exists())
+    names = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith("."):
+            names.append(path.name)
+        elif not path.exists():
+            raise DataError(f"data.source.root: {path} is a link that leads nowhere; correct or remove it")
+        elif left_out is not None:
+            left_out[f"{kind_of(path.name)} beside the classes"] += 1
     if not names:
         raise DataError(f"data.source.root: {folder} has no class folders; make one per class, or remove it")
     return tuple(names)
 
 
-def list_images(root: Path, split: str, classes: Sequence[str]) -> tuple[list[str], list[int], dict[str, np.ndarray]]:
-    """Returns the files of a split, relative to ``root``, their classes and natural groupings."""
-    names: list[str] = []
-    targets: list[int] = []
-    for name in class_folders(root, split):
-        folder = root / split / name
-        if name not in classes:
-            raise DataError(f"data.source.root: {folder} is not a class of train; rename or remove the folder")
-        if not folder.exists():
-            raise DataError(f"data.source.root: {folder} is a link that leads nowhere; correct or remove it")
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        if others := [path for path in paths if not path.is_file()]:
-            raise DataError(
-                f"data.source.root: {others[0]} is not a file; images lie in the class's folder itself, move it away"
-            )
-        entries = [path.name for path in paths if path.suffix.lower() in SUFFIXES]
-        if not entries:
-            raise DataError(f"data.source.root: {folder} holds no images; add some or remove the folder")
-        names.extend(f"{split}/{name}/{entry}" for entry in entries)
-        targets.extend([classes.index(name)] * len(entries))
-    return names, targets, _metadata(root / "metadata.csv", names)
-
-
 def _metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns the columns of ``metadata.csv`` in the order of ``names``; none where the file does not exist."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
-    rows = read_rows(path, {"file": "file"}, "root").set_index("file")
+    rows = read_rows(path, {"file": "file"}, "root", every=True).set_index("file")
     if missing := [name for name in names if name not in rows.index]:
         raise DataError(f"data.source.root: {path} has no row for {missing[0]}; add one per image")
     return {column: rows.loc[names, column].to_numpy().astype(str) for column in rows.columns}
 
 
-def read_rows(path: Path, columns: Mapping[str, str], field: str) -> Any:
-    """Returns a table of text with a row for each image; of ``columns``, by setting, each cell must be filled."""
+def read_rows(path: Path, columns: Mapping[str, str], field: str, every: bool = False) -> Any:
+    """Returns a table of text, a row per image; cells of ``columns`` (by setting), or of ``every`` one, are filled."""
     field = f"data.source.{field}"
     rows = read_table(path, field).fillna("").apply(lambda column: column.str.strip())
     for setting, name in columns.items():
         require_columns(rows, path, f"data.source.{setting}", [name])
-        filled(rows[name].mask(rows[name] == ""), path, field)
+    for name in rows:
+        if every or name in columns.values():
+            filled(rows[name].mask(rows[name] == ""), path, field)
+        if (broken := rows[name].str.contains(r"[\x00-\x1f]")).any():
+            row = int(np.argmax(broken))
+            raise DataError(f"{field}: {path} has a line break in {name!r} of row {row}; close the quotes before it")
     files = rows[columns["file"]]
     if (twice := files[files.duplicated()]).size:
         raise DataError(f"{field}: {path} lists {twice.iloc[0]} twice; give each image one row")
     return rows
-
-
-def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
-    """Returns one decoded file, uint8 [C, H, W], scaled and cut to a square of ``image_size``."""
-    mode = "L" if channels == 1 else "RGB"
-    try:
-        with Image.open(path) as image:
-            if image.mode[0] in "IF":
-                raise DataError(f"data.source: {path} has more than 8 bits per channel ({image.mode}); convert it to 8")
-            if image.size == (1, 1):
-                raise DataError(f"data.source: {path} is of one pixel; replace or remove the file")
-            if image.has_transparency_data:
-                _say_once(path, "an alpha channel, which is left out")
-            if getattr(image, "is_animated", False):
-                _say_once(path, "several frames, of which the first is used")
-            if image_size is not None:
-                image.draft(mode, (2 * image_size, 2 * image_size))  # large JPEGs decode at a reduced scale
-            picture = image.convert(mode)
-    except (OSError, UnidentifiedImageError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"data.source: {path} cannot be decoded ({error}); replace or remove the file") from error
-    if image_size is not None and picture.size != (image_size, image_size):
-        picture = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(picture, dtype=np.uint8)
-    return pixels[None] if channels == 1 else np.moveaxis(pixels, 2, 0)
-
-
-def _say_once(path: Path, what: str) -> None:
-    if what not in _SAID:
-        _SAID.add(what)
-        log.warning("image: %s has %s; it is not said of others", path, what)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from reprlib import repr
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,16 @@ import torch
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import DataSource, Deal, Split, given_normalization, of_large_clients
+from lit_fednas.data.sources.base import (
+    DataSource,
+    Deal,
+    Split,
+    files_in,
+    given_normalization,
+    kind_of,
+    of_large_clients,
+    reading,
+)
 from lit_fednas.data.sources.images import ImageSource, LazyImages
 from lit_fednas.data.sources.text import SHAKESPEARE, TextSource
 from lit_fednas.data.transforms import Augmentation
@@ -66,7 +77,7 @@ class Leaf(DataSource):
         self.input_shape = tuple(input_shape)
         self.normalization = given_normalization(mean, std, self.input_shape[0])
         self.augmentation = tuple(augmentation)
-        self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, self._inputs)
+        self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, self.left_out, self._inputs)
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
@@ -83,15 +94,20 @@ class Leaf(DataSource):
 
     def _inputs(self, x: list[Any]) -> np.ndarray:
         try:
-            array = np.asarray(x, dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                "an x that is not a list of numbers; use LeafImages for names of files, LeafText for text"
-            ) from error
-        if array.size != len(x) * math.prod(self.input_shape):
-            size, shape = array.size // len(x), list(self.input_shape)
-            raise ValueError(f"an x of {size} numbers; give an input_shape that has as many, not {shape}")
-        return array.reshape(len(x), *self.input_shape)
+            array = np.asarray(x)
+        except ValueError:  # lists of different lengths
+            array = np.array([None])
+        if array.dtype.kind not in "iuf":
+            raise ValueError("an x that is not a list of numbers; use LeafImages for names of files, LeafText for text")
+        held, shape = ([size for size in sizes if size != 1] for sizes in (array.shape[1:], self.input_shape))
+        if held not in (shape, [math.prod(shape)]):
+            text = "x".join(map(str, held or [1]))
+            raise ValueError(f"an x of {text} numbers; give an input_shape that fits, not {list(self.input_shape)}")
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32).reshape(len(x), *self.input_shape)
+        if not np.isfinite(array).all():
+            raise ValueError("an x with NaN or infinity")
+        return array
 
 
 @checked("data.source")
@@ -119,8 +135,7 @@ class LeafImages(ImageSource):
         **decoding: Any,
     ) -> None:
         super().__init__(images, **decoding)
-        self._listed: dict[Split, LazyImages | None] = {}
-        self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, _names)
+        self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, self.left_out, _names)
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
@@ -128,12 +143,11 @@ class LeafImages(ImageSource):
         return self._files.classes
 
     @override
-    def files(self, split: Split) -> LazyImages | None:
-        if split not in self._listed:
-            names, labels, users = self._files.split(split) or ((), (), ())
-            images = LazyImages(self, list(map(str, names)), labels, {"client": np.asarray(users)}, f"leaf-{split}")
-            self._listed[split] = images if len(images) else None
-        return self._listed[split]
+    def list_files(self, split: Split) -> LazyImages | None:
+        if (part := self._files.split(split)) is None:
+            return None
+        names, labels, users = part
+        return LazyImages(self, names.tolist(), labels, {"client": users}, f"leaf-{split}")
 
 
 @checked("data.source")
@@ -159,7 +173,7 @@ class LeafText(TextSource):
     ) -> None:
         self.input_shape = (length,)
         root = Path(root).expanduser()
-        self._files = LeafFiles(root, deal, least, self.num_classes, self._characters, _next_character)
+        self._files = LeafFiles(root, deal, least, self.num_classes, self.left_out, self._characters, _next_character)
 
     @override
     def load(self, split: Split) -> Examples | None:
@@ -182,14 +196,14 @@ class LeafText(TextSource):
 
 def _next_character(value: Any) -> int:
     if not isinstance(value, str) or len(value) != 1:
-        raise ValueError(f"the y {value!r}; give one character")
+        raise ValueError(f"the y {repr(value)}; give one character")
     return int(SHAKESPEARE.encoded(value)[0])
 
 
 def _whole_number(value: Any) -> int:
-    if isinstance(value, (int, float)) and float(value).is_integer() and value >= 0:
+    if type(value) in (int, float) and 0 <= value < 2**31 and value == int(value):
         return int(value)
-    raise ValueError(f"the class {value!r}; give whole numbers from 0")
+    raise ValueError(f"the class {repr(value)}; give whole numbers from 0")
 
 
 def _names(x: list[Any]) -> np.ndarray:
@@ -210,6 +224,7 @@ class LeafFiles:
     deal: Deal
     least: int
     num_classes: int | None
+    left_out: dict[Split, Counter[str]]
     # an array [N, ...] of a user's list x, and a class of an element of y; both raise ValueError where they cannot
     convert: Callable[[list[Any]], np.ndarray]
     label: Callable[[Any], int] = _whole_number
@@ -219,8 +234,8 @@ class LeafFiles:
         """The number of classes, as given or counted."""
         if self.num_classes:
             return self.num_classes
-        labels = (_read(self.root / part, _without_inputs, self.label)[1] for part in ("train", "test"))
-        return 1 + max(int(some.max()) for some in labels)
+        parts = (_read(self.root / part, _without_inputs, self.label, Counter()) for part in ("train", "test"))
+        return 1 + max(int(labels.max()) for _, labels, _ in parts)
 
     def split(self, split: Split) -> Part | None:
         """Returns the examples of ``train``, or of ``test`` where it is not dealt; None for other splits."""
@@ -228,50 +243,76 @@ class LeafFiles:
         if not names:
             return None
         classes = self.classes
-        parts = [_read(self.root / name, self.convert, self.label) for name in names]
+        left_out = self.left_out[split] = Counter()
+        parts = [_read(self.root / name, self.convert, self.label, left_out) for name in names]
         inputs, labels, users = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
-        if labels.max(initial=0) >= classes:
+        if labels.max() >= classes:
             most = labels.max()
             raise DataError(f"data.source.num_classes: {classes} for the label {most} in {self.root}; give {most + 1}")
         dealt = of_large_clients(users, self.least if split == "train" else 1)
-        return (inputs, labels, users) if dealt.all() else (inputs[dealt], labels[dealt], users[dealt])
+        if dealt.all():
+            return inputs, labels, users
+        if not dealt.any():
+            raise DataError(f"data.source.least: {self.least} leaves no user of {self.root}; give a smaller number")
+        left_out[f"of users with fewer than {self.least}"] = int((~dealt).sum())
+        return inputs[dealt], labels[dealt], users[dealt]
 
 
-def _read(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int]) -> Part:
+def _read(
+    folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int], left_out: Counter[str]
+) -> Part:
     """Reads all JSON files of a folder, in the order of their names."""
-    paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
+    paths = [folder / name for name in files_in(folder, lambda path: kind_of(path) == ".json", left_out)]
     if not paths:
         raise DataError(f"data.source.root: {folder} has no JSON files; put LEAF's files of '{folder.name}' there")
     inputs: list[np.ndarray] = []
     labels: list[int] = []
     users: list[str] = []
+    files: dict[str, Path] = {}
     for path in paths:
-        for user, data in _users(path).items():
-            x, y = (data.get(name) if isinstance(data, dict) else None for name in "xy")
-            if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-                raise DataError(
-                    f"data.source.root: {path} lacks lists x and y of one length for user {user!r}; correct it"
-                )
-            if not x:
-                continue
-            try:
-                inputs.append(convert(x))
-                labels.extend(map(label, y))
-            except ValueError as error:
-                raise DataError(f"data.source.root: {path} has for user {user!r} {error}") from error
-            users.extend([user] * len(y))
+        with reading(path, "data.source.root", "correct or replace it"):
+            for user, x, y in _users(path):
+                if files.setdefault(user, path) is not path:
+                    raise ValueError(f"the user {repr(user)} is in {files[user].name}, too")
+                try:
+                    inputs.extend([convert(x)] if x else [])
+                    labels.extend(map(label, y))
+                except ValueError as error:
+                    raise ValueError(f"it has for user {repr(user)} {error}") from error
+                users.extend([user] * len(y))
+                left_out.update([] if x else ["users without examples"])
     if not inputs:
         raise DataError(f"data.source.root: {folder} has no examples in its JSON files; give some")
     return np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users)
 
 
-def _users(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns the data of each user of a file, in the order of its list of users."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        users = {str(user): content["user_data"][user] for user in content["users"]}
-    except (OSError, ValueError) as error:
-        raise DataError(f"data.source.root: {path} cannot be read ({error}); replace the file") from error
-    except (KeyError, TypeError) as error:
-        raise DataError(f"data.source.root: {path} lacks {error} in 'users' or 'user_data'; correct it") from error
-    return users
+def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
+    """Returns the name, x and y of each user of a file, in the order of its list of users."""
+    match content := json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_different):
+        case {"users": list(users), "user_data": dict(data)}:
+            parts = []
+        case _:
+            raise ValueError("it lacks a list 'users', or an object 'user_data'")
+    for user in users:
+        if not (isinstance(user, str) and user.strip() and user.isprintable()):
+            raise ValueError(f"{repr(user)} in 'users' is not a name")
+        if user not in data:
+            raise ValueError(f"the user {repr(user)} is listed twice, or lacks in 'user_data'")
+        match data.pop(user):
+            case {"x": list(x), "y": list(y)} if len(x) == len(y):
+                parts.append((user, x, y))
+            case _:
+                raise ValueError(f"it lacks lists x and y of one length for user {repr(user)}")
+    if data:
+        raise ValueError(f"the user {repr(next(iter(data)))} lacks in 'users'")
+    counts = [len(y) for _, _, y in parts]
+    if content.get("num_samples", counts) != counts:
+        raise ValueError("its num_samples are not the lengths of the users' lists")
+    return parts
+
+
+def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object, whose keys must be different."""
+    if len(content := dict(pairs)) < len(pairs):
+        raise ValueError(f"it has a key of {repr([*content])} twice in one object")
+    return content

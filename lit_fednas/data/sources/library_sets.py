@@ -250,7 +250,7 @@ class CelebA(ImageSource):
         return tuple("+".join(compress(self.attributes, bits)) or "none" for bits in all_bits)
 
     @override
-    def files(self, split: Split) -> LazyImages | None:
+    def list_files(self, split: Split) -> LazyImages | None:
         faces = self._faces
         if self.deal == "train":
             faces = faces[self._table("list_eval_partition.txt", faces.index)[0] == PARTS[split]]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
-import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -27,14 +28,20 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import NamedClasses, Split, cached, file_stamps
+from lit_fednas.data.sources.base import CACHE, NamedClasses, Split, cached, file_stamps, kind_of, reading
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, checked
 from lit_fednas.rng import numpy_generator
 
 #: Raise this when the computation of features changes, so that older cache files are not read.
-CACHE_VERSION = 1
+CACHE_VERSION = 2
+#: Of files that are recordings; libsndfile says of these if they hold less than their header says.
+SUFFIXES = (".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".rf64", ".snd", ".w64", ".wav")
+#: How libsndfile says it.
+_CUT = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
+#: Samples of all channels that are read from one file.
+LONGEST = 2**28
 #: Speech Commands' folder of long recordings without words.
 BACKGROUND = "_background_noise_"
 #: What is added to a power before its logarithm, as in torchaudio.
@@ -103,10 +110,11 @@ class SpeechFeatures:
 
 @checked("data.source")
 class SpeechFolder(NamedClasses):
-    r"""WAV files below a folder, whose paths tell the word and the speaker; with a column ``speaker``.
+    r"""Sound files below a folder, whose paths tell the word and the speaker; with a column ``speaker``.
 
-    Features of all files are computed once, and kept as one array in the folder or in the user's cache folder. They
-    are normalised by mean and standard deviation of those of the training split.
+    WAV, FLAC, Ogg and what else libsndfile reads, with ``pip install 'lit-fednas[speech]'``. Features of all files are
+    computed once, and kept as one array in the folder or in the user's cache folder. They are normalised by mean and
+    standard deviation of those of the training split.
 
     The defaults are for Speech Commands. The Free Spoken Digit Dataset has all files in one folder, named by digit,
     speaker and number, and those of the numbers 0 to 4 are its test split: ``pattern:
@@ -201,23 +209,39 @@ class SpeechFolder(NamedClasses):
         """All files but those of the background, in the order of their names: ``name, label, speaker, split``."""
         import pandas as pd  # takes a while to import
 
-        if not self.root.is_dir():
-            raise DataError(f"data.source.root: {self.root} is not a folder; give the one that holds the recordings")
-        names = sorted(path.relative_to(self.root).as_posix() for path in self.root.rglob("*.wav"))
         recordings = []
-        for name in names:
-            if name.startswith((f"{BACKGROUND}/", ".")):
+        for name in self._names:
+            if name.startswith(f"{BACKGROUND}/"):
                 continue
-            if not (found := self.pattern.search(name)):
+            found = self.pattern.search(name)
+            if not (found and found["label"] and found["speaker"]):
                 raise DataError(f"data.source.pattern: is not found in {name}; correct it, or move the file away")
             recordings.append((name, found["label"], found["speaker"], self._split(name, found["speaker"])))
         if not recordings:
-            raise DataError(f"data.source.root: {self.root} has no *.wav; give the folder that holds the recordings")
+            raise DataError(f"data.source.root: {self.root} has no recordings; give a folder that holds some")
         table = pd.DataFrame(recordings, columns=["name", "label", "speaker", "split"])
         if missing := sorted(set(self.classes or ()) - set(table["label"])):
             known = ", ".join(sorted(table["label"].unique()))
             raise ConfigError(f"data.source.classes: {missing[0]!r} is not a word of {self.root}; choose from: {known}")
         return table
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """All sound files below the folder, in order; what else there is counts as left out of ``train``."""
+        if not self.root.is_dir():
+            raise DataError(f"data.source.root: {self.root} is not a folder; give the one that holds the recordings")
+        names, left_out = [], Counter[str]()
+        for place, folders, files in os.walk(self.root, onerror=_refuse):
+            paths = [
+                os.path.relpath(os.path.join(place, name), self.root) for name in files if not name.startswith(".")
+            ]
+            names.extend(path for path in paths if kind_of(path) in SUFFIXES)
+            left_out.update(kind_of(path) for path in paths if kind_of(path) not in SUFFIXES)
+            left_out.update("hidden" for name in {*folders, *files} - {CACHE} if name.startswith("."))
+            left_out.update("linked folder" for name in folders if os.path.islink(os.path.join(place, name)))
+            folders[:] = [name for name in folders if not name.startswith(".")]
+        self.left_out["train"] = left_out
+        return sorted(names)
 
     def _split(self, name: str, speaker: str) -> Split:
         if self.split is None:
@@ -246,7 +270,9 @@ class SpeechFolder(NamedClasses):
     def _silence(self, count: int, draws: np.random.Generator) -> np.ndarray:
         """Returns pieces of the background, float32 ``[count, samples]``."""
         samples, rate = self.features.samples, self.features.rate
-        noises = [read_wave(path, rate) for path in sorted((self.root / BACKGROUND).glob("*.wav"))]
+        names = [name for name in self._names if name.startswith(f"{BACKGROUND}/")]
+        file_stamps(self.root, names)  # of a pipe the reader would wait
+        noises = [read_wave(self.root / name, rate) for name in names]
         waves = np.zeros((count, samples), dtype=np.float32)
         for wave in waves if noises else ():
             noise = noises[draws.integers(len(noises))]
@@ -260,6 +286,10 @@ def official_split(speaker: str) -> Split:
     most = 2**27 - 1
     percentage = int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (most + 1) * (100 / most)
     return "val" if percentage < 10 else "test" if percentage < 20 else "train"
+
+
+def _refuse(error: OSError) -> None:
+    raise DataError(f"data.source.root: {error.filename} cannot be read ({error.strerror}); move it away") from error
 
 
 def _compiled(pattern: str, field: str) -> re.Pattern[str]:
@@ -283,24 +313,25 @@ def mel_filters(count: int, size: int, rate: int) -> Tensor:
 
 
 def read_wave(path: Path, rate: int) -> np.ndarray:
-    """Returns a WAV file's samples, float32 ``[T]`` from -1 to 1, resampled; the mean of its channels."""
-    from scipy.io import wavfile  # here: one source of many needs it
-
+    """Returns a sound file's samples, float32 ``[T]`` from -1 to 1, resampled; the mean of its channels."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that are no sound
-            recorded, samples = wavfile.read(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"data.source.root: {path} cannot be read ({error}); replace or remove the file") from error
-    if not samples.size:
-        raise DataError(f"data.source.root: {path} has no samples; replace or remove the file")
-    wave = samples.astype(np.float32)
-    if samples.dtype == np.uint8:
-        wave = (wave - 128) / 128
-    elif samples.dtype.kind == "i":
-        wave /= -float(np.iinfo(samples.dtype).min)
-    if wave.ndim == 2:
-        wave = wave.mean(axis=1)
+        import soundfile  # here: one source of many needs it
+    except (ImportError, OSError) as error:  # the latter where libsndfile itself is missing
+        raise ConfigError("data.source: SpeechFolder reads with soundfile; pip install 'lit-fednas[speech]'") from error
+    with reading(path, "data.source.root"), soundfile.SoundFile(path) as file:
+        recorded, count = file.samplerate, file.frames
+        if not 1_000 <= recorded <= 400_000:
+            raise ValueError(f"it says {recorded:,} samples per second")
+        if count * file.channels > LONGEST:
+            raise ValueError(f"it says {count:,} samples in {file.channels} channels, which is too long")
+        samples = file.read(dtype="float32", always_2d=True)
+        if len(samples) < count or any(int(said) > int(held) for said, held in _CUT.findall(file.extra_info)):
+            raise ValueError("it is cut: it has fewer samples than it says")
+        if not samples.size:
+            raise ValueError("it has no samples")
+        if not np.isfinite(samples).all():
+            raise ValueError("it holds NaN or infinity")
+    wave = samples.mean(axis=1)
     shared = math.gcd(rate, recorded)
     return resample_poly(wave, rate // shared, recorded // shared) if rate != recorded else wave
 

@@ -1,0 +1,81 @@
+"""Image files: which files are images, and what a person sees in them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from lit_fednas.data.sources.base import reading
+from lit_fednas.errors import DataError
+
+#: Formats that a file's first bytes tell; Pillow's others count where the suffix claims one.
+SIGNED = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "QOI", "SGI", "TIFF", "WEBP")
+#: Formats that Pillow does not decode itself.
+FOREIGN = frozenset({"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"})
+
+#: What was said of images already.
+_SAID: set[str] = set()
+
+log = logging.getLogger(__name__)
+
+
+def is_image(path: str) -> bool:
+    """Returns whether a file's first bytes are those of an image; refuses others whose suffix claims that they are."""
+    readable = _formats()
+    with open(path, "rb") as file:
+        prefix = file.read(16)
+    if any(Image.OPEN[name][1](prefix) for name in SIGNED if name in readable):  # type: ignore[misc]
+        return True
+    claims = Image.EXTENSION.get(os.path.splitext(path)[1].lower()) in readable
+    if claims:
+        with reading(Path(path), "data.source"):
+            Image.open(path, formats=readable).close()
+    return claims
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in Image.OPEN if name not in FOREIGN)
+
+
+def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
+    """Returns one decoded file, uint8 [C, H, W], scaled and cut to a square of ``image_size``."""
+    mode = "L" if channels == 1 else "RGB"
+    with reading(path, "data.source"), Image.open(path, formats=_formats()) as image:
+        if image.width * image.height <= 1:
+            raise DataError(f"data.source: {path} is of {image.width}x{image.height} pixels; replace or remove it")
+        if image_size is not None:
+            image.draft(mode, (2 * image_size, 2 * image_size))  # large JPEGs decode at a reduced scale
+        picture = _as_seen(image, path).convert(mode)
+        if image_size is not None and picture.size != (image_size, image_size):
+            picture = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(picture, dtype=np.uint8)
+    return pixels[None] if channels == 1 else np.moveaxis(pixels, 2, 0)
+
+
+def _as_seen(image: Image.Image, path: Path) -> Image.Image:
+    """Returns an image upright, of 8 bits per channel, and on white where it is transparent."""
+    if getattr(image, "is_animated", False):
+        _say_once(path, "several frames, of which the first is used")
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"}):  # up to 65,535
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode[0] in "IF":
+        raise DataError(f"data.source: {path} has more than 16 bits per channel ({image.mode}); convert it to 8")
+    if not image.has_transparency_data:
+        return image
+    _say_once(path, "transparent parts, which are laid on white")
+    coloured = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", coloured.size, "white"), coloured)
+
+
+def _say_once(path: Path, what: str) -> None:
+    if what not in _SAID:
+        _SAID.add(what)
+        log.warning("image: %s has %s; it is not said of others", path, what)

@@ -1,0 +1,230 @@
+"""Image files as users have them: what is read, what is left out and counted, and what is refused by name."""
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lit_fednas.data import ImageFolder, ImageTable, LazyImageFolder
+from lit_fednas.data.sources.decoding import read_image
+from lit_fednas.errors import DataError
+
+#: Of three colours in the left column, and two in the right one: it is not the same in any other orientation.
+COLOURS = np.array([[[255, 0, 0], [0, 0, 0]], [[0, 255, 0], [255, 255, 255]], [[0, 0, 255], [0, 0, 0]]], np.uint8)
+
+
+def encoded(image: Image.Image, kind: str, **settings: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **settings)
+    return buffer.getvalue()
+
+
+def picture(size: int = 24) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8))
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def with_chunk(name: bytes, data: bytes) -> bytes:
+    png = encoded(picture(), "PNG")
+    return png[:33] + chunk(name, data) + png[33:]
+
+
+def decoded(path: Path, channels: int = 3) -> list[Any]:
+    """The pixels of a file, [H][W][C]; of one channel [H][W]."""
+    pixels = read_image(path, None, channels)
+    return (pixels[0] if channels == 1 else np.moveaxis(pixels, 0, 2)).tolist()
+
+
+class TestDecoding:
+    @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+    @pytest.mark.parametrize("orientation", range(1, 9))
+    def test_images_are_upright(self, tmp_path: Path, kind: str, orientation: int) -> None:
+        """By the table of the EXIF standard: where the stored first row and first column are in the scene."""
+        stored = {  # from the scene to the file
+            1: lambda scene: scene,
+            2: lambda scene: scene[:, ::-1],
+            3: lambda scene: scene[::-1, ::-1],
+            4: lambda scene: scene[::-1],
+            5: lambda scene: scene.swapaxes(0, 1),
+            6: lambda scene: scene.swapaxes(0, 1)[::-1],
+            7: lambda scene: scene.swapaxes(0, 1)[::-1, ::-1],
+            8: lambda scene: scene.swapaxes(0, 1)[:, ::-1],
+        }[orientation](COLOURS.repeat(16, 0).repeat(16, 1))
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        lossless = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}.get(kind, {})
+        image = Image.fromarray(np.ascontiguousarray(stored))
+        (tmp_path / "a").write_bytes(encoded(image, kind, exif=exif, **lossless))
+        pixels = read_image(tmp_path / "a", None, 3)
+        assert pixels.shape == (3, 48, 32)
+        centres = np.moveaxis(pixels[:, 8::16, 8::16], 0, 2).astype(int)
+        assert np.abs(centres - COLOURS).max() <= 4
+        reduced = read_image(tmp_path / "a", 4, 3).astype(int)  # of the middle 32x32
+        assert reduced[:, 0, 0] == pytest.approx([255, 0, 0], abs=70)
+        assert reduced[:, -1, 0] == pytest.approx([0, 0, 255], abs=70)
+
+    @pytest.mark.parametrize(
+        ("mode", "kind", "values", "expected"),
+        [
+            ("1", "PNG", [0, 255], [0, 255]),
+            ("L", "PNG", [7, 200], [7, 200]),
+            ("LA", "PNG", [(7, 255), (0, 0)], [7, 255]),
+            ("LA", "PNG", [(100, 51), (0, 255)], [224, 0]),  # 0.2 * 100 + 0.8 * 255
+            ("RGBA", "PNG", [(9, 9, 9, 255), (9, 9, 9, 0)], [9, 255]),
+            ("I;16", "PNG", [0x1234, 65_535], [0x12, 255]),
+            ("I;16", "TIFF", [0x1234, 65_535], [0x12, 255]),
+            ("I;16B", "TIFF", [0x1234, 65_535], [0x12, 255]),
+            ("CMYK", "JPEG", [(0, 0, 0, 0), (0, 0, 0, 255)], [255, 0]),
+            ("CMYK", "TIFF", [(0, 0, 0, 0), (0, 0, 0, 255)], [255, 0]),
+        ],
+    )
+    def test_modes_are_as_a_person_sees_them(
+        self, tmp_path: Path, mode: str, kind: str, values: list[Any], expected: list[int]
+    ) -> None:
+        if mode.startswith("I;16"):
+            row = struct.pack(">2H" if mode.endswith("B") else "<2H", *values)
+            image = Image.frombytes(mode, (2, 1), row)
+        else:
+            image = Image.new(mode, (2, 1))
+            image.putdata(values)
+        image = image.resize((64, 32), Image.Resampling.NEAREST)
+        (tmp_path / "a").write_bytes(encoded(image, kind))
+        for channels in (1, 3):
+            found = read_image(tmp_path / "a", None, channels)[:, 16, (16, 48)]
+            assert found.tolist() == [expected] * channels
+
+    def test_palettes_and_their_transparent_entry(self, tmp_path: Path) -> None:
+        image = Image.new("P", (2, 1))
+        image.putpalette([10, 20, 30, 40, 50, 60])
+        image.putpixel((1, 0), 1)
+        for kind in ("PNG", "GIF", "BMP"):
+            image.save(tmp_path / "a", kind)
+            assert decoded(tmp_path / "a") == [[[10, 20, 30], [40, 50, 60]]]
+        image.save(tmp_path / "a", "PNG", transparency=1)
+        assert decoded(tmp_path / "a") == [[[10, 20, 30], [255, 255, 255]]]
+
+    def test_a_grey_map_of_few_levels_is_scaled(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_bytes(b"P5 3 1 1000\n" + struct.pack(">3H", 0, 500, 1000))
+        assert decoded(tmp_path / "a", 1) == [[0, 128, 255]]  # 32768 and 65535 of 65535
+
+
+DAMAGED: dict[str, Callable[[], bytes]] = {
+    "empty": lambda: b"",
+    "text": lambda: b"no image",
+    "heic named png": lambda: b"\0\0\0\x18ftypheic" + bytes(99),
+    **{f"cut {kind}": (lambda kind=kind: encoded(picture(), kind)[:-200]) for kind in ("PNG", "JPEG", "GIF", "BMP")},
+    **{f"cut {kind}": (lambda kind=kind: encoded(picture(), kind)[:-200]) for kind in ("TIFF", "WEBP", "PPM")},
+    "cut plain ppm": lambda: b"P3 2 2 255\n1 2 3 4 5 6 7 8 9 10 11",
+    "head alone": lambda: encoded(picture(), "PNG")[:12],
+    "no pixels": lambda: b"P6 0 7 255\n",
+    "one pixel": lambda: encoded(picture(1), "PNG"),
+    "negative": lambda: b"P6 -3 7 255\n" + bytes(99),
+    "letters": lambda: b"P3 2 1 255\n1 2 x 4 5 6",
+    "bomb": lambda: b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">2I5B", 60_000, 60_000, 8, 0, 0, 0, 0)),
+    "bomb of text": lambda: with_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(9_000_000))),
+    "bomb of colours": lambda: with_chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(9_000_000))),
+    "32 bits": lambda: encoded(Image.new("F", (8, 8)), "TIFF"),
+}
+
+
+class TestFolder:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        for name in ("cat/1", "cat/2", "dog/1"):
+            path = tmp_path / "train" / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(picture(), "PNG"))
+        return tmp_path
+
+    def test_content_decides_and_others_are_counted(self, root: Path) -> None:
+        for name, kind in (("a.JPG", "JPEG"), ("b", "PNG"), ("c.jpg", "PNG"), ("d.dat", "GIF"), ("e.jp2", "JPEG2000")):
+            (root / "train" / "cat" / name).write_bytes(encoded(picture(), kind))
+        for name in ("f.tga", "g.pcx"):  # no sign of TGA is in the first bytes
+            picture().save(root / "train" / "cat" / name)
+        for name in ("cat/x.heic", "dog/y.HEIC", "cat/notes.txt", "dog/.DS_Store", "dog/README", ".hidden", "list.csv"):
+            (root / "train" / name).write_bytes(b"no image")
+        source = LazyImageFolder(root, mean=[0.0] * 3, std=[1.0] * 3)
+        dataset: Any = source.dataset("train")
+        names = ["1.png", "2.png", "a.JPG", "b", "c.jpg", "d.dat", "e.jp2", "f.tga", "g.pcx"]
+        assert dataset.names == [f"train/cat/{name}" for name in names] + ["train/dog/1.png"]
+        assert [dataset[row][0].shape for row in range(10)] == [(3, 24, 24)] * 10
+        assert source.left_out["train"] == {
+            ".heic": 2,
+            ".txt": 1,
+            "hidden": 1,
+            "without a suffix": 1,
+            "hidden beside the classes": 1,
+            ".csv beside the classes": 1,
+        }
+
+    @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+    def test_damaged_images_are_refused_by_name(self, root: Path, content: Callable[[], bytes]) -> None:
+        (root / "train" / "dog" / "0.png").write_bytes(content())
+        with pytest.raises(DataError, match=r"data\.source: \S*dog/0\.png (cannot be read \(|is of |has more than)"):
+            ImageFolder(root, image_size=8).load("train")
+
+    def test_those_of_no_known_content_are_refused_before_any_is_decoded(self, root: Path) -> None:
+        (root / "train" / "dog" / "0.tga").write_bytes(b"no image")
+        with pytest.raises(DataError, match=r"dog/0\.tga cannot be read"):
+            LazyImageFolder(root).files("train")
+
+    @pytest.mark.parametrize("name", ["val", "train/emu", "metadata.csv"])
+    def test_links_that_lead_nowhere(self, root: Path, name: str) -> None:
+        (root / name).symlink_to("gone")
+        with pytest.raises(DataError, match=f"{name} is (not a|a link that leads nowhere|missing)"):
+            ImageFolder(root).prepare()
+
+
+class TestTables:
+    """Image tables, and ``metadata.csv``; what each of them holds is tested with the sources."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        for name in "abcd":
+            path = tmp_path / "train" / ("x" if name < "c" else "y") / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(picture(), "PNG"))
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ('train/x/b.png,0,"ann', r"cannot be read|line break"),
+            ("train/x/b.png,0,ann,extra", r"cannot be read|more cells"),
+            ("train/x/b.png,0", r"no value of 'client'|fewer|cells"),
+            ("train/x/b.png,0,", r"no value of 'client'"),
+            ("train/x/b.png,0,  ", r"no value of 'client'"),
+            (",0,ann", r"no value of 'file'"),
+            ("train/x/gone.png,0,ann", r"gone\.png is missing|no row for train/x/b\.png"),
+            ("train/x,0,ann", r"train/x is not a file|no row for train/x/b\.png"),
+            ("train/x/\0b.png,0,ann", r"cannot be read|line break|missing"),
+        ],
+    )
+    @pytest.mark.parametrize("last", ["bob", '"bob"'])
+    @pytest.mark.parametrize("kind", ["table", "metadata"])
+    def test_lines_that_cannot_be_right(self, root: Path, line: str, message: str, last: str, kind: str) -> None:
+        end = f"train/y/c.png,1,bob\ntrain/y/d.png,1,{last}\n"
+        (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,0,ann\n{line}\n{end}")
+        with pytest.raises(DataError, match=message):
+            (ImageFolder(root) if kind == "metadata" else ImageTable(root / "metadata.csv")).load("train")
+
+    def test_pipes_are_not_waited_for(self, root: Path) -> None:
+        (root / "table.csv").write_text("file,label,client\npipe.png,0,ann\n")
+        os.mkfifo(root / "pipe.png")
+        with pytest.raises(DataError, match=r"pipe\.png is not a file"):
+            ImageTable(root / "table.csv").load("train")
+
+    def test_labels_of_many_digits_are_names(self, root: Path) -> None:
+        rows = "".join(f"train/{'x' if n < 'c' else 'y'}/{n}.png,{'1' * 5000 if n < 'c' else 2},ann\n" for n in "abcd")
+        (root / "table.csv").write_text(f"file,label,client\n{rows}")
+        assert ImageTable(root / "table.csv").class_names == ("1" * 5000, "2")
