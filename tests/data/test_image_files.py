@@ -153,6 +153,7 @@ class TestFolder:
             picture().save(root / "train" / "cat" / name)
         for name in ("cat/x.heic", "dog/y.HEIC", "cat/notes.txt", "dog/.DS_Store", "dog/README", ".hidden", "list.csv"):
             (root / "train" / name).write_bytes(b"no image")
+        (root / "valid").mkdir()
         source = LazyImageFolder(root, mean=[0.0] * 3, std=[1.0] * 3)
         dataset: Any = source.dataset("train")
         names = ["1.png", "2.png", "a.JPG", "b", "c.jpg", "d.dat", "e.jp2", "f.tga", "g.pcx"]
@@ -165,6 +166,7 @@ class TestFolder:
             "without a suffix": 1,
             "hidden beside the classes": 1,
             ".csv beside the classes": 1,
+            "folder valid": 1,
         }
 
     @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
@@ -183,6 +185,11 @@ class TestFolder:
         (root / name).symlink_to("gone")
         with pytest.raises(DataError, match=f"{name} is (not a|a link that leads nowhere|missing)"):
             ImageFolder(root).prepare()
+
+    def test_the_folder_of_train_is_no_other_split(self, root: Path) -> None:
+        (root / "test").symlink_to(root / "train")
+        with pytest.raises(DataError, match="test is the folder of train"):
+            ImageFolder(root).load("test")
 
 
 class TestTables:
@@ -206,6 +213,7 @@ class TestTables:
             ("train/x/b.png,0,  ", r"no value of 'client'"),
             (",0,ann", r"no value of 'file'"),
             ("train/x/gone.png,0,ann", r"gone\.png is missing|no row for train/x/b\.png"),
+            ("train/x/../x/a.png,0,ann", r"lists train/x/a\.png twice"),
             ("train/x,0,ann", r"train/x is not a file|no row for train/x/b\.png"),
             ("train/x/\0b.png,0,ann", r"cannot be read|line break|missing"),
         ],
@@ -217,6 +225,11 @@ class TestTables:
         (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,0,ann\n{line}\n{end}")
         with pytest.raises(DataError, match=message):
             (ImageFolder(root) if kind == "metadata" else ImageTable(root / "metadata.csv")).load("train")
+
+    def test_quotes_that_are_open_from_the_header_on(self, root: Path) -> None:
+        (root / "metadata.csv").write_text('file,label,"client\ntrain/x/a.png,0,ann\n"\ntrain/x/b.png,0,bob\n')
+        with pytest.raises(DataError, match=r"^data\.source\.root: .* line break in [^\n]* close the quotes[^\n]*$"):
+            ImageFolder(root).load("train")
 
     def test_pipes_are_not_waited_for(self, root: Path) -> None:
         (root / "table.csv").write_text("file,label,client\npipe.png,0,ann\n")

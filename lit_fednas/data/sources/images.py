@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,8 +40,10 @@ from lit_fednas.ranges import PositiveInt, checked
 CACHE_VERSION = 2
 #: Where not all training images are decoded, mean and std come from this many.
 SAMPLE = 1024
-#: Longer ones are names.
+#: Labels that are numbers; longer ones are names.
 _NUMBER = "[0-9]{1,9}"
+#: Nothing in a table of images holds one; quotes that nobody closes do.
+_BREAK = r"[\x00-\x1f]"
 
 
 @checked("data.source")
@@ -209,7 +212,11 @@ class ImageFolder(ImageSource):
         classes = self.class_names  # which there must be
         if not os.path.lexists(self.root / split):
             return None
+        if split != "train" and os.path.realpath(self.root / split) == os.path.realpath(self.root / "train"):
+            raise DataError(f"data.source.root: {self.root / split} is the folder of train; give other images")
         left_out = self.left_out[split] = Counter()
+        others = (path.name for path in self.root.iterdir() if path.is_dir() and path.name[0] != ".")
+        left_out.update(f"folder {name}" for name in others if split == "train" and name not in SPLITS)
         names: list[str] = []
         targets: list[int] = []
         for name in class_folders(self.root, split, left_out):
@@ -357,15 +364,15 @@ def read_rows(path: Path, columns: Mapping[str, str], field: str, every: bool = 
     """Returns a table of text, a row per image; cells of ``columns`` (by setting), or of ``every`` one, are filled."""
     field = f"data.source.{field}"
     rows = read_table(path, field).fillna("").apply(lambda column: column.str.strip())
-    for setting, name in columns.items():
-        require_columns(rows, path, f"data.source.{setting}", [name])
     for name in rows:
-        if every or name in columns.values():
-            filled(rows[name].mask(rows[name] == ""), path, field)
-        if (broken := rows[name].str.contains(r"[\x00-\x1f]")).any():
+        if (broken := rows[name].str.contains(_BREAK)).any() or re.search(_BREAK, name):
             row = int(np.argmax(broken))
             raise DataError(f"{field}: {path} has a line break in {name!r} of row {row}; close the quotes before it")
-    files = rows[columns["file"]]
+    for setting, name in columns.items():
+        require_columns(rows, path, f"data.source.{setting}", [name])
+    for name in rows if every else columns.values():
+        filled(rows[name].mask(rows[name] == ""), path, field)
+    files = rows[columns["file"]].map(os.path.normpath)
     if (twice := files[files.duplicated()]).size:
         raise DataError(f"{field}: {path} lists {twice.iloc[0]} twice; give each image one row")
     return rows

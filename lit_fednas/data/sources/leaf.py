@@ -207,13 +207,9 @@ def _whole_number(value: Any) -> int:
 
 
 def _names(x: list[Any]) -> np.ndarray:
-    if not all(isinstance(name, str) for name in x):
+    if not all(isinstance(name, str) and name.isprintable() for name in x):
         raise ValueError("an x that is not a name of a file; use Leaf for lists of numbers")
     return np.array(x)
-
-
-def _without_inputs(x: list[Any]) -> np.ndarray:
-    return np.empty((len(x), 0))
 
 
 @dataclass
@@ -234,7 +230,7 @@ class LeafFiles:
         """The number of classes, as given or counted."""
         if self.num_classes:
             return self.num_classes
-        parts = (_read(self.root / part, _without_inputs, self.label, Counter()) for part in ("train", "test"))
+        parts = (self._read(part, lambda x: np.empty((len(x), 0)), Counter()) for part in ("train", "test"))
         return 1 + max(int(labels.max()) for _, labels, _ in parts)
 
     def split(self, split: Split) -> Part | None:
@@ -244,7 +240,7 @@ class LeafFiles:
             return None
         classes = self.classes
         left_out = self.left_out[split] = Counter()
-        parts = [_read(self.root / name, self.convert, self.label, left_out) for name in names]
+        parts = [self._read(name, self.convert, left_out) for name in names]
         inputs, labels, users = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         if labels.max() >= classes:
             most = labels.max()
@@ -257,33 +253,31 @@ class LeafFiles:
         left_out[f"of users with fewer than {self.least}"] = int((~dealt).sum())
         return inputs[dealt], labels[dealt], users[dealt]
 
-
-def _read(
-    folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int], left_out: Counter[str]
-) -> Part:
-    """Reads all JSON files of a folder, in the order of their names."""
-    paths = [folder / name for name in files_in(folder, lambda path: kind_of(path) == ".json", left_out)]
-    if not paths:
-        raise DataError(f"data.source.root: {folder} has no JSON files; put LEAF's files of '{folder.name}' there")
-    inputs: list[np.ndarray] = []
-    labels: list[int] = []
-    users: list[str] = []
-    files: dict[str, Path] = {}
-    for path in paths:
-        with reading(path, "data.source.root", "correct or replace it"):
-            for user, x, y in _users(path):
-                if files.setdefault(user, path) is not path:
-                    raise ValueError(f"the user {repr(user)} is in {files[user].name}, too")
-                try:
-                    inputs.extend([convert(x)] if x else [])
-                    labels.extend(map(label, y))
-                except ValueError as error:
-                    raise ValueError(f"it has for user {repr(user)} {error}") from error
-                users.extend([user] * len(y))
-                left_out.update([] if x else ["users without examples"])
-    if not inputs:
-        raise DataError(f"data.source.root: {folder} has no examples in its JSON files; give some")
-    return np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users)
+    def _read(self, part: str, convert: Callable[[list[Any]], np.ndarray], left_out: Counter[str]) -> Part:
+        """Reads all JSON files of a folder, in the order of their names."""
+        folder = self.root / part
+        paths = [folder / name for name in files_in(folder, lambda path: kind_of(path) == ".json", left_out)]
+        if not paths:
+            raise DataError(f"data.source.root: {folder} has no JSON files; put LEAF's files of '{folder.name}' there")
+        inputs: list[np.ndarray] = []
+        labels: list[int] = []
+        users: list[str] = []
+        files: dict[str, Path] = {}
+        for path in paths:
+            with reading(path, "data.source.root", "correct or replace it"):
+                for user, x, y in _users(path):
+                    if files.setdefault(user, path) is not path:
+                        raise ValueError(f"the user {repr(user)} is in {files[user].name}, too")
+                    try:
+                        inputs.extend([convert(x)] if x else [])
+                        labels.extend(map(self.label, y))
+                    except ValueError as error:
+                        raise ValueError(f"it has for user {repr(user)} {error}") from error
+                    users.extend([user] * len(y))
+                    left_out.update([] if x else ["users without examples"])
+        if not inputs:
+            raise DataError(f"data.source.root: {folder} has no examples in its JSON files; give some")
+        return np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users)
 
 
 def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:

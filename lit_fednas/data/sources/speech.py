@@ -230,17 +230,15 @@ class SpeechFolder(NamedClasses):
         """All sound files below the folder, in order; what else there is counts as left out of ``train``."""
         if not self.root.is_dir():
             raise DataError(f"data.source.root: {self.root} is not a folder; give the one that holds the recordings")
-        names, left_out = [], Counter[str]()
+        names: list[str] = []
+        left_out = self.left_out["train"] = Counter()
         for place, folders, files in os.walk(self.root, onerror=_refuse):
-            paths = [
-                os.path.relpath(os.path.join(place, name), self.root) for name in files if not name.startswith(".")
-            ]
-            names.extend(path for path in paths if kind_of(path) in SUFFIXES)
-            left_out.update(kind_of(path) for path in paths if kind_of(path) not in SUFFIXES)
-            left_out.update("hidden" for name in {*folders, *files} - {CACHE} if name.startswith("."))
+            inside = os.path.relpath(place, self.root)
+            names += [os.path.normpath(os.path.join(inside, name)) for name in files if kind_of(name) in SUFFIXES]
+            left_out.update(kind_of(name) for name in files if kind_of(name) not in SUFFIXES)
+            left_out.update("hidden" for name in folders if name.startswith(".") and name != CACHE)
             left_out.update("linked folder" for name in folders if os.path.islink(os.path.join(place, name)))
             folders[:] = [name for name in folders if not name.startswith(".")]
-        self.left_out["train"] = left_out
         return sorted(names)
 
     def _split(self, name: str, speaker: str) -> Split:
