@@ -44,6 +44,11 @@ class ClientTask:
     group: int | None = None  # a group of clients begins its next task when all have finished the one before
     steps: int | None = None  # of the local optimizer; as client.steps or client.epochs say if not given
 
+    @property
+    def key(self) -> tuple[int, Any]:
+        """What distinguishes it from the other tasks of its round: the client and the architecture."""
+        return self.client, self.arch
+
 
 @dataclass(frozen=True)
 class Report:

@@ -88,7 +88,7 @@ SUITE = {"models": [{"number": 0}], "complete": False, "family": None, "tiers": 
 SEQUENCE = {"resource": "macs", "initial": 100, "units": {"conv1": ["a"]}, "clients": 4, "models": [{"number": 0}]}
 #: By file: what is written into it, what writes it and what reads it.
 WHOLE: dict[str, tuple[dict[str, Any], Callable[..., Any], Callable[[Path], Any]]] = {
-    SUITE_FILE: (SUITE, lambda folder, suite: write_suite(folder, *suite.values()), read_suite),
+    SUITE_FILE: (SUITE, write_suite, read_suite),
     SEQUENCE_FILE: (SEQUENCE, write_sequence, read_sequence),
 }
 

@@ -106,7 +106,7 @@ class OverlapAverage(Aggregation):
         holders: dict[str, list[Any]] = {}
         for task in tasks:
             for name in {region.name for region in self._supernet.regions(task.arch).values()}:
-                holders.setdefault(name, []).append((task.client, task.arch))
+                holders.setdefault(name, []).append(task.key)
         return holders
 
     def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str], holders: dict[str, list[Any]]) -> Sums:
@@ -123,13 +123,11 @@ class OverlapAverage(Aggregation):
     @override
     def add(self, update: ClientUpdate) -> None:
         arch = update.task.arch
-        self._sums[arch if arch in self._sums else None].add(
-            (update.task.client, arch),
-            (
-                (region, value, self.weight(update, name) * self._scale)
-                for name, region, value in self.contributions(update)
-            ),
+        parts = (
+            (region, value, self.weight(update, name) * self._scale)
+            for name, region, value in self.contributions(update)
         )
+        self._sums[arch if arch in self._sums else None].add(update.task.key, parts)
 
     @override
     def sums(self) -> list[Tensor]:

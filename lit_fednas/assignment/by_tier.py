@@ -19,7 +19,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, checked
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.base_networks import BaseNetworks, Bases
+from lit_fednas.supernets.side_by_side import BaseNetworks, Bases
 from lit_fednas.supernets.widths import UnitMask, Width, WidthArch, WidthSupernet
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 

@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from lit_fednas.callbacks.cost_ledger import cost_of
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.messages import ClientResult
 from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, client_seconds, whole_round_seconds
 
 log = logging.getLogger(__name__)
@@ -53,7 +52,11 @@ class RoundTime(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        parts = [(result.task, self._seconds(module, result)) for result in round.results]
+        parts = []
+        for result in round.results:
+            tested = module.supernet.macs(result.task.arch) * result.num_tested
+            speed = self._speed(module, result.task.client)
+            parts.append((result.task, speed.seconds(cost_of(result, module), tested)))
         seconds, whole = client_seconds(parts), whole_round_seconds(parts)
         self.times = self.times.after(seconds, whole)
         module.log("time/round", whole)
@@ -74,10 +77,6 @@ class RoundTime(FederatedCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.times = CompletionTimes(**state_dict)
-
-    def _seconds(self, module: FederatedLightningModule, result: ClientResult) -> float:
-        tested = module.supernet.macs(result.task.arch) * result.num_tested
-        return self._speed(module, result.task.client).seconds(cost_of(result, module), tested)
 
     def _speed(self, module: FederatedLightningModule, client: int) -> ClientSpeed:
         if client not in self._of_client:

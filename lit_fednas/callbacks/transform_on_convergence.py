@@ -216,7 +216,8 @@ class TransformOnConvergence(FederatedCallback):
         models = zip(suite.model_rows(), suite.models, reasons, strict=True)
         rows = [{**row, "steps": to_plain(model.steps), **reason} for row, model, reason in models]
         tiers = [asdict(tier) for tier in module.population.tiers]
-        write_suite(run_folder(trainer), rows, self.complete, described(suite.family), tiers)
+        begun = {"family": described(suite.family), "tiers": tiers}
+        write_suite(run_folder(trainer), {"models": rows, "complete": self.complete, **begun})
 
     def state_dict(self) -> dict[str, Any]:
         return deepcopy({name: getattr(self, name) for name in _STATE})

@@ -65,15 +65,15 @@ class NormBound(Acceptance):
                 squares, elements = changes[region.name]
                 changes[region.name] = (squares + float(norm) ** 2, elements + sent[name].numel())
         weights = {name: tensor.clone() for name, tensor in update.weights.items()}
-        self.evidence[key(update.result)] = dict(changes)
-        self._updates[key(update.result)] = replace(update, weights=weights)
+        self.evidence[update.task.key] = dict(changes)
+        self._updates[update.task.key] = replace(update, weights=weights)
         return True
 
     @override
     def judge(self, evidence: Sequence[Mapping[Hashable, Changes]]) -> Callable[[ClientResult], Outcome | None]:
         ratios = self.ratios({update: changes for of_rank in evidence for update, changes in of_rank.items()})
         held, self.evidence, self._updates = self._updates, {}, {}
-        return lambda result: self._judged(result, ratios.get(key(result)), held.get(key(result)))
+        return lambda result: self._judged(result, ratios.get(result.task.key), held.get(result.task.key))
 
     def ratios(self, changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
         """Returns each update's norm as a multiple of the cohort's median at its size."""
@@ -114,11 +114,6 @@ def acceptance(supernet: Supernet, faults: FaultPolicy) -> Acceptance:
     if faults.norm_bound is None:
         return Acceptance()
     return NormBound(supernet, faults.norm_bound, faults.on_wild_update == "scale")
-
-
-def key(result: ClientResult) -> Hashable:
-    """Returns what tells a result from the others of its round."""
-    return result.task.client, result.task.arch
 
 
 def _ratios(changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:

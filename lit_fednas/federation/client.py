@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count, islice
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,17 +23,16 @@ from lit_fednas.federation.fast.stacked import StackedClient, StackedGradients, 
 from lit_fednas.federation.fit import ClientModule, ClientNetwork, Fit, Outcome, TaskRunner
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.process import Interrupted, alarm
-from lit_fednas.messages import DROPPED, ClientTask
+from lit_fednas.messages import DROPPED, ClientResult, ClientTask
 from lit_fednas.objectives.base import collect_state, give_state, is_finite
 from lit_fednas.rng import generator, isolated, numpy_generator
+from lit_fednas.supernets.base import recent
 
 if TYPE_CHECKING:
     from lit_fednas.federation.module import FederatedLightningModule
 
 _NETWORKS_KEPT = 4
 _GRADIENTS_KEPT = 64  # functions, which take no memory
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class LocalRunner(TaskRunner):
 
     def fit(self, task: ClientTask) -> Outcome:
         """Trains one client."""
-        fit = Fit(task)
+        fit = Fit(ClientResult(task))
         return self._settled(fit, partial(self._train, fit))
 
     def _groups(self, tasks: Sequence[ClientTask]) -> Iterator[Sequence[ClientTask]]:
@@ -107,7 +106,7 @@ class LocalRunner(TaskRunner):
             share = (perf_counter() - start) / len(tasks)
             for row, (client, sums) in enumerate(zip(module.clients, outcomes, strict=True)):
                 weights = {name: tensor[row] for name, tensor in module.weights.items()}
-                fit = Fit(client.task)
+                fit = Fit(ClientResult(client.task))
                 yield self._settled(fit, partial(fit.fill, weights, client.num_steps, client.num_seen, *sums), share)
             return
         log.warning(
@@ -146,7 +145,7 @@ class LocalRunner(TaskRunner):
             train()
             if fit.weights is not None:
                 self._test(fit, fit.weights)
-                fit.weights = self._arrived(fit.task, fit.weights)
+                fit.weights = self._arrived(fit.result.task, fit.weights)
         except (ConfigError, Interrupted):
             raise
         except _LateError as error:
@@ -155,7 +154,7 @@ class LocalRunner(TaskRunner):
         except Exception as error:
             cause = error
             fit.fail("error", in_one_line(error))
-        fit.seconds = perf_counter() - start if seconds is None else seconds
+        fit.note(seconds=perf_counter() - start if seconds is None else seconds)
         result, update = fit.outcome
         self.faults.check(result, cause)
         return result, update
@@ -179,7 +178,7 @@ class LocalRunner(TaskRunner):
         """Tests the network on the client's own validation split, if it is asked for."""
         if self.settings.validate is None:
             return
-        arch, client = fit.task.arch, fit.task.client
+        arch, client = fit.result.task.arch, fit.result.task.client
         weights = weights if self.settings.validate == "trained" else self._received[client]
         network: Callable[[Tensor], Tensor] = partial(self.supernet.run, arch, weights)
         if normalises_over_batches(self.supernet.skeleton(arch)):
@@ -192,10 +191,11 @@ class LocalRunner(TaskRunner):
             network = recalibrated(copy, inputs)
         targets = partial(self.supernet.targets, arch)
         for score in client_scores(network, self.data, [client], "val", targets=targets):
-            fit.tested, fit.num_tested = score.means, score.num_examples
+            fit.note(tested=score.means, num_tested=score.num_examples)
 
     def _train(self, fit: Fit) -> None:
-        task, address = fit.task, (fit.task.round, fit.task.client)
+        task = fit.result.task
+        address = task.round, task.client
         if self._goes_away(task):
             fit.fail(DROPPED, "the client went away")
             return
@@ -220,13 +220,14 @@ class LocalRunner(TaskRunner):
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
         for parameter in network.parameters:
             parameter.grad = None
-        fit.reports = self.objective.report() if module.num_steps else ()
+        reports = self.objective.report() if module.num_steps else ()
         # after the objective has touched the weights for the last time
         fit.fill(network.weights, module.num_steps, module.num_seen, *module.outcome())
         if fit.weights is None:
             return
+        fit.note(reports=reports)
         fit.state = collect_state(self.objective)
-        if not all(report.finite for report in fit.reports):
+        if not all(report.finite for report in reports):
             fit.fail("non-finite", "a number that it reported is not finite")
         elif fit.state is not None and not is_finite(fit.state):
             fit.fail("non-finite", "the state that the objective keeps of it is not finite")
@@ -279,16 +280,6 @@ class LocalRunner(TaskRunner):
             with self.trainer.precision_plugin.train_step_context():
                 compile_network(network, batch)
         return made
-
-
-def recent(kept: OrderedDict[Any, T], key: Any, most: int, make: Callable[[], T]) -> T:
-    """Returns what is kept by a key, or makes it; the least recently used is forgotten."""
-    if key not in kept:
-        while len(kept) >= most:
-            kept.popitem(last=False)
-        kept[key] = make()
-    kept.move_to_end(key)
-    return kept[key]
 
 
 def check_clients(module: FederatedLightningModule, data: ClientData) -> None:

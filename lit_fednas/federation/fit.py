@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
-from math import isfinite, nan
+from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from lit_fednas.federation.lightning_private import ClientStrategy
 from lit_fednas.federation.settings import ClientSettings
-from lit_fednas.messages import ClientResult, ClientState, ClientTask, ClientUpdate, Report
+from lit_fednas.messages import ClientResult, ClientState, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
 
 #: How a fit went, and the update if it can be used.
@@ -38,33 +38,28 @@ class TaskRunner(ABC):
 
 @dataclass
 class Fit:
-    """One client's fit: made once and filled; the others see its frozen view, :attr:`outcome`."""
+    """One client's fit: made once and filled; the others see what it comes to, :attr:`outcome`."""
 
-    task: ClientTask
-    status: str = "ok"
-    reason: str = ""
-    num_steps: int = 0
-    num_seen: int = 0
-    loss: float = nan
-    seconds: float = 0.0
-    reports: tuple[Report, ...] = ()
-    tested: Mapping[str, float] = field(default_factory=dict)
-    num_tested: int = 0
+    result: ClientResult
     weights: Mapping[str, Tensor] | None = None  # none if there is no update
     state: Mapping[str, ClientState] | None = None
 
+    def note(self, **figures: Any) -> None:
+        """Sets figures of the result."""
+        self.result = replace(self.result, **figures)
+
     def fail(self, status: str, reason: str) -> None:
         """Notes why there is no update."""
-        self.status, self.reason, self.weights = status, reason, None
+        self.result, self.weights = ClientResult(self.result.task, status, reason), None
 
     def fill(self, weights: Mapping[str, Tensor], num_steps: int, num_seen: int, *sums: float) -> None:
         """Notes the trained weights; ``sums`` are those of the losses, of their units, and of the weights' norms."""
         loss_sum, units, size = sums
-        self.weights, self.num_steps, self.num_seen = weights, num_steps, num_seen
-        self.loss = loss_sum / max(units, 1)
-        if self.num_steps == 0:
-            self.fail("empty", f"no batch to train on among {self.task.num_examples} examples")
-        elif not isfinite(size) or not isfinite(self.loss):
+        self.weights, loss = weights, loss_sum / max(units, 1)
+        self.note(num_steps=num_steps, num_seen=num_seen, loss=loss)
+        if num_steps == 0:
+            self.fail("empty", f"no batch to train on among {self.result.task.num_examples} examples")
+        elif not isfinite(size) or not isfinite(loss):
             what = "loss is" if isfinite(size) else "trained weights are"
             self.fail("non-finite", f"the {what} not finite; lower client.optimizer's lr or set client.clip_norm")
 
@@ -72,9 +67,8 @@ class Fit:
     def outcome(self) -> Outcome:
         """The result, and the update if it can be used."""
         if self.weights is None:
-            return ClientResult(self.task, self.status, self.reason, seconds=self.seconds), None
-        result = ClientResult(**{figure.name: getattr(self, figure.name) for figure in fields(ClientResult)})
-        return result, ClientUpdate(result, self.weights, self.state)
+            return self.result, None
+        return self.result, ClientUpdate(self.result, self.weights, self.state)
 
 
 class ClientNetwork:

@@ -136,8 +136,8 @@ class RoundLoop(RoundFitLoop):
                 raise
             failure = error
         round.results = self._exchange(trained, failure)
-        order = {(task.client, task.arch): number for number, task in enumerate(round.tasks)}
-        round.results.sort(key=lambda result: order[result.task.client, result.task.arch])
+        order = {task.key: number for number, task in enumerate(round.tasks)}
+        round.results.sort(key=lambda result: order[result.task.key])
         if round.survivors:
             self.ranks.add_up(module.aggregation.sums())
         self._count_failures(round)

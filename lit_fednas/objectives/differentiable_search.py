@@ -202,7 +202,6 @@ class DifferentiableSearch(WrappedObjective):
         self._task = task
         self._generator = generator
         self._batches: Iterator[Batch] | None = None
-        self._seen = 0
         super().begin(network, task, generator)
 
     @override
@@ -211,10 +210,6 @@ class DifferentiableSearch(WrappedObjective):
             self._batches = self._validation(len(targets))
         self._step(network, (inputs, targets), next(self._batches))
         return self._loss(network, (inputs, targets))
-
-    @override
-    def report(self) -> tuple[Report, ...]:
-        return (MacsReport(self._supernet.macs(self._task.arch) * self._seen), *super().report())
 
     @override
     def check_result(self, result: ClientResult) -> None:
@@ -237,7 +232,7 @@ class DifferentiableSearch(WrappedObjective):
             alpha.requires_grad_(False)
 
     def _loss(self, network: nn.Module, batch: Batch) -> Tensor:
-        self._seen += len(batch[1])
+        self._macs += self._supernet.macs(self._task.arch) * len(batch[1])
         return self.objective.loss(network, *batch)
 
     def _validation(self, batch_size: int) -> Iterator[Batch]:

@@ -93,8 +93,7 @@ class SideObjective(AllOutputs):
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        self._macs_per_example = self._macs(task.arch)
-        self._seen = 0
+        self._macs_per_example = self._macs_through_heads(task.arch)
         super().begin(network, task, generator)
 
     @override
@@ -102,20 +101,16 @@ class SideObjective(AllOutputs):
         *early, loss = self.losses(network, inputs, targets)
         for early_loss in early:
             loss = loss + self.weight * early_loss
-        self._seen += len(targets)
+        self._macs += self._macs_per_example * len(targets)
         return loss
-
-    @override
-    def report(self) -> tuple[Report, ...]:
-        return (MacsReport(self._macs_per_example * self._seen), *super().report())
 
     @override
     def check_result(self, result: ClientResult) -> None:
         super().check_result(result)
-        macs = result.num_seen * self._macs(result.task.arch)
+        macs = result.num_seen * self._macs_through_heads(result.task.arch)
         self.check_macs(result, macs, macs)
 
-    def _macs(self, arch: Any) -> int:
+    def _macs_through_heads(self, arch: Any) -> int:
         """Returns the multiply-accumulates of an example through all heads."""
         if arch not in self._macs_of:
             whole = _AllHeads(self._supernet.skeleton(arch))
@@ -223,7 +218,6 @@ class OrderedDropout(WrappedObjective):
             )
         self._widths = [width for width in self._supernet.space.widths if width <= own]
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
-        self._macs = 0
         super().begin(network, task, generator)
 
     @override
@@ -241,10 +235,6 @@ class OrderedDropout(WrappedObjective):
         distance = self._distance(student, teacher.detach())
         own_loss = self.objective.loss(nn.Identity(), teacher, targets)
         return own_loss + (1 - self.alpha) * loss + self.alpha * distance
-
-    @override
-    def report(self) -> tuple[Report, ...]:
-        return (MacsReport(self._macs), *super().report())
 
     @override
     def check_result(self, result: ClientResult) -> None:

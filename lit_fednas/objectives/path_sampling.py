@@ -89,7 +89,7 @@ class PathSampling(WrappedObjective):
         self._macs_of = macs.held(task.arch)
         self._task = task
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
-        self._step = self._macs = self.highest_cost = 0
+        self._step = self.highest_cost = 0
         self._examples: Counter[str] = Counter()
         super().begin(network, task, generator)
 
@@ -108,7 +108,7 @@ class PathSampling(WrappedObjective):
 
     @override
     def report(self) -> tuple[Report, ...]:
-        return (OperatorReport(dict(self._examples)), MacsReport(self._macs), *super().report())
+        return (OperatorReport(dict(self._examples)), *super().report())
 
     @override
     def check_result(self, result: ClientResult) -> None:

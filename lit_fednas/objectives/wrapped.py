@@ -16,7 +16,10 @@ from lit_fednas.supernets import Supernet
 
 
 class WrappedObjective(Objective):
-    """Delegates everything but the loss, which a subclass writes, to the objective inside."""
+    """Delegates everything but the loss, which a subclass writes, to the objective inside.
+
+    One that adds a ``MacsReport`` counts the multiply-accumulates of a fit's forward passes in ``_macs``.
+    """
 
     #: The types of the reports that the subclass adds.
     added_reports: ClassVar[tuple[type[Report], ...]] = ()
@@ -46,11 +49,13 @@ class WrappedObjective(Objective):
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        self._macs = 0
         self.objective.begin(network, task, generator)
 
     @override
     def report(self) -> tuple[Report, ...]:
-        return self.objective.report()
+        counted = (MacsReport(self._macs),) if MacsReport in self.added_reports else ()
+        return (*counted, *self.objective.report())
 
     @override
     def check_result(self, result: ClientResult) -> None:

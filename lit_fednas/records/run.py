@@ -92,16 +92,9 @@ def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further
 # ---- models that a run has added ------------------------------------------------------------------------
 
 
-def write_suite(
-    folder: Path,
-    models: Sequence[Mapping[str, Any]],
-    complete: bool,
-    family: Mapping[str, Any] | None = None,
-    tiers: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Writes all models so far of a run that grows them, and what it began with."""
-    content = {"models": models, "complete": complete, "family": family, "tiers": tiers}
-    replace_json(folder / SUITE_FILE, content)
+def write_suite(folder: Path, suite: Mapping[str, Any]) -> None:
+    """Writes all models so far of a run that grows them, whether the last is among them, and what it began with."""
+    replace_json(folder / SUITE_FILE, suite)
 
 
 def read_suite(folder: Path) -> dict[str, Any] | None:

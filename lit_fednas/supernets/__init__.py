@@ -20,7 +20,6 @@ The guide "A supernet of your own" (``scripts/docs``) has a complete subclass.
 """
 
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, Region, Supernet
-from lit_fednas.supernets.base_networks import BaseNetworks, Bases
 from lit_fednas.supernets.cells.space import Genotype
 from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork, MixedNetwork
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits
@@ -54,6 +53,8 @@ from lit_fednas.supernets.pruning import (
     find_cuts,
 )
 from lit_fednas.supernets.side_by_side import (
+    BaseNetworks,
+    Bases,
     Model,
     ModelCollection,
     NetworkCollection,

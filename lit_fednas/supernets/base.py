@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from lit_fednas.costs import Cost, count_macs, count_operations, count_parameter
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.families import shapes_of, tensors_of
 from lit_fednas.supernets.space import SearchSpace
+
+T = TypeVar("T")
 
 _SKELETONS_KEPT = 64
 #: What a module costs, given the shape of one example and, unless it is float32, the type of the inputs.
@@ -295,15 +297,21 @@ class Supernet(nn.Module, ABC):
         return self.run(arch, inner, x, network.training)
 
     def _skeleton(self, arch: Any) -> _Skeleton:
-        if arch in self._skeletons:
-            self._skeletons.move_to_end(arch)
-            return self._skeletons[arch]
-        with torch.device("meta"):
-            network = self.build(arch)
-        skeleton = self._skeletons[arch] = _Skeleton(network)
-        if len(self._skeletons) > _SKELETONS_KEPT:
-            self._skeletons.popitem(last=False)
-        return skeleton
+        def make() -> _Skeleton:
+            with torch.device("meta"):
+                return _Skeleton(self.build(arch))
+
+        return recent(self._skeletons, arch, _SKELETONS_KEPT, make)
+
+
+def recent(kept: OrderedDict[Any, T], key: Any, most: int, make: Callable[[], T]) -> T:
+    """Returns what is kept by a key, or makes it; the least recently used is forgotten."""
+    if key not in kept:
+        while len(kept) >= most:
+            kept.popitem(last=False)
+        kept[key] = make()
+    kept.move_to_end(key)
+    return kept[key]
 
 
 def _fits(shape: Sequence[int], limit: Sequence[int]) -> bool:

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from lit_fednas.rng import isolated, numpy_generator
 from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.supernets.families import tensors_of as tensors
 from lit_fednas.testing import networks
 from lit_fednas.testing.contract import Contract, assert_alike, global_seed
 from lit_fednas.testing.networks import batch
@@ -374,8 +375,3 @@ def _run(network: nn.Module, *given: Any) -> Tensor:
     with isolated(0, "dropout"):
         outputs: Tensor = network(*given)
     return outputs
-
-
-def tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters and buffers of a network."""
-    return {**dict(network.named_parameters()), **dict(network.named_buffers())}

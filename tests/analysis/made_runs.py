@@ -123,5 +123,5 @@ def made_suite(
     for number, clients in enumerate(rounds):
         costs = {"status": "ok", "macs": 50, "bytes_down": 20, "bytes_up": 20}
         append_round(folder, {"round": number, "metrics": {}, "clients": [{**costs, **one} for one in clients]})
-    write_suite(folder, models, complete)
+    write_suite(folder, {"models": models, "complete": complete})
     return Run(folder)

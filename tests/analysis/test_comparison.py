@@ -104,7 +104,7 @@ def test_the_networks_of_a_round_are_those_that_were_there(tmp_path: Path) -> No
     """A run that grows, and has not ended: costs are known from suite.json."""
     run = made_run(tmp_path / "a", {"val/model0/accuracy": [0.1, 0.2], "val/model1/accuracy": [None, 0.6]})
     models = [{"number": n, "parent": None, "round": None, "macs": 10 * (n + 1), "bytes": 4} for n in (0, 1)]
-    write_suite(run.folder, models, complete=False)
+    write_suite(run.folder, {"models": models})
     table = history(Result(run))
     assert table[["rounds", "arch", "val", "macs", "spent_macs"]].to_numpy().tolist() == [
         [1, "model: 0", 0.1, 10, 100],

@@ -16,7 +16,7 @@ from torch import nn
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.callbacks import DeviceAverage
 from lit_fednas.federation import FaultPolicy, FederatedCallback, UniformCohort
-from lit_fednas.federation.acceptance import NormBound, key
+from lit_fednas.federation.acceptance import NormBound
 from lit_fednas.messages import ClientUpdate
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import PlainNetwork, Supernet
@@ -113,7 +113,7 @@ def held(net: Supernet, updates: list[ClientUpdate]) -> dict[Hashable, float]:
     for one in updates:
         assert holder.hold(one)
     ratios = holder.ratios(holder.evidence)
-    return {one.task.client: ratios[key(one.result)] for one in updates}
+    return {one.task.client: ratios[one.task.key] for one in updates}
 
 
 def changed(net: Supernet, one: ClientUpdate, factor: float, only: str = "") -> ClientUpdate:

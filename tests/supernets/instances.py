@@ -101,7 +101,7 @@ def grown_network() -> FamilyNetwork:
         for model in suite.models
     ]
     with tempfile.TemporaryDirectory() as folder:
-        write_suite(Path(folder), rows, complete=False, family=described(family))
+        write_suite(Path(folder), {"models": rows, "family": described(family)})
         return FamilyNetwork((3, 8, 8), 5, GrownModel(folder))
 
 

@@ -38,7 +38,7 @@ def suite(tmp_path) -> ModelSuite:
     rows = [
         {"parent": model.parent, "cells": str(model.blueprint), "steps": to_plain(model.steps)} for model in made.models
     ]
-    write_suite(tmp_path, rows, complete=False, family=described(FAMILY))
+    write_suite(tmp_path, {"models": rows, "family": described(FAMILY)})
     return made
 
 

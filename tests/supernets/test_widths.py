@@ -27,9 +27,9 @@ from lit_fednas.supernets import (
     Width,
     WidthSupernet,
 )
+from lit_fednas.supernets.families import tensors_of as tensors
 from lit_fednas.supernets.widths import WidthSpace
 from lit_fednas.testing.networks import batch
-from lit_fednas.testing.supernets import tensors
 
 UNITS = {
     "cnn": {"layer0": 6, "layer1": 10},

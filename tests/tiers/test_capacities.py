@@ -47,9 +47,9 @@ def test_a_supernet_that_grows():
 def test_other_methods_have_the_devices_of_a_run(tmp_path):
     """Whatever their own network costs."""
     tiers = [Tier("phones", {"macs": 5.0}, {"macs": 1.0}, ("conv1",)), Tier("all", {})]
-    write_suite(tmp_path, [{"number": 0}], True, tiers=[asdict(tier) for tier in tiers])
+    write_suite(tmp_path, {"models": [{"number": 0}], "tiers": [asdict(tier) for tier in tiers]})
     assert levels(TiersOfRun(str(tmp_path)), linear_net()) == tiers
-    write_suite(tmp_path, [{"number": 0}], True)
+    write_suite(tmp_path, {"models": [{"number": 0}]})
     with pytest.raises(ConfigError, match=r"tiers.source.run: .* has no tiers in its suite.json; name another run"):
         levels(TiersOfRun(str(tmp_path)), linear_net())
     with pytest.raises(ConfigError, match=r"tiers.source.run: no/where holds no suite.json"):

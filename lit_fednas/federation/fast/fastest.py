@@ -123,7 +123,7 @@ class _Contender:
         for result, update in self._trained(tasks, 1):
             if update is not None:
                 received = self._received(result.task.arch)
-                changes[_key(result.task)] = [
+                changes[result.task.key] = [
                     (tensor - received[name]).detach()
                     for name, tensor in update.weights.items()
                     if tensor.is_floating_point()
@@ -157,7 +157,7 @@ class _Race:
             step, _ = self.plain.time(able[:1], 1)
             able = able[: min(_MOST_TASKS, max(2, int(_TURN / step)))]  # two at least, which may be stacked
         self._first_steps = self.plain.first_steps(able)
-        self.sample = [task for task in able if _key(task) in self._first_steps]
+        self.sample = [task for task in able if task.key in self._first_steps]
         if self.sample:
             self._steps = self._steps_of_a_turn(module.client)
             self.seconds_per_example = self._pace(self.plain)
@@ -216,8 +216,8 @@ class _Race:
             log.debug("client.fast: %s cannot be used (%s)", dict(changes), error)
             return None
         for task in self.sample:
-            plain = self._first_steps[_key(task)]
-            changed = steps.get(_key(task), [torch.full_like(tensor, torch.inf) for tensor in plain])
+            plain = self._first_steps[task.key]
+            changed = steps.get(task.key, [torch.full_like(tensor, torch.inf) for tensor in plain])
             far = _norm([a - b for a, b in zip(changed, plain, strict=True)])
             if not far <= self._tolerance * _norm(plain):
                 log.info("client.fast: %s is left out: it changes the results", contender.name)
@@ -227,7 +227,3 @@ class _Race:
 
 def _norm(tensors: Iterable[Tensor]) -> float:
     return float(torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors]).norm())
-
-
-def _key(task: ClientTask) -> Any:
-    return task.client, task.arch
