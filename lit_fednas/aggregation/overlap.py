@@ -36,9 +36,6 @@ class OverlapAverage(Aggregation):
         weighted: Whether a client counts by its examples n_k, or all count alike.
         trim: The share of an element's values that its mean leaves out at either end, rounded up to whole values; 0.5
             for the median. It needs three clients or more. Above 0 a round's updates are kept in memory.
-
-    Raises:
-        ConfigError: ``trim`` is out of range.
     """
 
     reads: ClassVar[tuple[type, ...]] = (GaussianMechanism,)
@@ -233,9 +230,6 @@ class MaxNet(OverlapAverage):
         beta: The largest architecture's weight, in rounds for which no schedule gives one.
         weighted: Whether a client counts by its examples n_k as well.
         trim: As for :class:`OverlapAverage`; beta weighs what is left.
-
-    Raises:
-        ConfigError: ``beta`` or ``trim`` is out of range.
     """
 
     reads = (Beta, GaussianMechanism)

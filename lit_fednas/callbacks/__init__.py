@@ -17,14 +17,13 @@ from lightning import Callback
 
 from lit_fednas.callbacks.beta_decay import BetaDecay
 from lit_fednas.callbacks.checkpoint import RoundCheckpoint
-from lit_fednas.callbacks.cost_ledger import CostLedger
+from lit_fednas.callbacks.cost_ledger import CostLedger, RoundTime
 from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.callbacks.device_average import DeviceAverage
 from lit_fednas.callbacks.privacy import AdaptiveNorm, Privacy
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.pruning import PruneByBudgets
 from lit_fednas.callbacks.recorder import PartitionFiles, RunRecorder, SubnetTable
-from lit_fednas.callbacks.round_time import RoundTime
 from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.callbacks.soft_average import SoftAverage
 from lit_fednas.callbacks.transform_on_convergence import TransformOnConvergence

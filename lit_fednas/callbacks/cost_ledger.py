@@ -1,4 +1,4 @@
-"""The run's costs, and those of training the same subnets one by one (SuperFed, section 3.3, App. E, G)."""
+"""The costs and the time of a run, and what the same subnets would cost one by one (SuperFed, section 3.3, App. E, G)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from typing_extensions import override
 
 from lit_fednas.costs import RoundCost, SecureAggregation, client_cost, independent_cost
@@ -22,6 +23,7 @@ from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records import write_ledger
+from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, client_seconds, whole_round_seconds
 
 log = logging.getLogger(__name__)
 
@@ -151,3 +153,73 @@ class CostLedger(FederatedCallback):
 def cost_of(result: ClientResult, module: FederatedLightningModule) -> RoundCost:
     """Returns the cost of a client's part in a round."""
     return client_cost(result, module.supernet.cost(result.task.arch), module.traffic(result.task.arch))
+
+
+class RoundTime(FederatedCallback):
+    """Computes how long each round would take on the clients' devices, and how much their times differ.
+
+    FedTrans, App. C, Table 6; FedNAS, Alg. 4.1.
+
+    A client's part is its download, its training (three times the forward passes' multiply-accumulates), its test
+    if it was asked for one (a forward pass alone) and its upload. A client that failed or dropped out counts with
+    its download and the training that it reports. Several tasks of one client follow one another; in groups of clients,
+    a group's next candidate begins when all its clients have ended the one before.
+
+    Logs ``time/round``, until the last client has ended; ``time/mean`` and ``time/std`` over the cohort's clients,
+    without waiting; and ``time/total``, the rounds so far; all in seconds, and 0 where nobody took part. At the end it
+    logs mean and standard deviation over all parts of clients in rounds (Table 6).
+
+    Args:
+        speeds: How fast the clients' devices are.
+
+    Raises:
+        ConfigError: The speeds follow from tiers, and a tier has no limit of ``macs`` (reported before training).
+    """
+
+    def __init__(self, speeds: DeviceSpeeds = DeviceSpeeds()) -> None:
+        self.speeds = speeds
+        self.times = CompletionTimes()
+        self._of_client: dict[int, ClientSpeed] = {}
+
+    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Validates that the clients' speeds are known; the tiers have been set up before."""
+        self._of_client = {}
+        self.speeds.check(pl_module.population)
+        self._speed(pl_module, 0)  # a trace that cannot be read is reported before training
+
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        if trainer.global_step == 0:  # a round is a step
+            self.times = CompletionTimes()
+
+    @override
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        parts = []
+        for result in round.results:
+            tested = module.supernet.macs(result.task.arch) * result.num_tested
+            speed = self._speed(module, result.task.client)
+            parts.append((result.task, speed.seconds(cost_of(result, module), tested)))
+        seconds, whole = client_seconds(parts), whole_round_seconds(parts)
+        self.times = self.times.after(seconds, whole)
+        module.log("time/round", whole)
+        module.log("time/mean", float(np.mean(seconds)) if seconds else 0.0)
+        module.log("time/std", float(np.std(seconds)) if seconds else 0.0)
+        module.log("time/total", self.times.total)
+
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        if trainer.is_global_zero and self.times.parts:
+            log.info(
+                "simulated time: a client's part in a round took %.4g s on average, standard deviation %.4g s (%d "
+                "parts); the rounds took %.4g s",
+                *(self.times.mean, self.times.deviation, self.times.parts, self.times.total),
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self.times)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.times = CompletionTimes(**state_dict)
+
+    def _speed(self, module: FederatedLightningModule, client: int) -> ClientSpeed:
+        if client not in self._of_client:
+            self._of_client[client] = self.speeds.client_speed(client, module.population, module.seed)
+        return self._of_client[client]

@@ -6,14 +6,17 @@ latency to choose, and what secure aggregation would and would not protect.
 
 from lit_fednas.costs.counting import (
     Cost,
+    RoundCost,
+    SecureAggregation,
+    client_cost,
     count_macs,
     count_operations,
     count_parameters,
+    independent_cost,
     peak_activation_bytes,
     sent_bytes,
 )
 from lit_fednas.costs.latency import LatencySource, LatencyTable, MeasuredLatency, measure
-from lit_fednas.costs.ledger import RoundCost, SecureAggregation, client_cost, independent_cost
 
 __all__ = [
     "Cost",

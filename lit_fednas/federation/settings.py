@@ -94,9 +94,6 @@ class MilestoneRate(RateSchedule):
         milestones: Shares of all rounds.
         gamma: The factor of each.
 
-    Raises:
-        ConfigError: A share is not between 0 and 1.
-
     Example:
         >>> [round(MilestoneRate().factor(t, 8), 3) for t in (3, 4, 5, 6)]
         [1.0, 0.1, 0.1, 0.01]
@@ -135,9 +132,6 @@ class FaultPolicy:
             (:mod:`~lit_fednas.federation.acceptance`); without bound if not given. With one, each rank keeps the
             updates of its clients until all have come.
         on_wild_update: What happens above the bound: ``reject``, or ``scale`` down to it.
-
-    Raises:
-        ConfigError: A value is out of range.
     """
 
     on_client_error: Literal["skip", "raise"] = "skip"

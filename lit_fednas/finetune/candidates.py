@@ -68,9 +68,6 @@ class FinetuneSettings:
         check_val_every_n_rounds: How often the server's validation set is evaluated.
         seed: The seed of the draws; that of the run if not given.
         name: The name of the fine-tuning's folder in the run's folder.
-
-    Raises:
-        ConfigError: A setting is out of range.
     """
 
     rounds: PositiveInt = 100

@@ -73,9 +73,6 @@ class SecondOrder(ArchitectureGradient):
 
     Args:
         lr: xi, the learning rate of the step; a constant, which ``client.lr_schedule`` does not change.
-
-    Raises:
-        ConfigError: The learning rate is not positive.
     """
 
     def __init__(self, lr: PositiveFloat = 0.025) -> None:
@@ -109,9 +106,6 @@ class MixedLevel(ArchitectureGradient):
 
     Args:
         weight: lambda, the weight of the validation loss.
-
-    Raises:
-        ConfigError: The weight is negative.
     """
 
     def __init__(self, weight: NonNegativeFloat = 1.0) -> None:

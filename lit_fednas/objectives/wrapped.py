@@ -115,9 +115,6 @@ class Proximal(WrappedObjective):
         objective: The loss without the term.
         mu: The strength; 0 is the loss alone.
 
-    Raises:
-        ConfigError: ``mu`` is negative.
-
     Example:
         >>> from lit_fednas.messages import ClientTask
         >>> net, proximal = nn.Linear(1, 2, bias=False), Proximal(mu=0.5)
