@@ -1,7 +1,5 @@
 """The configurations of the package, by their names in ``configs/``."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches

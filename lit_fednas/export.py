@@ -11,8 +11,6 @@ and ``std`` that the network applies to inputs scaled to [0, 1]; ``tier``, ``arc
 ``lit_fednas_version``.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json

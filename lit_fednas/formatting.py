@@ -1,7 +1,5 @@
 """How quantities, tables and progress are written: units and prefixes of costs, aligned columns, bars."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A CSV logger whose file survives resuming."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

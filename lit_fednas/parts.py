@@ -1,7 +1,5 @@
 """What the exchangeable parts of a method have in common: they state what they need of each other."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Collection, Mapping

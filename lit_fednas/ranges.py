@@ -3,8 +3,6 @@
 jsonargparse's restricted types are validated only where it parses, and their message takes five lines.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -5,8 +5,6 @@ the same generator in any process and in any order, so a run resumes bit-identic
 of workers. No global generator is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ them. If neither direction packs, the trained weights themselves go up, to the b
 round, client). A search by the clients (``lit_fednas.search``) sends the weights that it evaluates as they are.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

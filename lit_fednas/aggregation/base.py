@@ -1,7 +1,5 @@
 """The contract of aggregations: how the clients' updates become the next global weights."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Averages by what clients report: FedorAS' operators (OPA, Eq. 5) and HeteroFL's classes (Diao et al., 2021)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

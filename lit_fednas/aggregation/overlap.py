@@ -4,8 +4,6 @@ Elements in no update are known by counting, never by testing for zero (the pape
 weight that is exactly zero for one that nobody trained). With one architecture this is federated averaging (App. C).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 The guide *privacy* derives the bound for architectures of different size, and the noise of buffers and sampled cohorts.
 """
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

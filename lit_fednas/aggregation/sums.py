@@ -1,7 +1,5 @@
 """Running sums of updates: by element, or with extreme values left out (Yin et al., ICML 2018, Definitions 1 and 2)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self

@@ -3,8 +3,6 @@
 In a page, colours are its variables, which have a light and a dark set: a name looks the same in all charts.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -4,8 +4,6 @@ A search, a fine-tuning, or a run with ``deployed_accuracy`` writes ``clients.cs
 (section 4.4), FedTrans' Fig. 6 and "IQR": a client counts once, whatever the number of its examples.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Methods beside each other: of each, the best network within each device tier, chosen by its validation data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

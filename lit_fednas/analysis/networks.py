@@ -3,8 +3,6 @@
 A method's networks are whatever it makes: subnets, exits, models that grew, were pruned or fine-tuned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob

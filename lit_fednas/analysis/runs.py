@@ -1,7 +1,5 @@
 """A finished run's folder, and a search's in it, read into tables; what is missing is empty or ``None``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

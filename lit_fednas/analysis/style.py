@@ -1,7 +1,5 @@
 """How all figures look: small, so that they can be read at 300 pixels, and safe for colour-blind readers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

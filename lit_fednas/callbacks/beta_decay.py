@@ -1,7 +1,5 @@
 """MaxNet's beta over the rounds: SuperFed, section 2.4 and Algorithm 2, line 2."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal, final
 

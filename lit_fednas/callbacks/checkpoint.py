@@ -1,7 +1,5 @@
 """Checkpoints at the end of rounds, and when a run is stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """The costs and the time of a run, and what the same subnets would cost one by one (SuperFed, section 3.3, App. E, G)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict

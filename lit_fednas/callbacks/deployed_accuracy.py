@@ -1,7 +1,5 @@
 """Each client's accuracy on its own data, with the model that it would use (FedTrans, section 5.1, "Metrics")."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from typing import Any, Literal

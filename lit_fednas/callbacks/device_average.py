@@ -1,7 +1,5 @@
 """Reporting by the average over all devices, not only over a round's cohort (FedHeN, App. A, "Reporting Results")."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ Rounds that are run again after a kill have other noise, from a secret that is n
 count once more, since each release is on disk before the server's step (:mod:`lit_fednas.callbacks.release_record`).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import secrets

@@ -1,7 +1,5 @@
 """Progress of a run: a bar over rounds and a bar over the cohort, or plain lines without a terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What is written into a run's folder: records of rounds, the data's partition, the evaluated subnets."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -4,8 +4,6 @@ Each start of a run appends a line per release to a file of its own beside the c
 lines of which files are in its account; the others came after it, however often the run was resumed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

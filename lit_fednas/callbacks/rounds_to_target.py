@@ -1,7 +1,5 @@
 """Rounds until a target accuracy: the measure of FedHeN (Acar and Saligrama, 2022), section 3, Tables 1 and 2."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, final

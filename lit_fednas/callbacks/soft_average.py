@@ -1,7 +1,5 @@
 """Models of a suite lend each other weights: FedTrans' Model Aggregator (section 4.3, Eq. 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, cast
 

@@ -1,7 +1,5 @@
 """Derives a larger model when training slows down: FedTrans' model transformer (section 4.1, Alg. 1)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Logs to Weights & Biases what its logger does not take by itself."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict

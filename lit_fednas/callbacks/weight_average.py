@@ -3,8 +3,6 @@
 Polyak and Juditsky, 1992; for federated averaging as server-side averaging.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

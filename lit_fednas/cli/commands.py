@@ -1,7 +1,5 @@
 """The table of all commands: what each does, where it is, and how the options of those that are functions are read."""
 
-from __future__ import annotations
-
 import inspect
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Runs the command that the first words name, and reports errors that a user can fix in one line."""
 
-from __future__ import annotations
-
 import errno
 import inspect
 import os

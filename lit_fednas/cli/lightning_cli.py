@@ -3,8 +3,6 @@
 A run is a folder, by default ``runs/<name>/version_<n>``; ``--ckpt_path last`` continues the newest one, in place.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re

@@ -1,7 +1,5 @@
 """Which run a command continues, the file of a run's configuration, and the settings that a checkpoint depends on."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Collection, Mapping

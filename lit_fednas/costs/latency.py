@@ -4,8 +4,6 @@ A copy of the network is measured, as it would be deployed. Its weights are ordi
 memory that was never set can hold denormals and NaN, on which some processors are many times slower.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import time

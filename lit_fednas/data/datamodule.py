@@ -1,7 +1,5 @@
 """The federated data module: a source, dealt out to clients by a partitioner."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path

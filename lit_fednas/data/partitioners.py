@@ -1,7 +1,5 @@
 """How the examples are dealt out to clients: the contract of partitioners, and those that come with the package."""
 
-from __future__ import annotations
-
 import logging
 import math
 from abc import ABC, abstractmethod

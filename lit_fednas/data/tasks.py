@@ -4,8 +4,6 @@ A task's figures are sums over units, so that they add up over batches and clien
 where every position has a target of its own.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Batches are augmented first, as uint8, and normalised after, as in torchvision's
 zeros, which are black pixels. All examples draw in one vectorised draw; nothing but RandAugment waits for the device.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ updates. An update is compared with the norm that it would have if it changed ea
 Parameters and running statistics are compared apart, and the larger of their two ratios counts.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Files of weights: a run's checkpoint and what it must fit, initial weights, what is kept of clients."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

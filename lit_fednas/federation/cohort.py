@@ -1,7 +1,5 @@
 """Cohort sampling: which clients take part in a round."""
 
-from __future__ import annotations
-
 import copy
 import math
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Validates before any training that the data fit the shared weights and the metrics."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A client's fit: what trains the fits of a round, the record of one, and the module that a sub-Trainer fits."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext

@@ -3,8 +3,6 @@
 Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

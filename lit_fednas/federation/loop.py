@@ -1,7 +1,5 @@
 """The round: plan, train the cohort and add up its updates, step the server, evaluate."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

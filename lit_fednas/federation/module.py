@@ -1,7 +1,5 @@
 """The server: the global weights, the four roles of a method, and the server's step."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ is split among threads waits for the last, for some hundredths of a millisecond,
 freed blocks, which glibc would get again zeroed page by page in the next step, are kept.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

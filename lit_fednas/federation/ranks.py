@@ -4,8 +4,6 @@ Every rank holds all weights, plans the same round, trains its share of the coho
 clients. Then the ranks exchange the results, add their sums, and each takes the same server step.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -4,8 +4,6 @@ The pseudo-gradient (present weights minus the aggregate) replaces the gradient.
 namesakes in torch: no bias correction, ``tau`` added to the root, and a second moment that starts at tau^2.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

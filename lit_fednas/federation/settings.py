@@ -1,7 +1,5 @@
 """Settings: the clients' training, their learning rates over the rounds, and what happens when a client fails."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

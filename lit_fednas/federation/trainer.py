@@ -1,7 +1,5 @@
 """The trainer that speaks of rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ They are those of a search, random architectures of the tiers, or architectures 
 own without limits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

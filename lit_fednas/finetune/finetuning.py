@@ -4,8 +4,6 @@ Every candidate is a run of its own, of a supernet with one architecture, in its
 continues: finished candidates are read from their last checkpoint, the interrupted one resumes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

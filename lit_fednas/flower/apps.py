@@ -1,7 +1,5 @@
 """The two apps that ``flwr run`` starts: the server's, which runs the rounds, and the devices'."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What runs on a device: it answers the server's messages with its own data, of which no example leaves it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

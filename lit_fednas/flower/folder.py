@@ -1,7 +1,5 @@
 """The command ``lit-fednas flower init``: a folder with the app that ``flwr run`` starts, and how to start all else."""
 
-from __future__ import annotations
-
 import io
 import shlex
 from collections.abc import Sequence

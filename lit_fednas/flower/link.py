@@ -1,7 +1,5 @@
 """The server's connection to devices: which client is which node, what is asked of them, and what they answer."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence

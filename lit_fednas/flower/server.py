@@ -1,7 +1,5 @@
 """The server on Flower: the same round loop, whose tasks are trained by devices elsewhere."""
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

@@ -3,8 +3,6 @@
 The masked loss is HeteroFL's (Diao et al., 2021, section 3: the masking trick).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from math import isfinite

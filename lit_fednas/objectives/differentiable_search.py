@@ -4,8 +4,6 @@ In "FedNAS: Federated Deep Learning via Neural Architecture Search", every clien
 weights and a step of the architecture parameters, and the server averages both. Here the latter comes first.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, cast

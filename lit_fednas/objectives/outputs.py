@@ -4,8 +4,6 @@ FjORD: Horvath et al. (2021, "FjORD: Fair and Accurate Federated Learning under 
 Dropout", NeurIPS).
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, cast
 
 import numpy as np

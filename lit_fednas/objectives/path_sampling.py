@@ -1,7 +1,5 @@
 """Client-side path sampling: FedorAS' local training (section 3.1, Eq. 2 to 4)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from typing import ClassVar, cast

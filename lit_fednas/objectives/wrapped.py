@@ -1,7 +1,5 @@
 """Objectives around another one."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

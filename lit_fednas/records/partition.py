@@ -4,8 +4,6 @@ Counts are each client's examples of each class, ``[clients, classes]``: arrays,
 picture shows some that are evenly spaced, of many classes the most frequent, and then histograms of all.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import logging

@@ -1,7 +1,5 @@
 """A run's rounds, costs, scores of clients and models in its folder, and the metrics that it measures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files of a search and of a fine-tuning: settings, tables, and the network of every tier."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -5,8 +5,6 @@ network's tensors lie in the shared ones (``index``). All else follows from thes
 G(W, arch)), super-imposition (M(W, arch, w)), overlap counts, running in place, and cost.
 """
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Families of networks that are cut in width, lose filters or grow: one structure, any number of units per group."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil

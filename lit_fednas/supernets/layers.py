@@ -7,8 +7,6 @@ A subnet's channels have other batch statistics than the largest network's, and 
 (Hsieh et al., 2020): so they are not used (:class:`GroupNorm`), averaged, or gathered again before an evaluation.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass

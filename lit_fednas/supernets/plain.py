@@ -1,7 +1,5 @@
 """Ordinary networks as supernets of one architecture, for federated averaging and for comparisons."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Convolutional networks that are cut in width."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

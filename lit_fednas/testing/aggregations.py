@@ -1,7 +1,5 @@
 """What every aggregation promises; random updates of clients, and rounds of an aggregation alone."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy

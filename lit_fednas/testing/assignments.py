@@ -1,7 +1,5 @@
 """What every assignment promises."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What all contracts have in common: one test per instance checks all promises."""
 
-from __future__ import annotations
-
 import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping

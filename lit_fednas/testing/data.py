@@ -1,7 +1,5 @@
 """What every data source and every partitioner promises."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from typing import ClassVar

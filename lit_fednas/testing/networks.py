@@ -1,7 +1,5 @@
 """Small supernets and data that contracts run parts on, and how contracts build any supernet."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

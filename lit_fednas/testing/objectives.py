@@ -1,7 +1,5 @@
 """What every objective promises."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple

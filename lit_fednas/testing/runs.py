@@ -1,7 +1,5 @@
 """What every callback promises, and that a stopped run goes on exactly."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What every search method promises, in a small space whose costs and errors are formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What every search space and every supernet promises."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

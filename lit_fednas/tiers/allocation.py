@@ -1,7 +1,5 @@
 """The assignment of clients to tiers."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

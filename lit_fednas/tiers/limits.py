@@ -1,7 +1,5 @@
 """What devices afford: tiers that limit the costs of architectures, and where limits come from."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A run as one HTML page that needs no network and no script, and what other pages of the same look are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias

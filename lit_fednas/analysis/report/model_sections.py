@@ -5,8 +5,6 @@ population: the paper's "avg uplink cost per client" does not say over which, an
 groups (Table 4) is one over all of them. A section returns nothing where the run has no such models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every run has to show: headline, curves, subnets, costs, the clients' data, fairness, settings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 A part whose table is missing is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """Groups of clients with much the same data, and a group for each candidate (FedNAS, section 4.2, Alg. 4.1)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 FedNAS, sections 3.3, 4.3 and 5.1, and Alg. 4.1, lines 22 to 32.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import math

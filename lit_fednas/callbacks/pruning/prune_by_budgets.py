@@ -1,7 +1,5 @@
 """The loop over budgets, in which a model loses filters step by step (FedNAS, Algorithm 4.1, lines 1 to 11)."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping, Sequence

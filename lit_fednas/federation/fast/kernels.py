@@ -5,8 +5,6 @@ compilation takes tens of seconds and belongs to one shape of inputs: each archi
 batches, before its first fit; smaller last batches run uncompiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ an ordinary optimizer steps them all. Up to the order of float sums each client 
 own batches, with its own dropout masks, clipped by its own norm, and unchanged once its batches have ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

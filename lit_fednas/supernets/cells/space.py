@@ -5,8 +5,6 @@ of which may read every node before it. A network has cells of two kinds: ``norm
 and width. All cells of a kind are alike.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

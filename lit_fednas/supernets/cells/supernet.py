@@ -11,8 +11,6 @@ Deviations: the stem has the same norm as all layers (DARTS: with scale and shif
 evaluation has auxiliary classifiers and drops paths, which are left out here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial

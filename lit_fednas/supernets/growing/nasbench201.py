@@ -1,7 +1,5 @@
 """A small network of NAS-Bench-201 as an initial model, and its cell (Dong & Yang, 2020; FedTrans, App. A.1)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

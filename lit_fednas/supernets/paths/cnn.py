@@ -16,8 +16,6 @@ the text leaves open, the depthwise convolution makes e times as many channels a
 boundaries are half a percent below Table 8 (with a pointwise expansion before or after it, two percent above).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise

@@ -9,8 +9,6 @@ All operators map features ``[batch, positions, inputs]`` to ``[batch, positions
 those before it; states start at zero. Under ``torch.vmap`` a CPU runs ``lstm`` client by client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 

@@ -6,8 +6,6 @@ operators of the later ones, which the paper's spaces do not need; so no draw is
 say "below the budget", here it is "at most", as in Eq. 6 and Table 8.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Operators per layer: paths, which are models, and subspaces, which are what a client receives; their supernets."""
 
-from __future__ import annotations
-
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
