@@ -26,27 +26,16 @@ from lit_fednas.supernets import Region, Supernet
 
 @dataclass(frozen=True)
 class GaussianMechanism:
-    """How a round's updates are clipped, and the noise of their sum; what the callback ``Privacy`` gives to a round.
+    """How a round's updates are clipped, and the noise of their sum; what the callback ``Privacy`` gives to a round."""
 
-    Attributes:
-        clip_norm: The greatest norm S of an update's parameters.
-        noise_multiplier: z, of all that the round releases; 0 for clipping without noise.
-        seed: What the noise is drawn from.
-        round: The round, from 0.
-        buffer_norm: The greatest norm S_b of an update's running statistics; ``None`` if the supernet has none.
-        count_noise: The noise's standard deviation in the count of updates within the norm, where that is released.
-        planned: Where cohorts are sampled, a plan of some of the clients that can take part.
-        expected: Where cohorts are sampled, the number of clients that are expected to take part.
-    """
-
-    clip_norm: float
-    noise_multiplier: float
-    seed: int
-    round: int
-    buffer_norm: float | None = None
-    count_noise: float | None = None
-    planned: Sequence[ClientTask] | None = None
-    expected: float = 0.0
+    clip_norm: float  # the greatest norm S of an update's parameters
+    noise_multiplier: float  # z, of all that the round releases; 0 for clipping without noise
+    seed: int  # what the noise is drawn from
+    round: int  # from 0
+    buffer_norm: float | None = None  # the greatest norm S_b of an update's running statistics, if there are any
+    count_noise: float | None = None  # standard deviation in the count of updates within the norm, if it is released
+    planned: Sequence[ClientTask] | None = None  # a plan of some of the clients that can take part, if they are sampled
+    expected: float = 0.0  # how many are expected to take part, if they are sampled
 
     @property
     def sum_multiplier(self) -> float:
@@ -59,17 +48,11 @@ class GaussianMechanism:
 
 @dataclass(frozen=True)
 class Released:
-    """What a private round has released, for the accountant; what the aggregation gives back to the round.
+    """What a private round has released, for the accountant; what the aggregation gives back to the round."""
 
-    Attributes:
-        influences: Each asked client's coefficient as a share of the greatest, which the noise is made for.
-        within: The share of updates within the norm, with noise; ``None`` if it is not released.
-        clipped: The share of the updates that were clipped, without noise; NaN without an update.
-    """
-
-    influences: Mapping[int, float]
-    within: float | None
-    clipped: float
+    influences: Mapping[int, float]  # each asked client's coefficient, by the greatest, which the noise is made for
+    within: float | None  # the share of updates within the norm, with noise; None if it is not released
+    clipped: float  # the share of the updates that were clipped, without noise; NaN without an update
 
 
 class PrivateSums(Sums):

@@ -34,25 +34,15 @@ _TEXTS = {"arch", "status", "reason", "tier", "encoding", "subnet", "split"}
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """A search's files (``lit_fednas.records``) as tables.
+    """A search's files (``lit_fednas.records``) as tables."""
 
-    Attributes:
-        name: Of its folder.
-        settings: ``settings.json``.
-        evaluations: One row per distinct architecture.
-        history: One row per tier and generation.
-        front: Non-dominated rows per tier; ``*`` is the front of all.
-        tiers: The best of every tier.
-        models: ``architecture.json`` by tier.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    evaluations: pd.DataFrame
-    history: pd.DataFrame
-    front: pd.DataFrame
-    tiers: pd.DataFrame
-    models: dict[str, TierModel]
+    name: str  # of its folder
+    settings: dict[str, Any]  # ``settings.json``
+    evaluations: pd.DataFrame  # one row per distinct architecture
+    history: pd.DataFrame  # one row per tier and generation
+    front: pd.DataFrame  # non-dominated rows per tier; ``*`` is the front of all
+    tiers: pd.DataFrame  # the best of every tier
+    models: dict[str, TierModel]  # ``architecture.json`` by tier
 
     @property
     def cost(self) -> str:

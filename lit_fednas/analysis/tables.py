@@ -55,23 +55,14 @@ Column: TypeAlias = Callable[[Any], Cell] | tuple[str, Callable[[Any], Cell]]
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is shown, and the values that it shows.
+    """A table as it is shown, and the values that it shows."""
 
-    Attributes:
-        head: The columns' names.
-        body: Rows of as many cells.
-        left: How many columns are words; of the others, those without any word or architecture are numbers.
-        title: Above the table; may be empty.
-        notes: Sentences below it.
-        frame: The values behind it, which may be more, for CSV.
-    """
-
-    head: Sequence[str]
-    body: Sequence[Sequence[Cell]]
-    left: int = 1
-    title: str = ""
-    notes: Sequence[Cell] = ()
-    frame: pd.DataFrame = field(default_factory=pd.DataFrame)
+    head: Sequence[str]  # the columns' names
+    body: Sequence[Sequence[Cell]]  # rows of as many cells
+    left: int = 1  # how many columns are words; of the others, those without any word or architecture are numbers
+    title: str = ""  # above the table
+    notes: Sequence[Cell] = ()  # sentences below it
+    frame: pd.DataFrame = field(default_factory=pd.DataFrame)  # the values behind it, which may be more, for CSV
 
     @classmethod
     def of(cls, frame: pd.DataFrame, columns: Mapping[str, Column], **settings: Any) -> Table:

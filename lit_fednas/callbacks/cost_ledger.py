@@ -1,4 +1,4 @@
-"""The costs and the time of a run, and what the same subnets would cost one by one (SuperFed, section 3.3, App. E, G)."""
+"""A run's costs and its time, and what the same subnets would cost one by one (SuperFed, section 3.3, App. E, G)."""
 
 import logging
 from collections.abc import Sequence

@@ -149,19 +149,12 @@ def without_filters(
 
 @dataclass(frozen=True)
 class Cut:
-    """A network after a unit has lost filters.
+    """A network after a unit has lost filters."""
 
-    Attributes:
-        unit: The unit: a layer, or several that lose filters together.
-        removed: How many units each of its groups has lost.
-        sizes: The remaining numbers of units of all groups.
-        resource: What the remaining network costs.
-    """
-
-    unit: str
-    removed: dict[str, int]
-    sizes: dict[str, int]
-    resource: float
+    unit: str  # a layer, or several that lose filters together
+    removed: dict[str, int]  # how many units each of its groups has lost
+    sizes: dict[str, int]  # the remaining numbers of units of all groups
+    resource: float  # what the remaining network costs
 
 
 def find_cuts(

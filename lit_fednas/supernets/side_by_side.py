@@ -328,17 +328,13 @@ def _whole(width: float, count: int, field: str) -> int:
 class Model:
     """A numbered model of a collection, or a candidate for one.
 
-    Attributes:
-        number: The model's, from 0 (the initial one); a candidate's is that of the model that it may become.
-        unit: The unit of which a candidate has lost filters; empty for a model.
-
     Example:
         >>> str(Model(3)), str(Model(3, "conv2"))
         ('model: 3', 'candidate: 3 conv2')
     """
 
-    number: int
-    unit: str = ""
+    number: int  # from 0, the initial model; a candidate's is that of the model that it may become
+    unit: str = ""  # of which a candidate has lost filters; empty for a model
 
     def __str__(self) -> str:
         return f"candidate: {self.number} {self.unit}" if self.unit else f"model: {self.number}"

@@ -65,40 +65,24 @@ class RoundSchedule:
 
 @dataclass
 class Trial:
-    """How one candidate performs.
+    """How one candidate performs."""
 
-    Attributes:
-        group: The group of clients that trains and tests it.
-        saved: The resource that it saves over its parent, as a share of the initial model's.
-        accuracies: On its group's validation data, per round; NaN where no client could test it.
-        degradations: The values that ranked it, per round.
-        dropped: The round of the iteration, from 1, in which it was dropped; ``None`` if it is still tried.
-    """
-
-    group: int
-    saved: float
-    accuracies: list[float] = field(default_factory=list)
-    degradations: list[float] = field(default_factory=list)
-    dropped: int | None = None
+    group: int  # of clients, which trains and tests it
+    saved: float  # the resource that it saves over its parent, as a share of the initial model's
+    accuracies: list[float] = field(default_factory=list)  # on its group's validation data, per round; NaN if untested
+    degradations: list[float] = field(default_factory=list)  # the values that ranked it, per round
+    dropped: int | None = None  # in which round of the iteration, from 1; None if it is still tried
 
 
 @dataclass
 class CandidateTrials:
-    """The groups of clients of an iteration, and the candidates that they try.
+    """The groups of clients of an iteration, and the candidates that they try."""
 
-    Attributes:
-        groups: The clients of each group.
-        trials: The candidates by unit, in the order in which they were made.
-        before: The accuracy of their parent.
-        fuse: Whether updates are used; if not, candidates are tested and none is trained (Fig. 7's zero rounds).
-        rounds: The number of rounds so far.
-    """
-
-    groups: list[list[int]]
-    trials: dict[str, Trial]
-    before: float
-    fuse: bool = True
-    rounds: int = 0
+    groups: list[list[int]]  # the clients of each
+    trials: dict[str, Trial]  # by unit, in the order in which they were made
+    before: float  # the accuracy of their parent
+    fuse: bool = True  # whether updates are used; if not, candidates are tested and none is trained (Fig. 7: 0 rounds)
+    rounds: int = 0  # so far
 
     @property
     def live(self) -> list[str]:

@@ -122,19 +122,12 @@ class PathSpace(SearchSpace[Operators]):
 
 @dataclass(frozen=True)
 class PathCosts:
-    """A cost that is a sum over operators.
-
-    Attributes:
-        space: The paths.
-        layers: Per layer and candidate.
-        fixed: The cost of all that is not searched, with the classifier of the data's own classes.
-        extra: The difference to that with another label set's classifier.
-    """
+    """A cost that is a sum over operators."""
 
     space: PathSpace
-    layers: list[list[int]]
-    fixed: int
-    extra: Mapping[str, int] = field(default_factory=dict)
+    layers: list[list[int]]  # per layer and candidate
+    fixed: int  # the cost of all that is not searched, with the classifier of the data's own classes
+    extra: Mapping[str, int] = field(default_factory=dict)  # the difference to that with another label set's classifier
 
     def base(self, labels: str) -> int:
         """Returns the cost of all that is not searched, with a label set's classifier."""
