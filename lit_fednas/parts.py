@@ -15,21 +15,13 @@ from lit_fednas.messages import Report
 
 
 class Part:
-    """An exchangeable part of a method, or a callback; ``setup`` refuses what does not fit, before any client trains.
+    """An exchangeable part of a method, or a callback; ``setup`` refuses what does not fit before any client trains."""
 
-    Attributes:
-        field: Where the part stands in a configuration.
-        supernet_kind: The kind of supernet that the part works with; any if ``None``.
-        needs: The reports that the part needs of every client.
-        reads: The types of a round's values that the part reads, if a callback gives them.
-        requires: Those of them without which the part cannot train, each with the key of the callback that gives it.
-    """
-
-    field: ClassVar[str]
-    supernet_kind: ClassVar[type | None] = None
-    needs: ClassVar[tuple[type[Report], ...]] = ()
-    reads: ClassVar[tuple[type, ...]] = ()
-    requires: ClassVar[Mapping[type, str]] = {}
+    field: ClassVar[str]  # where the part stands in a configuration
+    supernet_kind: ClassVar[type | None] = None  # the kind of supernet that it works with; any if None
+    needs: ClassVar[tuple[type[Report], ...]] = ()  # the reports that it needs of every client
+    reads: ClassVar[tuple[type, ...]] = ()  # the types of a round's values that it reads, if a callback gives them
+    requires: ClassVar[Mapping[type, str]] = {}  # those that it cannot train without, and the callback that gives each
 
     def check_supernet(self, supernet: Any) -> None:
         """Validates that the supernet is of the kind that the part works with."""

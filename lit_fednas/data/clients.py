@@ -68,13 +68,11 @@ class Partition(ClientRows):
 
     @override
     def rows_of(self, client: int) -> np.ndarray:
-        rows: np.ndarray = self.rows[self.offsets[client] : self.offsets[client + 1]]
-        return rows
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
     def class_counts(self, targets: np.ndarray, num_classes: int) -> np.ndarray:
         """Returns the dense array of :meth:`sparse_class_counts`."""
-        counts: np.ndarray = self.sparse_class_counts(targets, num_classes).toarray()
-        return counts
+        return self.sparse_class_counts(targets, num_classes).toarray()
 
     def sparse_class_counts(self, targets: np.ndarray, num_classes: int) -> csr_array:
         """Returns the number of examples per client and class, int64 [clients, num_classes], by targets [N]."""

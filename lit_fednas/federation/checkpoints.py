@@ -185,8 +185,7 @@ class ClientStore:
         if client not in self.entries(kind):
             return {}
         path = self._folders[0] / self._kept[kind][client]["file"]
-        content: Mapping[str, Any] = read_tensors(path, "ckpt_path", "give a checkpoint whose files are there")
-        return content
+        return read_tensors(path, "ckpt_path", "give a checkpoint whose files are there")
 
     def write(self, kind: str, round: int, client: int, content: Mapping[str, Any], **facts: Any) -> None:
         """Writes a client's file: tensors (no views) and plain values, and facts that can be read without it."""

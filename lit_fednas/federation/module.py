@@ -11,7 +11,6 @@ import lightning.pytorch as pl
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import OptimizerCallable
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
@@ -193,22 +192,20 @@ class FederatedLightningModule(pl.LightningModule):
     def restructure(self, change: Callable[[], Any]) -> Any:
         """Returns what a change of the supernet's models, the same on all ranks, returns; the optimizer follows."""
         changed = change()
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer)
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
         # in the order in which a resumed run finds all parameters, so that the saved state fits
         parameters = list(self.supernet.parameters())
-        (group,) = optimizer.optimizer.param_groups
+        (group,) = optimizer.param_groups
         group["params"] = parameters
-        for gone in optimizer.optimizer.state.keys() - set(parameters):
-            del optimizer.optimizer.state[gone]
+        for gone in optimizer.state.keys() - set(parameters):
+            del optimizer.state[gone]
         self._prepare_evaluation()
         self._recalibration = None
         return changed
 
     def training_step(self, batch: ServerRound, batch_idx: int) -> None:
         """Steps the server along the pseudo-gradient; not at all if too few clients survived."""
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer)
+        optimizer: Any = self.optimizers()
         survivors = batch.survivors
         merged = len(survivors) >= self.faults.min_survivors
         optimizer.zero_grad(set_to_none=True)

@@ -28,8 +28,7 @@ class DataSourceContract(Contract):
 
     def make(self) -> DataSource:
         """Returns a fresh source, as every process of a run makes it."""
-        source: DataSource = self.case.make(self.folder)
-        return source
+        return self.case.make(self.folder)
 
     def check_examples_are_of_the_task(self) -> None:
         """Training examples exist; those of every split have targets of the task, and columns with a row for each."""

@@ -52,8 +52,7 @@ class SpaceContract(Contract):
     @property
     def space(self) -> SearchSpace[Any]:
         """The space."""
-        made: SearchSpace[Any] = self.case.make()
-        return made
+        return self.case.make()
 
     def check_architectures_are_small_hashable_values(self) -> None:
         """Architectures are hashed by value, pickled, and small."""
@@ -371,5 +370,4 @@ class SupernetContract(SpaceContract):
 def _run(network: nn.Module, *given: Any) -> Tensor:
     """Returns a network's outputs, with the same dropout as in any other run."""
     with isolated(0, "dropout"):
-        outputs: Tensor = network(*given)
-    return outputs
+        return network(*given)

@@ -48,7 +48,11 @@ def _front(search: SearchResult, tier: str, index: int) -> Chart:
     scale, _ = axis(search.cost, float(search.evaluations[search.cost].max()))
     rated = {"": (search.front, search.metric), f"best of {tier}\n": (search.tiers, f"val_{search.metric}")}
     tips = [
-        Tip(row[search.cost] / scale, row[metric], f"{first}{_said(search, row, row[metric])}")
+        Tip(
+            row[search.cost] / scale,
+            row[metric],
+            f"{first}{search.metric} {row[metric]:.4f}, {cost_words(search.cost, row[search.cost])}\n{row['arch']}",
+        )
         for first, (table, metric) in rated.items()
         for _, row in table[table["tier"] == tier].iterrows()
     ]
@@ -56,10 +60,6 @@ def _front(search: SearchResult, tier: str, index: int) -> Chart:
     bound = "" if limit is None else f", at most {cost_words(search.cost, limit)}"
     title = f"{'All' if tier == ALL_TIERS else tier}{bound}"
     return Chart(title, pareto_figure(search, tier, index), tips)
-
-
-def _said(search: SearchResult, row: pd.Series, value: float) -> str:
-    return f"{search.metric} {value:.4f}, {cost_words(search.cost, row[search.cost])}\n{row['arch']}"
 
 
 def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:

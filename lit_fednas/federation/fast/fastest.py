@@ -85,17 +85,10 @@ def trained_with(module: FederatedLightningModule, settings: ClientSettings) -> 
 
 
 class _Contender:
-    """Trains tasks with some settings changed."""
+    """Trains tasks with some settings changed; ``parts`` are the arguments of a :class:`LocalRunner`."""
 
-    def __init__(
-        self,
-        module: FederatedLightningModule,
-        data: ClientData,
-        check: Callable[[], None],
-        changes: Mapping[str, Any],
-        threads: int,
-        faults: FaultPolicy,
-    ) -> None:
+    def __init__(self, parts: tuple[Any, ...], changes: Mapping[str, Any], threads: int, faults: FaultPolicy) -> None:
+        module, data, check = parts
         self.changes = dict(changes)
         self.threads = threads
         self.settings = module.client.but(fast=None, validate=None, **changes)
@@ -150,7 +143,7 @@ class _Race:
         # what a contender alone cannot do must not end the run
         self._faults = replace(module.faults, on_client_error="skip", time_limit=None)
         self._tolerance = _TOLERANCE[module.client.precision]
-        self.plain = self.best = _Contender(*self._parts, {}, threads, module.faults)
+        self.plain = self.best = _Contender(self._parts, {}, threads, module.faults)
         self.ratios: dict[str, float] = {}
         able = list(dropwhile(lambda task: not self.plain.first_steps([task]), tasks))
         if able:
@@ -210,7 +203,7 @@ class _Race:
     def _contender(self, changes: Mapping[str, Any], threads: int) -> _Contender | None:
         """Returns a contender whose first steps are those of the plain one."""
         try:
-            contender = _Contender(*self._parts, changes, threads, self._faults)
+            contender = _Contender(self._parts, changes, threads, self._faults)
             steps = contender.first_steps(self.sample)
         except ConfigError as error:
             log.debug("client.fast: %s cannot be used (%s)", dict(changes), error)

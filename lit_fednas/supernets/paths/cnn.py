@@ -86,16 +86,13 @@ def reduction(inputs: int, outputs: int, stride: int, norm: Norm, separable_link
     return Residual(block(), block() if separable_link else convolution(inputs, outputs, stride, norm, stride))
 
 
-def pooled_reduction(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
-    """Returns the fixed block after a stage for keyword spotting: a 3x3 average pooling and a 1x1 convolution."""
-    return sequential(pool=nn.AvgPool2d(3, stride, padding=1), pointwise=convolution(inputs, outputs, 1, norm))
-
-
-#: The fixed blocks after a stage, of inputs, outputs, stride and norm.
+#: The fixed blocks after a stage, of inputs, outputs, stride and norm; the last is for keyword spotting.
 REDUCTIONS: dict[str, Callable[[int, int, int, Norm], nn.Module]] = {
     "residual": reduction,
     "separable": partial(reduction, separable_link=True),
-    "pooled": pooled_reduction,
+    "pooled": lambda inputs, outputs, stride, norm: sequential(
+        pool=nn.AvgPool2d(3, stride, padding=1), pointwise=convolution(inputs, outputs, 1, norm)
+    ),
 }
 
 
