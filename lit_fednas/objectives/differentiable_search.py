@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData, LoaderReader
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
+from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives.base import Objective, TaskLoss
-from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.objectives.wrapped import CountedObjective
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, checked
 from lit_fednas.supernets import CellSupernet, MixedNetwork, Supernet
 
@@ -129,7 +129,7 @@ _MOST_PASSES = 16  # of an example that was seen: five of a gradient, over valid
 
 
 @checked("objective")
-class DifferentiableSearch(WrappedObjective):
+class DifferentiableSearch(CountedObjective):
     """Takes a step of a mixture's architecture parameters before every step of its weights.
 
     The architecture's step is on the training batch and on one of the client's validation data (``data.client_val``;
@@ -149,7 +149,6 @@ class DifferentiableSearch(WrappedObjective):
 
     compilable = False  # its loss takes gradients of other parameters, one after the other
     supernet_kind: ClassVar[type] = CellSupernet
-    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
     def __init__(
         self,

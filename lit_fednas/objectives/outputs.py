@@ -15,9 +15,9 @@ from typing_extensions import override
 from lit_fednas.costs import count_macs
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report, UnitChangesReport
+from lit_fednas.messages import ClientResult, ClientTask, Report, UnitChangesReport
 from lit_fednas.objectives.base import Objective, TaskLoss
-from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.objectives.wrapped import CountedObjective, WrappedObjective
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, UnitInterval, checked
 from lit_fednas.supernets import OutputsNetwork, Supernet, Width, WidthSupernet
 
@@ -52,7 +52,7 @@ class AllOutputs(WrappedObjective):
 
 
 @checked("objective")
-class SideObjective(AllOutputs):
+class SideObjective(AllOutputs, CountedObjective):
     """The loss of the client's network plus those of all exits that it holds (FedHeN, Eq. 2; Alg. 2, lines 8 to 15).
 
     Its gradient is the sum of theirs (Alg. 2, line 13). A client whose architecture has one exit trains that alone
@@ -65,8 +65,6 @@ class SideObjective(AllOutputs):
     Raises:
         ConfigError: The weight is negative, the supernet has no exits, or the objective inside wraps another one.
     """
-
-    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
     def __init__(self, objective: Objective = TaskLoss(), weight: NonNegativeFloat = 1.0) -> None:
         super().__init__(objective)
@@ -153,7 +151,7 @@ class IndependentBases(AllOutputs):
 
 
 @checked("objective")
-class OrderedDropout(WrappedObjective):
+class OrderedDropout(CountedObjective):
     """Trains a net of a new width for every batch: the first units of every layer of the client's own.
 
     The width is drawn uniformly from the supernet's widths that are not above the client's. So the units come to
@@ -182,7 +180,6 @@ class OrderedDropout(WrappedObjective):
 
     compilable = False  # it runs parts of the network
     supernet_kind: ClassVar[type] = WidthSupernet
-    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
     def __init__(
         self,

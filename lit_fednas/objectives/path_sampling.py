@@ -12,7 +12,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, MacsReport, OperatorReport, Report
 from lit_fednas.objectives.base import Objective, TaskLoss
-from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.objectives.wrapped import CountedObjective
 from lit_fednas.ranges import UnitInterval, checked
 from lit_fednas.supernets import PathNetwork, PathSupernet, path_sampler
 
@@ -56,7 +56,7 @@ class RandomLoad(Load):
         return self.least + (self.most - self.least) * float(rng.random())
 
 
-class PathSampling(WrappedObjective):
+class PathSampling(CountedObjective):
     """Trains a new path for every batch, out of the operators that the client received and under its budget.
 
     Operators off a batch's path get no gradient, so the local optimizer skips them in that step. It reports the

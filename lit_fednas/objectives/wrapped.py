@@ -14,10 +14,7 @@ from lit_fednas.supernets import Supernet
 
 
 class WrappedObjective(Objective):
-    """Delegates everything but the loss, which a subclass writes, to the objective inside.
-
-    One that adds a ``MacsReport`` counts the multiply-accumulates of a fit's forward passes in ``_macs``.
-    """
+    """Delegates everything but the loss, which a subclass writes, to the objective inside."""
 
     #: The types of the reports that the subclass adds.
     added_reports: ClassVar[tuple[type[Report], ...]] = ()
@@ -47,13 +44,11 @@ class WrappedObjective(Objective):
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        self._macs = 0
         self.objective.begin(network, task, generator)
 
     @override
     def report(self) -> tuple[Report, ...]:
-        counted = (MacsReport(self._macs),) if MacsReport in self.added_reports else ()
-        return (*counted, *self.objective.report())
+        return self.objective.report()
 
     @override
     def check_result(self, result: ClientResult) -> None:
@@ -72,6 +67,21 @@ class WrappedObjective(Objective):
         report = result.report(MacsReport)
         if report is None or not least <= report.macs <= most:
             raise ValueError(f"{report} of {result.num_seen} examples, which are {least} to {most}")
+
+
+class CountedObjective(WrappedObjective):
+    """Reports ``_macs``, the multiply-accumulates of a fit's forward passes, which its loss counts."""
+
+    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        self._macs = 0
+        super().begin(network, task, generator)
+
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (MacsReport(self._macs), *super().report())
 
 
 class HeadOnly(WrappedObjective):
