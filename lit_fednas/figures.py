@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from typing_extensions import override
 
-_AS_IT_IS = {"text.parse_math": False, "text.usetex": False, "axes.formatter.use_mathtext": False}
+_AS_IT_IS: dict[Any, bool] = {"text.parse_math": False, "text.usetex": False, "axes.formatter.use_mathtext": False}
 
 
 @contextmanager

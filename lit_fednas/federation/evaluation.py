@@ -54,9 +54,6 @@ class EvaluationSettings:
             ``val/sampled/accuracy``, the quality of the supernet over architectures (FedorAS, Fig. 5 and 10). 0
             for none.
         predicted: The architecture that ``trainer.predict`` runs, as in ``subnets`` but without a name.
-
-    Raises:
-        ConfigError: A number is out of range, or no subnet is given.
     """
 
     subnets: Sequence[str] | None = None

@@ -180,9 +180,6 @@ class ClientSettings:
         class_balanced: Whether a pass draws as many examples as the client has with replacement, each of its classes
             with equal probability (torch's ``WeightedRandomSampler``), instead of each example once. FedorAS' paper
             does not mention it; the code of its authors does so for spoken words.
-
-    Raises:
-        ConfigError: A setting is out of range, or two settings exclude each other.
     """
 
     def __init__(

@@ -50,9 +50,6 @@ class FederatedTrainer(pl.Trainer):
         threads: Number of threads of each rank on a CPU; chosen by the network's size and the ranks on a node if not
             given, unless ``OMP_NUM_THREADS`` is set.
         **kwargs: As in ``lightning.Trainer``. Those that speak of epochs, steps or batches of training are refused.
-
-    Raises:
-        ConfigError: An argument that has no meaning here, or a number out of range.
     """
 
     # what Lightning's connectors set

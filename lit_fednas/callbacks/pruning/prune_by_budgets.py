@@ -84,9 +84,6 @@ class PruneByBudgets(FederatedCallback):
     Attributes:
         complete: Whether no iteration follows.
         trials: The iteration that is under way; ``None`` before the first.
-
-    Raises:
-        ConfigError: A setting is out of range, or does not fit the others (reported before training).
     """
 
     supernet_kind: ClassVar[type] = PrunedSequence
