@@ -41,8 +41,8 @@ TRAINING = {
         "Writes a tier's network as a file that runs without this package, and checks it.",
     ),
     "partition": Command(
-        "lit_fednas.data.datamodule:ShowPartition",
-        "Shows how the data are dealt to the clients: a table, and SuperFed's Fig. 9 as a picture.",
+        "lit_fednas.data.overview:ShowPartition",
+        "Shows what was understood of the data, and how they are dealt to the clients: tables, and Fig. 9 of SuperFed.",
     ),
 }
 #: Commands that start without Lightning, which takes seconds to import: functions whose arguments are the options.

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,13 +22,13 @@ from lit_fednas.data.examples import (
     compute_once,
     load_once,
 )
+from lit_fednas.data.overview import Overview
 from lit_fednas.data.partitioners import Partitioner
 from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.tasks import Task
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
-from lit_fednas.records.files import check_output
 from lit_fednas.rng import numpy_generator
 
 log = logging.getLogger(__name__)
@@ -215,6 +214,10 @@ class FederatedDataModule(LightningDataModule):
             return None
         return min(int(inputs.min()) for inputs in read), max(int(inputs.max()) for inputs in read)
 
+    def overview(self) -> Overview:
+        """Returns what was understood of the data, to be printed; reads all splits, and deals examples out."""
+        return Overview.of(self)
+
     def inputs_record(self) -> dict[str, Any]:
         """Returns what inputs are and how they are normalised, after ``setup`` (``lit_fednas.records``)."""
         normalization, dtype = self.source.normalization, self.raw_inputs(1).dtype
@@ -325,32 +328,6 @@ class FederatedDataModule(LightningDataModule):
         counts = self.partition.class_counts(self.targets, len(self.strata))
         strata = self.task.strata(reader.targets).cpu().numpy()
         return deal_by_class(strata, counts, numpy_generator(self.seed, "client-test"))
-
-
-class ShowPartition:
-    """The command ``partition``, for a data module."""
-
-    def __init__(self, datamodule: FederatedDataModule) -> None:
-        self.datamodule = datamodule
-
-    def run(self, output: str = "partition") -> None:
-        """Shows how the data are dealt to the clients: a table, and SuperFed's Fig. 9 as a picture.
-
-        Args:
-            output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
-
-        Raises:
-            ConfigError: The folder cannot be written to.
-        """
-        from lit_fednas.records.partition import partition_table, write_partition  # matplotlib takes a while
-
-        check_output(Path(output) / "partition.csv")
-        data = self.datamodule
-        data.prepare_data()
-        data.setup("fit")
-        shown = data.class_counts, data.strata
-        print(partition_table(*shown))
-        print("written:", *write_partition(*shown, Path(output)))
 
 
 def _taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:

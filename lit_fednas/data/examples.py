@@ -64,10 +64,13 @@ class Examples:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        lengths = {"targets": len(self.targets), **{name: len(col) for name, col in self.columns.items()}}
-        for name, length in lengths.items():
-            if length != len(self.inputs):
-                raise DataError(f"{name}: {length} rows for {len(self.inputs)} inputs; give one row per input")
+        shapes = {"inputs": self.inputs.shape, "targets": self.targets.shape}
+        shapes.update({name: np.shape(column) for name, column in self.columns.items()})
+        for name, shape in shapes.items():
+            if not shape or (name in self.columns and len(shape) > 1):
+                raise DataError(f"{name}: of shape {tuple(shape)} do not have one row per example; give as many")
+            if shape[0] != len(self.inputs):
+                raise DataError(f"{name}: {shape[0]} rows for {len(self.inputs)} inputs; give one row per input")
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -87,6 +90,19 @@ class Examples:
     def to(self, device: torch.device | str) -> Examples:
         """Returns the same examples with their tensors on ``device``."""
         return Examples(self.inputs.to(device), self.targets.to(device), self.columns)
+
+
+def missing(column: np.ndarray) -> np.ndarray:
+    """Returns which values of a column are none: NaN, NaT, None, and text or bytes of white space; bool ``[N]``."""
+    import pandas as pd  # takes a while to import
+
+    if column.dtype.kind in "US":
+        return np.asarray(np.char.str_len(np.char.strip(column)) == 0)
+    empty = np.asarray(pd.isna(column))
+    if column.dtype.kind == "O":
+        blank = (isinstance(value, str | bytes) and not value.strip() for value in column)
+        empty |= np.fromiter(blank, dtype=bool, count=len(column))
+    return empty
 
 
 def load_once(load: Callable[[], ExampleDataset | None], trainer: pl.Trainer | None) -> ExampleDataset | None:

@@ -10,6 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.data.clients import NOBODY, Partition
+from lit_fednas.data.examples import missing
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.rng import numpy_generator
@@ -181,9 +182,12 @@ class ByColumn(Partitioner):
         if self.column not in columns:
             known = ", ".join(sorted(columns)) or "none"
             raise ConfigError(f"data.partitioner.column: {self.column!r} is not in the data; give one of: {known}")
-        values, codes, sizes = np.unique(columns[self.column], return_inverse=True, return_counts=True)
-        if empty := np.count_nonzero(columns[self.column] == ""):
+        column = np.asarray(columns[self.column])
+        if empty := np.count_nonzero(missing(column)):
             raise DataError(f"data.partitioner.column: {self.column!r} is empty for {empty} examples; fill it in")
+        if column.dtype.kind == "O":
+            column = column.astype(str)
+        values, codes, sizes = np.unique(column, return_inverse=True, return_counts=True)
         enough = sizes >= self.least
         if not enough.any():
             most = sizes.max(initial=0)

@@ -16,6 +16,9 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 
+#: More classes are taken for numbers or names.
+MOST_CLASSES = 100_000
+
 
 class Task(ABC):
     """What a network's outputs are compared with, and how.
@@ -90,6 +93,11 @@ class Classification(Task):
     labelled = True
 
     def __init__(self, num_classes: PositiveInt) -> None:
+        if self.labelled and num_classes > MOST_CLASSES:
+            raise ConfigError(
+                f"data.task.num_classes: {num_classes:,} are more than {MOST_CLASSES:,}; number the classes from 0, or "
+                "use Regression if targets are numbers"
+            )
         self.num_outputs = num_classes
 
     @override
@@ -249,6 +257,19 @@ class Regression(Task):
         _check_floats(targets, self.num_outputs, "numbers")
         if not bool(targets.isfinite().all()):
             raise DataError("targets: hold NaN or infinity; correct or remove these examples")
+
+
+def require_few(num_classes: int, num_examples: int, what: str) -> None:
+    """Validates that classes that were counted, rather than stated, are few; ``what`` begins the error.
+
+    Raises:
+        DataError: There are more than 100,000, or more than 100 and than a tenth of the examples.
+    """
+    if num_classes > min(MOST_CLASSES, max(100, num_examples // 10)):
+        raise DataError(
+            f"{what} would be {num_classes:,} classes of {num_examples:,} examples; are these numbers (give the task "
+            "Regression), or names of something else? Number classes from 0, or state num_classes"
+        )
 
 
 def hits(outputs: Tensor, targets: Tensor, top_k: int = 1) -> Tensor:

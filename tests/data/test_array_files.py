@@ -1,5 +1,6 @@
 """Arrays and tables in files."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,16 @@ import pandas as pd
 import pytest
 import torch
 
-from lit_fednas.data import ArrayFiles, ByColumn, Examples, FederatedDataModule, MultiLabel, NextToken, Regression
+from lit_fednas.data import (
+    ArrayFiles,
+    ByColumn,
+    Classification,
+    Examples,
+    FederatedDataModule,
+    MultiLabel,
+    NextToken,
+    Regression,
+)
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
 
@@ -87,7 +97,6 @@ class TestTables:
             ("size,rooms,kind,price\n1,2,flat,3\n1,,flat,3\n", r"test\.csv has no value of 'rooms' in row 1"),
             ("size,rooms,kind,price\n1,2,tent,3\n", r"test\.csv has kind 'tent', which train does not"),
             ("size,rooms,kind,price\n1,2,flat,3\n1,2,flat,3e\n", r"'price' of .*test\.csv holds .*, '3e' in row 1"),
-            ("size,rooms,kind,price\n1,2,flat,3,4\n", r"test\.csv has more cells in row 0 than columns"),
         ],
     )
     def test_faults_of_another_split_are_named(self, table: str, text: str, message: str) -> None:
@@ -183,12 +192,95 @@ class TestArrays:
             load(ArrayFiles({"train": str(tmp_path)}, task=NextToken(4, 0), standardize=True))
 
     @pytest.mark.parametrize(
+        ("name", "array", "message"),
+        [
+            ("inputs", np.zeros(3), r"inputs of type float64 and shape \(3,\); give numbers \[N, \.\.\.\]"),
+            ("inputs", np.float32(1), r"inputs of type float32 and shape \(\)"),
+            ("inputs", np.zeros((3, 0)), r"inputs of type float64 and shape \(3, 0\)"),
+            ("inputs", np.zeros((3, 2), dtype=complex), "inputs of type complex128"),
+            ("inputs", np.zeros((3, 2), dtype=object), "inputs of type object|Object arrays"),
+            ("inputs", np.zeros((3, 2), dtype="datetime64[s]"), r"inputs of type datetime64\[s\]"),
+            ("inputs", np.array([["1"], ["2"], ["3"]]), "inputs of type <U1"),
+            ("inputs", np.zeros((3, 2), dtype=[("a", "f4"), ("b", "f4")]), "inputs of type .*'a'"),
+            ("inputs", np.zeros((2, 2)), "has 2 inputs, 3 targets, 3 site; give one of each per example"),
+            ("targets", np.array([0, 1]), "has 3 inputs, 2 targets, 3 site"),
+            ("targets", np.zeros((3, 1, 1)), r"targets of type float64 and shape \(3, 1, 1\); give numbers \[N\] or"),
+            ("targets", np.zeros((3, 2), dtype=int), r"shape \(3, 2\); give one class per example, or a task such as"),
+            ("targets", np.array([20231105, 20231106, 0]), "would be 20,231,107 classes of 3 examples"),
+            ("targets", np.array([2**63, 0, 1], dtype=np.uint64), "would be 9,223,372,036,854,775,809 classes"),
+            ("targets", np.array([0.0, np.nan, 1.0]), "NaN"),
+            ("site", np.array([[1], [2], [3]]), r"site of type int64 and shape \(3, 1\); give numbers or text \[N\]"),
+            ("site", np.array([1, np.nan, 2]), "no value of 'site' in row 1"),
+            ("site", np.array(["a", "b", ""]), "no value of 'site' in row 2"),
+            ("site", np.array([b"a", b"", b"c"]), "no value of 'site' in row 1"),
+            ("site", np.array(["NaT", "2020", "2021"], dtype="datetime64[Y]"), "no value of 'site' in row 0"),
+            ("site", np.array(["a", None, "b"], dtype=object), "site of type object|Object arrays"),
+        ],
+    )
+    def test_what_is_not_such_an_array_is_refused(
+        self, tmp_path: Path, name: str, array: np.ndarray, message: str
+    ) -> None:
+        arrays = {"inputs": np.zeros((3, 2)), "targets": np.array([0, 1, 0]), "site": np.array(["a", "b", "c"])}
+        path = self.write(tmp_path / "a.npz", **{**arrays, name: array})
+        (tmp_path / "folder").mkdir()
+        for key, value in {**arrays, name: array}.items():
+            np.save(tmp_path / "folder" / f"{key}.npy", value)
+        for file in (path, str(tmp_path / "folder")):
+            with pytest.raises(DataError, match=message):
+                load(ArrayFiles({"train": file}, client="site"))
+
+    @pytest.mark.parametrize("compress", [np.savez, np.savez_compressed])
+    def test_any_byte_that_is_flipped_or_cut_is_found(self, tmp_path: Path, compress: Any) -> None:
+        """Or else makes no difference, as in the dates of a zip file."""
+        path = tmp_path / "a.npz"
+        draws = np.random.default_rng(0)
+        compress(path, inputs=draws.normal(size=(5, 4)), targets=np.arange(5) % 2)
+        whole, content = load(ArrayFiles({"train": str(path)})), path.read_bytes()
+        faults = []
+        for place in draws.permutation(len(content))[:120]:
+            damaged = content[:place] + (b"" if place % 2 else bytes([content[place] ^ 8]) + content[place + 1 :])
+            path.write_bytes(damaged)
+            try:
+                found = load(ArrayFiles({"train": str(path)}))
+            except DataError as error:
+                faults.append(str(error))
+            else:
+                assert torch.equal(found.inputs, whole.inputs)
+                assert torch.equal(found.targets, whole.targets)
+        assert len(faults) > 80
+        assert all("a.npz" in fault and "\n" not in fault for fault in faults)
+
+    def test_an_array_is_as_large_as_its_file(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "targets.npy", np.array([0, 1]))
+        for shape in ((10**15, 4), (10**11, 4), (2, 3)):
+            with (tmp_path / "inputs.npy").open("wb") as file:
+                np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+                file.write(np.zeros((2, 4)).tobytes())
+            with pytest.raises(DataError, match=r"inputs\.npy cannot be read \(64 bytes are not an array of shape"):
+                load(ArrayFiles({"train": str(tmp_path)}))
+
+    def test_classes_may_be_floats_and_types_of_other_machines(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = self.write(tmp_path / "a.npz", inputs=np.ones((2, 1), dtype=">f2"), targets=np.array([1.0, 0.0]))
+        assert load(ArrayFiles({"train": path}, task=Classification(2))).targets.tolist() == [1, 0]
+        assert load(ArrayFiles({"train": path})).targets.tolist() == [[1], [0]]
+        assert "a.npz are floats, which are taken for numbers to predict" in caplog.text
+        path = self.write(
+            tmp_path / "b.npz", inputs=np.ones((2, 1), dtype=">i4"), targets=np.array([1, 0], dtype=">i2")
+        )
+        assert load(ArrayFiles({"train": path})).inputs.tolist() == [[1], [1]]
+
+    @pytest.mark.parametrize(
         ("files", "settings", "message"),
         [
             ({"train": "a.npz"}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
             ({"train": "b.npz"}, {}, r"b\.npz cannot be read"),
             ({"train": "a.npz", "val": "d.npz"}, {}, r"val: .*targets 0\.\.7"),
             ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
+            ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is of both train and test"),
+            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is missing"),
+            ({"train": "pipe.npz"}, {}, r"pipe\.npz is not a file"),
         ],
     )
     def test_faults_are_named(
@@ -197,5 +289,8 @@ class TestArrays:
         self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 1]))
         self.write(tmp_path / "d.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 7]))
         (tmp_path / "b.npz").write_bytes(b"no zip")
+        (tmp_path / "link.npz").symlink_to("a.npz")
+        (tmp_path / "nowhere.npz").symlink_to("gone.npz")
+        os.mkfifo(tmp_path / "pipe.npz")
         with pytest.raises((ConfigError, DataError), match=message):
             load(ArrayFiles({split: str(tmp_path / name) for split, name in files.items()}, **settings))

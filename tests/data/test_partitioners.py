@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,17 +197,28 @@ def test_by_column_there_is_a_client_per_value_or_fewer_share_the_values_out() -
     assert {len(group) for group in values} == {2, 3}
 
 
+MISSING: dict[str, Any] = {
+    "nan": np.array([np.nan, *range(len(TARGETS) - 1)]),
+    "none": np.array([None, *map(str, TARGETS[1:])], dtype=object),
+    "white": np.array([" ", *map(str, TARGETS[1:])]),
+    "bytes": np.array([b"", *[b"a"] * (len(TARGETS) - 1)]),
+    "time": np.array(["NaT", *["2020"] * (len(TARGETS) - 1)], dtype="datetime64[Y]"),
+}
+
+
 @pytest.mark.parametrize(
     ("make", "clients", "message"),
     [
         (lambda: Dirichlet(0.0), 2, "alpha: 0"),
         (lambda: Shards(3), 700, "shards_per_client: 3 for 700 clients"),
         (lambda: IID(), None, "num_clients: null"),  # only ByColumn has a natural number of clients
-        (lambda: ByColumn("room"), 2, r"column: 'room' .* give one of: name, site"),
+        (lambda: ByColumn("room"), 2, r"column: 'room' .* give one of: bytes, name, nan, none, site"),
         (lambda: ByColumn("site"), 26, "num_clients: 26 for 25 values of 'site'"),
         (lambda: ByColumn("name"), 2, "'name' is empty for 2 examples"),
+        *((lambda name=name: ByColumn(name), 2, f"'{name}' is empty for 1 examples") for name in MISSING),
     ],
 )
 def test_refusals(make: Callable[[], Partitioner], clients: int | None, message: str) -> None:
+    columns = {**COLUMNS, **MISSING, "name": np.repeat(["a", ""], [1998, 2])}
     with pytest.raises((ConfigError, DataError), match=message):
-        make().partition(TARGETS, clients, columns={**COLUMNS, "name": np.repeat(["a", ""], [1998, 2])})
+        make().partition(TARGETS, clients, columns=columns)

@@ -113,7 +113,7 @@ class TestImageFolder:
     def test_metadata_that_cannot_be_right(self, root: Path) -> None:
         names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png"))
         (root / "metadata.csv").write_text("file,site\n" + "".join(f"{name},s1\n" for name in names) + "x,s7,s8\n")
-        with pytest.raises(DataError, match=r"metadata\.csv cannot be read .*Expected 2 fields in line 7, saw 3"):
+        with pytest.raises(DataError, match=r"metadata\.csv cannot be read \(3 cells in row 5, but 2 columns"):
             load(ImageFolder(root))
 
 
@@ -235,6 +235,10 @@ def few(targets: Sequence[int] = (0, 2), width: int = 3) -> Examples:
     [
         ({"test": few([3])}, r"test: has targets 3\.\.3"),
         ({"class_names": ["a"]}, "class_names: 1 names for 3"),
+        ({"class_names": ["a", "b", "a"]}, "class_names: name two classes alike"),
+        ({"train": few([0, 20231105])}, "num_classes: the targets of train would be 20,231,106 classes of 2 examples"),
+        ({"train": few([0, 101])}, "would be 102 classes of 2 examples"),
+        ({"num_classes": 100_001}, "task.num_classes: 100,001 are more than 100,000"),
     ],
 )
 def test_arrays_that_do_not_belong_together(settings: dict[str, Any], message: str) -> None:

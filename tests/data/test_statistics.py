@@ -2,9 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from lit_fednas.cli import main
+from lit_fednas.data import ArrayFiles, ArraySource, ByColumn, Examples, FederatedDataModule
 from lit_fednas.records.partition import measures, partition_table
 
 
@@ -32,6 +34,41 @@ def test_the_class_mix_is_compared_with_that_of_all() -> None:
 
 
 DATA = {"source": "lit_fednas.data.Digits", "partitioner": "lit_fednas.data.IID", "num_clients": 3}
+
+
+def test_an_overview_says_what_was_understood(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,note,site,kind,target\n1,,a,u,no\n2,,a,v,yes\n3,,b,u,no\n4,,c,w,no\n")
+    (tmp_path / "b.csv").write_text("x,site,kind,target\n1,a,u,yes\n")
+    files = {"train": str(tmp_path / "a.csv"), "test": str(tmp_path / "b.csv")}
+    source = ArrayFiles(files, client="site", inputs=["x", "kind"], categorical=["kind"])
+    overview = FederatedDataModule(source, ByColumn("site"), server_val=1).overview()
+    assert overview.parts == {
+        "source": "ArrayFiles",
+        "numbers": "x",
+        "categories": "kind (3 values)",
+        "target": "target (names)",
+        "client": "site",
+        "left out": "note",
+        "groups": "site (3 values)",
+        "inputs": "float32 [4]",
+        "task": "Classification, 2 outputs",
+        "train": "4 examples of 2 classes",
+        "val": "1 of train, held by the server",
+        "test": "1 examples of 2 classes",
+        "clients": overview.parts["clients"],  # which example the server holds is drawn
+    }
+    assert overview.client_sizes.sum() == 3
+    assert str(overview).splitlines()[-3:] == ["class  train  test", "no         3     0", "yes        1     1"]
+
+
+def test_an_overview_cuts_long_lists() -> None:
+    examples = Examples(torch.zeros(1020, 3), torch.arange(1020) % 102, {"site": np.arange(1020) // 102})
+    data = FederatedDataModule(ArraySource(examples), ByColumn("site"), server_val=0)
+    overview = data.overview()
+    assert overview.parts["clients"] == "10, of 102 to 102 examples, median 102"
+    table = str(overview).partition("\n\n")[2].splitlines()
+    assert (len(table), table[-1]) == (22, "...")
+    assert [line.split() for line in table[1:21]] == [[str(label), "10"] for label in range(20)]
 
 
 def test_the_command_needs_the_data_alone(

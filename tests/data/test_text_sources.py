@@ -1,6 +1,7 @@
 """Sources of text, from small files to windows of tokens."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,15 @@ class TestTextFiles:
         pattern, whole = TextFiles(str(folder / "?.txt"), length=9), TextFiles(str(folder), length=9)
         assert read(pattern, load(whole).inputs) == ["abaca", "aa"]
 
+    def test_what_is_left_out_is_counted(self, folder: Path) -> None:
+        (folder / "c.txt").write_text("a")
+        (folder / "plays").mkdir()
+        (folder / ".d.txt").write_text("abc")
+        source = TextFiles(str(folder))
+        load(source)
+        few = {"clients with fewer than two characters": 1}
+        assert source.left_out["train"] == {".md": 1, "folders": 1, "hidden": 1, **few}
+
     def test_shares_are_the_end_of_each_text_and_do_not_overlap(self, folder: Path) -> None:
         (folder / "a.txt").write_text("abccabbca")
         source = TextFiles(str(folder / "a.txt"), length=9, val=1 / 3, test=1 / 3)
@@ -84,7 +94,13 @@ class TestTextFiles:
         [
             ({"files": "none"}, r"data\.source\.files: none is not a file"),
             ({"clients": "role"}, r"clients: a\.txt begins with 'abacad', not with a role"),
-            ({"files": "latin"}, r"c\.txt cannot be read"),
+            ({"files": "latin"}, r"c\.txt cannot be read .*utf-8.*save it as text in UTF-8"),
+            ({"files": "zero.bin"}, r"zero\.bin cannot be read \(it has bytes of 0\)"),
+            ({"files": "pipe"}, r"pipe cannot be read \(it is neither a file nor a folder\)"),
+            ({"files": "gone"}, r"gone is a link that leads nowhere"),
+            ({"files": "zero.txt"}, r"zero\.txt is not a file and matches none"),
+            ({"files": "empty"}, "train has no client with two characters"),
+            ({"files": "a.txt", "test": "?.txt"}, r"a\.txt is of both train and test"),
             ({"val": 0.5, "test": 0.5}, "val"),
             ({"level": "line"}, "level"),
         ],
@@ -95,6 +111,10 @@ class TestTextFiles:
         monkeypatch.chdir(folder)
         (folder / "latin").mkdir()
         (folder / "latin" / "c.txt").write_bytes("süd".encode("latin-1"))
+        (folder / "zero.bin").write_bytes(b"ab\0c")
+        (folder / "empty").write_bytes(b"")
+        (folder / "gone").symlink_to("nowhere")
+        os.mkfifo(folder / "pipe")
         with pytest.raises((ConfigError, DataError), match=message):
             load(TextFiles(**{"files": ".", **settings}))
 

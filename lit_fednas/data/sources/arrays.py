@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import SPLITS, DataSource, Split
+from lit_fednas.data.examples import Examples, missing
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split, file_stamps, reading, require_separate
 from lit_fednas.data.sources.tables import Table, read_table
-from lit_fednas.data.tasks import Classification, Regression, Task
+from lit_fednas.data.tasks import MOST_CLASSES, Classification, Regression, Task, require_few
 from lit_fednas.data.transforms import Augmentation, Normalize, as_float
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import ConfigError, DataError, require_different
 from lit_fednas.ranges import checked
 
+#: The setting that names files.
+FILES = "data.source.files"
 #: Inputs, targets (numbers), natural groupings.
 Arrays = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]
+
+log = logging.getLogger(__name__)
 
 
 class ArraySource(DataSource):
@@ -61,7 +67,10 @@ class ArraySource(DataSource):
             raise ConfigError(f"num_classes: {num_classes} is given beside task, which has it; give one")
         if task is None:
             Classification(1).check(train.targets[:0])  # targets of another type cannot be counted
-            task = Classification(int(train.targets.max()) + 1 if num_classes is None else num_classes)
+            if num_classes is None:
+                num_classes = int(train.targets.max()) + 1
+                require_few(num_classes, len(train), "num_classes: the targets of train")
+            task = Classification(num_classes)
         self.task = task
         self.num_classes = task.num_outputs
         self.input_shape = tuple(train.inputs.shape[1:])
@@ -72,6 +81,8 @@ class ArraySource(DataSource):
         if len(self.class_names) != self.num_classes:
             count = len(self.class_names)
             raise ConfigError(f"class_names: {count} names for {self.num_classes} classes; give one per class")
+        if len(set(self.class_names)) < self.num_classes:
+            raise ConfigError("class_names: name two classes alike; give different names")
         for split, examples in self._splits.items():
             if examples is not None:
                 self._check(split, examples)
@@ -129,7 +140,7 @@ class ArrayFiles(DataSource):
         augmentation: Sequence[Augmentation] = (),
     ) -> None:
         if "train" not in files or not set(files) <= set(SPLITS):
-            raise ConfigError(f"data.source.files: {sorted(files)} are not the splits; give train, and val and test")
+            raise ConfigError(f"{FILES}: {sorted(files)} are not the splits; give train, and val and test")
         self.files = {split: Path(files[split]).expanduser() for split in SPLITS if split in files}
         self.target = [target] if isinstance(target, str) else list(target)
         self.client = client
@@ -138,6 +149,12 @@ class ArrayFiles(DataSource):
         self.standardize = standardize
         self.augmentation = tuple(augmentation)
         self._task = task
+
+    @property
+    def kinds(self) -> Mapping[str, Sequence[str]]:
+        """The columns of tables by what they are taken for."""
+        table = self._known[1]
+        return {} if table is None else table.kinds
 
     @cached_property
     def task(self) -> Task:
@@ -175,7 +192,9 @@ class ArrayFiles(DataSource):
     def load(self, split: Split) -> Examples | None:
         if split not in self.files:
             return None
-        _, table = self._known
+        _, table, stamps = self._known
+        if _stamps(self.files[split]) != stamps[split]:
+            raise DataError(f"{FILES}: {self.files[split]} has changed since it was first read; start anew")
         inputs, targets, columns = self._arrays(self.files[split], table)
         examples = Examples(_inputs(inputs), _targets(targets, self.task), columns)
         if split == "train" and "normalization" not in vars(self):
@@ -184,8 +203,10 @@ class ArrayFiles(DataSource):
         return examples
 
     @cached_property
-    def _known(self) -> tuple[ArraySource, Table | None]:
-        """Reads and validates all splits, arrays without their inputs, and keeps no examples."""
+    def _known(self) -> tuple[ArraySource, Table | None, Mapping[str, Any]]:
+        """Reads and validates all splits, arrays without their inputs, and keeps no examples; and the files' stamps."""
+        require_separate({split: [file] for split, file in self.files.items()})
+        stamps = {split: _stamps(file) for split, file in self.files.items()}
         path = self.files["train"]
         frame = self._read_table(path) if _is_table(path) else None
         table = None
@@ -195,8 +216,9 @@ class ArrayFiles(DataSource):
             split: self._arrays(file, table, frame if file == path else None, whole=False)
             for split, file in self.files.items()
         }
-        task = self._task or _task(parts["train"][1])
+        what = f"{FILES}: targets of {path}" if table is None else f"data.source.target: {self.target} of {path}"
         names = None if table is None else table.classes
+        task = self._task or _task(parts["train"][1], what)
         if names and not task.labelled:
             raise ConfigError(
                 f"data.source.task: {type(task).__name__} needs numbers, and {self.target[0]!r} of {path} holds "
@@ -208,25 +230,20 @@ class ArrayFiles(DataSource):
         }
         source = ArraySource(**splits, class_names=names, task=task)  # type: ignore[arg-type]
         source._splits.clear()
-        return source, table
+        return source, table, stamps
 
     def _read_table(self, path: Path) -> Any:
         classes = self.target if len(self.target) == 1 else []
-        return read_table(path, "data.source.files", [*classes, self.client, *self.categorical])
+        return read_table(path, FILES, [*classes, self.client, *self.categorical])
 
     def _arrays(self, path: Path, table: Table | None, frame: Any = None, whole: bool = True) -> Arrays:
         if _is_table(path) != (table is not None):
-            raise DataError(f"data.source.files: {path} and train are not of one kind; give tables or arrays")
+            raise DataError(f"{FILES}: {path} and train are not of one kind; give tables or arrays")
         if table is not None:
             return table.arrays(self._read_table(path) if frame is None else frame, path)
         if self.inputs is not None or self.categorical:
             raise ConfigError(f"data.source.inputs: {path} has no columns; leave inputs and categorical out")
-        arrays = _read_arrays(path, whole)
-        for key in ("inputs", "targets", *([self.client] if self.client else [])):
-            if key not in arrays:
-                known = ", ".join(sorted(arrays))
-                raise DataError(f"data.source.files: {path} has no {key!r}; add it, it has: {known}")
-        return arrays["inputs"], arrays["targets"], {self.client: arrays[self.client]} if self.client else {}
+        return _read_arrays(path, self.client, whole)
 
 
 def standardization(inputs: Tensor, num_indicators: int = 0) -> Normalize:
@@ -236,7 +253,7 @@ def standardization(inputs: Tensor, num_indicators: int = 0) -> Normalize:
         raise ConfigError(f"data.source.standardize: {dtype} inputs {shape} have no channels of numbers; leave it out")
     channels = as_float(inputs).double().transpose(0, 1).flatten(1)
     if not channels.isfinite().all():
-        raise DataError("data.source.files: train holds NaN or infinity; correct or remove these examples")
+        raise DataError(f"{FILES}: train holds NaN or infinity; correct or remove these examples")
     mean, std = channels.mean(1), channels.std(1, correction=0)
     std[std == 0] = 1
     if num_indicators:
@@ -245,60 +262,100 @@ def standardization(inputs: Tensor, num_indicators: int = 0) -> Normalize:
 
 
 def _is_table(path: Path) -> bool:
-    return path.suffix in (".csv", ".parquet")
+    if path.suffix.lower() not in (".npz", ".csv", ".parquet") and not path.is_dir():
+        raise DataError(f"{FILES}: {path} is not a folder, .npz, .csv or .parquet; give one of them")
+    return path.suffix.lower() in (".csv", ".parquet")
 
 
-def _task(targets: np.ndarray) -> Task:
+def _stamps(path: Path) -> list[tuple[int, int]]:
+    files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
+    return file_stamps(path.parent, [str(file.relative_to(path.parent)) for file in files])
+
+
+def _task(targets: np.ndarray, what: str) -> Task:
     """Returns the task that targets of this type usually have."""
     if targets.dtype.kind == "f":
+        if (targets % 1 == 0).all():
+            log.warning("%s are floats, which are taken for numbers to predict; write classes as whole numbers", what)
         return Regression(1 if targets.ndim == 1 else targets.shape[1])
-    return Classification(1 + int(targets.max(initial=0)))
+    if targets.ndim == 2:
+        raise DataError(f"{what} have shape {targets.shape}; give one class per example, or a task such as MultiLabel")
+    count = 1 + int(targets.max(initial=0))
+    require_few(count, len(targets), what)
+    return Classification(count)
 
 
 def _inputs(inputs: np.ndarray) -> Tensor:
-    if inputs.dtype.kind in "fb":
-        return torch.from_numpy(inputs.astype(np.float32, copy=False))
+    with np.errstate(over="ignore"):  # infinity is refused later
+        if inputs.dtype.kind in "fb":
+            return torch.from_numpy(inputs.astype(np.float32, copy=False))
     return torch.from_numpy(inputs if inputs.dtype == np.uint8 else inputs.astype(np.int64, copy=False))
 
 
 def _targets(targets: np.ndarray, task: Task) -> Tensor:
-    if not task.has_classes:
-        targets = targets.astype(np.float32).reshape(len(targets), -1)
-    elif targets.dtype.kind != "f":
-        targets = targets.astype(np.int64)
-    return torch.from_numpy(targets)
+    with np.errstate(over="ignore"):
+        if not task.has_classes:
+            return torch.from_numpy(targets.astype(np.float32).reshape(len(targets), -1))
+        if targets.dtype.kind == "f" and (targets % 1 == 0).all() and (np.abs(targets) <= MOST_CLASSES).all():
+            targets = targets.astype(np.int64)
+    return torch.from_numpy(targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64))
 
 
-def _read_arrays(path: Path, whole: bool) -> dict[str, np.ndarray]:
-    """Returns the arrays of an .npz file or of a folder of .npy files by their names, not ``whole`` without inputs."""
-    if not path.is_dir() and path.suffix != ".npz":
-        raise DataError(f"data.source.files: {path} is not a folder, .npz, .csv or .parquet; give one of them")
+def _read_arrays(path: Path, client: str | None, whole: bool) -> Arrays:
+    """Returns inputs, targets and clients of an .npz file or a folder of .npy files; not ``whole`` without inputs."""
     arrays = {}
-    try:
-        if path.is_dir():
-            for file in sorted(path.glob("*.npy")):
-                with file.open("rb") as stream:
-                    arrays[file.stem] = _read_array(stream, whole or file.stem != "inputs")
-        else:
-            with np.load(path, allow_pickle=False) as content:
-                for name in content.files:
-                    with content.zip.open(f"{name}.npy") as stream:
-                        arrays[name] = _read_array(stream, whole or name != "inputs")
-    except FileNotFoundError:
-        raise DataError(f"data.source.files: {path} is missing; correct the path") from None
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise DataError(f"data.source.files: {path} cannot be read ({error}); replace it") from error
-    for name in ("inputs", "targets"):
-        if name in arrays and arrays[name].dtype.kind not in "biuf":
-            raise DataError(f"data.source.files: {path} has {name} of type {arrays[name].dtype}; give numbers")
-    return arrays
+    names = ["inputs", "targets", *([client] if client else [])]
+    if path.is_dir():
+        files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+        _require_names(names, list(files), path)
+        for name in names:
+            with reading(files[name], FILES), files[name].open("rb") as stream:
+                arrays[name] = _read_array(stream, files[name].stat().st_size, whole or name != "inputs")
+    else:
+        with reading(path, FILES), ZipFile(path) as archive:
+            members = archive.infolist()
+            _require_names(names, [member.filename.removesuffix(".npy") for member in members], path)
+            for member in members:
+                if (name := member.filename.removesuffix(".npy")) in names:
+                    if member.file_size > 1100 * member.compress_size + 1000:  # deflate reaches 1032
+                        raise DataError(f"{FILES}: {path} claims more for {name} than it can hold; replace it")
+                    with archive.open(member) as stream:
+                        arrays[name] = _read_array(stream, member.file_size, whole or name != "inputs")
+    for name, array in arrays.items():
+        _check_array(array, name, path)
+    if len(set(map(len, arrays.values()))) > 1:
+        lengths = ", ".join(f"{len(array)} {name}" for name, array in arrays.items())
+        raise DataError(f"{FILES}: {path} has {lengths}; give one of each per example")
+    return arrays["inputs"], arrays["targets"], {client: arrays[client]} if client else {}
 
 
-def _read_array(stream: IO[bytes], whole: bool) -> np.ndarray:
-    """Returns a .npy file's array, or else zeros of its shape and type that take no memory."""
-    if whole:
-        return np.lib.format.read_array(stream, allow_pickle=False)
+def _require_names(names: Sequence[str], known: Sequence[str], path: Path) -> None:
+    require_different(known, FILES, path)
+    if absent := [name for name in names if name not in known]:
+        raise DataError(f"{FILES}: {path} has no {absent[0]!r}; add it, it has: {', '.join(known)}")
+
+
+def _read_array(stream: IO[bytes], size: int, whole: bool) -> np.ndarray:
+    """Returns the array of a .npy file of so many bytes, or else zeros of its shape and type that take no memory."""
     major, _ = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(stream)
-    return np.broadcast_to(np.zeros((), dtype), shape)
+    if not dtype.hasobject and (bytes_left := size - stream.tell()) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{bytes_left:,} bytes are not an array of shape {shape} and type {dtype}")
+    if not whole:
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    stream.seek(0)
+    array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+    stream.read(1)  # the end, where a .npz compares its checksum
+    return array
+
+
+def _check_array(array: np.ndarray, name: str, path: Path) -> None:
+    kinds, least, most, what = {
+        "inputs": ("biuf", 2, 32, "numbers [N, ...]"),
+        "targets": ("biuf", 1, 2, "numbers [N] or [N, outputs]"),
+    }.get(name, ("biufSUMm", 1, 1, "numbers or text [N]"))
+    if array.dtype.kind not in kinds or not least <= array.ndim <= most or 0 in array.shape:
+        raise DataError(f"{FILES}: {path} has {name} of type {array.dtype} and shape {array.shape}; give {what}")
+    if name not in ("inputs", "targets") and (empty := missing(array)).any():
+        raise DataError(f"{FILES}: {path} has no value of {name!r} in row {int(empty.argmax())}; fill it in")

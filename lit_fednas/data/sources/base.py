@@ -6,11 +6,11 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import Literal
 
 import numpy as np
@@ -58,6 +58,11 @@ class DataSource(ABC):
     def left_out(self) -> dict[Split, Counter[str]]:
         """What of each split is not among its examples, by reason, such as ``.heic``; set anew whenever it is read."""
         return {split: Counter() for split in SPLITS}
+
+    @property
+    def kinds(self) -> Mapping[str, Sequence[str]]:
+        """The columns of a source's files by what they are taken for; none where files have no columns."""
+        return {}
 
     @cached_property
     def task(self) -> Task:
@@ -117,16 +122,49 @@ def given_normalization(mean: Sequence[float] | None, std: Sequence[float] | Non
 
 @contextmanager
 def reading(path: Path, field: str, remedy: str = "replace or remove the file") -> Iterator[None]:
-    """Makes one line with the file's name of whatever a library raises while it reads a file."""
+    """Makes one line with the file's name of whatever a library raises while it reads a file, which must not change.
+
+    A pipe, whose reader may wait for ever, is not read.
+
+    Raises:
+        ConfigError: One of this package's own errors, as it is.
+        DataError: The file is missing, is no file, changes, or cannot be read.
+    """
     try:
+        stamp = _stamp(path)
         yield
+        if _stamp(path) != stamp:
+            raise DataError(f"{field}: {path} has changed while it was read; wait until it is complete")
     except (ConfigError, DataError):
         raise
     except FileNotFoundError:
-        raise DataError(f"{field}: {path} is missing; correct the path") from None
+        what = "is a link that leads nowhere" if path.is_symlink() else "is missing"
+        raise DataError(f"{field}: {path} {what}; correct the path") from None
     except Exception as error:  # decoders raise what they like: struct.error, zlib.error, KeyError, MemoryError...
         text = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{field}: {path} cannot be read ({text}); {remedy}") from error
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Returns size and modification time of a file, None of a folder."""
+    status = path.stat()
+    if S_ISDIR(status.st_mode):
+        return None
+    if not S_ISREG(status.st_mode):
+        raise OSError("it is neither a file nor a folder")
+    return status.st_size, status.st_mtime_ns
+
+
+def require_separate(files: Mapping[str, Iterable[Path]]) -> None:
+    """Validates that no file, by whatever name or link, is of two splits; those that are missing are not compared."""
+    splits: dict[tuple[int, int], str] = {}
+    for split, paths in files.items():
+        for path in filter(os.path.exists, paths):
+            status = path.stat()
+            if (other := splits.setdefault((status.st_dev, status.st_ino), split)) != split:
+                raise ConfigError(
+                    f"data.source: {path} is of both {other} and {split}; give each its own, or leave one out"
+                )
 
 
 def file_stamps(root: Path, names: Iterable[str]) -> list[tuple[int, int]]:
@@ -171,14 +209,14 @@ def cached(
     compute: Callable[[], np.ndarray],
     dtype: type[np.generic] = np.uint8,
 ) -> np.ndarray:
-    """Returns what is computed from many files below ``root``, from a ``.npy`` file, or computes and keeps it."""
-    name = f"{stem}-{_digest(content)[:32]}.npy"
+    """Returns what is computed from many files below ``root``, from an ``.npz`` file, or computes and keeps it."""
+    name = f"{stem}-{_digest(content)[:32]}.npz"  # uncompressed, with a checksum
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_fednas"
     folders = (root / CACHE, user / _digest(str(root.resolve()))[:16])
     for folder in folders:
         try:
-            array: np.ndarray = np.load(folder / name, allow_pickle=False)
-        except (OSError, ValueError, EOFError):  # missing or damaged
+            array: np.ndarray = np.load(folder / name, allow_pickle=False)["array"]
+        except Exception:  # missing or damaged
             continue
         if array.shape == shape and array.dtype == dtype:
             return array
@@ -195,10 +233,10 @@ def _written(path: Path, stem: str, array: np.ndarray) -> bool:
     """Writes a cache file if it can be written, and removes those of the folder's earlier states."""
     try:
         with replacing(path) as file:
-            np.save(file, array, allow_pickle=False)
+            np.savez(file, array=array)
     except OSError:
         return False
-    for old in path.parent.glob(f"{stem}-*.npy"):
+    for old in path.parent.glob(f"{stem}-*.np[yz]"):
         if old != path:
             old.unlink(missing_ok=True)
     return True

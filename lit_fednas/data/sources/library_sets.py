@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import compress, product
@@ -17,7 +18,7 @@ from typing_extensions import override
 
 from lit_fednas.data.clients import stratified_rows
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import DataSource, Deal, Split, of_large_clients
+from lit_fednas.data.sources.base import DataSource, Deal, Split, of_large_clients, reading
 from lit_fednas.data.sources.images import ImageSource, LazyImages
 from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
 from lit_fednas.errors import ConfigError, DataError
@@ -160,7 +161,7 @@ class TorchvisionSource(DataSource):
         name = type(self).__name__
         try:
             return getattr(datasets, name)(str(self.root), train=train, download=download)
-        except (RuntimeError, OSError, EOFError) as error:
+        except Exception as error:  # of downloading, unpacking and decoding
             remedy = "check the network and the folder" if download else "set download: true or another root"
             raise DataError(f"data.source.root: {name} cannot be read in {self.root} ({error}); {remedy}") from error
 
@@ -257,7 +258,9 @@ class CelebA(ImageSource):
         elif split != "train":
             return None
         if split == "train":
-            faces = faces[of_large_clients(faces["person"].to_numpy(), self.least)]
+            large = of_large_clients(faces["person"].to_numpy(), self.least)
+            self.left_out[split] = +Counter({f"of people with fewer than {self.least}": int((~large).sum())})
+            faces = faces[large]
         if not len(faces):
             return None
         names = [f"img_align_celeba/{image}" for image in faces.index]
@@ -282,7 +285,8 @@ class CelebA(ImageSource):
         path = self.root / name
         if not path.is_file():
             raise DataError(f"data.source.root: {path} is missing; put CelebA's {name} into {self.root}")
-        lines = path.read_text(encoding="utf-8").strip().splitlines()
+        with reading(path, "data.source.root"):
+            lines = path.read_text(encoding="utf-8").strip().splitlines()
         skipped = 2 if name == "list_attr_celeba.txt" else 0  # their number, and the attributes
         columns = (*lines, "", "")[1].split() if skipped else [0]
         words = [line.split() for line in lines[skipped:]]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
+import csv
+import io
+import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import InitVar, dataclass
 from pathlib import Path
@@ -10,71 +13,128 @@ from typing import Any
 
 import numpy as np
 
+from lit_fednas.data.examples import missing
+from lit_fednas.data.sources.base import reading
 from lit_fednas.errors import ConfigError, DataError, require_different
 
 #: Cells of a .csv that hold no number.
 _MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "null", "None")
 _BOOLEANS = {"true": True, "false": False}
 _WHOLE = r"0|-?[1-9][0-9]{0,17}"
+#: What is taken for text as it is written, and for numbers, as pandas calls it.
+_WRITTEN = {"date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "mixed-integer"}
+_NUMBERS = {"boolean", "decimal", "floating", "integer", "mixed-integer-float"}
 
 
 def read_table(path: Path, field: str, texts: Collection[str | None] | None = None) -> Any:
     """Returns a file's ``pandas.DataFrame``; of CSV, columns in ``texts`` (None is all) are text as it is written."""
-    import pandas as pd  # takes a while to import
-
-    names: list[str] = []
-    try:
-        if path.suffix == ".parquet":
-            from pyarrow.parquet import read_schema
-
-            if path.is_file():
-                require_different(read_schema(path).names, field, path)
-            frame = pd.read_parquet(path)
-        else:
-            names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
-            require_different(names, field, path)
-            texts = names if texts is None else [name for name in names if name in texts]
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that would be left out
-                frame = pd.read_csv(
-                    path,
-                    index_col=False,
-                    dtype=dict.fromkeys(texts, str),
-                    keep_default_na=False,
-                    na_values={name: [""] if name in texts else list(_MISSING) for name in names},
-                    low_memory=False,  # else each chunk of rows would have types of its own
-                )
-    except DataError:
-        raise
-    except FileNotFoundError:
-        raise DataError(f"{field}: {path} is missing; correct the path") from None
-    except ImportError as error:
-        raise ConfigError(f"{field}: {path} needs pyarrow; pip install 'lit-fednas[tables]', or give a .csv") from error
-    except pd.errors.ParserWarning:
-        known = ", ".join(names)
-        raise DataError(
-            f"{field}: {path} has more cells in row 0 than columns ({known}); quote cells that hold a comma"
-        ) from None
-    except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise DataError(f"{field}: {path} cannot be read ({text}); correct or replace it") from error
+    with reading(path, field, "correct or replace it"):
+        frame = _read_parquet(path, field) if path.suffix.lower() == ".parquet" else _read_csv(path, field, texts)
     if not len(frame):
         raise DataError(f"{field}: {path} has no rows; give one per example")
     return frame
 
 
+def _read_csv(path: Path, field: str, texts: Collection[str | None] | None) -> Any:
+    import pandas as pd  # takes a while to import
+
+    text = path.read_bytes().decode("utf-8-sig")
+    names = _header(text, path, field)
+    texts = names if texts is None else [name for name in names if name in texts]
+    frame = pd.read_csv(
+        io.StringIO(text),
+        index_col=False,
+        dtype=dict.fromkeys(texts, str),
+        keep_default_na=False,
+        na_values={name: [""] if name in texts else list(_MISSING) for name in names},
+        low_memory=False,  # else each chunk of rows would have types of its own
+    )
+    return _plain(frame)
+
+
+def _header(text: str, path: Path, field: str) -> list[str]:
+    """Returns the names of a CSV file's columns; validates that each row has a cell for each."""
+    if "\0" in text:
+        raise ValueError("it has bytes of 0")
+    quoted = csv.reader(io.StringIO(text, newline=""), strict=True)  # takes three times as long as pandas
+    rows = quoted if '"' in text else (line.split(",") for line in re.split("\r\n|\r|\n", text))
+    rows = (row for row in rows if len(row) > 1 or "".join(row).strip())  # pandas skips blank lines
+    try:
+        names = next(rows, [])
+        if not names:
+            raise DataError(f"{field}: {path} has no rows; give a header and one per example")
+        require_different(names, field, path)
+        if len(names) == 1 and (other := re.search("[;\t|]", names[0])):
+            raise DataError(f"{field}: {path} has one column, {names[0]!r}; separate cells by commas, not {other[0]!r}")
+        for number, row in enumerate(rows):
+            if len(row) != len(names):
+                raise ValueError(f"{len(row)} cells in row {number}, but {len(names)} columns; is a quote missing?")
+    except csv.Error as error:
+        raise ValueError(f"line {quoted.line_num}: {error}; is a quote missing?") from None
+    return names
+
+
+def _read_parquet(path: Path, field: str) -> Any:
+    """Returns a table of numbers, of text, and of what is neither."""
+    import pandas as pd
+
+    try:
+        from pyarrow.parquet import read_schema
+    except ImportError as error:
+        raise ConfigError(f"{field}: {path} needs pyarrow; pip install 'lit-fednas[tables]', or give a .csv") from error
+    if path.is_file():
+        require_different(read_schema(path).names, field, path)
+    frame = pd.read_parquet(path, page_checksum_verification=True)
+    frame.columns = frame.columns.map(str)
+    return _plain(frame)
+
+
+def _plain(frame: Any) -> Any:
+    """Returns a table whose columns are numbers or text; what is neither stays, to be refused where it is used."""
+    for name, column in frame.items():
+        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+            continue
+        if _kind(column) == "categorical" or column.dtype.kind in "biuf":  # with missing values, perhaps
+            column = column.astype(object).where(column.notna(), None).infer_objects()
+        kind = _kind(column)
+        if kind == "string":
+            column = column.astype(object)  # text of Arrow is decoded now, not later
+        elif kind in _WRITTEN:
+            column = column.astype(object).map(str, na_action="ignore")
+        elif column.dtype.kind == "O" and kind in _NUMBERS:
+            column = column.astype(float)
+        frame[name] = column
+    return frame
+
+
+def _kind(column: Any) -> str:
+    from pandas.api.types import infer_dtype
+
+    return str(infer_dtype(column, skipna=True))
+
+
 def require_columns(frame: Any, path: Path, field: str, names: Sequence[str]) -> None:
     """Validates that a table has some columns."""
-    if missing := [name for name in names if name not in frame.columns]:
+    if absent := [name for name in names if name not in frame.columns]:
         known = ", ".join(map(str, frame.columns))
-        raise DataError(f"{field}: {path} has no column {missing[0]!r}; name one of: {known}")
+        raise DataError(f"{field}: {path} has no column {absent[0]!r}; name one of: {known}")
 
 
 def filled(column: Any, path: Path, field: str = "data.source.files") -> Any:
-    """Returns a column, which must have no empty cell."""
-    if (empty := column.isna()).any():
-        row = int(np.flatnonzero(empty)[0])
+    """Returns a column of numbers or text, which must have no empty cell and none with a line break."""
+    if (empty := missing(column.to_numpy())).any():
+        row = int(empty.argmax())
         raise DataError(f"{field}: {path} has no value of {column.name!r} in row {row}; fill it in or remove it")
+    if column.dtype.kind in "biuf":
+        return column
+    if (kind := _kind(column)) != "string":
+        raise DataError(
+            f"{field}: {path} holds {kind} ({type(column.iloc[0]).__name__}) in {column.name!r}, neither numbers nor "
+            "text; leave it out"
+        )
+    if (broken := column.str.contains("[\r\n]").to_numpy(bool)).any():
+        row = int(broken.argmax())
+        raise DataError(f"{field}: {path} has a line break in {column.name!r}, row {row}; remove it, or close a quote")
     return column
 
 
@@ -102,6 +162,9 @@ class Table:
                     f"data.source.inputs: {self.path} has a column without a name ({unnamed[0]!r}), such as the index "
                     "that to_csv writes; write it with index=False, name the column, or list the inputs"
                 )
+        for setting, names in (("target", self.target), ("inputs", listed), ("categorical", self.categorical)):
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ConfigError(f"data.source.{setting}: {twice[0]!r} is listed twice; list it once")
         require_columns(train, self.path, "data.source.target", self.target)
         require_columns(train, self.path, "data.source.client", [self.client] if self.client else [])
         require_columns(train, self.path, "data.source.inputs", listed)
@@ -119,6 +182,14 @@ class Table:
             name: [str(value) for value in sorted(_names(train[name], self.path).unique())] for name in self.categorical
         }
         self.classes = self._classes(train[self.target[0]]) if len(self.target) == 1 else None
+        used = {*listed, *self.target, self.client}
+        self.kinds = {
+            "numbers": self.numeric,
+            "categories": [f"{name} ({len(values):,} values)" for name, values in self.values.items()],
+            "target": [f"{name} ({'numbers' if self.classes is None else 'names'})" for name in self.target],
+            "client": [self.client] if self.client else [],
+            "left out": [name for name in train.columns if name not in used],
+        }
 
     @property
     def num_indicators(self) -> int:
@@ -167,14 +238,21 @@ def _without_missing(column: Any, path: Path) -> Any:
 
 def _numbers(column: Any, path: Path, setting: str) -> np.ndarray:
     column = _without_missing(column, path)
-    numbers = _as_numbers(column, path)
-    if (text := numbers.isna()).any():
+    numbers = np.asarray(_as_numbers(column, path))
+    if (text := np.isnan(numbers)).any():
         row = int(np.argmax(text))
         raise DataError(
             f"data.source.{setting}: {column.name!r} of {path} holds text in place of numbers, "
             f"{str(column.iloc[row])!r} in row {row}; correct it"
         )
-    return np.asarray(numbers)
+    most = 2.0**53 if numbers.dtype.kind in "iu" else float(np.finfo(np.float32).max)
+    if (large := np.abs(numbers.astype(float)) >= most).any():
+        row = int(np.argmax(large))
+        raise DataError(
+            f"data.source.{setting}: {column.name!r} of {path} is {column.iloc[row]} in row {row}, too large for a "
+            "number; correct it, or leave it out if it is a name"
+        )
+    return numbers
 
 
 def _codes(column: Any, values: Sequence[str], path: Path) -> np.ndarray:
@@ -194,7 +272,9 @@ def _names(column: Any, path: Path) -> Any:
 
 
 def _is_text(column: Any, path: Path) -> bool:
-    return column.dtype.kind not in "biuf" and bool(_as_numbers(column, path).isna().all())
+    if column.dtype.kind in "biuf" or column.isna().all():
+        return False
+    return bool(_as_numbers(filled(column.dropna(), path), path).isna().all())
 
 
 def _as_numbers(column: Any, path: Path) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
@@ -22,7 +22,7 @@ import torch
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import NamedClasses, Split
+from lit_fednas.data.sources.base import NamedClasses, Split, kind_of, reading, require_separate
 from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
@@ -146,6 +146,9 @@ class TextFiles(TextSource):
             return None
         part = self._parts()[split]
         sequences = [self.vocabulary.encoded(tokens) for tokens in part.values()]
+        few = sum(len(tokens) < 2 for tokens in part.values())
+        self.left_out[split][f"clients with fewer than two {self.level}"] = few
+        self.left_out[split] = +self.left_out[split]
         examples = window_examples(sequences, self.input_shape[0], "client", list(part))
         if not len(examples):
             raise DataError(f"data.source: {split} has no client with two {self.level}; give more text")
@@ -154,22 +157,26 @@ class TextFiles(TextSource):
     def _parts(self) -> dict[Split, Clients]:
         """Reads the tokens of each client, by split."""
         parts: dict[Split, Clients] = {}
+        given_files = {split: files for split, files in self.files.items() if isinstance(files, str)}
+        require_separate({split: _text_files(files, _setting(split))[0] for split, files in given_files.items()})
         assert isinstance(self.files["train"], str)
-        train = self._clients(self.files["train"], "files")
+        train = self._clients("train", self.files["train"])
         sizes = {client: len(tokens) for client, tokens in train.items()}
-        for split in ("test", "val"):  # from the end of each text
+        splits: tuple[Split, ...] = ("test", "val")
+        for split in splits:  # from the end of each text
             given = self.files[split]
             if isinstance(given, str):
-                parts[split] = self._clients(given, split)
+                parts[split] = self._clients(split, given)
             elif given:
                 cuts = {client: len(tokens) - round(given * sizes[client]) for client, tokens in train.items()}
                 parts[split] = {client: tokens[cuts[client] :] for client, tokens in train.items()}
                 train = {client: tokens[: cuts[client]] for client, tokens in train.items()}
         return {"train": train, **parts}
 
-    def _clients(self, files: str, setting: str) -> Clients:
+    def _clients(self, split: Split, files: str) -> Clients:
         """Reads files, and returns the tokens of each client."""
-        texts = dict(_read_texts(files, setting))
+        paths, self.left_out[split] = _text_files(files, _setting(split))
+        texts = _read_texts(paths, _setting(split))
         if self.clients == "role":
             texts = {
                 f"{name}/{role}" if len(texts) > 1 else role: speeches
@@ -238,19 +245,31 @@ def window_examples(sequences: Sequence[np.ndarray], length: int, column: str, n
     return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {column: np.array(names)[rows]})
 
 
-def _read_texts(files: str, setting: str) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each file, in the order of their names."""
+def _setting(split: str) -> str:
+    return "files" if split == "train" else split
+
+
+def _text_files(files: str, setting: str) -> tuple[list[Path], Counter[str]]:
+    """Returns the files that a name, a folder or a pattern stands for, by name; and what of a folder is left out."""
     place = Path(files).expanduser()
     pattern = place / "*.txt" if place.is_dir() else place
-    paths = [Path(path) for path in sorted(glob(str(pattern), recursive=True)) if Path(path).is_file()]
+    paths = [Path(path) for path in sorted(glob(str(pattern), recursive=True)) if not Path(path).is_dir()]
     if not paths:
         raise DataError(f"data.source.{setting}: {pattern} is not a file and matches none; correct the path")
+    others = {*place.iterdir()}.difference(paths) if place.is_dir() else set()
+    return paths, Counter("folders" if path.is_dir() else kind_of(path.name) for path in others)
+
+
+def _read_texts(paths: Sequence[Path], setting: str) -> dict[str, str]:
+    """Returns the text of each file by its name below the folder that all share."""
     shared = Path(os.path.commonpath([path.parent for path in paths]))
+    texts = {}
     for path in paths:
-        try:
-            yield path.relative_to(shared).as_posix(), path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"data.source.{setting}: {path} cannot be read ({error}); save it as UTF-8") from error
+        with reading(path, f"data.source.{setting}", "save it as text in UTF-8, or remove it"):
+            texts[path.relative_to(shared).as_posix()] = text = path.read_text(encoding="utf-8-sig")
+            if "\0" in text:
+                raise ValueError("it has bytes of 0")
+    return texts
 
 
 def _roles(text: str, name: str) -> dict[str, str]:
@@ -259,7 +278,7 @@ def _roles(text: str, name: str) -> dict[str, str]:
     role = ""
     for part in re.split(r"\n\s*\n", text.strip()):
         first, _, rest = part.partition("\n")
-        if first.rstrip().endswith(":"):
+        if first.rstrip()[:-1].strip() and first.rstrip().endswith(":"):
             role, part = first.rstrip()[:-1], rest
         elif not role:
             raise DataError(f"data.source.clients: {name} begins with {first!r}, not with a role; write 'Name:'")
@@ -273,13 +292,11 @@ def _read_snippets(path: Path) -> list[tuple[str, bytes]]:
         import h5py  # an extra
     except ImportError as error:
         raise ConfigError("data.source: ShakespeareRoles needs h5py; pip install 'lit-fednas[text]'") from error
-    if not path.is_file():
-        raise DataError(f"data.source.root: {path} is missing; unpack TensorFlow Federated's Shakespeare there")
-    try:
-        with h5py.File(path) as file:
-            snippets = {role: group["snippets"][()] for role, group in file["examples"].items()}
-    except (OSError, KeyError, AttributeError, TypeError) as error:
-        raise DataError(f"data.source.root: {path} has no examples/<role>/snippets ({error}); replace it") from error
-    if not (pairs := [(role, bytes(text)) for role, texts in snippets.items() for text in texts]):
-        raise DataError(f"data.source.root: {path} has no snippets; replace it")
+    with (
+        reading(path, "data.source.root", "it must hold examples/<role>/snippets; replace it"),
+        h5py.File(path) as file,
+    ):
+        snippets = {role: group["snippets"][()] for role, group in file["examples"].items()}
+        if not (pairs := [(role, bytes(text)) for role, texts in snippets.items() for text in texts]):
+            raise ValueError("it has no snippets")
     return pairs

@@ -1,0 +1,104 @@
+"""What was understood of the data, as an object and as text; and the command ``partition``, which shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lit_fednas.data.sources.base import SPLITS
+from lit_fednas.formatting import listing, text_table
+from lit_fednas.records.files import check_output
+
+if TYPE_CHECKING:
+    from lit_fednas.data.datamodule import FederatedDataModule
+
+#: So many names of a kind are shown, and so many classes of more than ``SHOWN_CLASSES``.
+FIRST, SHOWN_CLASSES = 20, 100
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What was understood of the data; ``str`` of it has a line for each part, and a table of the classes.
+
+    Attributes:
+        parts: What the columns are, type and shape of inputs, the task, each split with what is left out of it, and the
+            clients; by the name of the part.
+        class_counts: The number of examples of each class, int64 [classes], by split; of all if there are none.
+        class_names: The names of these classes.
+        client_sizes: The number of examples of each client, before its hold-outs, int64 [clients].
+    """
+
+    parts: Mapping[str, str]
+    class_counts: Mapping[str, np.ndarray]
+    class_names: Sequence[str]
+    client_sizes: np.ndarray
+
+    @classmethod
+    def of(cls, data: FederatedDataModule) -> Overview:
+        """Reads all splits, and deals the training examples to the clients."""
+        data.prepare_data()
+        data.setup("fit")
+        data._test_reader()
+        readers, source = data._readers, data.source
+        parts = {"source": type(source).__name__}
+        parts.update({kind: _shortened(names) for kind, names in source.kinds.items() if names})
+        grouped = [f"{name} ({len(np.unique(column)):,} values)" for name, column in _columns(data).items()]
+        parts["groups"] = ", ".join(grouped) or "none"
+        raw, shape = str(data.raw_inputs(1).dtype).removeprefix("torch."), list(data.input_shape)
+        parts["inputs"] = f"{raw} {shape}" + ", normalized" * (source.normalization is not None)
+        parts["task"] = f"{type(data.task).__name__}, {data.task.num_outputs:,} outputs"
+        parts.update({split: source.read_text(split, len(readers[split])) for split in SPLITS if split in readers})
+        if held := len(readers["train"]) - len(data.targets):
+            parts["val"] = f"{held:,} of train, held by the server"
+        sizes = data.partition.sizes
+        least, median, most = np.quantile(sizes, [0, 0.5, 1])
+        parts["clients"] = f"{len(sizes):,}, of {least:,.0f} to {most:,.0f} examples, median {median:,g}"
+        strata = {split: data.task.strata(reader.targets).cpu().numpy() for split, reader in readers.items()}
+        counts = {split: np.bincount(strata[split], minlength=len(data.strata)) for split in SPLITS if split in strata}
+        return cls(parts, counts, data.strata, sizes)
+
+    def __str__(self) -> str:
+        totals = self.class_counts["train"]
+        order = np.argsort(-totals, kind="stable")[: FIRST if len(totals) > SHOWN_CLASSES else None]
+        rows = [
+            [self.class_names[k], *(f"{counts[k]:,}" for counts in self.class_counts.values())] for k in sorted(order)
+        ]
+        rows += [["...", *[""] * len(self.class_counts)]] * (len(order) < len(totals))
+        return f"{listing(self.parts)}\n\n{text_table(['class', *self.class_counts], rows)}"
+
+
+class ShowPartition:
+    """The command ``partition``, for a data module."""
+
+    def __init__(self, datamodule: FederatedDataModule) -> None:
+        self.datamodule = datamodule
+
+    def run(self, output: str = "partition") -> None:
+        """Shows what was understood of the data, and how they are dealt to the clients: tables, and Fig. 9 of SuperFed.
+
+        Args:
+            output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
+
+        Raises:
+            ConfigError: The folder cannot be written to.
+        """
+        from lit_fednas.records.partition import partition_table, write_partition  # matplotlib takes a while
+
+        check_output(Path(output) / "partition.csv")
+        print(Overview.of(self.datamodule), end="\n\n")
+        shown = self.datamodule.class_counts, self.datamodule.strata
+        print(partition_table(*shown))
+        print("written:", *write_partition(*shown, Path(output)))
+
+
+def _columns(data: FederatedDataModule) -> Mapping[str, np.ndarray]:
+    return {name: np.asarray(column) for name, column in data._readers["train"].dataset.columns.items()}
+
+
+def _shortened(names: Sequence[str]) -> str:
+    rest = f", ... ({len(names):,} in all)" if len(names) > FIRST else ""
+    return ", ".join(map(str, names[:FIRST])) + rest

@@ -1,0 +1,201 @@
+"""What files of tables hold, as users have them: read as it is written, or refused in one line that names the file."""
+
+import datetime
+import os
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lit_fednas.data import ArrayFiles, Classification, Examples, Regression
+from lit_fednas.errors import ConfigError, DataError
+
+
+def read(path: Path, split: str = "train", **settings: Any) -> Examples:
+    """Reads a table whose other split is ``test`` with the same suffix, if there is one."""
+    test = path.with_stem("test")
+    files = {"train": str(path), **({"test": str(test)} if test.exists() else {})}
+    examples = ArrayFiles(files, **{"client": "site", **settings}).load(split)  # type: ignore[arg-type]
+    assert examples is not None
+    return examples
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "has no rows; give a header and one per example"),
+        (b"x,site,target\n", "has no rows"),
+        (b"x;site;target\n1;a;0\n", "has one column, 'x;site;target'; separate cells by commas, not ';'"),
+        (b"x\tsite\ttarget\n1\ta\t0\n", "has one column, .*, not '\\\\t'"),
+        (b"x,site,target\n1,a,0\n1,a,0,9\n", r"cannot be read \(4 cells in row 1, but 3 columns; is a quote missing"),
+        (b"x,site,target\n1,a,0,9\n1,a,0\n", r"cannot be read \(4 cells in row 0"),
+        (b"x,site,target\n\n1,a,0\n\n1,a\n", r"cannot be read \(2 cells in row 1"),
+        (b'x,site,target\n1,"a",0\n1,a\n', r"cannot be read \(2 cells in row 1"),
+        (b'x,site,target\n1,"a,0\n2,b,1\n', r"cannot be read \(line 3: unexpected end of data; is a quote missing"),
+        (b'x,site,target\n1,"a,0\n2,b",1\n', "has a line break in 'site', row 0"),
+        (b'x,site,target\n1,"a"b,0\n', r"cannot be read \(line 2: "),
+        (b"x,site,target,target\n1,a,0,1\n", "has 2 columns 'target'"),
+        ("x,site,target\n1,süd,0\n".encode("latin-1"), "cannot be read .*utf-8.*; correct or replace"),
+        ("x,site,target\n1,a,0\n".encode("utf-16"), "cannot be read .*utf-8"),
+        (b"x,site,target\n1,a\0,0\n", r"cannot be read \(it has bytes of 0\)"),
+        (b"x,site,target\n1,,0\n", "no value of 'site' in row 0"),
+        (b"x,site,target\n1,a,0\n1, ,0\n", "no value of 'site' in row 1"),
+        (b"x,site,target\n1,7,0\n1,NA,0\n", "no value of 'site' in row 1"),
+        (b"x,site,target\nNA,a,0\n", "no value of 'x' in row 0"),
+        (b"x,site,target\n1,a,0\n1e400,a,0\n", "inputs: 'x' of .* is inf in row 1, too large"),
+        (b"x,site,target\n-inf,a,0\n", "inputs: 'x' of .* is -inf in row 0, too large"),
+        (b"x,site,target\n1e39,a,0\n", r"inputs: 'x' of .* is 1e\+39 in row 0, too large for a number"),
+        (b"x,site,target\n1,a,0\n9007199254740993,a,0\n", "inputs: 'x' of .* is 9007199254740993 in row 1, too large"),
+        (b"x,site,target\n1,a,0.5\n1,a,1e400\n", "target: 'target' of .* is 1e400 in row 1, too large"),
+        (b"x,site,target\n1,a,9007199254740993\n", "target: 'target' of .* is 9007199254740993 in row 0"),
+        (b"x,site,target\n1,a,20231105\n", "would be 20,231,106 classes of 1 examples; are these numbers .*Regression"),
+    ],
+)
+def test_faults_of_csv_are_named(tmp_path: Path, content: bytes, fault: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"^data\.source\.\w+: [^\n]*a\.csv[^\n]*{fault}|^data\.source\.{fault}"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "inputs", "sites", "targets"),
+    [
+        ("\ufeffx,site,target\r\n1,a,0\r\n2,b,1\r\n", [1, 2], ["a", "b"], [0, 1]),
+        ('x,site,target\n1,"a, b",0\n\n2,"say ""x""",1', [1, 2], ["a, b", 'say "x"'], [0, 1]),
+        ("x,site,target\n1,NA,0\n2,null,1\n", [1, 2], ["NA", "null"], [0, 1]),
+        ("x,site,target\n1,007,0\n2,7,1\n", [1, 2], ["007", "7"], [0, 1]),
+        ("x,site,target\n1,7,NA\n2,10,EU\n", [1, 2], [7, 10], [1, 0]),
+        ("x,site,target\n1,9007199254740993,0\n2,9007199254740992,1\n", [1, 2], [2**53 + 1, 2**53], [0, 1]),
+        ("x,site,target\nTrue,1.0,1\nFalse,1,0\n", [1, 0], ["1.0", "1"], [1, 0]),
+    ],
+)
+def test_csv_is_read_as_it_is_written(tmp_path: Path, content: str, inputs: Any, sites: Any, targets: Any) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(content, encoding="utf-8", newline="")
+    train = read(path)
+    assert train.inputs.flatten().tolist() == inputs
+    assert train.columns["site"].tolist() == sites
+    assert train.targets.tolist() == targets
+
+
+def test_a_name_in_one_row_makes_names_of_all_in_all_splits(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,target\n0,1\n0,2\n0,2b\n")
+    (tmp_path / "test.csv").write_text("x,target\n0,2\n0,1\n")
+    assert read(tmp_path / "a.csv", client=None).targets.tolist() == [0, 1, 2]
+    assert read(tmp_path / "a.csv", "test", client=None).targets.tolist() == [1, 0]
+    (tmp_path / "test.csv").write_text("x,target\n0,1.0\n")
+    with pytest.raises(DataError, match=r"test\.csv has target '1\.0', which train does not"):
+        read(tmp_path / "a.csv", client=None)
+
+
+NAMES: dict[str, tuple[Any, list[str] | str]] = {
+    "category": (pd.Categorical(["b", "a"]), ["b", "a"]),
+    "whole-category": (pd.Categorical([7, 10]), ["7", "10"]),
+    "date": ([datetime.date(2020, 1, 2), datetime.date(2020, 1, 3)], ["2020-01-02", "2020-01-03"]),
+    "time": (pd.to_datetime(["2020-01-02", "2020-01-03"]), ["2020-01-02 00:00:00", "2020-01-03 00:00:00"]),
+    "missing-time": (pd.to_datetime(["2020-01-02", None]), "no value of 'site' in row 1"),
+    "nan": ([1.0, np.nan], "no value of 'site' in row 1"),
+    "none": (["a", None], "no value of 'site' in row 1"),
+    "empty": (["", "a"], "no value of 'site' in row 0"),
+    "nothing": ([None, None], "no value of 'site' in row 0"),
+    "missing-whole": (pd.array([1, None], dtype="Int64"), "no value of 'site' in row 1"),
+    "missing-category": (pd.Categorical([None, "a"]), "no value of 'site' in row 0"),
+    "list": ([[1], [2]], r"holds mixed \(ndarray\) in 'site', neither numbers nor text"),
+    "struct": ([{"a": 1}, {"a": 2}], r"holds mixed \(dict\) in 'site'"),
+    "bytes": ([b"a", b"b"], r"holds bytes \(bytes\) in 'site'"),
+}
+NUMBERS: dict[str, tuple[Any, list[float] | str]] = {
+    "decimal": ([Decimal("1.5"), Decimal("2")], [1.5, 2]),
+    "half": (np.array([1, 2], dtype=np.float16), [1, 2]),
+    "nullable": (pd.array([True, False], dtype="boolean"), [1, 0]),
+    "whole-category": (pd.Categorical([7, 10]), [7, 10]),
+    "nothing": ([None, None], "no value of 'x' in row 0"),
+    "missing-decimal": ([Decimal("1.5"), None], "no value of 'x' in row 1"),
+    "large": ([2**60, 1], "'x' of .* is 1152921504606846976 in row 0, too large"),
+    "date": ([datetime.date(2020, 1, 2)] * 2, "x of .* are not numbers; name them as categorical"),
+    "text": (["1", "2"], "x of .* are not numbers"),
+    "list": ([[1], [2]], r"holds mixed \(ndarray\) in 'x', neither numbers nor text; leave it out"),
+    "bytes": ([b"a", b"b"], r"holds bytes \(bytes\) in 'x'"),
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "expected"),
+    [
+        *(pytest.param("site", *case, id=f"site-{name}") for name, case in NAMES.items()),
+        *(pytest.param("x", *case, id=f"x-{name}") for name, case in NUMBERS.items()),
+    ],
+)
+def test_types_of_parquet(tmp_path: Path, column: str, values: Any, expected: Any) -> None:
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"x": [1.0, 2.0], "site": ["a", "b"], "target": [0, 1]})
+    frame[column] = values
+    frame.to_parquet(tmp_path / "a.parquet")
+    if isinstance(expected, str):
+        with pytest.raises(DataError, match=rf"^data\.source\.(files|inputs): [^\n]*{expected}"):
+            read(tmp_path / "a.parquet")
+        return
+    train = read(tmp_path / "a.parquet")
+    found = train.inputs.flatten().tolist() if column == "x" else train.columns["site"].astype(str).tolist()
+    assert found == expected
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "link.csv").symlink_to("gone.csv")
+    for name, fault in (
+        ("folder", "Is a directory"),
+        ("pipe", "not a file"),
+        ("link", "missing"),
+        ("x", "mis"),
+    ):
+        with pytest.raises(DataError, match=rf"data\.source.*: .*{name}\.csv .*{fault}"):
+            read(tmp_path / f"{name}.csv")
+
+
+def test_one_file_is_not_two_splits_and_does_not_change(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,site,target\n1,a,0\n2,b,1\n")
+    (tmp_path / "test.csv").symlink_to(path)
+    with pytest.raises(ConfigError, match=r"test\.csv is of both train and test"):
+        read(path)
+    source = ArrayFiles({"train": str(path)}, client="site")
+    assert source.num_classes == 2
+    path.write_text("x,site,target\n1,a,0\n2,b,1\n3,c,2\n")
+    with pytest.raises(DataError, match=r"a\.csv has changed since it was first read"):
+        source.load("train")
+
+
+def test_counted_classes_are_few_unless_they_are_stated(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for count, fine in ((100, True), (101, False)):
+        path.write_text("x,target\n" + "".join(f"{row},name{row}\n" for row in range(count)))
+        if fine:
+            assert ArrayFiles({"train": str(path)}).num_classes == count
+        else:
+            with pytest.raises(DataError, match=r"target: .* would be 101 classes of 101 examples"):
+                _ = ArrayFiles({"train": str(path)}).num_classes
+            assert ArrayFiles({"train": str(path)}, task=Classification(101)).num_classes == 101
+    path.write_text("x,target\n" + "".join(f"{row},{row % 102}\n" for row in range(1020)))
+    assert ArrayFiles({"train": str(path)}).num_classes == 102
+    path.write_text("x,target\n1,20231105\n2,20231106\n")
+    assert read(path, client=None, task=Regression(1)).targets.flatten().tolist() == [20231104, 20231106]  # as float32
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"inputs": ["x", "x"]}, r"inputs: 'x' is listed twice"),
+        ({"target": ["x", "target", "x"]}, r"target: 'x' is listed twice"),
+    ],
+)
+def test_columns_are_listed_once(tmp_path: Path, settings: dict[str, Any], fault: str) -> None:
+    (tmp_path / "a.csv").write_text("x,site,target\n1,a,0\n")
+    with pytest.raises(ConfigError, match=re.escape("data.source.") + fault):
+        read(tmp_path / "a.csv", **settings)
