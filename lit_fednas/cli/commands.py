@@ -42,7 +42,7 @@ TRAINING = {
     ),
     "partition": Command(
         "lit_fednas.data.overview:ShowPartition",
-        "Shows what was understood of the data, and how they are dealt to the clients: tables, and Fig. 9 of SuperFed.",
+        "Shows what was understood of the data, and who has which: tables, and a picture as SuperFed's Fig. 9.",
     ),
 }
 #: Commands that start without Lightning, which takes seconds to import: functions whose arguments are the options.

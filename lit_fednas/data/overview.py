@@ -78,7 +78,7 @@ class ShowPartition:
         self.datamodule = datamodule
 
     def run(self, output: str = "partition") -> None:
-        """Shows what was understood of the data, and how they are dealt to the clients: tables, and Fig. 9 of SuperFed.
+        """Shows what was understood of the data, and who has which: tables, and a picture as SuperFed's Fig. 9.
 
         Args:
             output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
@@ -89,9 +89,9 @@ class ShowPartition:
         from lit_fednas.records.partition import partition_table, write_partition  # matplotlib takes a while
 
         check_output(Path(output) / "partition.csv")
-        print(Overview.of(self.datamodule), end="\n\n")
+        overview = self.datamodule.overview()
         shown = self.datamodule.class_counts, self.datamodule.strata
-        print(partition_table(*shown))
+        print(partition_table(*shown), overview, sep="\n\n")
         print("written:", *write_partition(*shown, Path(output)))
 
 

@@ -226,6 +226,12 @@ class TestTables:
         with pytest.raises(DataError, match=message):
             (ImageFolder(root) if kind == "metadata" else ImageTable(root / "metadata.csv")).load("train")
 
+    def test_labels_that_are_numbers_or_names_of_something_else(self, root: Path) -> None:
+        for label, count in ((20231105, "20,231,106 classes of 1 examples"), (100, "101 classes of 1 examples")):
+            (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,{label},ann\n")
+            with pytest.raises(DataError, match=rf"source\.label: 'label' of .*metadata\.csv would be {count}"):
+                ImageTable(root / "metadata.csv").load("train")
+
     def test_quotes_that_are_open_from_the_header_on(self, root: Path) -> None:
         (root / "metadata.csv").write_text('file,label,"client\ntrain/x/a.png,0,ann\n"\ntrain/x/b.png,0,bob\n')
         with pytest.raises(DataError, match=r"^data\.source\.root: .* line break in [^\n]* close the quotes[^\n]*$"):

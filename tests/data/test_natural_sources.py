@@ -262,6 +262,16 @@ class TestLeaf:
             Leaf(root, deal="test")  # type: ignore[arg-type]
 
 
+def test_leaf_labels_that_are_numbers(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write_leaf(tmp_path / part / "a.json", {"ann": ([[1]], [20231105])})
+    with pytest.raises(DataError, match=r"num_classes: the labels of .* would be 20,231,106 classes of 2 examples"):
+        Leaf(tmp_path, input_shape=(1,)).load("train")
+    assert Leaf(tmp_path, input_shape=(1,), num_classes=20231106).load("train") is not None
+    with pytest.raises(ConfigError, match=r"task\.num_classes: 20,231,106 are more than 100,000"):
+        _ = Leaf(tmp_path, input_shape=(1,), num_classes=20231106).class_names
+
+
 class TestLeafImages:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:

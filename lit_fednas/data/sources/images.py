@@ -32,6 +32,7 @@ from lit_fednas.data.sources.base import (
 )
 from lit_fednas.data.sources.decoding import is_image, read_image
 from lit_fednas.data.sources.tables import filled, read_table, require_columns
+from lit_fednas.data.tasks import require_few
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, checked
@@ -283,14 +284,11 @@ class ImageTable(ImageSource):
     def class_names(self) -> tuple[str, ...]:
         """The labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
         labels = self._rows["label"]
-        if not labels.str.fullmatch(_NUMBER).all():
-            return tuple(sorted(labels.unique()))
-        if (greatest := labels.astype(int).max()) >= len(labels) + 10_000:  # an id, of which no list is made
-            raise DataError(
-                f"data.source.label: {self.table} has class {greatest} and {len(labels)} images; "
-                f"number the classes from 0"
-            )
-        return tuple(map(str, range(greatest + 1)))
+        names, what = sorted(labels.unique()), f"data.source.label: {self.columns['label']!r} of {self.table}"
+        if labels.str.fullmatch(_NUMBER).all():
+            names = range(int(labels.astype(int).max()) + 1)
+        require_few(len(names), len(labels), what)
+        return tuple(map(str, names))
 
     @override
     def list_files(self, split: Split) -> LazyImages | None:

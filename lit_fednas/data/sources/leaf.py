@@ -34,6 +34,7 @@ from lit_fednas.data.sources.base import (
 )
 from lit_fednas.data.sources.images import ImageSource, LazyImages
 from lit_fednas.data.sources.text import SHAKESPEARE, TextSource
+from lit_fednas.data.tasks import require_few
 from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
@@ -230,8 +231,10 @@ class LeafFiles:
         """The number of classes, as given or counted."""
         if self.num_classes:
             return self.num_classes
-        parts = (self._read(part, lambda x: np.empty((len(x), 0)), Counter()) for part in ("train", "test"))
-        return 1 + max(int(labels.max()) for _, labels, _ in parts)
+        parts = [self._read(part, lambda x: np.empty((len(x), 0)), Counter()) for part in ("train", "test")]
+        labels = np.concatenate([labels for _, labels, _ in parts])
+        require_few(count := 1 + int(labels.max()), len(labels), f"data.source.num_classes: the labels of {self.root}")
+        return count
 
     def split(self, split: Split) -> Part | None:
         """Returns the examples of ``train``, or of ``test`` where it is not dealt; None for other splits."""
