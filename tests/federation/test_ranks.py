@@ -243,7 +243,7 @@ def digits_run(folder: Path) -> tuple[BaseProcess, int]:
 def rest(reading: int) -> str:
     """What is written until all processes have ended that can."""
     parts = []
-    while select.select([reading], [], [], 60)[0] and (part := os.read(reading, 2**16)):
+    while select.select([reading], [], [], 300)[0] and (part := os.read(reading, 2**16)):
         parts.append(part)
     os.close(reading)
     return b"".join(parts).decode()

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,16 @@ import torch
 from sklearn.datasets import load_digits
 
 from lit_fednas.cli import main
+from tests.forks import forked_commands
+from tests.support import ended, forked
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 3  # the first two of them simulated
+#: What Flower starts for every message and every run, and what would have to import torch.
+FORKED = ("flwr-clientapp", "flwr-serverapp")
 PATIENCE = 600  # seconds for a step on a slow or busy machine
 _BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 
@@ -38,7 +43,7 @@ class Network:
         blocks = _BLOCK.findall((folder / "README.md").read_text())
         settings, self.secrets, self.link, self.register, self.node, self.runs, *_ = blocks
         self.settings = settings.strip()
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
         # the sooner a process is started for a message, the shorter the test
         fast = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", "OMP_NUM_THREADS": "1"}
         self.environment = {**os.environ, **fast, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
@@ -164,16 +169,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     address = f"127.0.0.1:{free_port()}"
     assert main(["flower", "init", str(folder / "app"), *configuration, "--tls", "--address", address]) == 0
     simulated = ["--config", str(folder / "simulated.yaml"), f"--trainer.logger.init_args.save_dir={folder}"]
-    fit = [sys.executable, "-m", "lit_fednas", "fit", *configuration, *simulated]  # with one thread, as devices
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    subprocess.run(fit, env=environment, check=True, timeout=PATIENCE)
+    fit = forked(lambda: sys.exit(main(["fit", *configuration, *simulated])))  # with one thread, as devices
+    assert ended(fit, PATIENCE) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
 def network(folder: Path) -> Iterator[Network]:
+    import_module("lit_fednas.flower.apps")
     network = Network(folder / "app")
     with ExitStack() as ends:
+        ends.enter_context(forked_commands(folder / "app" / "bin", *FORKED))
         ends.callback(lambda: [network.end(name) for name in list(network.processes)])
         network.start_link()
         for client in (0, 1):

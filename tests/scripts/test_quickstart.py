@@ -4,34 +4,30 @@ import csv
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forks import forked_commands
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_the_quickstart(tmp_path):
-    """The script itself, for a fourteenth of the rounds, with this interpreter in place of an installation."""
+    """The script itself, for a fourteenth of the rounds, with commands of this process in place of an installation."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/quickstart", tmp_path / "scripts")
-    for name, line in {
-        "scripts/make_venv": "true",
-        ".venv/bin/lit-fednas": f'{sys.executable} -m lit_fednas "$@"',
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"#!/usr/bin/env bash\nexport PYTHONPATH={ROOT}\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    shown = subprocess.run(
-        ["scripts/quickstart", "--trainer.max_rounds", "12", "--model.evaluation.recalibrate_batches", "4"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    (tmp_path / "scripts/make_venv").symlink_to("/bin/true")
+    with forked_commands(tmp_path / ".venv/bin", "lit-fednas"):
+        shown = subprocess.run(
+            ["scripts/quickstart", "--trainer.max_rounds", "12", "--model.evaluation.recalibrate_batches", "4"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
     assert shown.returncode == 0, shown.stderr
     assert all(name in shown.stdout for name in ("one supernet", "alone, a third each", "alone, all for small"))
     (run,) = tmp_path.glob("runs/*/version_0")

@@ -15,7 +15,7 @@ from lit_fednas.cli import main
 from lit_fednas.records import SearchFiles
 from lit_fednas.search.evaluations import Evaluations
 from tests.search.small import outcome
-from tests.support import right_in_onnxruntime
+from tests.support import forked, right_in_onnxruntime
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -117,14 +117,14 @@ def test_a_search_that_is_stopped_goes_on(run, capsys, monkeypatch):
         assert main(stopped) == 128 + signal.SIGINT
     assert "go on" in capsys.readouterr().err
     evaluations = RUN / "stopped" / "evaluations.csv"
-    process = subprocess.Popen([sys.executable, "-m", "lit_fednas", *stopped], env=ONE_THREAD, stderr=subprocess.PIPE)
+    process = forked(main, stopped)
     deadline = time.monotonic() + 120
     while len(evaluations.read_text().splitlines()) < 40:
         assert time.monotonic() < deadline
-        assert process.poll() is None
+        assert process.is_alive()
         time.sleep(0.02)
     process.kill()
-    process.communicate(timeout=60)
+    process.join()
     killed = len(evaluations.read_text().splitlines())
     assert main(stopped) == 0
     assert killed < len(evaluations.read_text().splitlines())
