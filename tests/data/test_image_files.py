@@ -153,6 +153,8 @@ class TestFolder:
             picture().save(root / "train" / "cat" / name)
         for name in ("cat/x.heic", "dog/y.HEIC", "cat/notes.txt", "dog/.DS_Store", "dog/README", ".hidden", "list.csv"):
             (root / "train" / name).write_bytes(b"no image")
+        (root / "train" / "cat" / ".1.png").write_bytes(encoded(picture(), "PNG"))
+        (root / "train" / "cat" / "table.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(9))  # Pillow has a stub for it
         (root / "valid").mkdir()
         source = LazyImageFolder(root, mean=[0.0] * 3, std=[1.0] * 3)
         dataset: Any = source.dataset("train")
@@ -162,7 +164,8 @@ class TestFolder:
         assert source.left_out["train"] == {
             ".heic": 2,
             ".txt": 1,
-            "hidden": 1,
+            ".h5": 1,
+            "hidden": 2,
             "without a suffix": 1,
             "hidden beside the classes": 1,
             ".csv beside the classes": 1,

@@ -287,21 +287,18 @@ def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
     """Returns the name, x and y of each user of a file, in the order of its list of users."""
     match content := json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_different):
         case {"users": list(users), "user_data": dict(data)}:
-            parts = []
+            listed, held = Counter(map(str, users)), Counter(data)
         case _:
             raise ValueError("it lacks a list 'users', or an object 'user_data'")
-    for user in users:
-        if not (isinstance(user, str) and user.strip() and user.isprintable()):
-            raise ValueError(f"{repr(user)} in 'users' is not a name")
-        if user not in data:
-            raise ValueError(f"the user {repr(user)} is listed twice, or lacks in 'user_data'")
-        match data.pop(user):
-            case {"x": list(x), "y": list(y)} if len(x) == len(y):
+    if odd := (listed - held) | (held - listed):
+        raise ValueError(f"the user {repr(min(odd))} is not once in 'users' and once in 'user_data'")
+    parts = []
+    for user in listed:
+        match data[user]:
+            case {"x": list(x), "y": list(y)} if len(x) == len(y) and user.strip() and user.isprintable():
                 parts.append((user, x, y))
             case _:
-                raise ValueError(f"it lacks lists x and y of one length for user {repr(user)}")
-    if data:
-        raise ValueError(f"the user {repr(next(iter(data)))} lacks in 'users'")
+                raise ValueError(f"it lacks a name, or lists x and y of one length, for user {repr(user)}")
     counts = [len(y) for _, _, y in parts]
     if content.get("num_samples", counts) != counts:
         raise ValueError("its num_samples are not the lengths of the users' lists")
