@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -239,6 +240,14 @@ class TestTables:
         (root / "metadata.csv").write_text('file,label,"client\ntrain/x/a.png,0,ann\n"\ntrain/x/b.png,0,bob\n')
         with pytest.raises(DataError, match=r"^data\.source\.root: .* line break in [^\n]* close the quotes[^\n]*$"):
             ImageFolder(root).load("train")
+
+    def test_tables_of_parquet_hold_the_same(self, root: Path) -> None:
+        (root / "table.csv").write_text("file,label,client\ntrain/x/a.png,1,7\ntrain/y/c.png,0,8\n")
+        pd.read_csv(root / "table.csv").to_parquet(root / "table.parquet")
+        found = [ImageTable(root / f"table.{kind}").load("train") for kind in ("csv", "parquet")]
+        for examples in found:
+            assert examples is not None
+            assert (examples.targets.tolist(), examples.columns["client"].tolist()) == ([1, 0], ["7", "8"])
 
     def test_pipes_are_not_waited_for(self, root: Path) -> None:
         (root / "table.csv").write_text("file,label,client\npipe.png,0,ann\n")

@@ -361,7 +361,8 @@ def _metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def read_rows(path: Path, columns: Mapping[str, str], field: str, every: bool = False) -> Any:
     """Returns a table of text, a row per image; cells of ``columns`` (by setting), or of ``every`` one, are filled."""
     field = f"data.source.{field}"
-    rows = read_table(path, field).fillna("").apply(lambda column: column.str.strip())
+    table = read_table(path, field).astype(object)
+    rows = table.where(table.notna(), "").map(lambda cell: str(cell).strip())
     for name in rows:
         if (broken := rows[name].str.contains(_BREAK)).any() or re.search(_BREAK, name):
             row = int(np.argmax(broken))

@@ -287,7 +287,7 @@ def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
     """Returns the name, x and y of each user of a file, in the order of its list of users."""
     match content := json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_different):
         case {"users": list(users), "user_data": dict(data)}:
-            listed, held = Counter(map(str, users)), Counter(data)
+            listed, held = Counter(map(str, users)), Counter([*data])
         case _:
             raise ValueError("it lacks a list 'users', or an object 'user_data'")
     if odd := (listed - held) | (held - listed):

@@ -268,9 +268,7 @@ class SpeechFolder(NamedClasses):
     def _silence(self, count: int, draws: np.random.Generator) -> np.ndarray:
         """Returns pieces of the background, float32 ``[count, samples]``."""
         samples, rate = self.features.samples, self.features.rate
-        names = [name for name in self._names if name.startswith(f"{BACKGROUND}/")]
-        file_stamps(self.root, names)  # of a pipe the reader would wait
-        noises = [read_wave(self.root / name, rate) for name in names]
+        noises = [read_wave(self.root / name, rate) for name in self._names if name.startswith(f"{BACKGROUND}/")]
         waves = np.zeros((count, samples), dtype=np.float32)
         for wave in waves if noises else ():
             noise = noises[draws.integers(len(noises))]
