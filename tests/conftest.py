@@ -6,7 +6,6 @@ import functools
 import gc
 
 import pytest
-from lightning.fabric.utilities import registry
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -15,7 +14,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector the half million objects that imports leave and that live to the end."""
+    """Spares the garbage collector the half million objects that imports leave and that live to the end.
+
+    What distributes the tests over processes collects none, and does not have to import torch.
+    """
+    from lightning.fabric.utilities import registry
+
+    # every Trainer, also of a client, looks for plug-ins of callbacks in all that is installed: 10 ms
+    registry.entry_points = functools.cache(registry.entry_points)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -23,7 +29,3 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
-
-
-# Every Trainer, also of a client, looks for plug-ins of callbacks in all that is installed: 10 ms.
-registry.entry_points = functools.cache(registry.entry_points)
