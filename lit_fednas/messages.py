@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor
@@ -137,11 +137,13 @@ class ClientResult:
     reason: str = ""  # one line for the log; empty when all went well
     num_steps: int = 0  # of the optimizer
     num_seen: int = 0  # examples that went through the network, repetitions counted
-    loss: float = float("nan")  # mean local training loss over them, or over their tokens
+    num_units: int = 0  # of the task, in these examples: as many of them, or their tokens
+    loss: float = float("nan")  # mean local training loss over the units
     seconds: float = 0.0  # wall time of the fit
     reports: tuple[Report, ...] = ()  # of the objective, at most one of each type
     tested: Mapping[str, float] = field(default_factory=dict)  # metrics on the client's own validation split, if tested
     num_tested: int = 0  # examples that it was tested on
+    num_tested_units: int = 0  # of the task, over which these metrics are means
 
     @property
     def accuracy(self) -> float:
@@ -170,6 +172,21 @@ class ClientResult:
     def report(self, kind: type[R]) -> R | None:
         """Returns the report of a type, if there is one."""
         return next((report for report in self.reports if isinstance(report, kind)), None)
+
+
+def mean_loss(results: Iterable[ClientResult]) -> float:
+    """Returns the mean training loss over all units that clients trained on; NaN without any."""
+    return _mean((result.loss, result.num_units) for result in results)
+
+
+def mean_tested(results: Iterable[ClientResult], name: str) -> float:
+    """Returns the mean of a metric over all units that clients were tested on; NaN without any."""
+    return _mean((result.tested[name], result.num_tested_units) for result in results if result.num_tested_units)
+
+
+def _mean(weighted: Iterable[tuple[float, int]]) -> float:
+    values = [(value, weight) for value, weight in weighted if weight]
+    return sum(value * weight for value, weight in values) / (sum(weight for _, weight in values) or nan)
 
 
 @dataclass(frozen=True)

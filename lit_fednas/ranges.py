@@ -35,6 +35,8 @@ class Range:
 
 PositiveInt = Annotated[int, Range(at_least=1)]
 NonNegativeInt = Annotated[int, Range(at_least=0)]
+#: How many are drawn or made one by one.
+Count = Annotated[int, Range(at_least=1, at_most=10**6)]
 PositiveFloat = Annotated[float, Range(above=0)]
 NonNegativeFloat = Annotated[float, Range(at_least=0)]
 #: A share that may be nothing or all.

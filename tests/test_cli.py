@@ -248,7 +248,10 @@ def refused(capsys, *args, code=2):
         (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
         (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
         (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
-        (["--checkpoint.monitor", "val/nobody/accuracy"], "will not be logged; choose from val/"),
+        (
+            ["--checkpoint.monitor", "val/nobody/accuracy"],
+            "will not be logged; did you mean val/mean/accuracy?",
+        ),
         (["--trainer.accelerator", "gpu"], "trainer: No supported gpu backend found!; change"),
         (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not that of the data, 10; leave"),
         (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '..' cannot name a folder"),

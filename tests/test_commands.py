@@ -14,6 +14,7 @@ import pytest
 import lit_fednas
 from lit_fednas.cli import main
 from lit_fednas.cli.commands import COMMANDS, LIGHT, TRAINING, Command
+from lit_fednas.cli.entry import exit_status
 from lit_fednas.errors import DataError
 from lit_fednas.federation import FederatedTrainer
 
@@ -116,3 +117,14 @@ def test_a_function_is_a_command(measuring, capsys):
     assert "At most so much." in capsys.readouterr().out
     assert main(["do", "measure", "a", "--limit", "0"]) == 2
     assert capsys.readouterr().err == "lit-fednas: limit: 0 is too little; give more\n"
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate 7 TiB"), RuntimeError("can't allocate memory: 9 bytes")]
+)
+def test_spent_memory_is_one_line(capsys, error):
+    def spend():
+        raise error
+
+    assert exit_status(spend) == 2
+    assert capsys.readouterr().err == f"lit-fednas: memory: {error}; give smaller sizes\n"

@@ -55,6 +55,31 @@ def test_an_unknown_name_is_told_with_the_nearest(capsys, given, message):
     assert message in line
 
 
+BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, "stands for 1e+09 values, as its anchors contain each other"),
+        ("a: &a [*a]", "stands for inf values"),
+        ("#" * 2**23, "has 8,388,608 bytes, a configuration some thousand"),
+        ("[" * 10_000, "cannot be read: maximum recursion depth"),
+        ("data: {num_clients: 5}\ndata: {seed: 1}", "cannot be read: 'data' is duplicated in the mapping from line 1"),
+        ("a: \xff", "is not UTF-8 text ('utf-8' codec"),
+    ],
+    ids=["bomb", "itself", "large", "deep", "duplicated", "latin"],
+)
+@pytest.mark.parametrize("words", [["fit", "--config"], ["study"], ["compare", "x", "--tiers"]], ids=str)
+def test_what_is_no_configuration_is_told_at_once(capsys, text, message, words):
+    Path("x.yaml").write_text(text, encoding="latin-1")
+    assert main([*words, "x.yaml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lit-fednas: x.yaml: {message}")
+
+
 def test_all_are_listed_with_what_they_are(capsys):
     everything = {path.relative_to(CONFIGS).as_posix(): path for path in CONFIGS.rglob("*.yaml")}
     assert main(["configs"]) == 0

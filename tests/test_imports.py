@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "callbacks": ENGINE,
     "loggers": ENGINE,
     "analysis": (FLOOR - {"rng"}) | {"records"},  # only studies and commands import it
-    "studies": FLOOR | {"records", "cli", "analysis"},  # the options of compare
+    "studies": FLOOR | {"records", "cli", "analysis", "federation"},  # the options of compare, commands that are set up
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},

@@ -61,6 +61,9 @@ class Aggregation(Part, ABC):
             overwrite. Elements that no accepted client trained have their old value.
         """
 
+    #: The names of :meth:`metrics`.
+    metric_names: ClassVar[Sequence[str]] = ()
+
     def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
         """Returns numbers to log for the round that has just ended.
 

@@ -33,6 +33,7 @@ class OperatorAverage(OverlapAverage):
 
     needs = (OperatorReport,)
     reads = ()
+    metric_names = ("aggregation/changed", "aggregation/total_variation")
 
     def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
         super().__init__(trim=trim)

@@ -231,6 +231,7 @@ class MaxNet(OverlapAverage):
     """
 
     reads = (Beta, GaussianMechanism)
+    metric_names = ("beta",)
 
     def __init__(self, beta: OpenUnitInterval = 0.9, weighted: bool = True, trim: Trim = 0.0) -> None:
         super().__init__(weighted, trim)

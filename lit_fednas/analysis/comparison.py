@@ -16,6 +16,7 @@ from lit_fednas.analysis.networks import (
     WHOSE,
     Methods,
     Tiers,
+    comparable,
     networks_of,
     read_methods,
     read_tiers,
@@ -250,11 +251,14 @@ class Comparison:
     tiers: Tiers
     curves: pd.DataFrame | None  # the networks at each validation, of the methods that log them while they train
     tables: Mapping[str, Table]  # by the name of the CSV file: ``compare``, and ``targets`` and ``clients`` if any
+    left_out: Sequence[str] = ()  # what cannot be compared, and why
 
     def text(self, markdown: bool = False) -> str:
         """Returns all tables as text."""
         mark = "## " if markdown else ""
-        return "\n\n".join(f"{mark}{table.title}\n\n{table.text(markdown)}" for table in self.tables.values())
+        left_out = ["\n".join(f"left out: {line}" for line in self.left_out)] if self.left_out else []
+        tables = [f"{mark}{table.title}\n\n{table.text(markdown)}" for table in self.tables.values()]
+        return "\n\n".join([*tables, *left_out])
 
     def write(self, folder: Path) -> list[str]:
         """Writes text, picture, page, and a CSV file per table into a folder; returns the files' names."""
@@ -264,7 +268,8 @@ class Comparison:
             figure.savefig(file, dpi=150)
         sections: dict[str, Sequence[Any]] = {table.title: [replace(table, title="")] for table in self.tables.values()}
         sections["Figure"] = [Charts([Chart("Fronts and curves", figure)])]
-        write_page(f"{len(self.methods)} methods compared", sections, folder / "compare.html")
+        notes = [f"Left out: {line}" for line in self.left_out]
+        write_page(f"{len(self.methods)} methods compared", sections, folder / "compare.html", notes=notes)
         content = {f"{name}.csv": table.csv() for name, table in self.tables.items()}
         if self.curves is not None:
             content["curves.csv"] = self.curves.to_csv(index=False)
@@ -281,6 +286,7 @@ def compared(
     **limits: Limit | None,
 ) -> Comparison:
     """Compares methods; the arguments are those of :func:`compare`, read, ``limits`` those of training."""
+    methods, left_out = comparable(methods)
     tiers = tiers_of(methods) if tiers is None else tiers
     given = {unit: limit for unit, limit in limits.items() if limit is not None}
     budget = {unit: least_spent(methods, unit) if limit == "equal" else limit for unit, limit in given.items()}
@@ -296,7 +302,7 @@ def compared(
     rated = {method: [*filter(None, places)] for method, places in folders.items() if any(places)}
     if rated:
         tables["clients"] = client_rows(fairness_table(rated))
-    return Comparison(methods, tiers, curves, tables)
+    return Comparison(methods, tiers, curves, tables, left_out)
 
 
 def compare(

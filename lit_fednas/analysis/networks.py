@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 import pandas as pd
-import yaml
 
 from lit_fednas.analysis.runs import SPENT, Run, SearchResult
-from lit_fednas.config_files import find
+from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
     ALL_TIERS,
@@ -121,17 +121,34 @@ def _check_seeds(label: str, results: Sequence[Result]) -> None:
     """Validates that seeds differ: a run that was stopped and started again would count twice."""
     seeds: dict[tuple[int, str | None], Result] = {}  # a run's searches may differ in seeds of their own
     for result in results:
-        if result.seed is not None and (first := seeds.setdefault((result.seed, result.part), result)) is not result:
+        if result.seed is None or (first := seeds.setdefault((result.seed, result.part), result)) is result:
+            continue
+        if not result.run.copies(first.run):  # which are left out
             raise DataError(f"{label}: {first.folder} and {result.folder} have the same seed {result.seed}; give one")
+
+
+def comparable(methods: Methods) -> tuple[dict[str, list[Result]], list[str]]:
+    """Returns the results that measure what the first does, each run once, and a line for each that is left out."""
+    kept: dict[str, list[Result]] = {}
+    left_out: list[str] = []
+    first = next((result.run for results in methods.values() for result in results if result.run.measured), None)
+    for method, results in methods.items():
+        for result in results:
+            run, others = result.run, kept.setdefault(method, [])
+            same = [other.folder for other in others if other.part == result.part and run.copies(other.run)]
+            if first is not None and run.measured not in ("", first.measured):
+                short = (shorten(each.measured, 60, placeholder=" ...") for each in (run, first))
+                left_out.append(f"{method}: {run.folder} measures {next(short)}, and {first.folder} {next(short)}")
+            elif same:
+                left_out.append(f"{method}: {result.folder} is a copy of {same[0]}")
+            else:
+                others.append(result)
+    return {method: results for method, results in kept.items() if results}, left_out
 
 
 def read_tiers(path: Path | str) -> dict[str, dict[str, float]]:
     """Reads tiers from a YAML file: budgets by name, alone or as in the file of a study or a search."""
-    try:
-        content = yaml.safe_load(find(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DataError(f"tiers: {path} cannot be read: {' '.join(str(error).split())}") from error
-    return checked_tiers(content, str(path))
+    return checked_tiers(read_yaml(find(path)), str(path))
 
 
 def checked_tiers(content: Any, where: str) -> dict[str, dict[str, float]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
+from lit_fednas.config_files import read_yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
     COST_NAMES,
@@ -22,11 +22,12 @@ from lit_fednas.records import (
     read_rounds,
 )
 from lit_fednas.records.files import read_json, reading
+from lit_fednas.records.run import INPUTS_FILE
 
 #: What training has taken until a round: its number, from 1; forward passes of all clients; bytes, both ways.
 SPENT = ("rounds", "spent_macs", "spent_bytes")
 _CLIENT_COLUMNS = (
-    *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
+    *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_units", "num_steps", "loss"),
     *("macs", "bytes_down", "bytes_up", "seconds"),
 )
 _TEXTS = {"arch", "status", "reason", "tier", "encoding", "subnet", "split"}
@@ -101,7 +102,7 @@ class Run:
         if not path.exists():
             return {}
         with reading(path):
-            return dict(yaml.safe_load(path.read_text()) or {})
+            return dict(read_yaml(path) or {})
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -148,6 +149,26 @@ class Run:
     def metric(self) -> str:
         """The metric that counts most."""
         return next(iter(self.metrics))
+
+    @cached_property
+    def measured(self) -> str:
+        """What its metrics are of, such as ``Classification of 2: cat, dog``; empty where that is not recorded."""
+        inputs = read_json(self.folder / INPUTS_FILE)
+        with reading(self.folder / INPUTS_FILE):
+            task, names = inputs.get("task", ""), list(inputs.get("class_names", ()))
+        with reading(self.folder / "config.yaml"):
+            top_k = self.settings.get("model", {}).get("evaluation", {}).get("top_k", 1)
+        top = "" if top_k == 1 else f" (top {top_k})"
+        return f"{task}{top} of {len(names)}: {', '.join(names)}" if task and names else ""
+
+    def copies(self, other: "Run") -> bool:
+        """Returns whether a run has the same records as another: a copy, or the same run once more."""
+        rounds, others = ([(each["round"], each.get("metrics")) for each in run._records] for run in (self, other))
+        return (
+            bool(rounds)
+            and self.settings.get("seed_everything") == other.settings.get("seed_everything")
+            and rounds == others
+        )
 
     @cached_property
     def ledger(self) -> dict[str, Any] | None:

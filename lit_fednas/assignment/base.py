@@ -12,8 +12,11 @@ import numpy as np
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, RoundValues
 from lit_fednas.parts import Part
+from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import SearchSpace, Supernet
-from lit_fednas.tiers import Population
+from lit_fednas.tiers import ArchitectureCosts, Population
+
+_PROBED = 4  # plans before the first round
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Assignment(Part, ABC):
         self.check_supernet(supernet)
         self._supernet: Any = supernet
         self._population = population
+        self._costs_of_tasks: ArchitectureCosts | None = None
 
     @abstractmethod
     def plan(self, round: Round) -> list[ClientTask]:
@@ -96,6 +100,31 @@ class Assignment(Part, ABC):
             f"{self.field}: {type(self).__name__} does not define which architecture client {client} uses once "
             f"training is over; name the architectures to evaluate, or use an assignment that does, as ByTier"
         )
+
+    def check_limits(self, tasks: Sequence[ClientTask]) -> None:
+        """Validates that every task is within the limits of its client's tier, unless these are not enforced.
+
+        Raises:
+            ConfigError: One is not.
+        """
+        costs = self._costs_of_tasks = self._costs_of_tasks or ArchitectureCosts(self._supernet)
+        for task in tasks if self._population.enforced else ():
+            tier = self._population.tier(task.client)
+            # of a subspace of paths the objective trains those that are within the limits
+            if tier is None or not getattr(task.arch, "is_path", True) or costs.affordable(task.arch, tier):
+                continue
+            raise ConfigError(
+                f"{self.field}: {type(self).__name__} gives client {task.client} of tier {tier.name} the architecture "
+                f"{task.arch}, which exceeds its limits ({tier}); choose an assignment that keeps to them, as ByTier "
+                f"or CostWeighted, or set model.tiers.enforced to false"
+            )
+
+    def check_first_plans(self, seed: int) -> None:
+        """Validates what the first client of each tier would be given in some rounds, before there is one."""
+        _, firsts = np.unique(self._population.places, return_index=True)
+        for number in range(_PROBED if len(firsts) else 0):
+            place = (number, sorted(firsts.tolist()), self._supernet.space, self._population)
+            self.check_limits(self.plan(Round(*place, numpy_generator(seed, "first-plans", number))))
 
     def check_clients(self, clients: Iterable[int]) -> None:
         """Validates that the clients of a saved state are among those of the data.

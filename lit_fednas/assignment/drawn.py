@@ -20,7 +20,7 @@ from typing_extensions import override
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientTask
-from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare, checked
+from lit_fednas.ranges import Count, NonNegativeFloat, PositiveFloat, PositiveShare, checked
 from lit_fednas.records.files import reading
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, labelled_space, path_sampler
@@ -52,7 +52,7 @@ class WholeSpace(Pool):
         count: How many.
     """
 
-    count: PositiveInt = 256
+    count: Count = 256
 
     @override
     def architectures(self, costs: ArchitectureCosts, cost: str) -> list[Any]:
@@ -80,7 +80,7 @@ class RisingPath(Pool):
         ['d: [0], e: 0.25', 'd: [1], e: 0.25', 'd: [1], e: 0.5']
     """
 
-    count: PositiveInt = 8
+    count: Count = 8
 
     @override
     def architectures(self, costs: ArchitectureCosts, cost: str) -> list[Any]:

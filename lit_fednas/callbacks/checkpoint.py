@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.evaluation import directions_of_metrics
 from lit_fednas.federation.lightning_private import RoundFitLoop, save_alone
+from lit_fednas.federation.monitors import higher_is_better
 from lit_fednas.ranges import PositiveInt, Range, checked
 from lit_fednas.records.files import check_room
 
@@ -29,6 +29,8 @@ class RoundCheckpoint(ModelCheckpoint):
         every_n_rounds: How often to write.
         dirpath: Where; ``checkpoints`` in the run's folder if not given.
     """
+
+    field = "checkpoint"
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class RoundCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
         self.every_n_rounds = every_n_rounds
-        self._finds_mode = mode is None
+        self.finds_mode = mode is None
         self._started = False  # whether a checkpoint to go on from has been loaded as a whole
         self._trained_in: Path | None = None
 
@@ -58,23 +60,20 @@ class RoundCheckpoint(ModelCheckpoint):
         """Finds the folder and what is best."""
         super().setup(trainer, pl_module, stage)
         self._started = False
-        if stage == "fit" and self.monitor is not None and self._finds_mode:
+        if stage == "fit" and self.monitor is not None and self.finds_mode:
             self._find_mode(self.monitor, trainer, pl_module)
 
     def _find_mode(self, monitor: str, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Sets the mode before a state is restored, which Lightning keeps by monitor and mode."""
-        directions = directions_of_metrics(trainer.datamodule.task, pl_module.metrics)
-        higher = directions.get(monitor.rpartition("/")[2], True)
+        higher = higher_is_better(monitor, trainer.datamodule.task, pl_module.metrics)
         if higher is None:
-            raise ConfigError(
-                f"checkpoint.mode: is null, and {monitor!r} does not say what is better; set it to min or max"
-            )
+            return  # reported when all metrics are known
         self.mode = "max" if higher else "min"
         if torch.isinf(self.kth_value):  # none was kept so far
             self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates the folder, its disk's room, and that the monitored metric will be logged."""
+        """Validates the folder and its disk's room."""
         super().on_fit_start(trainer, pl_module)
         if self.dirpath is not None and trainer.is_global_zero and not trainer.fast_dev_run:
             folder = Path(self.dirpath)
@@ -86,11 +85,6 @@ class RoundCheckpoint(ModelCheckpoint):
                 )
             weights = sum(tensor.nbytes for tensor in pl_module.state_dict().values())
             check_room("checkpoint.dirpath", folder, weights)
-        names = pl_module.validation_metrics
-        if self.monitor is not None and self.monitor not in names:
-            raise ConfigError(
-                f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
-            )
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Notes that the state is whole from now on."""

@@ -42,6 +42,8 @@ class CostLedger(FederatedCallback):
         max_bytes: A budget of bytes, down and up.
     """
 
+    metric_names = tuple(f"cost/{name}" for name in ("macs", "bytes_down", "bytes_up", "total_macs", "total_bytes"))
+
     def __init__(
         self,
         independent: Sequence[str] | None = None,
@@ -173,6 +175,8 @@ class RoundTime(FederatedCallback):
     Raises:
         ConfigError: The speeds follow from tiers, and a tier has no limit of ``macs`` (reported before training).
     """
+
+    metric_names = ("time/round", "time/mean", "time/std", "time/total")
 
     def __init__(self, speeds: DeviceSpeeds = DeviceSpeeds()) -> None:
         self.speeds = speeds

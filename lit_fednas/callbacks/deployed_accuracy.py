@@ -51,13 +51,12 @@ class DeployedAccuracy(FederatedCallback):
         self.rows: list[dict[str, Any]] = []  # of the last evaluation
         self.rounds: int | None = None  # before it
         self.task: Task
-        self.metric_names: list[str] = []  # for callbacks that read them
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Finds the metric; ``metric_names`` says what will be logged at a validation."""
+        """Finds the metric, and whether it is there at every validation."""
         self.task = trainer.datamodule.task
-        if self.every_n_rounds is None:
-            self.metric_names = [f"deployed/{self.task.metric}", "deployed/worst"]
+        if (trainer.check_val_every_n_epoch or 1) % (self.every_n_rounds or 1) == 0:
+            self.metric_names = [f"deployed/{name}" for name in (self.task.metric, "iqr", "worst")]
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that clients can be evaluated; the assignment has been set up before."""

@@ -32,7 +32,6 @@ class DeviceAverage(FederatedCallback):
 
     def __init__(self, weighted: bool = False) -> None:
         self.weighted = weighted
-        self.metric_names: list[str] = []  # for callbacks that read them
         self._store = ClientStore()
         self._networks: dict[str, nn.Module] = {}
         self._metrics: SubnetMetrics

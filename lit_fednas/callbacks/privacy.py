@@ -91,6 +91,7 @@ class Privacy(FederatedCallback):
     """
 
     gives = (GaussianMechanism,)
+    metric_names = ("privacy/clip_norm", "privacy/clipped", "privacy/epsilon")
 
     def __init__(
         self,

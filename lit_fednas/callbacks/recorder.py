@@ -136,7 +136,8 @@ def _client_record(result: ClientResult, cost: RoundCost) -> dict[str, Any]:
     task = result.task
     record = {"client": task.client, "arch": str(task.arch), "tier": task.tier or None}
     record |= {"status": result.status, "reason": result.reason, "num_examples": task.num_examples}
-    record |= {"num_seen": result.num_seen, "num_steps": result.num_steps, "loss": result.loss}
+    counts = ("num_seen", "num_units", "num_steps", "loss")
+    record |= {name: getattr(result, name) for name in counts}
     tested = result.num_tested or None
     record |= {"accuracy": result.accuracy if tested else None, "num_tested": tested, "group": task.group}
     record |= {**asdict(cost), "seconds": round(result.seconds, 4)}

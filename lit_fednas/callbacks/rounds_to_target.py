@@ -9,6 +9,7 @@ from lightning import Callback
 from lit_fednas.callbacks.cost_ledger import CostLedger
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.monitors import check_logged, higher_is_better
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.formatting import short, text_table
 from lit_fednas.ranges import PositiveFloat, checked
@@ -28,12 +29,11 @@ class RoundsToTarget(Callback):
     Args:
         targets: Values above 0 by the metric that has to reach them, for instance
             ``{"val/largest/accuracy": [0.5, 0.6]}``, or fall to them, as ``{"val/largest/perplexity": [8]}``. The
-            metrics are the module's and those that other callbacks announce in an attribute ``metric_names`` and log
-            while validating; one not named after a metric, as ``deployed/worst``, is as the task's first.
+            metrics are the module's, and those that other callbacks announce in an attribute ``metric_names``.
         stop: Whether training ends when all are reached.
 
     Raises:
-        ConfigError: A target is out of range, a metric will not be logged, or nothing is validated.
+        ConfigError: A target is out of range, or a metric will not be logged.
         CheckpointError: A resumed run has other targets than it began with.
     """
 
@@ -57,20 +57,13 @@ class RoundsToTarget(Callback):
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that every metric will be logged; other callbacks may learn theirs in ``setup``."""
-        if not trainer.limit_val_batches or not len(trainer.datamodule.val_dataloader()):
-            raise ConfigError(
-                "rounds_to_target: nothing is validated; give the server examples (data.server_val), "
-                "or set rounds_to_target to null"
-            )
-        names = list(pl_module.validation_metrics)
-        for callback in trainer.callbacks:
-            names += getattr(callback, "metric_names", [])
-        directions = pl_module.val_metrics.directions
         for metric in self.targets:
-            higher = directions.get(metric.rpartition("/")[2], directions[pl_module.task.metric])
-            if metric not in names or higher is None:
-                reason = "does not say whether higher is better" if metric in names else "will not be logged"
-                raise ConfigError(f"rounds_to_target.targets: {metric!r} {reason}; choose from {', '.join(names)}")
+            check_logged(metric, "rounds_to_target.targets", trainer, pl_module)
+            higher = higher_is_better(metric, pl_module.task, pl_module.metrics)
+            if higher is None:
+                raise ConfigError(
+                    f"rounds_to_target.targets: {metric!r} does not say whether higher is better; choose another"
+                )
             self._higher[metric] = higher
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:

@@ -34,6 +34,7 @@ class SoftAverage(FederatedCallback):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
+    metric_names = ("others_share",)
 
     def __init__(
         self,

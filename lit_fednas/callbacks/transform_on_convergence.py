@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.trainer import keeps_files, run_folder
-from lit_fednas.messages import ClientResult
+from lit_fednas.messages import ClientResult, mean_loss
 from lit_fednas.parts import described
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records.run import step_words, write_suite
@@ -66,6 +66,7 @@ class TransformOnConvergence(FederatedCallback):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
+    metric_names = ("transform/doc", "transform/doc_error", "transform/models")
 
     def __init__(
         self,
@@ -144,13 +145,12 @@ class TransformOnConvergence(FederatedCallback):
             trainer.should_stop = True
 
     def _note_losses(self, round: ServerRound, newest: int) -> None:
-        """Adds the round's mean losses, weighted by examples."""
+        """Adds the round's mean losses."""
         results: dict[int, list[ClientResult]] = {}
         for result in round.survivors:
             results.setdefault(newest if self.loss == "cohort" else result.task.arch.number, []).append(result)
         for number, group in results.items():
-            mean = sum(each.loss * each.num_seen for each in group) / sum(each.num_seen for each in group)
-            self.losses[number] = [*self.losses.get(number, []), mean][-self.gamma - self.delta :]
+            self.losses[number] = [*self.losses.get(number, []), mean_loss(group)][-self.gamma - self.delta :]
 
     def _transform(
         self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, degree: float

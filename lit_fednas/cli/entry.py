@@ -14,7 +14,7 @@ from itertools import pairwise
 from lit_fednas import __doc__ as package
 from lit_fednas import __version__
 from lit_fednas.cli.commands import COMMANDS, LIGHT, MOVED, TRAINING, Command, parsed
-from lit_fednas.config_files import find_config
+from lit_fednas.config_files import find_config, read_yaml
 from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
 from lit_fednas.formatting import listing
 
@@ -52,7 +52,7 @@ def exit_status(run: Callable[[], int], name: str | None = None) -> int:
         return 0
     except ArgumentError as error:
         remedy = f"(lit-fednas {name or 'fit'} --help lists all options)"
-        reported = _cause(error) or ConfigError(f"{' '.join(str(error).split())} {remedy}")
+        reported = cause_of(error) or ConfigError(f"{' '.join(str(error).split())} {remedy}")
     except OSError as error:
         if error.filename is None:
             raise
@@ -61,17 +61,21 @@ def exit_status(run: Callable[[], int], name: str | None = None) -> int:
     except UnicodeDecodeError as error:
         reported = ConfigError(f"a file is not UTF-8 text ({error}); save it as UTF-8")
     except (ClientError, RankError, ValueError) as error:
-        cause = _cause(error)
+        cause = cause_of(error)
         if cause is None:
             raise
         reported = cause
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+            raise
+        reported = ConfigError(f"memory: {' '.join(str(error).split()) or 'is spent'}; give smaller sizes")
     lightning = sys.modules.get("lightning.pytorch.utilities")  # knows the rank, if it has been imported
     rank = int(getattr(lightning.rank_zero_only, "rank", None) or 0) if lightning else 0
     print(f"lit-fednas{f' (rank {rank})' if rank else ''}: {reported}", file=sys.stderr)
     return 2 if isinstance(reported, FedNASError) else 1
 
 
-def _cause(error: BaseException | None) -> BaseException | None:
+def cause_of(error: BaseException | None) -> BaseException | None:
     """Returns the error of this package behind one that jsonargparse has wrapped, if there is one."""
     while error is not None and not isinstance(error, FedNASError | ClientError | RankError):
         error = error.__cause__ or error.__context__
@@ -126,10 +130,17 @@ def with_paths(words: Sequence[str]) -> list[str]:
     resolved = list(words)
     for position, (option, word) in enumerate(pairwise(["", *words])):
         if option in ("-c", "--config"):
-            resolved[position] = find_config(word)
+            resolved[position] = _validated(find_config(word))
         elif word.startswith("--config="):
-            resolved[position] = f"--config={find_config(word.removeprefix('--config='))}"
+            resolved[position] = f"--config={_validated(find_config(word.removeprefix('--config=')))}"
     return resolved
+
+
+def _validated(config: str) -> str:
+    """Reads a configuration's file, which jsonargparse would not validate, once before."""
+    if os.path.isfile(config):  # a pipe can be read once
+        read_yaml(config)
+    return config
 
 
 def _run_light(name: str, words: Sequence[str]) -> int:

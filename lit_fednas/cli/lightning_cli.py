@@ -27,7 +27,15 @@ from typing_extensions import override
 from lit_fednas import __version__
 from lit_fednas.callbacks import OPTIONAL_CALLBACKS, CostLedger, RoundCheckpoint, default_callbacks
 from lit_fednas.cli.commands import TRAINING
-from lit_fednas.cli.run_config import SaveConfig, check_new_run, check_same_settings, continue_run
+from lit_fednas.cli.effects import without_effect
+from lit_fednas.cli.run_config import (
+    SaveConfig,
+    among,
+    check_new_run,
+    check_same_settings,
+    continue_run,
+    plain_settings,
+)
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
@@ -171,6 +179,8 @@ class FederatedCLI(LightningCLI):
         config, command = self.config[self.subcommand], str(self.subcommand)
         if "trainer" not in _parts(command):
             return
+        for line in without_effect(plain_settings(config), command):
+            log.warning(line)
         given = config.get("ckpt_path")
         if command == "fit" and not given:
             check_new_run(
@@ -192,6 +202,7 @@ class FederatedCLI(LightningCLI):
         if "trainer" in _parts(str(self.subcommand)):
             super().instantiate_classes()
             self._check_linked()
+            self.datamodule.may_change = among("data.source", self._get(self.config, "changed"))
             return
         self.config_init = self.parser.instantiate_classes(self.config)
         self.datamodule = self._get(self.config_init, "data")

@@ -97,12 +97,17 @@ class SaveConfig(SaveConfigCallback):
         return {"settings": training_settings(self.config)}
 
 
+def plain_settings(config: Namespace) -> dict[str, Any]:
+    """Returns a command's settings as plain values, nested."""
+    return dict(json.loads(json.dumps(config, default=_plain)))
+
+
 def training_settings(config: Namespace) -> dict[str, Any]:
     """Returns the settings that training depends on, as plain values by their names on the command line."""
-    plain = json.loads(json.dumps(config, default=_plain))
+    plain = plain_settings(config)
     callbacks = plain.get("trainer", {}).get("callbacks") or []
     callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
-    settings = {name: value for name, value in flat(plain) if not _named(name, MAY_DIFFER | {_CALLBACKS})}
+    settings = {name: value for name, value in flat(plain) if not among(name, MAY_DIFFER | {_CALLBACKS})}
     return {**settings, _CALLBACKS: [callback for callback in callbacks if not _watches(callback)]}
 
 
@@ -115,12 +120,12 @@ def check_same_settings(config: Namespace, command: str) -> None:
         return  # a run of Python code
     present = training_settings(config)
     if _CALLBACKS not in saved:  # by a version that compared less
-        present = {name: value for name, value in present.items() if not _named(name, ["trainer"])}
+        present = {name: value for name, value in present.items() if not among(name, ["trainer"])}
     for name in {**saved, **present}:
         if saved.get(name) == present.get(name) or (command != "fit" and name.partition(".")[0] not in _DATA):
             continue
         change = f"{json.dumps(saved.get(name))}, and now it is {json.dumps(present.get(name))}"
-        if _named(name, config.changed):
+        if among(name, config.changed):
             log.warning("%s: the checkpoint's run was trained with %s", name, change)
         else:
             raise ConfigError(
@@ -202,7 +207,7 @@ def _newest(root: Path, version: int | str | None, word: str) -> Path:
     )
 
 
-def _named(name: str, settings: Collection[str]) -> bool:
+def among(name: str, settings: Collection[str]) -> bool:
     """Returns whether a setting, or one above it, is among others."""
     return any(f"{name}.".startswith(f"{setting}.") for setting in settings)
 

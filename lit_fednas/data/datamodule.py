@@ -20,6 +20,7 @@ from lit_fednas.data.examples import (
     Reader,
     TensorReader,
     compute_once,
+    content_of,
     load_once,
 )
 from lit_fednas.data.overview import Overview
@@ -27,7 +28,7 @@ from lit_fednas.data.partitioners import Partitioner
 from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.tasks import Task
 from lit_fednas.data.transforms import Augmentation, as_float
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import numpy_generator
 
@@ -108,6 +109,8 @@ class FederatedDataModule(LightningDataModule):
         self.augment = augment
         self.in_memory = in_memory
         self.num_workers = num_workers
+        self.may_change = False  # whether a checkpoint of a run with other data is accepted
+        self.content: dict[str, dict[str, Any]] = {}  # what is known of each split once it has been read
         self._readers: dict[str, Reader] = {}
         self._val_batches: EvalBatches | list[Any] = []
 
@@ -161,6 +164,8 @@ class FederatedDataModule(LightningDataModule):
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
         val = self._open("val")
+        read = {split: data for split, data in (("train", train), ("val", val)) if data is not None}
+        self.content = compute_once(lambda: {split: content_of(data) for split, data in read.items()}, self.trainer)
         targets = self.task.strata(train.targets).cpu().numpy()
         held = self._server_rows(targets, val is not None)
         reader = self._reader(train, self.source.augmentation if self.augment else ())
@@ -231,6 +236,25 @@ class FederatedDataModule(LightningDataModule):
             "task": type(self.task).__name__,
             "metrics": dict(self.task.metrics),
         }
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"content": self.content}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Validates that the data are those of the checkpoint's run."""
+        saved = state_dict.get("content", {})
+        for split in saved.keys() | (self.content.keys() if saved else ()):
+            before, now = saved.get(split, {}), self.content.get(split, {})
+            if different := [name for name in before | now if before.get(name) != now.get(name)]:
+                sizes = f"{before.get('examples', 0):,} examples then, {now.get('examples', 0):,} now"
+                change = f"{split} has other {', '.join(different)} than in the checkpoint's run ({sizes})"
+                if not self.may_change:
+                    raise CheckpointError(
+                        f"data.source: {change}; restore the data, or allow the change with --changed '[data.source]'"
+                    )
+                log.warning("data.source: %s", change)
 
     @override
     def predict_dataloader(self) -> EvalBatches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import shutil
 import tempfile
@@ -29,6 +31,9 @@ Batch = tuple[Tensor, Tensor]
 
 #: Examples whose float32 inputs fit in this many bytes are gathered, augmented and normalised at once.
 CHUNK_BYTES = 16 * 2**20
+
+#: Inputs that tell whether data are the same: in memory, and of data sets that decode on access.
+_SPREAD, _DECODED = 1024, 4
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +108,32 @@ def missing(column: np.ndarray) -> np.ndarray:
         blank = (isinstance(value, str | bytes) and not value.strip() for value in column)
         empty |= np.fromiter(blank, dtype=bool, count=len(column))
     return empty
+
+
+def content_of(data: ExampleDataset) -> dict[str, Any]:
+    """Returns what changes with a split: its size, and digests of its targets, groupings and inputs.
+
+    Of inputs in memory a spread is read, of files that are decoded on access their names and stamps.
+    """
+    rows = np.unique(np.linspace(0, len(data) - 1, _SPREAD if isinstance(data, Examples) else _DECODED).astype(int))
+    if isinstance(data, Examples):
+        inputs: list[Any] = [data.inputs[torch.from_numpy(rows)]]
+    elif hasattr(data, "stamps"):
+        inputs = [np.array(json.dumps([list(getattr(data, "names", ())), data.stamps]))]
+    else:
+        inputs = [data[int(row)][0] for row in rows]
+    groupings = [np.asarray(part) for name, column in sorted(data.columns.items()) for part in (name, column)]
+    parts: dict[str, list[Any]] = {"targets": [data.targets], "groupings": groupings, "inputs": inputs}
+    return {"examples": len(data), **{name: _digest(arrays) for name, arrays in parts.items()}}
+
+
+def _digest(arrays: Sequence[Any]) -> str:
+    digest = hashlib.sha1(usedforsecurity=False)
+    for array in arrays:
+        plain = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
+        digest.update(str(plain.shape).encode())
+        digest.update(np.ascontiguousarray(plain.astype(str) if plain.dtype.kind == "O" else plain).tobytes())
+    return digest.hexdigest()
 
 
 def load_once(load: Callable[[], ExampleDataset | None], trainer: pl.Trainer | None) -> ExampleDataset | None:

@@ -79,6 +79,10 @@ class Task(ABC):
         """Returns targets of some value for a dry run, ``[count, ...]``; by default a number per output."""
         return torch.zeros(count, self.num_outputs, device=device)
 
+    def most_units(self, input_shape: tuple[int, ...]) -> int:
+        """Returns the most units that an example may have."""
+        return int(self.units(self.example_targets(1, input_shape, torch.device("cpu"))).sum())
+
 
 @checked("data.task")
 class Classification(Task):

@@ -191,7 +191,7 @@ class LocalRunner(TaskRunner):
             network = recalibrated(copy, inputs)
         targets = partial(self.supernet.targets, arch)
         for score in client_scores(network, self.data, [client], "val", targets=targets):
-            fit.note(tested=score.means, num_tested=score.num_examples)
+            fit.note(tested=score.means, num_tested=score.num_examples, num_tested_units=score.num_units)
 
     def _train(self, fit: Fit) -> None:
         task = fit.result.task

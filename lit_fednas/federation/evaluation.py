@@ -5,6 +5,7 @@ A subnet runs in place; where batch-norm statistics are recalibrated, a copy doe
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import warnings
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,10 +24,12 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData, Task
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, checked
 from lit_fednas.records import Directions
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
+
+log = logging.getLogger(__name__)
 
 #: The name of the mean over sampled architectures among the subnets.
 SAMPLED = "sampled"
@@ -61,12 +64,23 @@ class EvaluationSettings:
     recalibrate_batches: NonNegativeInt | None = None
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = False
-    sampled: NonNegativeInt = 0
+    sampled: Annotated[int, Range(at_least=0, at_most=10**6)] = 0
     predicted: str = "largest"
 
     def __post_init__(self) -> None:
         if self.subnets is not None and not self.subnets:
             raise ConfigError("evaluation.subnets: is empty; give at least one, for instance [largest]")
+
+    def check_norms(self, network: nn.Module) -> None:
+        """Warns of a recalibration that a network's norms need, or that it has no norms for."""
+        batches = self.recalibrate_batches
+        if batches == 0 and normalises_over_batches(network):
+            log.warning(
+                "evaluation.recalibrate_batches: 0 evaluates with the statistics of each evaluated batch, which a "
+                "deployed network does not have; leave it out for accuracies that hold on a device"
+            )
+        elif batches and not any(isinstance(module, _BatchNorm) for module in network.modules()):
+            log.warning("evaluation.recalibrate_batches: %d has no effect, as the networks have no batch norm", batches)
 
     def logits(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         """Returns a network's float32 logits of a batch, in the precision and layout of the settings."""

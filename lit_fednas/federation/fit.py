@@ -54,7 +54,7 @@ class Fit:
         """Notes the trained weights; ``sums`` are those of the losses, of their units, and of the weights' norms."""
         loss_sum, units, size = sums
         self.weights, loss = weights, loss_sum / max(units, 1)
-        self.note(num_steps=num_steps, num_seen=num_seen, loss=loss)
+        self.note(num_steps=num_steps, num_seen=num_seen, num_units=int(units), loss=loss)
         if num_steps == 0:
             self.fail("empty", f"no batch to train on among {self.result.task.num_examples} examples")
         elif not isfinite(size) or not isfinite(loss):

@@ -32,6 +32,7 @@ from lit_fednas.federation.evaluation import (
     normalises_over_batches,
     recalibration_batches,
 )
+from lit_fednas.federation.monitors import check_monitors
 from lit_fednas.federation.round import ServerRound, client_metrics
 from lit_fednas.federation.server_optimizers import set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
@@ -148,6 +149,12 @@ class FederatedLightningModule(pl.LightningModule):
             part.check_reports(self.objective.report_types, type(self.objective).__name__)
             if stage == "fit":
                 part.check_values(given)
+        if stage == "fit":
+            self.assignment.check_first_plans(self.seed)
+
+    def on_fit_start(self) -> None:
+        """Validates that what callbacks follow will be logged; they have been set up."""
+        check_monitors(self.trainer, self)
 
     def meet(self, clients: ClientData) -> None:
         """Learns the clients' task, and divides them into tiers, the same for a seed: sets :attr:`population`."""
@@ -159,11 +166,7 @@ class FederatedLightningModule(pl.LightningModule):
         else:
             population = self.tiers.population(self.supernet, clients.num_clients, self.seed, clients.speeds)
         self.population = replace(population, sizes=clients.sizes)
-        if self.evaluation.recalibrate_batches == 0 and self._normalises_over_batches:
-            log.warning(
-                "evaluation.recalibrate_batches: 0 evaluates with the statistics of each evaluated batch, which a "
-                "deployed network does not have; leave it out for accuracies that hold on a device"
-            )
+        self.evaluation.check_norms(self.supernet.skeleton(self.supernet.space.smallest))
 
     def configure_optimizers(self) -> Optimizer:
         """Returns the server optimizer over the shared weights."""
@@ -182,7 +185,9 @@ class FederatedLightningModule(pl.LightningModule):
         rng = numpy_generator(round.seed, "assignment", round.number)
         factor = self.client.lr_schedule.factor(round.number, round.max_rounds)
         place = (round.number, cohort, self.supernet.space, self.population, rng)
-        return self.assignment.plan(Round(*place, factor, round.values, round.max_rounds))
+        tasks = self.assignment.plan(Round(*place, factor, round.values, round.max_rounds))
+        self.assignment.check_limits(tasks)
+        return tasks
 
     def traffic(self, arch: Any) -> tuple[int, int]:
         """Returns the bytes that travel down to a client of an architecture, and up from it."""
@@ -225,6 +230,10 @@ class FederatedLightningModule(pl.LightningModule):
         clients = {result.task.client for result in survivors if merged}
         self.trainer.fit_loop.clients.commit(clients)  # type: ignore[attr-defined]
         self._log_round(batch, merged)
+
+    def on_train_batch_end(self, *step: Any) -> None:
+        """Lets Lightning collect what the round has logged, for callbacks that follow it at the validation."""
+        _ = self.trainer.callback_metrics
 
     def _log_round(self, batch: ServerRound, merged: bool) -> None:
         if batch.tasks:
@@ -285,8 +294,7 @@ class FederatedLightningModule(pl.LightningModule):
     def _sampled(self) -> dict[str, Any]:
         """Returns the sampled architectures, drawn anew after every step of the server."""
         rng = numpy_generator(self.seed, "sampled", self.trainer.global_step)
-        count = self.evaluation.sampled
-        return {f"{SAMPLED} {number}": self.supernet.space.sample(rng) for number in range(count)}
+        return {f"{SAMPLED} {turn}": self.supernet.space.sample(rng) for turn in range(self.evaluation.sampled)}
 
     def _network(self, name: str, arch: Any) -> Callable[[Tensor], Tensor]:
         if self._recalibration is None:
@@ -307,7 +315,6 @@ class FederatedLightningModule(pl.LightningModule):
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
         values = metrics.compute()
-        # all ranks have them; Lightning wants to be told
         self.log_dict({f"{split}/{name}": value for name, value in values.items()}, sync_dist=True)
         self.log(f"{split}/mean/{self.task.metric}", metrics.mean(values), prog_bar=True, sync_dist=True)
 

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import SCALED, WILD, WITHHELD, ClientResult, ClientTask, ClientUpdate, RoundValues
+from lit_fednas.messages import (
+    SCALED,
+    WILD,
+    WITHHELD,
+    ClientResult,
+    ClientTask,
+    ClientUpdate,
+    RoundValues,
+    mean_loss,
+    mean_tested,
+)
 from lit_fednas.parts import Part
 
 if TYPE_CHECKING:
@@ -95,18 +105,15 @@ def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, f
     """Returns metrics of a round's clients, by name."""
     metrics: dict[str, float] = {}
     survivors = round.survivors
-    if seen := sum(result.num_seen for result in survivors):
-        metrics["clients/loss"] = sum(result.loss * result.num_seen for result in survivors) / seen
+    if any(result.num_units for result in survivors):
+        metrics["clients/loss"] = mean_loss(survivors)
     metrics["clients/used"] = float(len(survivors))
     metrics["clients/failed"] = float(sum(not result.answered for result in round.results))
     if bounded:
         scaled = sum(result.reason.startswith(SCALED) for result in survivors)
         metrics["clients/wild"] = float(scaled + sum(result.status == WILD for result in round.results))
-    tested = [result for result in round.results if result.num_tested]
-    if count := sum(result.num_tested for result in tested):
-        means = {
-            name: sum(result.tested[name] * result.num_tested for result in tested) / count for name in task.averaged
-        }
+    if any(result.num_tested_units for result in round.results):
+        means = {name: mean_tested(round.results, name) for name in task.averaged}
         metrics[f"clients/{task.metric}"] = task.derived(means)[task.metric]
     return metrics
 
@@ -121,6 +128,8 @@ class FederatedCallback(Part, Callback):
     step alone, so that an interrupted round leaves no trace.
     """
 
+    #: The metrics that it logs in every round or at every validation, once it is set up.
+    metric_names: Sequence[str] = ()
     #: The types of the values that it gives to rounds (:meth:`ServerRound.give`).
     gives: ClassVar[tuple[type, ...]] = ()
 

@@ -77,6 +77,8 @@ class FederatedTrainer(pl.Trainer):
             raise ConfigError(f"trainer.plugins: {name} has no meaning here; {MEANINGLESS['precision']}")
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpointIO())
+        if isinstance(devices := kwargs.get("devices"), int) and devices > 1024:
+            raise ConfigError(f"trainer.devices: {devices} is more than one machine has; give at most 1024")
         placement = {name: kwargs[name] for name in ("devices", "accelerator", "num_nodes") if name in kwargs}
         kwargs["strategy"] = strategy_with_ranks(kwargs.get("strategy", "auto"), **placement)
         super().__init__(
@@ -217,6 +219,8 @@ class FederatedTrainer(pl.Trainer):
         checkpoint = None if ckpt_path is None else read_checkpoint(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")
+        if checkpoint is not None:
+            datamodule.load_state_dict(checkpoint.get(type(datamodule).__qualname__, {}))
         model.meet(datamodule.clients)
         model.trainer = self
         self.strategy.connect(model)

@@ -141,7 +141,7 @@ class ServerData(FederatedDataModule):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"speeds": self.clients.speeds}
+        return super().state_dict() | {"speeds": self.clients.speeds}
 
 
 class FlowerRunner(TaskRunner):
@@ -232,8 +232,9 @@ class FlowerRunner(TaskRunner):
         batch = min(client.batch_size, size)
         examples = client.epochs * size if counted is None else steps * batch
         tests = 0 if client.validate is None else self.clients.size(task.client, "val")
-        averaged, kinds = objective.data_task.averaged, objective.report_types
-        return FitLimits(steps, batch, examples, tests, self.link.longest, averaged, kinds)
+        task_of_data, kinds = objective.data_task, objective.report_types
+        units = task_of_data.most_units(self.module.supernet.input_shape)
+        return FitLimits(steps, batch, examples, units, tests, self.link.longest, task_of_data.averaged, kinds)
 
 
 def _largest(tensor: torch.Tensor) -> float:
@@ -243,6 +244,8 @@ def _largest(tensor: torch.Tensor) -> float:
 
 class WireBytes(FederatedCallback):
     """Logs the bytes of each round's messages beside the ledger's, as ``wire/bytes_down`` and ``wire/bytes_up``."""
+
+    metric_names = ("wire/bytes_down", "wire/bytes_up")
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -281,8 +284,7 @@ class FlowerEvaluator(FederatedEvaluator):
         def packet_of(position: int) -> Packet:
             return Packet({**fields, "client": clients[position]}, tensors)
 
-        example = data.task.example_targets(1, self.supernet.input_shape, torch.device("cpu"))
-        units_of_example = int(data.task.units(example).sum())
+        units_of_example = data.task.most_units(self.supernet.input_shape)
         # sums are in single precision
         limits = (1 + 1e-5) * units_of_example * np.array([1.0, *map(most_of, data.task.averaged)])
         answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))

@@ -105,6 +105,7 @@ class FitLimits:
     steps: int  # the most
     batch: int  # the most examples of a step
     examples: int  # the most of all steps
+    units: int  # the most of an example
     num_tested: int  # examples of the test after it, if there is one
     seconds: float  # the most that the server has waited
     tested: Sequence[str]  # metrics of the test
@@ -127,6 +128,7 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
     steps = read_count("num_steps", fields["num_steps"], limits.steps, least=1)
     seen = read_count("num_seen", fields["num_seen"], min(limits.examples, steps * limits.batch), least=steps)
     loss = fields["loss"]
+    num_tested = read_count("num_tested", fields["num_tested"], limits.num_tested, least=limits.num_tested)
     tested = {name: read_number(name, value, most_of(name)) for name, value in fields["tested"].items()}
     if set(tested) != (set(limits.tested) if limits.num_tested else set()):
         raise ValueError(f"tested by {sorted(tested)}")
@@ -135,11 +137,15 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
         reason=one_line(fields["reason"]),
         num_steps=steps,
         num_seen=seen,
+        num_units=read_count("num_units", fields["num_units"], limits.units * seen, least=seen),
         loss=loss if loss in (inf, -inf) or loss != loss else read_number("loss", loss, MOST),
         seconds=seconds,
         reports=reports,
         tested=tested,
-        num_tested=read_count("num_tested", fields["num_tested"], limits.num_tested, least=limits.num_tested),
+        num_tested=num_tested,
+        num_tested_units=read_count(
+            "num_tested_units", fields["num_tested_units"], limits.units * num_tested, least=num_tested
+        ),
     )
 
 

@@ -41,18 +41,29 @@ def append_round(folder: Path, record: dict[str, Any]) -> None:
 
 def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
     """Yields a run's records without a last line that a kill cut short; raises DataError for a damaged line."""
-    path = folder / ROUNDS_FILE
+    path, before = folder / ROUNDS_FILE, -1
     if not path.exists():
         return
     with open(path, errors="replace") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith("\n"):
-                try:
-                    record = json.loads(line)
-                    record["round"]
-                except (ValueError, TypeError, KeyError):
-                    raise DataError(f"{path}: line {number} is not the record of a round; remove it") from None
+                record = _record(line)
+                if record is None:
+                    raise DataError(f"{path}: line {number} is not the record of a round; remove it")
+                if record["round"] <= before:
+                    raise DataError(f"{path}: line {number} is of round {record['round']} again; remove it")
+                before = record["round"]
                 yield record
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """Returns the record of a round; ``None`` for another line."""
+    try:
+        record = json.loads(line)
+        of_round = type(record["round"]) is int and record["round"] >= 0
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+    return record if of_round and isinstance(record.get("metrics", {}), dict) else None
 
 
 def forget_from(folder: Path, round: int) -> None:

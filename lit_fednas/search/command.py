@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
+from typing_extensions import override
 
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.examples import EvalBatches
@@ -47,6 +48,10 @@ class AfterTraining:
         self.datamodule = datamodule
         self.folder = Path(folder or run_folder(trainer))
         self.interrupts = Interrupts()
+
+    def check(self, **options: Any) -> None:
+        """Validates what can be known of the command before training, with the weights as they are."""
+        self.trainer.load(self.model, self.datamodule, None)
 
 
 class Search(AfterTraining):
@@ -116,6 +121,12 @@ class Search(AfterTraining):
         print(format_tiers(rows, run.written["tiers"], run.metric))
         call_hook(self.trainer, "on_search_end", files.folder)
         return files
+
+    @override
+    def check(self, search: SearchSettings = SearchSettings(), **options: Any) -> None:
+        super().check()
+        files, tiers = SearchFiles(self.folder / search.name), self.model.population.tiers
+        TierSearch(search, self._evaluator(search), files, self.model.seed, "", tiers)
 
     def _evaluator(self, search: SearchSettings) -> Evaluator:
         model, clients = self.model, self.datamodule.clients

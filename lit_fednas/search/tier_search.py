@@ -96,20 +96,10 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_folder_name("search.name", self.name)
-        if self.federated is not None and self.client is not None:
+        alone = {"client": self.client, "racing": self.racing, "validation_share": 1 - self.validation_share or None}
+        for name in (name for name, value in alone.items() if value is not None and self.federated is not None):
             raise ConfigError(
-                f"search.client: {self.client} searches on its own data, and search.federated on that of many; leave "
-                f"one of the two out"
-            )
-        if self.federated is not None and self.racing is not None:
-            raise ConfigError(
-                "search.racing: scores on the server's validation data, which search.federated does without; leave one "
-                "of the two out"
-            )
-        if self.federated is not None and self.validation_share != 1:
-            raise ConfigError(
-                f"search.validation_share: {self.validation_share} is a share of the server's validation data, "
-                f"which search.federated does without; leave one of the two out, or lower data.client_val"
+                f"search.{name}: {getattr(self, name)} has no meaning for the scores of search.federated; leave one out"
             )
 
 

@@ -20,7 +20,7 @@ from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judg
 from lit_fednas.studies.reading import read_study
 from lit_fednas.studies.results import compare, read_sweep, sweep_figure, swept
 from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
-from lit_fednas.studies.study import Study, require_known
+from lit_fednas.studies.study import Study, check_seeds, require_known
 
 #: Packages whose parts log what is known here.
 _KNOWN_PARTS = ("lit_fednas", "lightning", "torch", "torchmetrics", "torchvision")
@@ -69,6 +69,8 @@ def study(
     content = read_study(file, count, draw_seed)
     if not content.arms:
         raise ConfigError(f"{file}: count: missing for a random study; give the number of draws, --count 20")
+    if seeds is not None:
+        check_seeds(seeds)
     wanted = [
         Run(
             content.arms[label].parameters,
@@ -78,7 +80,7 @@ def study(
             content.commands(label, seed, extra, out),
             [f"{content.arms[need].folder}/seed{seed}" for need in content.arms[label].needs()],
         )
-        for seed in dict.fromkeys(seeds or content.seeds)
+        for seed in seeds or content.seeds
         for label in content.chosen(arms)
     ]
     if show:

@@ -12,22 +12,21 @@ import math
 import os
 import re
 from argparse import ArgumentError
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lit_fednas.analysis.comparison import compare
 from lit_fednas.analysis.networks import checked_tiers
 from lit_fednas.cli.commands import parsed
-from lit_fednas.config_files import find
+from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.studies.findings import LEDGER, MINUTES, figure
-from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, folder_of, require_known
+from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, check_seeds, folder_of, require_known
 
 _SHARED = ("configs", "options", "then")
 _KEYS = ["name", "protocol", "seeds", "tiers", *_SHARED, "arms", "method", "parameters"]
@@ -38,6 +37,7 @@ _COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # a study has metho
 SWEEP_KEYS = ("method", "parameters", "command", "program", "metric", "name", "description", "project", "entity")
 #: What W&B takes where a file has no ``command``.
 DEFAULT_COMMAND = ["${env}", "${interpreter}", "${program}", "${args}"]
+MOST_RUNS = 10_000
 _VARIABLE = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
 #: Quantiles by W&B's names: from the parameter's settings and a number from 0 to 1 to a value.
@@ -54,10 +54,7 @@ DISTRIBUTIONS: dict[str, Callable[[dict[str, Any], float], Any]] = {
 def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -> Study:
     """Reads a study's file, or a sweep file of Weights & Biases; a random study has no arms without ``count``."""
     path = Path(path)
-    try:
-        content = yaml.safe_load(find(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    content = read_yaml(find(path))
     try:
         if isinstance(content, dict) and "methods" in content:
             raise ConfigError(
@@ -85,8 +82,9 @@ def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int
     tiers = None if content.get("tiers") is None else checked_tiers(content["tiers"], "tiers")
     arms = _arms(content, grid, tiers)
     seeds = content.get("seeds", [0])
-    if not isinstance(seeds, list) or not seeds or any(type(seed) is not int for seed in seeds):
+    if not isinstance(seeds, list):
         raise ConfigError(f"seeds: {seeds} is not a list of numbers; write [0, 1]")
+    check_seeds(seeds)
     compared = None if content.get("compare") is None else _compare_options(_known(content["compare"], "compare"))
     measures = _known(content.get("measures") or {}, "measures")
     for measure, how in measures.items():
@@ -96,7 +94,7 @@ def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int
         for place, claim in enumerate(content.get("claims") or ())
     ]
     protocol = str(content.get("protocol", "")).strip()
-    return Study(name, arms, protocol, list(dict.fromkeys(seeds)), tiers, compared, None, measures, claims)
+    return Study(name, arms, protocol, seeds, tiers, compared, None, measures, claims)
 
 
 def _commands(content: Mapping[str, Any], grid: list[dict[str, Any]]) -> dict[str, Arm]:
@@ -245,6 +243,9 @@ def combinations(
         raise ConfigError(f"count: {count} does not fit method: {method}; {remedy}")
     for name, parameter in parameters.items():
         _check_parameter(method, name, parameter)
+    number = math.prod(len(how.get("values", "1")) for how in parameters.values()) if count is None else count
+    if number > MOST_RUNS:
+        raise ConfigError(f"parameters: {number:,} combinations; give at most {MOST_RUNS:,}")
     if count is None:
         values = [how["values"] if "values" in how else [how["value"]] for how in parameters.values()]
         return [dict(zip(parameters, chosen, strict=True)) for chosen in product(*values)]
@@ -279,8 +280,8 @@ def _check_parameter(method: str, name: str, parameter: Any) -> None:
 def combination_names(combined: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns a name for each combination, also of its folder: the parameters' last words, and their values."""
     names = [",".join(f"{key.split('.')[-1]}={_text(value)}" for key, value in values.items()) for values in combined]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise ConfigError(f"parameters: two combinations are called {name}; make their values differ")
     return names
 

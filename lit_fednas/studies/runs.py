@@ -30,7 +30,9 @@ from lit_fednas.records.files import FolderLock, read_json, replace_json
 
 STUDY_FILE = "study.json"
 LOG_FILE = "study.log"
-_NUMBER = re.compile(r"=-?\d[\d.e+-]*$")
+_SEED = re.compile(r"--seed_everything=\d+$")
+#: What sets commands up, given to its standard input.
+CHECK = [sys.executable, "-m", "lit_fednas.studies.checking"]
 
 
 @dataclass
@@ -127,31 +129,47 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def checked(runs: Sequence[Run], jobs: int) -> dict[str, dict[str, Any]]:
-    """Parses the commands that are left, each once for all that differ in numbers alone."""
-    kinds: dict[str, list[str]] = {}
+    """Sets up the commands that are left, each once for all seeds; returns the settings of each run's next."""
+    kinds: dict[str, tuple[list[str], bool]] = {}
     for run in runs:
         for command in run.commands[run.done :]:
-            kinds.setdefault(_kind(command), command)
+            kinds.setdefault(_kind(command), (command, not run.needs))
     print(f"checking: {len(kinds)} commands", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
-        settings = dict(zip(kinds, pool.map(settings_of, kinds.values()), strict=True))
-    return {run.folder: settings[_kind(run.commands[run.done])] for run in runs}
+        parts = pool.map(_settings, [dict(list(kinds.items())[turn::jobs]) for turn in range(jobs)])
+    settings = {kind: text for part in parts for kind, text in part.items()}
+    return {run.folder: _with_logger(settings[_kind(run.commands[run.done])]) for run in runs}
 
 
 def _kind(command: Sequence[str]) -> str:
-    return " ".join(_NUMBER.sub("=number", word) for word in command)
+    return " ".join(_SEED.sub("seed", word) for word in command)
 
 
-def settings_of(command: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings that a command would use, by parsing it in a process of its own."""
+def _settings(commands: Mapping[str, tuple[list[str], bool]]) -> dict[str, str]:
+    """Returns the commands' settings as YAML; those of other programs are only parsed."""
+    ours = {kind: given for kind, given in commands.items() if given[0][0] == "lit-fednas"}
+    texts = json.loads(_output(CHECK, json.dumps(list(ours.values())))) if ours else []
+    parsed = {
+        kind: _output([*command, "--print_config"]) for kind, (command, _) in commands.items() if kind not in ours
+    }
+    return {**dict(zip(ours, texts, strict=True)), **parsed}
+
+
+def _output(command: Sequence[str], given: str | None = None) -> str:
+    """Returns what a process prints, or raises its last line."""
     try:
-        shown = subprocess.run([*command, "--print_config"], env=environment(1), capture_output=True, text=True)
+        shown = subprocess.run(command, env=environment(1), input=given, capture_output=True, text=True)
     except OSError as error:
         raise ConfigError(f"command: {command[0]!r} cannot be started: {error.strerror}") from error
     if shown.returncode:
         told = shown.stderr.strip().splitlines() or [f"exit status {shown.returncode}"]
-        raise ConfigError(f"{' '.join(command)}: {told[-1].removeprefix('lit-fednas: ')}")
-    settings: dict[str, Any] = yaml.safe_load(shown.stdout)
+        where = "" if given else f"{' '.join(command[:-1])}: "
+        raise ConfigError(f"{where}{told[-1].removeprefix('lit-fednas: ')}")
+    return shown.stdout
+
+
+def _with_logger(text: str) -> dict[str, Any]:
+    settings: dict[str, Any] = yaml.safe_load(text)
     first, *_ = _loggers(settings)
     if not (isinstance(first, dict) and first["class_path"].endswith("RunLogger")):
         raise ConfigError("trainer.logger: a study's runs need lit_fednas.loggers.RunLogger as their first")

@@ -153,6 +153,17 @@ class Study:
         return option_words({"tiers": {"class_path": _BUDGETS, "init_args": {"budgets": budgets}}}, "search.")
 
 
+def check_seeds(seeds: Sequence[Any]) -> None:
+    """Validates that there are seeds, each once."""
+    for seed in seeds:
+        if type(seed) is not int or not 0 <= seed < 2**32:
+            raise ConfigError(f"seeds: {seed!r} is not a number from 0 to 2^32 - 1; write [0, 1]")
+        if seeds.count(seed) > 1:
+            raise ConfigError(f"seeds: {seed} is duplicated; give each seed once")
+    if not seeds:
+        raise ConfigError("seeds: is empty; give at least one, such as [0]")
+
+
 def option_words(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Returns settings as words of a command line, after the configuration files that ``configs`` lists."""
     files = [word for path in settings.get("configs") or () for word in ("--config", path)]

@@ -96,8 +96,8 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         for name, values in given.items():
             if list(values) != sorted(set(values)) or not (values or name in ("heads", "width_multipliers")):
                 raise ConfigError(f"supernet.{name}: {list(values)} must be at least one number, ascending, distinct")
-        if any(depth != int(depth) for depth in depths):
-            raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks")
+        if any(depth != int(depth) or depth > 1000 for depth in depths):
+            raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks, at most 1000")
         self.depths = tuple(depths)
         self.ratios = tuple(ratios)
         self.stage_widths = tuple(stage_widths)

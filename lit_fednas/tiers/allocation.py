@@ -163,6 +163,7 @@ class ClientTiers:
         allocation: Which clients belong to which.
         unsupported: Per tier, operators that its devices cannot run.
         labels: Per tier, the label set that its clients have; the data's own classes by default.
+        enforced: Whether an assignment must keep to the limits; without, they count for times, search and fine-tuning.
 
     Raises:
         ConfigError: A tier, an operator or a label set is unknown (raised when the tiers are known).
@@ -172,6 +173,7 @@ class ClientTiers:
     allocation: Allocation = field(default_factory=TierShares)
     unsupported: Mapping[str, Sequence[str]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    enforced: bool = True
 
     def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
         """Returns the tiers, the same for a seed; raises ConfigError as above."""
@@ -204,7 +206,7 @@ class ClientTiers:
         of_tier = np.bincount(places, minlength=len(tiers))
         if empty := [tier.name for tier, count in zip(tiers, of_tier, strict=True) if not count]:
             log.warning("model.tiers: no client is of tier %s", ", ".join(empty))
-        return Population(num_clients, tiers, places)
+        return Population(num_clients, tiers, places, enforced=self.enforced)
 
 
 def _check_known(field: str, names: Iterable[str], known: Sequence[str], kind: str = "a tier") -> None:

@@ -133,6 +133,7 @@ class Population:
         tiers: From the least to the most capable; empty without tiers.
         places: For each client the position of its tier among them, int ``[clients]``; empty without tiers.
         sizes: Training examples of each client, int ``[clients]``; empty where nothing depends on them.
+        enforced: Whether clients train nothing beyond their tiers' limits.
 
     Example:
         >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
@@ -145,6 +146,7 @@ class Population:
     tiers: tuple[Tier, ...] = ()
     places: Sequence[int] | np.ndarray = ()
     sizes: Sequence[int] | np.ndarray = ()
+    enforced: bool = True
 
     def __post_init__(self) -> None:
         for name in ("places", "sizes"):

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveInt, PositiveShare, Range, UnitInterval, checked
+from lit_fednas.ranges import Count, PositiveShare, Range, UnitInterval, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.run import suite_of
@@ -240,11 +240,11 @@ class CumulativeCostTiers(TierSource):
         ranges: Whether a tier's architectures must be above the tier below; else any cheaper one fits too (Eq. 6).
     """
 
-    count: PositiveInt = 3
+    count: Count = 3
     high: PositiveShare = 0.95
     low: UnitInterval | None = None
     cost: str = "macs"
-    samples: PositiveInt = 10_000
+    samples: Count = 10_000
     ranges: bool = False
 
     def __post_init__(self) -> None:
@@ -319,7 +319,7 @@ class Capacities(TierSource):
     """
 
     ratio: Annotated[float, Range(above=1)] = 29
-    levels: Annotated[int, Range(at_least=2)] = 8
+    levels: Annotated[int, Range(at_least=2, at_most=10**6)] = 8
     cost: CountedCost = "macs"
 
     @override

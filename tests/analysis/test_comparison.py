@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from lit_fednas.analysis.comparison import (
 )
 from lit_fednas.analysis.networks import COLUMNS, Result, history, methods_of, networks
 from lit_fednas.analysis.runs import Run
-from lit_fednas.errors import DataError
+from lit_fednas.errors import DataError, FedNASError
 from lit_fednas.records import FinetuneFiles, SearchFiles, append_round, write_client_scores, write_suite
 from tests.analysis.made_runs import made_run, made_sequence
 
@@ -251,6 +253,49 @@ def test_methods_are_found_by_patterns(tmp_path: Path, methods: dict) -> None:
             read_methods(words)
 
 
+def test_what_measures_something_else_or_is_a_copy_is_left_out_with_a_line(tmp_path: Path, methods: dict) -> None:
+    """A's seeds 0 and 1 have 80 and 60 %; a copy of the first would make it 73.3, and a model of text is no method."""
+    first, _ = methods["A"]
+    copy = Path(shutil.copytree(first.run.folder, tmp_path / "A" / "copied"))
+    text = made_run(tmp_path / "C" / "C0", {LARGE: [0.9, 0.99]}, seed=0, subnets=SUBNETS)
+    names = {"A": list("ab"), "C": list("abc"), "B": list("ab")}
+    tasks = {"A": "Classification", "C": "NextToken", "B": "Classification"}
+    together = methods_of({"A": [*methods["A"], copy], "C": [text], "B": methods["B"]})
+    for method, results in together.items():
+        for result in results:
+            record = {"task": tasks[method], "class_names": names[method], "metrics": {"accuracy": True}}
+            (result.run.folder / "inputs.json").write_text(json.dumps(record))
+    together = methods_of({method: [result.folder for result in results] for method, results in together.items()})
+    found = compared(together, {"l": TIERS["l"]})
+    lines = found.text().splitlines()
+    assert lines[-2:] == [
+        f"left out: A: {copy} is a copy of {first.run.folder}",
+        f"left out: C: {text.folder} measures NextToken of 3: a, b, c, and {first.run.folder} "
+        "Classification of 2: a, b",
+    ]
+    assert "70.00 (60.00 to 80.00)" in next(line for line in lines if " A " in line)
+    assert list(found.methods) == ["A", "B"]
+    found.write(tmp_path / "out")
+    assert f"{copy} is a copy of" in (tmp_path / "out" / "compare.html").read_text()
+
+
+def test_accuracies_among_different_numbers_of_classes_are_not_compared(tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / str(top), {LARGE: [0.5]}, seed=0, subnets=SUBNETS) for top in (1, 5)]
+    for run, top in zip(runs, (1, 5), strict=True):
+        (run.folder / "inputs.json").write_text(json.dumps({"task": "Classification", "class_names": ["a", "b"]}))
+        (run.folder / "config.yaml").write_text(f"{{seed_everything: 0, model: {{evaluation: {{top_k: {top}}}}}}}")
+    (line,) = compared(methods_of({"x": [runs[0]], "y": [runs[1]]})).left_out
+    assert "measures Classification (top 5) of 2: a, b, and" in line
+
+
+def test_a_record_that_stands_twice_is_not_believed(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", {LARGE: [0.5, 0.6]}, subnets=SUBNETS)
+    path = run.folder / "rounds.jsonl"
+    path.write_text(path.read_text() * 2)
+    with pytest.raises(DataError, match=r"rounds\.jsonl: line 3 is of round 0 again; remove it"):
+        compared(methods_of({"x": [run.folder]}))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -262,7 +307,7 @@ def test_methods_are_found_by_patterns(tmp_path: Path, methods: dict) -> None:
 )
 def test_tiers_that_cannot_be_used(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "tiers.yaml").write_text(content)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(FedNASError, match=message):
         read_tiers(tmp_path / "tiers.yaml")
 
 

@@ -88,9 +88,9 @@ def test_without_a_mode_the_metric_says_what_is_best(tmp_path, metric, best):
 
 
 def test_a_metric_that_will_not_be_there_is_refused_before_training(tmp_path):
-    expected = "checkpoint.monitor: 'clients/loss' will not be logged; choose from val/largest/accuracy, "
+    expected = "checkpoint.monitor: 'clients/los' will not be logged; did you mean clients/loss.; choose from val"
     with pytest.raises(ConfigError, match=expected):
-        run(tmp_path, RoundCheckpoint(monitor="clients/loss"))
+        run(tmp_path, RoundCheckpoint(monitor="clients/los"))
     assert names(tmp_path) == []
 
 

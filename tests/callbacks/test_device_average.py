@@ -34,7 +34,7 @@ def method(norm: Norm = GroupNorm(2), **settings: Any) -> Any:
     return make_module(
         **{
             "supernet": net,
-            "tiers": ClientTiers(source, TierShares([0.5, 0.5], shuffle=False)),
+            "tiers": ClientTiers(source, TierShares([0.5, 0.5], shuffle=False), enforced=False),
             "assignment": ByTier(),
             "objective": SideObjective(),
             "aggregation": OverlapAverage(weighted=False),

@@ -31,7 +31,8 @@ def prepared(
 
 def result(unit: str, client: int, accuracy: float, tested: int = 10, **settings: Any) -> ClientResult:
     task = ClientTask(0, client, Model(1, unit), 5, group=client)
-    return ClientResult(task, tested={"accuracy": accuracy}, num_tested=tested, **settings)
+    counts = {"num_tested": tested, "num_tested_units": tested}
+    return ClientResult(task, tested={"accuracy": accuracy}, **counts, **settings)
 
 
 # ---- accuracies ---------------------------------------------------------------------------------------
@@ -141,7 +142,10 @@ def test_what_was_dropped_is_rejected_and_nothing_is_remembered_before_the_serve
 
 
 def test_the_initial_model_is_trained_unless_it_is_measured() -> None:
-    tested = [ClientResult(ClientTask(0, n, Model(0), 5), tested={"accuracy": 0.1 * n}, num_tested=n) for n in (1, 3)]
+    tested = [
+        ClientResult(ClientTask(0, n, Model(0), 5), tested={"accuracy": 0.1 * n}, num_tested=n, num_tested_units=n)
+        for n in (1, 3)
+    ]
     callback = PruneByBudgets(0.5, initial_rounds=2)
     assert after_results(callback, pruned_sequence(), tested).rejected == set()
     callback = PruneByBudgets(0.5)

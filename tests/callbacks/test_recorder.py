@@ -52,6 +52,7 @@ def test_one_record_per_round_with_its_clients(tmp_path):
             "reason": "",
             "num_examples": 20,
             "num_seen": 20,
+            "num_units": 20,
             "num_steps": 3,
             "loss": result.loss,
             "macs": 20 * 256,

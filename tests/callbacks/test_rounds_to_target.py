@@ -116,8 +116,13 @@ def test_a_resumed_run_keeps_its_targets(tmp_path):
     [
         ({}, {}, "names no value"),
         ({DEVICES: [55]}, {}, "val/devices/simple/accuracy cannot reach 55; give shares of 1"),
-        ({"clients/loss": [0.5]}, {}, f"clients/loss' will not be logged; choose from {LARGEST}, val/largest/loss"),
-        ({LARGEST: [0.5]}, {"limit_val_batches": 0}, "nothing is validated"),
+        (
+            {"clients/los": [0.5]},
+            {},
+            "clients/los' will not be logged; did you mean clients/loss.; choose from val",
+        ),
+        ({"clients/lr": [0.5]}, {}, "clients/lr' does not say whether higher is better"),
+        ({LARGEST: [0.5]}, {"limit_val_batches": 0}, "largest/accuracy' will not be logged"),
     ],
 )
 def test_what_cannot_be_reached_is_told_before_training(tmp_path, targets, settings, said):

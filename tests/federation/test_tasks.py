@@ -65,6 +65,22 @@ def test_tokens_are_learned_and_measured_one_by_one() -> None:
     assert float(trainer.callback_metrics["val/mean/perplexity"]) == pytest.approx(after["perplexity"], rel=1e-5)
 
 
+def test_clients_figures_are_means_over_tokens() -> None:
+    """At a learning rate of 0 every client measures the first weights, on roles with windows of unequal lengths."""
+    module = make_module(
+        token_net(),
+        cohort=UniformCohort(ratio=1.0),
+        client=ClientSettings(sgd(0.0), batch_size=3, validate="trained"),
+    )
+    data = token_data(client_val=0.4)
+    found = {name: float(value) for name, value in fit(module, data, 1).callback_metrics.items()}
+    read, network = data.clients.reader.dataset, module.supernet.requires_grad_(False)
+    for split, metric in (("train", "loss"), ("val", "perplexity")):
+        rows = torch.cat([data.clients.rows(client, split) for client in range(data.clients.num_clients)])
+        expected = by_hand(network(read.inputs[rows]), read.targets[rows])[metric]
+        assert found[f"clients/{metric}"] == pytest.approx(expected, rel=1e-5)
+
+
 def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, str]]]]:
     """A run of tiers with all callbacks that suit any supernet: its trainer, and the tables that it has written."""
     callbacks = [

@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FederatedLightnin
         RandomArchitectures(),
         client=ClientSettings(sgd(0.05), batch_size=8, epochs=2),
         evaluation=EvaluationSettings(["smallest", "largest"]),
-        tiers=ClientTiers(BUDGETS, TierShares()),
+        tiers=ClientTiers(BUDGETS, TierShares(), enforced=False),
         metrics={"r2": R2Score(), "correlation": PearsonCorrCoef()},  # a correlation does not say what is better
     )
     source = ArraySource(table(160, 0), table(60, 1), table(60, 2), task=Regression())

@@ -20,13 +20,21 @@ PROGRAM = """#!{python}
 import json, sys, time
 from pathlib import Path
 command, *words = sys.argv[1:]
-options = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-if "print_config" in options:
+def read(words):
+    return dict(word.removeprefix("--").partition("=")[::2] for word in words)
+def settings(words):
+    options = read(words)
     wrong = [name for name, value in options.items() if value == "unknown"]
     assert not wrong, f"{{wrong[0]}}: unknown is not a number"
     logger = {{"class_path": "lit_fednas.loggers.RunLogger"}}
     trainer = {{"max_rounds": 4, "check_val_every_n_rounds": 2, "logger": logger}}
-    print(json.dumps({{"trainer": trainer, "part": {{"class_path": options.get("part", "lit_fednas.X")}}}}))
+    return json.dumps({{"trainer": trainer, "part": {{"class_path": options.get("part", "lit_fednas.X")}}}})
+if command == "check":
+    print(json.dumps([settings(words[2:]) for words, alone in json.load(sys.stdin)]))
+    sys.exit()
+options = read(words)
+if "print_config" in options:
+    print(settings(words))
     sys.exit()
 place = json.loads(options["trainer.logger"])[0]["init_args"]
 folder = Path(place["save_dir"]) / place["name"] / place["version"]
@@ -68,6 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
     monkeypatch.setattr(runs, "environment", lambda jobs: environment)
+    monkeypatch.setattr(runs, "CHECK", [str(program), "check"])
     return tmp_path
 
 

@@ -48,7 +48,7 @@ def test_arms_run_with_every_seed_and_are_compared_at_the_tiers(write, capsys) -
     assert means.tolist() == pytest.approx([0.5, 0.25, 0.6, 0.35])
     assert table["spent_bytes"].eq(5).all()
     printed = capsys.readouterr().out
-    assert printed.index("checking: 3 commands") < printed.index("running: A/seed0, command 1 of 2")
+    assert printed.index("checking: 4 commands") < printed.index("running: A/seed0, command 1 of 2")
     assert "written in runs/small: compare.md, compare.png, compare.html, compare.csv, targets.csv" in printed
 
 
@@ -152,6 +152,7 @@ def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
 def test_a_signal_ends_the_runs_and_a_new_start_goes_on(write) -> None:
     words = [write(seeds=[0]), "--", "--forever=0.25"]
     program = "from lit_fednas.studies import runs; runs.environment = lambda jobs: {**os.environ, 'PATH': sys.argv[1]}"
+    program += "; runs.CHECK = ['lit-fednas', 'check']"
     script = f"import os, sys; {program}; from lit_fednas.cli import main; sys.exit(main(['study', *sys.argv[2:]]))"
     path = f"{Path('bin').absolute()}{os.pathsep}{os.environ['PATH']}"
     started = subprocess.Popen([sys.executable, "-c", script, path, *words], stderr=subprocess.PIPE)
@@ -198,7 +199,15 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"arms": {"A": {"options": {"run": "${B}"}}}}, r"arms.A: \$\{B\}: is not an arm before it"),
         ({"arms": {"A b": {}, "A, b": {}}}, "two labels make the same folder"),
         ({"arms": {"A": {}}, "configs": None}, "arms.A.configs: missing"),
-        ({"seeds": ["0"]}, r"seeds: \['0'\] is not a list of numbers"),
+        ({"seeds": ["0"]}, r"seeds: '0' is not a number from 0 to 2\^32 - 1"),
+        ({"seeds": [0, -1]}, "seeds: -1 is not a number from 0"),
+        ({"seeds": [2**32]}, "seeds: 4294967296 is not a number from 0"),
+        ({"seeds": [1, 0, 1]}, "seeds: 1 is duplicated; give each seed once"),
+        ({"seeds": []}, "seeds: is empty; give at least one"),
+        (
+            {"parameters": {name: {"values": list(range(100))} for name in "abcd"}},
+            "parameters: 100,000,000 combinations",
+        ),
         ({"compare": {"macs": -1}}, "compare: macs: -1.0 must be above 0"),
         ({"compare": {"target": 1}}, r"compare: target: is not an option; did you mean targets\?"),
         ({"measures": {"end": {"metrics": "x"}}}, r"measures.end: metrics: is not a key; did you mean metric\?"),
@@ -218,7 +227,19 @@ def test_what_cannot_be_run_is_told(write, changes, message) -> None:
         read_study(write(**changes))
 
 
+def test_an_arm_that_stands_twice_is_told(write) -> None:
+    """Of two equal keys YAML would take the last."""
+    path = Path(write(arms={"A": {}, "B": {}}))
+    path.write_text(path.read_text().replace("  B:", "  A:"))
+    with pytest.raises(
+        ConfigError, match=r"small\.yaml: cannot be read: 'A' is duplicated in the mapping from line 10 on"
+    ):
+        read_study(path)
+
+
 def test_unknown_arms_and_missing_counts_are_told(write, capsys) -> None:
+    assert main(["study", write(), "--seeds", "0", "0"]) == 2
+    assert "seeds: 0 is duplicated" in capsys.readouterr().err
     assert main(["study", write(), "--arms", "A, larg"]) == 2
     assert "arms: A, larg: is not an arm; did you mean A, large?; choose from A, large, B" in capsys.readouterr().err
     parameters = {"x": {"min": 0.0, "max": 1.0}}

@@ -147,7 +147,7 @@ def test_what_cannot_be_run_here_is_one_line(sweep: Any, capsys: Any, changes: d
 
 def test_the_command_of_a_file_runs_for_every_combination_and_seed(sweep: Any, capsys: Any) -> None:
     """Two run side by side: each waits for the other."""
-    words = [sweep(**parameter(values=[0.1, 0.2])), "--seeds", "0", "5", "0", "--jobs", "2", "--", "--together"]
+    words = [sweep(**parameter(values=[0.1, 0.2])), "--seeds", "0", "5", "--jobs", "2", "--", "--together"]
     assert main(["study", *words]) == 0
     assert statuses() == {f"x={x}/seed{seed}": "finished" for seed in (0, 5) for x in (0.1, 0.2)}
     (words,) = calls("x=0.2/seed5")

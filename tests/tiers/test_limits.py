@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from lit_fednas.assignment import RisingPath, WholeSpace
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation import EvaluationSettings, FederatedTrainer
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
 from lit_fednas.supernets import EarlyExitResNet, PathCNN
 from lit_fednas.testing.search import ToySpace, toy_cost, toy_feasible
-from lit_fednas.tiers import ArchitectureCosts, ArchitectureTiers, Budgets, CumulativeCostTiers, Tier
+from lit_fednas.tiers import ArchitectureCosts, ArchitectureTiers, Budgets, Capacities, CumulativeCostTiers, Tier
 from tests.support import linear_net, tiny_supernet
 
 
@@ -187,3 +189,21 @@ def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
     assert rows
     assert all(row["latency_ms"] == row["parameters"] / 1000 <= 2.5 for row in rows)
     assert search.files.settings()["latency"] == {"source": "CountedLatency", "device_name": "counted"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CumulativeCostTiers(samples=10**9),
+        lambda: CumulativeCostTiers(count=10**9),
+        lambda: Capacities(levels=10**9),
+        lambda: WholeSpace(count=10**9),
+        lambda: RisingPath(count=10**9),
+        lambda: EvaluationSettings(sampled=10**9),
+        lambda: FederatedTrainer(devices=10**6),
+        lambda: tiny_supernet(depths=[0, 10**9]),
+    ],
+)
+def test_absurd_sizes_are_refused_at_once(make) -> None:
+    with pytest.raises(ConfigError, match="at most 1"):
+        make()

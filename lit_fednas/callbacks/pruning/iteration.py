@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from lit_fednas.costs import RoundCost
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult
+from lit_fednas.messages import ClientResult, mean_tested
 from lit_fednas.supernets import Model, PrunedSequence, UnitCounts
 
 log = logging.getLogger(__name__)
@@ -137,10 +137,8 @@ class CandidateTrials:
 
 
 def fused_accuracy(results: Sequence[ClientResult]) -> float:
-    """Returns the mean of clients' accuracies, weighted by the examples tested (section 4.3), or NaN."""
-    tested = [result for result in results if result.answered and result.num_tested]
-    count = sum(result.num_tested for result in tested)
-    return sum(result.accuracy * result.num_tested for result in tested) / count if count else math.nan
+    """Returns the mean of clients' accuracies, weighted by what was tested (section 4.3), or NaN."""
+    return mean_tested([result for result in results if result.answered], "accuracy")
 
 
 @dataclass

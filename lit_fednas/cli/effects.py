@@ -1,0 +1,62 @@
+"""Settings that others leave without effect, as data; a command says which of them it was given."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+
+class Rule(NamedTuple):
+    """A setting that differs from its usual value is read only if the value of one of others says so."""
+
+    setting: str
+    usual: Any
+    readers: Mapping[str, Callable[[Any], bool]]
+
+
+def _given(value: Any) -> bool:
+    return value is not None
+
+
+def _missing(value: Any) -> bool:
+    return value is None
+
+
+RULES = (
+    Rule("checkpoint.save_top_k", 1, {"checkpoint.monitor": _given}),
+    Rule("checkpoint.mode", None, {"checkpoint.monitor": _given}),
+    Rule("model.faults.on_wild_update", "reject", {"model.faults.norm_bound": _given}),
+    Rule("model.client.epochs", 1, {"model.client.steps": _missing}),
+    Rule("model.faults.straggler_rate", 0.0, {"model.client.steps": _missing}),
+    Rule("model.faults.straggler_rate", 0.0, {"model.client.epochs": lambda epochs: epochs > 1}),
+    Rule(
+        "data.client_val",
+        0.0,
+        {
+            "model.client.validate": _given,
+            "model.objective": lambda objective: "DifferentiableSearch" in str(objective),
+            "deployed_accuracy.split": lambda split: split == "val",
+            "search.federated": _given,
+            "search.client": _given,
+        },
+    ),
+)
+
+
+def without_effect(settings: Mapping[str, Any], command: str) -> list[str]:
+    """Returns a line for each setting of a command that nothing reads, given all as plain values."""
+    lines = []
+    for setting, usual, readers in RULES:
+        value, values = _at(settings, setting, usual), {reader: _at(settings, reader) for reader in readers}
+        if value != usual and not any(reads(values[reader]) for reader, reads in readers.items()):
+            reasons = [f"{reader} is {json.dumps(value)}" for reader, value in values.items()]
+            lines.append(f"{setting}: {json.dumps(value)} has no effect on {command}, as {' and '.join(reasons)}")
+    return lines
+
+
+def _at(settings: Any, name: str, default: Any = None) -> Any:
+    """Returns the value of a dotted name, within the arguments of classes as well."""
+    for word in name.split("."):
+        if not isinstance(settings, Mapping):
+            return default
+        settings = {**settings, **(settings.get("init_args") or {})}.get(word, default)
+    return settings

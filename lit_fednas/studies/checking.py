@@ -1,0 +1,99 @@
+"""The commands of a study in one process that trains nothing: each is parsed, and its parts are made and set up.
+
+The standard input is a JSON list of ``[words, alone]``; the standard output one of the commands' settings as YAML. A
+command that is not ``alone`` reads what another run will have written, so that it is only parsed.
+"""
+
+import json
+import sys
+from argparse import ArgumentError
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lightning import Callback
+from typing_extensions import override
+
+from lit_fednas.cli.commands import TRAINING
+from lit_fednas.cli.entry import cause_of, exit_status, with_paths
+from lit_fednas.cli.lightning_cli import FederatedCLI, run
+from lit_fednas.errors import ConfigError, FedNASError
+from lit_fednas.federation import FederatedTrainer
+
+
+class _SetUp(Exception):
+    """All that comes before training is done."""
+
+
+class _BeforeTraining(Callback):
+    def on_train_start(self, *given: Any) -> None:
+        raise _SetUp
+
+
+class CheckingCLI(FederatedCLI):
+    """Does what a command does before it trains, evaluates or searches, and writes nothing but into a folder."""
+
+    def __init__(self, words: Sequence[str], folder: Path, alone: bool) -> None:
+        self.folder, self.alone, self.settings = folder, alone, ""
+        with suppress(_SetUp):
+            super().__init__(words)
+
+    @override
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        self.settings = str(self._parser(self.subcommand).dump(config, skip_none=False))
+        if not self.alone:
+            raise _SetUp
+        config.ckpt_path = None
+        config.trainer.logger, config.trainer.default_root_dir = False, str(self.folder)
+        config.trainer.devices, config.trainer.num_nodes, config.trainer.strategy = 1, 1, "auto"
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        trainer: Any = self.trainer
+        if subcommand == "fit":
+            trainer.callbacks.insert(0, _BeforeTraining())
+            trainer.fit(self.model, datamodule=self.datamodule)
+            return
+        owner = TRAINING[subcommand].load()
+        if issubclass(owner, FederatedTrainer):
+            trainer.load(self.model, self.datamodule, None)
+            _ = self.datamodule.test_dataloader() if subcommand == "test" else None
+        else:
+            owner(trainer, self.model, self.datamodule, self.folder).check(**self.options)
+
+
+def check(commands: Sequence[tuple[list[str], bool]]) -> list[str]:
+    """Returns the commands' settings; raises ConfigError for the first that cannot work."""
+    settings: list[str] = []
+
+    def checking(alone: bool, words: Sequence[str]) -> Any:
+        with TemporaryDirectory() as folder:
+            cli = CheckingCLI(words, Path(folder), alone)
+        settings.append(cli.settings)
+        return cli
+
+    for (program, *words), alone in commands:
+        try:
+            run(with_paths(words), partial(checking, alone))
+        except Exception as error:
+            reason = cause_of(error) or error
+            if not isinstance(reason, FedNASError | OSError | ArgumentError):
+                raise
+            raise ConfigError(f"{' '.join([program, *words])}: {' '.join(str(reason).split())}") from error
+    return settings
+
+
+def main() -> int:
+    """Reads commands, and prints their settings."""
+    with redirect_stdout(sys.stderr):
+        settings = check(json.load(sys.stdin))
+    print(json.dumps(settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,74 @@
+"""No assignment gives a client more than its tier's limits; what is known before training is refused then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from lit_fednas.assignment import Assignment, ByTier, CostWeighted, FixedArchitecture, RandomArchitectures, Sandwich
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback, UniformCohort
+from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
+from tests.support import fit, make_module, tiny_data, tiny_supernet
+
+NET = tiny_supernet()
+SMALLEST, LARGEST = (NET.macs(arch) for arch in (NET.space.smallest, NET.space.largest))
+
+
+class LargeLater(FixedArchitecture):
+    """The largest from a round on that no plan before training has."""
+
+    depends_on = "client"
+
+    @override
+    def plan(self, round: Any) -> Any:
+        self.arch = "largest" if round.number >= 5 else "smallest"
+        return super().plan(round)
+
+
+class Rounds(FederatedCallback):
+    started = 0
+
+    def on_cohort_start(self, *given: Any) -> None:
+        self.started += 1
+
+
+def train(assignment: Assignment, weak: float = LARGEST / 2.5, rounds: int = 6, enforced: bool = True) -> Rounds:
+    """Clients 0 to 2 afford ``weak`` MACs, the others the largest architecture."""
+    budgets = Budgets({"weak": {"macs": weak}, "strong": {"macs": LARGEST}})
+    tiers = ClientTiers(budgets, ListedTiers({"weak": [0, 1, 2], "strong": [3, 4, 5]}), enforced=enforced)
+    seen, cohort = Rounds(), UniformCohort(ratio=1.0)
+    module = make_module(tiny_supernet(), assignment, tiers=tiers, cohort=cohort)
+    try:
+        fit(module, tiny_data(), rounds, callbacks=[seen])
+    except ConfigError as error:
+        error.add_note(str(seen.started))
+        raise
+    return seen
+
+
+@pytest.mark.parametrize("assignment", [FixedArchitecture(), RandomArchitectures(), Sandwich()], ids=str)
+def test_what_ignores_the_limits_is_refused_before_training(assignment: Assignment) -> None:
+    kind = type(assignment).__name__
+    with pytest.raises(
+        ConfigError, match=rf"^model.assignment: {kind} gives client \d of tier weak .* exceeds"
+    ) as raised:
+        train(assignment)
+    assert raised.value.__notes__ == ["0"]
+
+
+def test_what_exceeds_them_later_is_refused_in_that_round() -> None:
+    with pytest.raises(ConfigError, match="LargeLater gives client 0 of tier weak the architecture") as raised:
+        train(LargeLater())
+    assert raised.value.__notes__[0] == "5"
+
+
+@pytest.mark.parametrize("assignment", [ByTier(), CostWeighted(), FixedArchitecture("smallest")], ids=str)
+def test_what_keeps_to_them_trains(assignment: Assignment) -> None:
+    assert train(assignment, weak=SMALLEST, rounds=2).started == 2
+
+
+def test_limits_that_are_not_enforced_bind_nobody() -> None:
+    assert train(FixedArchitecture(), rounds=1, enforced=False).started == 1

@@ -1,0 +1,65 @@
+"""What a study will run is set up before anything trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.studies.checking import check
+
+FIT = ["lit-fednas", "fit", "--config", "superfed/digits.yaml", "--data.num_clients=5"]
+SEARCH = ["lit-fednas", "search", *FIT[2:], "--config", "search/digits.yaml"]
+TABLE = "a,site,label\n" + "".join(f"{n / 7},s{n % 2},c{n // 2 % 2}\n" for n in range(40))
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_settings_of_commands_are_returned_and_nothing_is_written() -> None:
+    later = [*FIT, "--model.tiers.source=lit_fednas.tiers.TiersOfRun", "--model.tiers.source.run=missing"]
+    texts = check([(FIT, True), (["lit-fednas", "test", *FIT[2:]], True), (SEARCH, True), (later, False)])
+    first, tested, searched, reading = map(yaml.safe_load, texts)
+    assert {**first, "verbose": False} == tested
+    assert first["trainer"]["logger"]["init_args"]["name"] == "digits"
+    assert searched["search"]["method"]["class_path"].endswith("NSGA2")
+    assert reading["model"]["tiers"]["source"]["init_args"]["run"] == "missing"
+    assert list(Path().iterdir()) == []
+    with pytest.raises(ConfigError, match="missing holds no suite"):
+        check([(later, True)])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*FIT, "--model.client.stepss=8"], "model.client.stepss"),
+        ([*FIT, "--model.client.optimizer.lr=-1"], "lr"),
+        ([*FIT, "--data.num_clients=2000"], "data.num_clients: 2000 for 1294 examples"),
+        ([*FIT, "--model.assignment=lit_fednas.assignment.ByTier"], "model.tiers: is null, and the assignment goes"),
+        ([*FIT, "--seed_everything=-1"], "seed_everything: -1 must be a number from 0"),
+        ([*FIT, "--checkpoint.monitor=val/mean/acuracy"], "will not be logged; did you mean val/mean/accuracy"),
+        ([*SEARCH, "--search.target=2"], "search.target: 2 is more than all"),
+        ([*SEARCH, "--search.client=7"], "search.client: 7 is not one of the 5 clients"),
+        ([*SEARCH, "--search.tiers=null"], "search.tiers: null leaves no device tiers"),
+        ([*SEARCH, "--data.server_val=0"], "data.server_val: 0 leaves nothing to search on"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_run_is_told_with_its_command(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check([(words, True)])
+    assert str(raised.value).startswith(" ".join(words[:4]))
+    assert message in str(raised.value)
+    assert list(Path().iterdir()) == []
+
+
+def test_a_missing_test_split_is_told() -> None:
+    Path("train.csv").write_text(TABLE)
+    source = "{files: {train: train.csv}, target: label, client: site}"
+    words = ["--config", "tasks/table.yaml", f"--data.source.init_args={source}"]
+    with pytest.raises(ConfigError, match="ArrayFiles has no test split; give one"):
+        check([(["lit-fednas", "test", *words], True)])
