@@ -230,6 +230,10 @@ class TestTables:
         with pytest.raises(DataError, match=message):
             (ImageFolder(root) if kind == "metadata" else ImageTable(root / "metadata.csv")).load("train")
 
+    def test_columns_without_a_name_are_not_in_the_way(self, root: Path) -> None:
+        (root / "metadata.csv").write_text(",file,label,client\n0,train/x/a.png,1,ann\n1,train/y/c.png,0,bob\n")
+        assert ImageTable(root / "metadata.csv").load("train").targets.tolist() == [1, 0]
+
     def test_labels_that_are_numbers_or_names_of_something_else(self, root: Path) -> None:
         for label, count in ((20231105, "20,231,106 classes of 1 examples"), (100, "101 classes of 1 examples")):
             (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,{label},ann\n")

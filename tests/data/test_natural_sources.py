@@ -340,7 +340,9 @@ class TestCelebA:
         source = CelebA(root, deal="train", least=2, image_size=8)
         assert load(source).columns["client"].tolist() == [30, 4, 4, 30]
         assert (load(source, "val").targets.tolist(), load(source, "test").targets.tolist()) == ([0b111], [0b100])
-        assert set(load(CelebA(root, least=3, image_size=8)).columns["client"].tolist()) == {30}
+        few = CelebA(root, least=3, image_size=8)
+        assert set(load(few).columns["client"].tolist()) == {30}
+        assert few.left_out["train"] == {"of people with fewer than 3": 3}
         with pytest.raises(DataError, match="no training examples"):
             module(CelebA(root, deal="train", least=3, image_size=8))
 

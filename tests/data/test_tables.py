@@ -40,8 +40,8 @@ def read(path: Path, split: str = "train", **settings: Any) -> Examples:
         (b'x,site,target\n1,"a"b,0\n', r"cannot be read \(line 2: "),
         (b"x,site,target,target\n1,a,0,1\n", "has 2 columns 'target'"),
         ("x,site,target\n1,süd,0\n".encode("latin-1"), "cannot be read .*utf-8.*; correct or replace"),
-        ("x,site,target\n1,a,0\n".encode("utf-16"), "cannot be read .*utf-8"),
-        (b"x,site,target\n1,a\0,0\n", r"cannot be read \(it has bytes of 0\)"),
+        ("x,site,target\n1,a,0\n".encode("utf-16"), r"cannot be read \(it has bytes of 0, as UTF-8"),
+        (b"x,site,target\n1,a\0,0\n", r"cannot be read \(it has bytes of 0"),
         (b"x,site,target\n1,,0\n", "no value of 'site' in row 0"),
         (b"x,site,target\n1,a,0\n1, ,0\n", "no value of 'site' in row 1"),
         (b"x,site,target\n1,7,0\n1,NA,0\n", "no value of 'site' in row 1"),
@@ -75,7 +75,7 @@ def test_faults_of_csv_are_named(tmp_path: Path, content: bytes, fault: str) -> 
     ],
 )
 def test_csv_is_read_as_it_is_written(tmp_path: Path, content: str, inputs: Any, sites: Any, targets: Any) -> None:
-    path = tmp_path / "a.csv"
+    path = tmp_path / "a.CSV"
     path.write_text(content, encoding="utf-8", newline="")
     train = read(path)
     assert train.inputs.flatten().tolist() == inputs
@@ -186,6 +186,12 @@ def test_counted_classes_are_few_unless_they_are_stated(tmp_path: Path) -> None:
     assert ArrayFiles({"train": str(path)}).num_classes == 102
     path.write_text("x,target\n1,20231105\n2,20231106\n")
     assert read(path, client=None, task=Regression(1)).targets.flatten().tolist() == [20231104, 20231106]  # as float32
+
+
+def test_a_categorical_input_has_few_values(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,site,target\n" + "".join(f"id{row},a,0\n" for row in range(10_001)))
+    with pytest.raises(DataError, match=r"categorical: 'x' of .*a\.csv has 10,001 values; leave it out"):
+        read(tmp_path / "a.csv", categorical=["x"])
 
 
 @pytest.mark.parametrize(

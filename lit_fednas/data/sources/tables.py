@@ -17,6 +17,8 @@ from lit_fednas.data.examples import missing
 from lit_fednas.data.sources.base import reading
 from lit_fednas.errors import ConfigError, DataError, require_different
 
+#: A categorical input becomes at most so many columns.
+MOST_VALUES = 10_000
 #: Cells of a .csv that hold no number.
 _MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "null", "None")
 _BOOLEANS = {"true": True, "false": False}
@@ -29,7 +31,7 @@ _NUMBERS = {"boolean", "decimal", "floating", "integer", "mixed-integer-float"}
 def read_table(path: Path, field: str, texts: Collection[str | None] | None = None) -> Any:
     """Returns a file's ``pandas.DataFrame``; of CSV, columns in ``texts`` (None is all) are text as it is written."""
     with reading(path, field, "correct or replace it"):
-        frame = _read_parquet(path, field) if path.suffix.lower() == ".parquet" else _read_csv(path, field, texts)
+        frame = _read_csv(path, field, texts) if _is_csv(path) else _read_parquet(path, field)
     if not len(frame):
         raise DataError(f"{field}: {path} has no rows; give one per example")
     return frame
@@ -38,26 +40,28 @@ def read_table(path: Path, field: str, texts: Collection[str | None] | None = No
 def _read_csv(path: Path, field: str, texts: Collection[str | None] | None) -> Any:
     import pandas as pd  # takes a while to import
 
-    text = path.read_bytes().decode("utf-8-sig")
-    names = _header(text, path, field)
-    texts = names if texts is None else [name for name in names if name in texts]
+    content = path.read_bytes()
+    names = _header(content, path, field)
+    known = names if texts is None else [name for name in names if name in texts]
     frame = pd.read_csv(
-        io.StringIO(text),
+        io.BytesIO(content),
         index_col=False,
-        dtype=dict.fromkeys(texts, str),
+        dtype=str if texts is None else dict.fromkeys(known, str),
         keep_default_na=False,
-        na_values={name: [""] if name in texts else list(_MISSING) for name in names},
+        na_values={name: [""] if name in known else list(_MISSING) for name in names},
         low_memory=False,  # else each chunk of rows would have types of its own
     )
     return _plain(frame)
 
 
-def _header(text: str, path: Path, field: str) -> list[str]:
+def _header(content: bytes, path: Path, field: str) -> list[str]:
     """Returns the names of a CSV file's columns; validates that each row has a cell for each."""
-    if "\0" in text:
-        raise ValueError("it has bytes of 0")
-    quoted = csv.reader(io.StringIO(text, newline=""), strict=True)  # takes three times as long as pandas
-    rows = quoted if '"' in text else (line.split(",") for line in re.split("\r\n|\r|\n", text))
+    if b"\0" in content:
+        raise ValueError("it has bytes of 0, as UTF-8 has none")
+    has_quotes = b'"' in content
+    lines = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="" if has_quotes else None)
+    quoted = csv.reader(lines, strict=True)  # takes three times as long as pandas
+    rows = quoted if has_quotes else (line.rstrip("\n").split(",") for line in lines)
     rows = (row for row in rows if len(row) > 1 or "".join(row).strip())  # pandas skips blank lines
     try:
         names = next(rows, [])
@@ -181,6 +185,9 @@ class Table:
         self.values = {
             name: [str(value) for value in sorted(_names(train[name], self.path).unique())] for name in self.categorical
         }
+        if many := [name for name, values in self.values.items() if len(values) > MOST_VALUES]:
+            count = len(self.values[many[0]])
+            raise DataError(f"data.source.categorical: {many[0]!r} of {self.path} has {count:,} values; leave it out")
         self.classes = self._classes(train[self.target[0]]) if len(self.target) == 1 else None
         used = {*listed, *self.target, self.client}
         self.kinds = {
@@ -202,7 +209,7 @@ class Table:
         require_columns(frame, path, "data.source.target", self.target)
         columns = [_numbers(frame[name], path, "inputs")[:, None].astype(np.float32) for name in self.numeric]
         for name, values in self.values.items():
-            columns.append(np.eye(len(values), dtype=np.float32)[_codes(frame[name], values, path)])
+            columns.append((_codes(frame[name], values, path)[:, None] == np.arange(len(values))).astype(np.float32))
         if not columns:
             raise DataError(f"data.source.inputs: {path} has no column beside target and client; add some")
         if self.classes is not None:
@@ -229,7 +236,7 @@ class Table:
 
 def _without_missing(column: Any, path: Path) -> Any:
     """Returns a column, which must have no empty cell; beside numbers, "NA" is one and no name."""
-    if path.suffix == ".csv" and column.dtype.kind not in "biuf":
+    if _is_csv(path) and column.dtype.kind not in "biuf":
         known = _to_numeric(column).notna()
         if known.any() and (known | column.isin(_MISSING)).all():
             column = column.where(known)
@@ -266,7 +273,7 @@ def _codes(column: Any, values: Sequence[str], path: Path) -> np.ndarray:
 def _names(column: Any, path: Path) -> Any:
     """Returns a column of names; of a ``.csv``, whole numbers in their order if no two can be the same number."""
     column = _without_missing(column, path)
-    if path.suffix == ".csv" and column.str.fullmatch(_WHOLE).all():
+    if _is_csv(path) and column.str.fullmatch(_WHOLE).all():
         return column.astype(np.int64)
     return column
 
@@ -281,10 +288,14 @@ def _as_numbers(column: Any, path: Path) -> Any:
     """Returns a column as numbers, NaN where it has none; text is read in a ``.csv`` alone."""
     if column.dtype.kind in "biuf":
         return column
-    if path.suffix != ".csv":
+    if not _is_csv(path):
         return column.notna() * np.nan
     truths = column.str.lower().map(_BOOLEANS)
     return truths.astype(bool) if truths.notna().all() else _to_numeric(column)
+
+
+def _is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
 
 
 def _to_numeric(column: Any) -> Any:
