@@ -69,7 +69,7 @@ class Examples:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shapes = {"inputs": self.inputs.shape, "targets": self.targets.shape}
+        shapes: dict[str, tuple[int, ...]] = {"inputs": self.inputs.shape, "targets": self.targets.shape}
         shapes.update({name: np.shape(column) for name, column in self.columns.items()})
         for name, shape in shapes.items():
             if not shape or (name in self.columns and len(shape) > 1):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lit_fednas.data.sources.base import SPLITS
+from lit_fednas.data.sources.base import SPLITS, Split
 from lit_fednas.formatting import listing, text_table
 from lit_fednas.records.files import check_output
 
@@ -33,7 +33,7 @@ class Overview:
     """
 
     parts: Mapping[str, str]
-    class_counts: Mapping[str, np.ndarray]
+    class_counts: Mapping[Split, np.ndarray]
     class_names: Sequence[str]
     client_sizes: np.ndarray
 

@@ -179,7 +179,9 @@ class TestCache:
         (path,) = (root / ".lit_fednas_cache").iterdir()
         buffer = io.BytesIO()
         np.save(buffer, np.zeros((4, 3, 2, 2), dtype=np.uint8))  # of another shape
-        for damaged in (b"", b"\x93NUMPY rubbish", path.read_bytes()[:-5], buffer.getvalue()):
+        content = path.read_bytes()
+        flipped = content[:300] + bytes([content[300] ^ 1]) + content[301:]  # a pixel
+        for damaged in (b"", b"\x93NUMPY rubbish", content[:-5], flipped, buffer.getvalue()):
             decoded.clear()
             path.write_bytes(damaged)
             for _ in range(2):

@@ -203,7 +203,7 @@ class ArrayFiles(DataSource):
         return examples
 
     @cached_property
-    def _known(self) -> tuple[ArraySource, Table | None, Mapping[str, Any]]:
+    def _known(self) -> tuple[ArraySource, Table | None, Mapping[Split, Any]]:
         """Reads and validates all splits, arrays without their inputs, and keeps no examples; and the files' stamps."""
         require_separate({split: [file] for split, file in self.files.items()})
         stamps = {split: _stamps(file) for split, file in self.files.items()}
@@ -346,7 +346,6 @@ def _read_array(stream: IO[bytes], size: int, whole: bool) -> np.ndarray:
         return np.broadcast_to(np.zeros((), dtype), shape)
     stream.seek(0)
     array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
-    stream.read(1)  # the end, where a .npz compares its checksum
     return array
 
 

@@ -284,10 +284,10 @@ class ImageTable(ImageSource):
     def class_names(self) -> tuple[str, ...]:
         """The labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
         labels = self._rows["label"]
-        names, what = sorted(labels.unique()), f"data.source.label: {self.columns['label']!r} of {self.table}"
+        names: Sequence[Any] = sorted(labels.unique())
         if labels.str.fullmatch(_NUMBER).all():
             names = range(int(labels.astype(int).max()) + 1)
-        require_few(len(names), len(labels), what)
+        require_few(len(names), len(labels), f"data.source.label: {self.columns['label']!r} of {self.table}")
         return tuple(map(str, names))
 
     @override
