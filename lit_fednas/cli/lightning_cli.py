@@ -175,14 +175,14 @@ class FederatedCLI(LightningCLI):
 
     @override
     def before_instantiate_classes(self) -> None:
-        """Finds the run's folder if a checkpoint is given; commands after training use the newest by default."""
+        """Finds the run's folder if a checkpoint is given, by default the newest; searches may come before training."""
         config, command = self.config[self.subcommand], str(self.subcommand)
         if "trainer" not in _parts(command):
             return
         for line in without_effect(plain_settings(config), command):
             log.warning(line)
         given = config.get("ckpt_path")
-        if command == "fit" and not given:
+        if not given and (command == "fit" or (command == "search" and not config.search.evaluations)):
             check_new_run(
                 config.trainer.logger, None if config.trainer.fast_dev_run else config.trainer.default_root_dir
             )

@@ -5,6 +5,7 @@ when it is over. To add a method, write a frozen dataclass that subclasses :clas
 ``search``, which yields architectures and receives their scores. The guide *Search* describes the settings.
 """
 
+from lit_fednas.search.by_score import PredictorSearch, ProxyPath, ProxySearch
 from lit_fednas.search.command import Search
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluation, FederatedEvaluator, union_bytes
 from lit_fednas.search.feasible import Feasible
@@ -18,12 +19,16 @@ from lit_fednas.search.method import (
     Score,
     SearchMethod,
 )
+from lit_fednas.search.proxies import NASWOT, BatchLoss, CostProxy, Fitness, GradientNorm, Proxy, SynFlow
 from lit_fednas.search.racing import Racing
 from lit_fednas.search.tier_search import SearchSettings, TierSearch
 
 __all__ = [
+    "NASWOT",
     "NSGA2",
+    "BatchLoss",
     "ClientDraw",
+    "CostProxy",
     "DeriveGenotype",
     "Evaluator",
     "Evolution",
@@ -31,13 +36,20 @@ __all__ = [
     "Feasible",
     "FederatedEvaluation",
     "FederatedEvaluator",
+    "Fitness",
+    "GradientNorm",
+    "PredictorSearch",
     "Proposals",
+    "Proxy",
+    "ProxyPath",
+    "ProxySearch",
     "Racing",
     "RandomSearch",
     "Score",
     "Search",
     "SearchMethod",
     "SearchSettings",
+    "SynFlow",
     "TierSearch",
     "union_bytes",
 ]

@@ -22,7 +22,7 @@ from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, text_table
-from lit_fednas.records import SearchFiles, note_after_training
+from lit_fednas.records import ALL_TIERS, SearchFiles, note_after_training
 from lit_fednas.rng import generator
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
 from lit_fednas.search.tier_models import write_clients
@@ -108,12 +108,13 @@ class Search(AfterTraining):
             try:
                 parts = evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets, scorer
                 run = TierSearch(search, *parts)
-                run.run()
+                if search.evaluations:
+                    run.run()
             finally:
                 progress.close()
                 scorer.close()
-            rows = run.write_tiers(self._tester(evaluator))
-            if search.client is None:
+            rows = run.write_tiers(self._tester(evaluator)) if search.evaluations else run.write_plan()
+            if search.client is None and search.evaluations:
                 write_clients(self.model, self.datamodule, files)
         files.write_settings({**run.written, "complete": True})
         if "communication" in run.written:
@@ -138,6 +139,9 @@ class Search(AfterTraining):
             clients = clients.only(search.client)
         seed = model.seed if search.seed is None else search.seed
         recalibration = model.recalibration_batches(clients)
+        if not search.evaluations:  # what there is on the server is for proxies
+            examples = self.datamodule.val_dataloader()
+            return Evaluator(model.supernet, examples, model.evaluation, recalibration, clients.task, model.metrics)
         if search.federated is not None:
             cohort = model.cohort.size(clients.num_clients)
             draw = ClientDraw(clients, model.population, cohort, search.federated, seed)
@@ -237,7 +241,7 @@ class SearchProgress:
 
 def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:
     """Returns the tiers as aligned text."""
-    allowed = {tier["name"]: tier["at_most"] for tier in limits}
+    allowed = {ALL_TIERS: {}, **{tier["name"]: tier["at_most"] for tier in limits}}
     head = ["tier", "architecture", "limit", "MACs", "parameters", "bytes", f"val {metric}", f"test {metric}"]
     body = [
         [
@@ -245,8 +249,7 @@ def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]
             row["arch"],
             ", ".join(f"{name} {cost_text(name, limit)}" for name, limit in allowed[row["tier"]].items()),
             *(cost_text(name, row[name]) for name in ("macs", "parameters", "bytes")),
-            f"{row[f'val_{metric}']:.4f}",
-            "" if row.get(f"test_{metric}") is None else f"{row[f'test_{metric}']:.4f}",
+            *("" if row.get(name) is None else f"{row[name]:.4f}" for name in (f"val_{metric}", f"test_{metric}")),
         ]
         for row in rows
     ]

@@ -20,6 +20,7 @@ from lit_fednas.federation.evaluation import EvaluationSettings, SubnetMetrics, 
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, Directions, SearchFiles
 from lit_fednas.rng import generator, numpy_generator
+from lit_fednas.search.proxies import Batch
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
@@ -92,6 +93,13 @@ class Evaluator:
     def finish(self, files: SearchFiles) -> dict[str, Any]:
         """Writes what the scores of a finished search cost; returns what to add to ``settings.json``."""
         return {}
+
+    def batch(self, size: int = 64) -> Batch | None:
+        """Returns the first examples for proxies; ``None`` if there are none on the server."""
+        if not self.batches:
+            return None
+        inputs, targets = self.batches[0]
+        return Batch(inputs[:size], targets[:size], self.task)
 
     def running(self, arch: Any) -> Callable[[Tensor], Tensor]:
         """Returns the architecture in place, or :meth:`network` where its norms need new statistics."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.search.proxies import Batch
 from lit_fednas.supernets.space import SearchSpace
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
@@ -29,6 +30,7 @@ class Feasible:
         tier: The limits.
         rng: For the search for a first architecture that fits.
         starts: Architectures that are drawn before random ones, if they fit.
+        batch: Examples that a proxy may look at, if there are any.
 
     Raises:
         ConfigError: No architecture fits, as far as could be found.
@@ -41,8 +43,9 @@ class Feasible:
         tier: Tier,
         rng: np.random.Generator,
         starts: Sequence[Any] = (),
+        batch: Batch | None = None,
     ) -> None:
-        self.space, self.costs, self.tier = space, costs, tier
+        self.space, self.costs, self.tier, self.batch = space, costs, tier, batch
         self._excess: dict[Any, float] = {}  # what is asked for most; narrow tiers are drawn from again and again
         self._anchors = [space.encode(self._first(rng))]
         self._starts = [arch for arch in dict.fromkeys(starts) if self.fits(arch)]

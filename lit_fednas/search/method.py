@@ -70,6 +70,17 @@ class SearchMethod(ABC):
             rng: Random numbers.
         """
 
+    def plan(self, feasible: Feasible, rng: np.random.Generator) -> Any:
+        """Returns the best architecture without an evaluation (``search.evaluations`` of 0).
+
+        Raises:
+            ConfigError: The method cannot tell without one, or refuses all architectures.
+        """
+        raise ConfigError(
+            f"search.evaluations: 0 leaves {type(self).__name__} nothing to compare architectures by; give more, or "
+            f"use ProxySearch"
+        )
+
 
 @checked("search.method")
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from math import ceil, nan
 from typing import Any
 
@@ -21,7 +21,7 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.ranks import Ranks
-from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveShare, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.run import chosen, error, reaches
@@ -54,7 +54,8 @@ class SearchSettings:
         method: How each tier is searched.
         evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000). With ``racing`` it is
             what may be spent: the examples of so many evaluations in full, on as many architectures as they suffice
-            for.
+            for. 0 for methods that need none (``ProxySearch``): then nothing is tested either, no networks are written,
+            and with ``--ckpt_path null`` the search is in a new folder, with untrained weights.
         target: A value of the metric on the validation data; a search ends with the generation that reaches it
             (FedorAS, section 3.2).
         labels: The label set that all architectures classify; that of their tier if not given (FedorAS, App. H).
@@ -80,7 +81,7 @@ class SearchSettings:
 
     tiers: TierSource | None = None
     method: SearchMethod = field(default_factory=NSGA2)
-    evaluations: PositiveInt = 1000
+    evaluations: NonNegativeInt = 1000
     target: PositiveFloat | None = None
     labels: str | None = None
     per_tier: bool = True
@@ -169,7 +170,7 @@ class TierSearch:
             space = labelled_space(self.space, tier.labels)
             # so that a search finds nothing less than what is known without it
             starts = [space.smallest, space.largest, *(arch for arch in subnets if _is_in(space, arch))]
-            self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts)
+            self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts, evaluator.batch())
         self.written = self._description(checkpoint, latency)
         # a score by clients, or of a race, belongs to the tier that asked first: with more evaluations, maybe another
         bound = {"evaluations", "target"} if settings.federated or settings.racing else set()
@@ -179,12 +180,12 @@ class TierSearch:
 
     def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
         """Returns the content of ``settings.json``."""
-        settings, method = self.settings, self.settings.method
+        settings = self.settings
         largest = self.costs.cost(self.space.largest, settings.cost)
         limits = {tier.name: tier.at_most.get(settings.cost, largest) for tier in [*self.tiers, self.everything]}
         return {
             "seed": self.seed,
-            "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
+            "method": _plain(settings.method),
             **{name: getattr(settings, name) for name in ("evaluations", "target", "per_tier", "cost", "client")},
             "racing": None if settings.racing is None else asdict(settings.racing),
             "metric": self.metric,
@@ -282,6 +283,21 @@ class TierSearch:
         rows = self.fitting(tier)
         return min(rows, key=lambda arch: (self._error(rows[arch]), rows[arch][self.settings.cost]), default=None)
 
+    def write_plan(self) -> list[dict[str, Any]]:
+        """Writes ``tiers.csv`` with what the method takes for the best of each tier without an evaluation.
+
+        Returns:
+            The rows of ``tiers.csv``, without metrics.
+        """
+        rows = []
+        for tier in self.searched:
+            arch = self.settings.method.plan(
+                self.feasible[tier.name], numpy_generator(self.seed, f"search-{tier.name}")
+            )
+            rows.append({"tier": tier.name, "arch": str(arch), **self.costs.all(arch), "evaluations": 0})
+        self.files.write("tiers", rows)
+        return rows
+
     def write_tiers(self, test: Callable[[Any], dict[str, float]] | None) -> list[dict[str, Any]]:
         """Tests the best of every tier, and writes ``tiers.csv`` and the tiers' networks.
 
@@ -335,6 +351,13 @@ def _check_names(tiers: Sequence[Tier], clients_tiers: Sequence[Tier]) -> None:
                     f"search.tiers: {tier.name!r} is also a tier of the clients, with other limits "
                     f"({other}; here {tier}); leave search.tiers out, or name it otherwise"
                 )
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    """Returns a part's class and settings, and those of parts that it holds."""
+    given = {one.name: getattr(part, one.name) for one in fields(part)} if is_dataclass(part) else {}
+    held = {name: _plain(value) if is_dataclass(value) else value for name, value in given.items()}
+    return {"class": type(part).__name__, **held}
 
 
 def _is_in(space: SearchSpace[Any], arch: Any) -> bool:

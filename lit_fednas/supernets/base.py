@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, sent_bytes
+from lit_fednas.costs.layers import Layer, read_layers
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.families import shapes_of, tensors_of
 from lit_fednas.supernets.space import SearchSpace
@@ -212,6 +213,10 @@ class Supernet(nn.Module, ABC):
         if unit not in skeleton.computation:
             skeleton.computation[unit] = COUNTERS[unit](skeleton.network, self.input_shape, self.input_dtype)
         return skeleton.computation[unit]
+
+    def layers(self, arch: Any) -> list[Layer]:
+        """Returns the convolutions and linear layers, in the order in which they run; a subclass may know them."""
+        return read_layers(self.skeleton(arch), self.input_shape, self.input_dtype)
 
     def targets(self, arch: Any, classes: Tensor) -> Tensor:
         """Returns an architecture's targets, ``[batch]``: the classes, unless its classifier has another label set."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from itertools import islice, product
 from math import prod
 from operator import getitem
@@ -23,6 +23,7 @@ from typing import Any, Literal
 from torch import nn
 from typing_extensions import override
 
+from lit_fednas.costs.layers import Layer
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
@@ -117,32 +118,30 @@ class ElasticSpace(SearchSpace[ElasticArch]):
             ("width multiplier", "w", self.multipliers, 1 + stages if self.multipliers else 0),
         ]
         self.choices = [values for _, _, values, count in self._kinds for _ in range(count)]
-        # multipliers, of the stem and per stage, and ratios, per width: the largest of those that round alike, by each
-        self._canonical_multipliers = [
-            _last_alike(self.multipliers, partial(self._width, base)) for base in self.base_widths
+        # the width by multiplier, of the stem and per stage, and the middle channels by width and ratio
+        self._widths = [
+            {multiplier: divisible(base * multiplier, divisor) for multiplier in self.multipliers}
+            for base in self.base_widths
         ]
-        self._canonical_ratios = {
-            width: _last_alike(self.ratios, partial(self.middle_width, width))
-            for width in {width for place in range(1, 1 + stages) for width in self.widths_at(place)}
+        self._middles = {
+            width: {ratio: divisible(round(width * ratio), divisor) for ratio in self.ratios}
+            for place in range(1, 1 + stages)
+            for width in self.widths_at(place)
         }
+        self._canonical_multipliers = [_last_alike(widths) for widths in self._widths]
+        self._canonical_ratios = {width: _last_alike(middles) for width, middles in self._middles.items()}
 
     def middle_width(self, width: int, ratio: float) -> int:
         """Returns the middle channels of a block of a stage of a width."""
-        return divisible(round(width * ratio), self.divisor)
+        return self._middles[width][ratio]
 
     def widths_at(self, place: int) -> list[int]:
         """Returns the distinct widths, ascending, of the stem (place 0) or of a stage (from 1)."""
-        base = self.base_widths[place]
-        return list(dict.fromkeys(self._width(base, multiplier) for multiplier in self.multipliers)) or [base]
+        return list(dict.fromkeys(self._widths[place].values())) or [self.base_widths[place]]
 
     def widths_of(self, arch: ElasticArch) -> tuple[int, ...]:
         """Returns the widths of the stem and of every stage."""
-        if not arch.widths:
-            return self.base_widths
-        return tuple(map(self._width, self.base_widths, arch.widths))
-
-    def _width(self, base: int, multiplier: float) -> int:
-        return divisible(base * multiplier, self.divisor)
+        return tuple(map(getitem, self._widths, arch.widths)) if arch.widths else self.base_widths
 
     def blocks_of(self, arch: ElasticArch) -> Iterator[tuple[int, int, int, int]]:
         """Yields the stage, middle channels, output channels and stride of each block."""
@@ -227,7 +226,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
                 match = re.fullmatch(rf"\s*{parts}\s*", str(text))
                 written = match.groups() if match else ()
                 read = {key: json.loads(value) for key, value in zip(kinds, written, strict=False)}
-            numbers = dict.fromkeys("dehw", ())
+            numbers: dict[str, tuple[Any, ...]] = dict.fromkeys("dehw", ())
             for key, count in kinds.items():
                 numbers[key] = tuple(read[key] if isinstance(read[key], list) else [read[key]] * count)
                 if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers[key]):
@@ -241,10 +240,10 @@ class ElasticSpace(SearchSpace[ElasticArch]):
             ) from None
 
 
-def _last_alike(choices: Sequence[float], rounded: Callable[[float], int]) -> dict[float, float]:
-    """Returns, for each of ascending choices, the last that is rounded to the same width."""
-    last = {rounded(choice): choice for choice in choices}
-    return {choice: last[rounded(choice)] for choice in choices}
+def _last_alike(widths: Mapping[float, int]) -> dict[float, float]:
+    """Returns, for each of ascending choices by their widths, the last of the same width."""
+    last = {width: choice for choice, width in widths.items()}
+    return {choice: last[width] for choice, width in widths.items()}
 
 
 @checked("supernet")
@@ -325,15 +324,16 @@ class ElasticResNet(NestedSupernet):
 
     @override
     def computation(self, unit: Literal["macs", "operations"], arch: ElasticArch) -> int:
-        if unit != "macs":
-            return super().computation(unit, arch)
+        return sum(layer.macs for layer in self.layers(arch)) if unit == "macs" else super().computation(unit, arch)
+
+    @override
+    def layers(self, arch: ElasticArch) -> list[Layer]:
         channels, height, width = self.input_shape
-        total = height * width * channels * self.space.widths_of(arch)[0] * 9
+        layers = [Layer(9, 9 * channels, self.space.widths_of(arch)[0], height * width)]
         for _, inputs, middle, out, stride, projected in self._blocks(arch):
             height, width = -(-height // stride), -(-width // stride)
-            total += height * width * (9 * inputs * middle + 9 * middle * out + projected * inputs * out)
-            channels = out
-        return total + channels * self.num_classes
+            layers += _block_layers(inputs, middle, out, projected, height * width)
+        return [*layers, Layer(1, layers[-1].channels, self.num_classes, 1)]
 
     def _blocks(self, arch: ElasticArch) -> Iterator[tuple[int, int, int, int, int, bool]]:
         """Yields each block's stage, input, middle and output channels, stride, and whether it has a projection."""
@@ -348,8 +348,9 @@ class ElasticResNet(NestedSupernet):
     def build(self, arch: ElasticArch) -> nn.Module:
         stages = [nn.Sequential() for _ in arch.depths]
         stem, *widths = self.space.widths_of(arch)
-        for stage, *block in self._blocks(arch):
-            stages[stage].append(elastic_block(*block, self.norm, self.relu_before_sum))
+        for stage, inputs, middle, out, stride, projected in self._blocks(arch):
+            block = elastic_block(inputs, middle, out, stride, projected, self.norm, self.relu_before_sum)
+            stages[stage].append(block)
         return sequential(
             stem=convolution(self.input_shape[0], stem),
             norm=self.norm(stem),
@@ -361,6 +362,12 @@ class ElasticResNet(NestedSupernet):
 
 class ReLUBeforeSum(nn.ReLU):
     """A ReLU with a name of its own, by which a checkpoint's fingerprint tells networks that have it from others."""
+
+
+@lru_cache(maxsize=2**16)
+def _block_layers(inputs: int, middle: int, out: int, projected: bool, positions: int) -> tuple[Layer, ...]:
+    both = Layer(9, 9 * inputs, middle, positions), Layer(9, 9 * middle, out, positions)
+    return (*both, Layer(1, inputs, out, positions)) if projected else both
 
 
 def elastic_block(

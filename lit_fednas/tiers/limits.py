@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import Count, PositiveShare, Range, UnitInterval, checked
+from lit_fednas.ranges import Count, PositiveFloat, PositiveShare, Range, UnitInterval, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.run import suite_of
@@ -219,6 +219,33 @@ class ArchitectureTiers(TierSource):
                 )
             tiers.append(tier)
         return tiers
+
+
+@checked("tiers")
+@dataclass(frozen=True)
+class EvenBudgets(TierSource):
+    """Tiers, called ``budget01``, ``budget02``, ..., whose limits are equally far apart, as on DeepFedNAS' path.
+
+    Args:
+        count: Number of tiers.
+        least: The first limit; what the smallest architecture costs, if not given.
+        most: The last limit; what the largest architecture costs, if not given.
+        cost: What is limited.
+    """
+
+    count: Count = 60
+    least: PositiveFloat | None = None
+    most: PositiveFloat | None = None
+    cost: CountedCost = "macs"
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        least = self.least or costs.cost(space.smallest, self.cost)
+        most = self.most or costs.cost(space.largest, self.cost)
+        if least > most:
+            raise ConfigError(f"tiers.least: {least:g} {self.cost} is more than the most, {most:g}; lower it")
+        limits = np.linspace(least, most, self.count).tolist()
+        return [Tier(f"budget{number:02}", {self.cost: limit}) for number, limit in enumerate(limits, 1)]
 
 
 @checked("tiers")

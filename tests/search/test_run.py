@@ -8,6 +8,7 @@ import torch
 from jsonargparse import ArgumentParser
 from torch.nn import functional
 
+from lit_fednas.assignment import FromFile
 from lit_fednas.data import Classification, NextToken
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import EvaluationSettings
@@ -15,9 +16,11 @@ from lit_fednas.federation.evaluation import recalibrated, recalibration_batches
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import (
     NSGA2,
+    CostProxy,
     Evaluator,
     Evolution,
     Exhaustive,
+    ProxySearch,
     RandomSearch,
     Search,
     SearchSettings,
@@ -25,7 +28,7 @@ from lit_fednas.search import (
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.testing.networks import batch
-from lit_fednas.tiers import Budgets, CumulativeCostTiers, TierSource
+from lit_fednas.tiers import ArchitectureCosts, Budgets, CumulativeCostTiers, TierSource
 from tests.search.small import TIERS, outcome, search, stopped_after, trained_run
 from tests.supernets.instances import INSTANCES, SPACES
 from tests.support import fit, make_module, make_trainer, tiny_data, tiny_supernet
@@ -205,6 +208,27 @@ def test_every_kind_of_supernet_can_be_searched(tmp_path, name):
         arch, network = load_tier_network(supernet, files, row["tier"])
         torch.testing.assert_close(network(inputs), supernet.eval()(inputs, arch))
     assert {row["arch"] for row in files.rows("evaluations")} >= {row["arch"] for row in rows}
+
+
+def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path):
+    """The best by the proxy of every tier, which a pool reads; networks are not written, as nothing is trained."""
+    module, _ = trained
+    net, blind = module.supernet, tiny_data(server_val=0)
+    method = ProxySearch(CostProxy("parameters"), population=16, generations=20)
+    files = search((module, blind), tmp_path, method=method, evaluations=0)
+    rows = files.rows("tiers")
+    for row, tier in zip(rows, TIERS.budgets, strict=True):
+        limits = TIERS.budgets[tier]
+        costs = [net.cost(arch) for arch in net.space.each()]
+        fitting = [one.parameters for one in costs if all(getattr(one, name) <= most for name, most in limits.items())]
+        assert (row["tier"], row["parameters"], row["evaluations"]) == (tier, max(fitting), 0)
+    assert not files.rows("evaluations")
+    assert not files.tier_names
+    assert files.settings()["complete"]
+    pool = FromFile(files.folder / "tiers.csv").architectures(ArchitectureCosts(net), "macs")
+    assert [str(arch) for arch in pool] == [row["arch"] for row in rows]
+    with pytest.raises(ConfigError, match=r"search.evaluations: 0 leaves NSGA2 nothing to compare architectures by"):
+        search(trained, tmp_path / "other", evaluations=0)
 
 
 @pytest.mark.parametrize(

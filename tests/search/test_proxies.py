@@ -1,0 +1,198 @@
+"""DeepFedNAS' fitness against its published figures and a reference; other proxies by hand; searches by them."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lit_fednas.costs.layers import Layer, read_layers
+from lit_fednas.data import Classification
+from lit_fednas.errors import ConfigError
+from lit_fednas.search import (
+    NASWOT,
+    BatchLoss,
+    CostProxy,
+    Feasible,
+    Fitness,
+    GradientNorm,
+    ProxyPath,
+    ProxySearch,
+    SynFlow,
+)
+from lit_fednas.search.proxies import Batch
+from lit_fednas.supernets import ElasticArch, ElasticResNet, PlainNetwork
+from lit_fednas.testing.networks import elastic
+from lit_fednas.tiers import ArchitectureCosts, EvenBudgets, Tier
+from tests.supernets.instances import SPACES, kept_instance
+
+MULTIPLIERS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+#: Of the published path: fitness, effectiveness, entropy, ratios, and widths as positions in the multipliers.
+PUBLISHED = [
+    (2027.0289647202164, 0.04059449960189332, 1996.434465118323, ".18 .1 .1 .18 .14 .1 .14 .14 .1 .1 .1 .1", "94444"),
+    (
+        2060.2693219862485,
+        0.03695433340039978,
+        2033.3149885858488,
+        ".18 .14 .18 .14 .1 .1 .18 .14 .14 .14 .1 .14",
+        "94544",
+    ),
+    (2261.4383675027575, 0.025850478756467052, 2245.5878887462904, ".14 .1 .1 .1 .1 .1 .14 .14 .1 .14 .1 .1", "98977"),
+]
+
+
+@pytest.fixture(scope="module")
+def published() -> ElasticResNet:
+    with torch.device("meta"):
+        return ElasticResNet(width_multipliers=MULTIPLIERS)
+
+
+@pytest.mark.parametrize(("fitness", "rho", "entropy", "ratios", "places"), PUBLISHED)
+def test_published_rows(published, fitness, rho, entropy, ratios, places):
+    widths = tuple(MULTIPLIERS[int(place)] for place in places)
+    arch = published.space.parse(ElasticArch((2,) * 4, tuple(map(float, ratios.split())), widths=widths))
+    parts = Fitness().parts(published.layers(arch))
+    assert parts.entropy == pytest.approx(entropy, abs=1e-6)
+    assert parts.effectiveness == pytest.approx(rho, abs=1e-9)
+    widths_of_stages = [256 * 2**stage * (1 + int(place)) / 10 for stage, place in enumerate(places[1:])]
+    assert (parts.depth_variation, parts.narrowing) == (1, 0)
+    assert widths_of_stages == sorted(widths_of_stages)
+    assert Fitness().score(arch, ArchitectureCosts(published)) == pytest.approx(fitness, abs=1e-6)
+
+
+def reference(depths, ratios, widths):
+    """F of the formulas, with widths in channels: the entropies of stages, rho, Q and V."""
+
+    def rounded(value):
+        nearest = max(8, int(value + 4) // 8 * 8)
+        return nearest + 8 if nearest < 0.9 * value else nearest
+
+    stem, *stages = [rounded(m * base) for m, base in zip(widths, (64, 256, 512, 1024, 2048), strict=True)]
+    logs, entropy, inputs = [math.log(27)], 0.0, stem
+    for stage, (out, depth) in enumerate(zip(stages, depths, strict=True)):
+        own = [math.log(inputs)]  # of the projection
+        for block in range(1 + depth):
+            own += [math.log(9 * inputs), math.log(9 * rounded(round(out * ratios[3 * stage + block])))]
+            inputs = out
+        entropy += math.log((32 / 2**stage) ** 2 * out) * sum(own)
+        logs += own
+    rho = len(logs) / math.exp(sum(logs) / len(logs))
+    mean = sum(depths) / 4
+    uniformity = math.exp(sum((depth - mean) ** 2 for depth in depths) / 4)
+    narrowing = sum(max(0, left - right) for left, right in pairwise(stages))
+    return entropy - 10 * uniformity + 1000 * rho - narrowing
+
+
+def test_twenty_architectures_against_the_formulas(published):
+    rng, costs = np.random.default_rng(0), ArchitectureCosts(published)
+    for _ in range(20):
+        arch = published.space.sample(rng)
+        expected = reference(arch.depths, arch.ratios, arch.widths)
+        assert Fitness().score(arch, costs) == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_is_too_effective_is_no_candidate(published):
+    arch, costs = published.space.smallest, ArchitectureCosts(published)
+    rho = Fitness.parts(published.layers(arch)).effectiveness
+    assert math.isfinite(Fitness(most_effective=rho).score(arch, costs))
+    assert Fitness(most_effective=0.99 * rho).score(arch, costs) == -math.inf
+
+
+@pytest.mark.parametrize("name", sorted({*SPACES, "elastic-widths", "elastic-mlp", "elastic-tcn"}))
+def test_layers_are_those_that_run(name):
+    """What a supernet knows of its layers is what a pass over the built network meets."""
+    net, rng = kept_instance(name), np.random.default_rng(0)
+    for arch in (net.space.smallest, net.space.largest, net.space.sample(rng)):
+        layers = net.layers(arch)
+        assert layers == read_layers(net.subnet(arch), net.input_shape, net.input_dtype)
+        assert sum(layer.macs for layer in layers) <= net.macs(arch)  # attention and recurrence are none of them
+    assert np.isfinite(Fitness(most_effective=1e9).score(net.space.largest, ArchitectureCosts(net)))
+
+
+def test_layers_by_hand():
+    network = nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), nn.Flatten(), nn.Linear(24, 3))
+    assert read_layers(network, (4, 4, 4)) == [Layer(9, 18, 6, 4), Layer(1, 24, 3, 1)]
+    with pytest.raises(ConfigError, match="has 2 convolutions and linear layers; choose CostProxy"):
+        Fitness.parts(read_layers(network, (4, 4, 4)))
+
+
+def test_proxies_with_a_batch_by_hand():
+    """Of a network of two linear layers."""
+    torch.manual_seed(0)
+    net = PlainNetwork(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (3,), 2)
+    inputs, targets = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
+    batch, arch = Batch(inputs, targets, Classification(2)), net.space.largest
+    first, second = (net.network[place].weight for place in (0, 2))
+    loss = nn.functional.cross_entropy(net(inputs), targets)
+    gradients = torch.autograd.grad(loss, list(net.parameters()))
+    active = net.network[0](inputs) > 0
+    kernel = torch.tensor([[float((one == other).sum()) for one in active] for other in active])
+    bias = [net.network[place].bias.abs() for place in (0, 2)]
+    hidden = first.abs().sum(1) + bias[0]
+    # each path counts once for every weight on it
+    flow = 2 * (second.abs() @ first.abs().sum(1)).sum() + 2 * (second.abs() @ bias[0]).sum() + bias[1].sum()
+    expected = {
+        BatchLoss: -loss,
+        GradientNorm: sum(gradient.square().sum() for gradient in gradients).sqrt(),
+        NASWOT: torch.logdet(kernel) if torch.det(kernel) > 1e-6 else torch.tensor(-math.inf),
+        SynFlow: flow.log(),
+    }
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    for kind, value in expected.items():
+        assert kind().score(arch, ArchitectureCosts(net), batch) == pytest.approx(float(value), rel=1e-4), kind
+    assert hidden.shape == (4,)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    with pytest.raises(ConfigError, match="NASWOT looks at validation data of the server"):
+        NASWOT().score(arch, ArchitectureCosts(net))
+
+
+@pytest.mark.parametrize("proxy", [Fitness(), CostProxy("parameters")], ids=["fitness", "parameters"])
+def test_a_search_finds_the_best_of_each_tier_by_brute_force(proxy):
+    net = elastic(stem_width=8, ratios=[0.5, 1.0], width_multipliers=[0.5, 1.0])
+    costs = ArchitectureCosts(net)
+    everything = list(net.space.each())
+    for share in (0.3, 0.6, 1.0):
+        limit = share * net.macs(net.space.largest)
+        feasible = Feasible(net.space, costs, Tier("tier", {"macs": limit}), np.random.default_rng(0))
+        fitting = [arch for arch in everything if net.macs(arch) <= limit]
+        method = ProxySearch(proxy, population=32, generations=25)
+        proposed = next(method.search(feasible, np.random.default_rng(0)))
+        best = sorted((proxy.score(arch, costs) for arch in fitting), reverse=True)
+        assert [proxy.score(arch, costs) for arch in proposed[:3]] == pytest.approx(best[:3])
+        assert method.plan(feasible, np.random.default_rng(0)) == proposed[0]
+
+
+def test_the_full_size_space_is_searched_as_well_as_published(published):
+    """Of 10^15 networks, in a few thousand scores: at least the fitness of the published path at the same MACs."""
+    costs, (fitness, *_) = ArchitectureCosts(published), PUBLISHED[1]
+    feasible = Feasible(published.space, costs, Tier("tier", {"macs": 558_704_640}), np.random.default_rng(0))
+    found = ProxySearch(generations=80).plan(feasible, np.random.default_rng(0))
+    assert published.macs(found) <= 558_704_640
+    assert Fitness().score(found, costs) >= fitness
+
+
+def test_a_path_is_the_best_at_budgets_that_are_equally_far_apart():
+    """The greatest fitness at each limit, by brute force; each architecture once."""
+    net = elastic(stem_width=8, ratios=[0.5, 1.0], width_multipliers=[0.5, 1.0])
+    least, most = (net.macs(arch) for arch in (net.space.smallest, net.space.largest))
+    proxy, costs, everything = Fitness(), ArchitectureCosts(net), list(net.space.each())
+    expected = []
+    for place in range(4):
+        fitting = [arch for arch in everything if net.macs(arch) <= least + place * (most - least) / 3]
+        expected.append(max(proxy.score(arch, costs) for arch in fitting))
+    found = ProxyPath(EvenBudgets(4), ProxySearch(proxy, 32, 25)).architectures(costs, "macs")
+    assert [proxy.score(arch, costs) for arch in found] == pytest.approx(list(dict.fromkeys(expected)))
+    with pytest.raises(ConfigError, match=r"tiers.least: 5e\+06 macs is more than the most, 1e\+06; lower it"):
+        EvenBudgets(4, 5e6, 1e6).tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
+
+
+def test_a_proxy_that_refuses_all_is_told():
+    net = elastic()
+    feasible = Feasible(net.space, ArchitectureCosts(net), Tier("all", {}), np.random.default_rng(0))
+    method = ProxySearch(Fitness(most_effective=1e-9), population=4, generations=2)
+    with pytest.raises(ConfigError, match=r"search.method.proxy: Fitness refuses all architectures of tier 'all'"):
+        method.plan(feasible, np.random.default_rng(0))
