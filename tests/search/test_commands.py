@@ -56,6 +56,30 @@ def run(tmp_path_factory):
         yield options
 
 
+def test_a_path_that_is_searched_before_training_is_trained(run):
+    """Without a run or a checkpoint; the two clients of a round train its ends."""
+    options = {
+        "ckpt_path": "null",
+        "trainer.logger.init_args.name": "path",
+        "search.evaluations": "0",
+        "search.method": "lit_fednas.search.ProxySearch",
+        "search.method.init_args.generations": "5",
+        "search.method.init_args.proxy": "lit_fednas.search.CostProxy",
+        "search.tiers": "lit_fednas.tiers.EvenBudgets",
+        "search.tiers.init_args.count": "3",
+    }
+    assert main(["search", *run, *(word for name, value in options.items() for word in (f"--{name}", value))]) == 0
+    path = Path("runs/path/version_0/search")
+    archs = [row["arch"] for row in SearchFiles(path).rows("tiers")]
+    assert len(archs) == 3
+    pool = ["--model.assignment.init_args.pool", "lit_fednas.assignment.FromFile"]
+    pool += ["--model.assignment.init_args.pool.init_args.path", str(path / "tiers.csv")]
+    assert main(["fit", *run, "--trainer.logger.init_args.name", "drawn", *pool]) == 0
+    rounds = [json.loads(line) for line in Path("runs/drawn/version_0/rounds.jsonl").read_text().splitlines()]
+    for row in rounds:
+        assert {client["arch"] for client in row["clients"]} == {archs[0], archs[-1]}
+
+
 def assert_same_files(*names: str) -> None:
     left, right = (outcome(SearchFiles(RUN / name)) | {"settings": None} for name in names)
     assert left == right
