@@ -15,7 +15,7 @@ from PIL import Image
 
 from lit_fednas.data import ImageFolder, ImageTable, LazyImageFolder
 from lit_fednas.data.sources.decoding import read_image
-from lit_fednas.errors import DataError
+from lit_fednas.errors import ConfigError, DataError
 
 #: Of three colours in the left column, and two in the right one: it is not the same in any other orientation.
 COLOURS = np.array([[[255, 0, 0], [0, 0, 0]], [[0, 255, 0], [255, 255, 255]], [[0, 0, 255], [0, 0, 0]]], np.uint8)
@@ -192,8 +192,8 @@ class TestFolder:
 
     def test_the_folder_of_train_is_no_other_split(self, root: Path) -> None:
         (root / "test").symlink_to(root / "train")
-        with pytest.raises(DataError, match="test is the folder of train"):
-            ImageFolder(root).load("test")
+        with pytest.raises(ConfigError, match="test is of both train and test"):
+            ImageFolder(root).load("train")
 
 
 class TestTables:

@@ -300,6 +300,9 @@ class TestLeafImages:
     def test_missing_files_are_named(self, root: Path) -> None:
         with pytest.raises(DataError, match=r"data\.source: .*2\.jpg is missing"):
             LeafImages(root, root).load("train")
+        write_leaf(root / "train" / "a.json", {"7": (["2.jpg\n"], [1])})
+        with pytest.raises(DataError, match=r"a\.json .* user '7' an x that is not a name of a file"):
+            LeafImages(root, root / "raw").load("train")
 
 
 class TestCelebA:

@@ -29,6 +29,7 @@ from lit_fednas.data.sources.base import (
     files_in,
     given_normalization,
     kind_of,
+    require_separate,
 )
 from lit_fednas.data.sources.decoding import is_image, read_image
 from lit_fednas.data.sources.tables import filled, read_table, require_columns
@@ -213,8 +214,7 @@ class ImageFolder(ImageSource):
         classes = self.class_names  # which there must be
         if not os.path.lexists(self.root / split):
             return None
-        if split != "train" and os.path.realpath(self.root / split) == os.path.realpath(self.root / "train"):
-            raise DataError(f"data.source.root: {self.root / split} is the folder of train; give other images")
+        require_separate({name: [self.root / name] for name in SPLITS})
         left_out = self.left_out[split] = Counter()
         others = (path.name for path in self.root.iterdir() if path.is_dir() and path.name[0] != ".")
         left_out.update(f"folder {name}" for name in others if split == "train" and name not in SPLITS)
