@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning_utilities.core.imports import lazy_import
+from PIL import Image
 
 from lit_fednas.callbacks.recorder import table_rows
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
@@ -28,7 +30,9 @@ class WandbLogging(FederatedCallback):
         self._num_models = len(getattr(pl_module.supernet, "models", ()))
         data = trainer.datamodule
         for run in _runs(trainer):
-            run.log({"partition": wandb.Image(plot_partition(data.class_counts, data.strata))}, commit=False)
+            picture = BytesIO()  # wandb knows figures by their class's module, which must be matplotlib's
+            plot_partition(data.class_counts, data.strata).savefig(picture, format="png")
+            run.log({"partition": wandb.Image(Image.open(picture))}, commit=False)
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs a new model of a supernet that changes in training with its costs, and a table of all models."""
