@@ -81,7 +81,11 @@ def read_search(folder: Path | str) -> SearchResult:
     names = ("evaluations", "history", "front", "tiers")
     tables = {name: _frame(files.rows(name), files.columns(name)) for name in names}
     models = {tier: files.tier_model(tier) for tier in files.tier_names}
-    return SearchResult(files.folder.name, files.settings(), **tables, models=models)
+    settings, directions = files.settings(), directions_of(files.folder)
+    with reading(files.folder / "settings.json"):
+        if (metric := settings.get("metric")) not in (None, *directions):
+            raise ValueError(f"metric {metric!r} is not measured")
+    return SearchResult(files.folder.name, settings, **tables, models=models)
 
 
 @dataclass(frozen=True)
@@ -209,6 +213,8 @@ class Run:
             return pd.DataFrame(columns=list(columns))
         with reading(path):
             table = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS & {*columns}, str))
+            if table[list(_TEXTS & {*columns})].isna().any(axis=None):
+                raise ValueError("a row has too few cells")
             for column in {*columns} - _TEXTS:
                 table[column] = pd.to_numeric(table[column])
         return table

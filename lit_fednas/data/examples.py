@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import shutil
 import tempfile
@@ -119,7 +118,8 @@ def content_of(data: ExampleDataset) -> dict[str, Any]:
     if isinstance(data, Examples):
         inputs: list[Any] = [data.inputs[torch.from_numpy(rows)]]
     elif hasattr(data, "stamps"):
-        inputs = [np.array(json.dumps([list(getattr(data, "names", ())), data.stamps]))]
+        names = "\n".join(map(str, getattr(data, "names", ())))
+        inputs = [np.frombuffer(names.encode(errors="surrogateescape"), np.uint8), np.asarray(data.stamps)]
     else:
         inputs = [data[int(row)][0] for row in rows]
     groupings = [np.asarray(part) for name, column in sorted(data.columns.items()) for part in (name, column)]

@@ -143,7 +143,7 @@ def reading(path: Path | str) -> Iterator[None]:
         yield
     except FedNASError:
         raise
-    except (ValueError, TypeError, LookupError, AttributeError, csv.Error, YAMLError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, csv.Error, YAMLError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise DataError(
             f"{path}: is damaged ({shorten(reason, 90, placeholder=' ...')}); restore it, or delete it to do without it"
