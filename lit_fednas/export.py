@@ -94,6 +94,7 @@ class Export(AfterTraining):
         format: Format = "torch-export",
         output: str | None = None,
         name: str = "search",
+        overwrite: bool = False,
     ) -> Exported:
         """Writes a tier's network as a file that runs without this package, and checks it.
 
@@ -103,6 +104,7 @@ class Export(AfterTraining):
             format: ``torch-export`` (``.pt2``) or ``onnx``.
             output: The file; by default ``network.pt2`` or ``network.onnx`` in the tier's folder.
             name: The folder of the search or the fine-tuning in the run's folder.
+            overwrite: Whether to replace an output that this command has not written.
 
         Returns:
             The file, and how well it agrees with the network.
@@ -112,7 +114,7 @@ class Export(AfterTraining):
         """
         files = TierFiles(self.folder / name)
         path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)
-        check_output(path)
+        check_output(path, overwrite=overwrite or output is None)
         _check_installed(format)
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         with self.trainer.computing(self.model):

@@ -1,7 +1,5 @@
 """Figures in which texts of users are drawn as they are, whatever matplotlib's settings say."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

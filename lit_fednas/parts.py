@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ class Part:
     supernet_kind: ClassVar[type | None] = None  # the kind of supernet that it works with; any if None
     needs: ClassVar[tuple[type[Report], ...]] = ()  # the reports that it needs of every client
     reads: ClassVar[tuple[type, ...]] = ()  # the types of a round's values that it reads, if a callback gives them
-    requires: ClassVar[Mapping[type, str]] = {}  # those that it cannot train without, and the callback that gives each
+    requires: ClassVar[tuple[str, ...]] = ()  # keys of callbacks, as "beta_decay", without which it cannot train
 
     def check_supernet(self, supernet: Any) -> None:
         """Validates that the supernet is of the kind that the part works with."""
@@ -41,15 +41,6 @@ class Part:
                     f"model.objective {objective} does not give; use an objective that reports it"
                 )
 
-    def check_values(self, given: Collection[type]) -> None:
-        """Validates that callbacks give the values that the part requires."""
-        for kind, callback in self.requires.items():
-            if kind not in given:
-                raise ConfigError(
-                    f"{self.field}: {type(self).__name__} needs the {kind.__name__} that {callback} gives to rounds; "
-                    f"set {callback}, or change {self.field}"
-                )
-
     def state_dict(self) -> dict[str, Any]:
         """Returns what the part must remember for the next round: tensors and plain values, for the checkpoint."""
         return {}
@@ -62,6 +53,28 @@ class Part:
                 f"{self.field}: the checkpoint holds {', '.join(sorted(state)) or 'no state'}, and "
                 f"{type(self).__name__} keeps {', '.join(sorted(names)) or 'none'}; use what the run was started with"
             )
+
+
+def check_callbacks(field: str, part: Any, callbacks: Iterable[Any]) -> None:
+    """Validates that what a part requires is among the callbacks; a part is whatever a method is made of.
+
+    Args:
+        field: Where the part stands in a configuration.
+        part: The part; what it wraps as ``objective`` is validated as well.
+        callbacks: Those of the trainer, each known by its key or by that of a class that it extends.
+
+    Raises:
+        ConfigError: A callback is missing.
+    """
+    known = {getattr(kind, "field", None) for callback in callbacks for kind in type(callback).__mro__}
+    for key in getattr(part, "requires", ()):
+        if key not in known:
+            raise ConfigError(
+                f"{field}: {type(part).__name__} needs the callback {key}; add {key}: {{...}} to the configuration "
+                f"(your own callback to trainer.callbacks), or change {field}"
+            )
+    if (wrapped := getattr(part, "objective", None)) is not None:
+        check_callbacks(field, wrapped, callbacks)
 
 
 def check_state(owner: str, state: Any) -> None:

@@ -207,9 +207,33 @@ def test_a_resumed_runs_config_starts_a_new_run(begun, capsys):
 def test_what_cannot_be_written_is_told_before_the_work(begun, capsys, monkeypatch):
     Path("shut").mkdir(mode=0o500)
     monkeypatch.setattr(os, "access", lambda path, mode: "shut" not in str(path))  # the superuser may write there
-    for output in ("shut/page.html", "/dev/full", "runs"):
+    Path("thesis.html").touch()
+    for output in ("shut/page.html", "/dev/full", "runs", "thesis.html"):
         assert "output: " in refused(capsys, "report", "runs/digits/version_0", "--output", output)
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    words = ["report", "runs/digits/version_0", "--output", "thesis.html"]
+    assert main([*words, "--overwrite"]) == main(words) == 0
+
+
+def test_the_owner_alone_reads_the_seed_of_a_private_runs_noise(tiny):
+    """Whichever file holds it, whatever the umask."""
+    privacy = {"clip_norm": 1.0, "noise_multiplier": 1.0, "noise_seed": 314159265, "buffer_norm": 1.0}
+    model = {
+        "assignment": {"class_path": "lit_fednas.assignment.RandomArchitectures"},
+        "aggregation": {"class_path": "lit_fednas.aggregation.OverlapAverage", "init_args": {"weighted": False}},
+        "faults": {"min_survivors": 0, "max_failed_rounds": None},
+    }
+    Path("private.yaml").write_text(yaml.safe_dump({"privacy": privacy, "beta_decay": None, "model": model}))
+    before = os.umask(0)
+    try:
+        assert main(["fit", *tiny, "--config", "private.yaml", "--trainer.max_rounds", "1"]) == 0
+    finally:
+        os.umask(before)
+    files = [path for path in Path("runs").rglob("*") if path.is_file()]
+    number = [b"314159265", (314159265).to_bytes(4, "little")]  # in a checkpoint
+    holding = [path for path in files if any(form in path.read_bytes() for form in number)]
+    assert {path.name for path in holding} == {"config.yaml", "last.ckpt"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
 
 
 def test_parts_of_the_working_directory_are_found_and_a_logger_that_shares_a_folder_has_one_per_run(tiny, monkeypatch):

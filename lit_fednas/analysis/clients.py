@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from lit_fednas.analysis.charts import Chart, line_chart
 from lit_fednas.analysis.style import RANGE, label, look, name_ticks, new_figure
-from lit_fednas.analysis.tables import scale_of
+from lit_fednas.analysis.tables import read_csv, scale_of
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import GREY
 from lit_fednas.records import ALL_TIERS, directions_of
@@ -34,7 +34,7 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
     metric = next(iter(directions))
     columns = list(dict.fromkeys((*CLIENT_SCORE_COLUMNS, metric, "loss")))
     with reading(path):
-        table = pd.read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
+        table = read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
         table = table[[*columns, *table.columns.intersection(["arch"])]]
         table = table.astype(dict.fromkeys({*columns} - {"tier"} - {*table.select_dtypes("number")}, float))
     if table.empty:

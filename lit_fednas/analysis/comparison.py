@@ -27,7 +27,7 @@ from lit_fednas.analysis.networks import (
 from lit_fednas.analysis.report import write_page
 from lit_fednas.analysis.runs import SPENT
 from lit_fednas.analysis.style import RANGE, label, legend, log_axis, look, new_figure
-from lit_fednas.analysis.tables import DASH, Column, Table, cost_range, scale_of, size
+from lit_fednas.analysis.tables import DASH, Column, Table, cost_range, csv_text, scale_of, size
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import GREY, axis, figure_text, short, spread
 from lit_fednas.ranges import PositiveFloat, PositiveInt
@@ -40,6 +40,9 @@ BUDGETS = dict(zip(("rounds", "macs", "bytes"), SPENT, strict=True))
 #: A budget of training, or ``equal`` for the most that all have reached.
 Limit: TypeAlias = float | Literal["equal"]
 _KEYS = ["method", "result"]
+#: What a comparison writes into a folder, the tables as far as there are any.
+_PAGES = ("compare.md", "compare.png", "compare.html")
+_TABLES = ("compare.csv", "targets.csv", "clients.csv", "curves.csv")
 
 
 def best_within(table: pd.DataFrame, limits: Mapping[str, float], each: Sequence[str] = _KEYS) -> pd.DataFrame:
@@ -262,20 +265,21 @@ class Comparison:
 
     def write(self, folder: Path) -> list[str]:
         """Writes text, picture, page, and a CSV file per table into a folder; returns the files' names."""
-        replace_text(folder / "compare.md", self.text(markdown=True) + "\n")
+        text, picture, page = _PAGES
+        replace_text(folder / text, self.text(markdown=True) + "\n")
         figure = comparison_figure(self.methods, self.tiers, self.tables["compare"].frame, self.curves)
-        with replacing(folder / "compare.png") as file:
+        with replacing(folder / picture) as file:
             figure.savefig(file, dpi=150)
         sections: dict[str, Sequence[Any]] = {table.title: [replace(table, title="")] for table in self.tables.values()}
         sections["Figure"] = [Charts([Chart("Fronts and curves", figure)])]
         notes = [f"Left out: {line}" for line in self.left_out]
-        write_page(f"{len(self.methods)} methods compared", sections, folder / "compare.html", notes=notes)
+        write_page(f"{len(self.methods)} methods compared", sections, folder / page, notes=notes)
         content = {f"{name}.csv": table.csv() for name, table in self.tables.items()}
         if self.curves is not None:
-            content["curves.csv"] = self.curves.to_csv(index=False)
-        for name, text in content.items():
-            replace_text(folder / name, text)
-        return ["compare.md", "compare.png", "compare.html", *content]
+            content["curves.csv"] = csv_text(self.curves)
+        for name, values in content.items():
+            replace_text(folder / name, values)
+        return [*_PAGES, *content]
 
 
 def compared(
@@ -315,6 +319,7 @@ def compare(
     targets: list[float] | None = None,
     markdown: bool = False,
     output: Path | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Shows methods beside each other: the best network of every device tier, and what training cost.
 
@@ -334,9 +339,10 @@ def compare(
         targets: Of the metric: what training took until a network within the tier reached them.
         markdown: Whether to print tables of Markdown.
         output: A folder for compare.md, compare.html, compare.png and CSV files.
+        overwrite: Whether to replace such files that this command has not written.
     """
     if output is not None:
-        check_output(output / "compare.md")
+        check_output(*(output / name for name in (*_PAGES, *_TABLES)), overwrite=overwrite)
     limits = None if tiers is None else read_tiers(tiers)
     given = read_methods(methods)
     comparison = compared(given, limits, metric, targets, macs=macs, bytes=bytes, rounds=rounds)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from lit_fednas.analysis.tables import read_csv
 from lit_fednas.config_files import read_yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
@@ -212,10 +213,10 @@ class Run:
         if not path.exists():
             return pd.DataFrame(columns=list(columns))
         with reading(path):
-            table = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS & {*columns}, str))
-            if table[list(_TEXTS & {*columns})].isna().any(axis=None):
+            table = read_csv(path, dtype=str, keep_default_na=False)
+            if table[list(_TEXTS & {*columns})].isin(["", None]).any(axis=None):
                 raise ValueError("a row has too few cells")
-            for column in {*columns} - _TEXTS:
+            for column in {*columns, *table} - _TEXTS:
                 table[column] = pd.to_numeric(table[column])
         return table
 

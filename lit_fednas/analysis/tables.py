@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -11,6 +12,7 @@ from markupsafe import Markup
 
 from lit_fednas.formatting import cost_text, short, text_table
 from lit_fednas.records import COST_NAMES
+from lit_fednas.records.files import as_cell, from_cell
 
 DASH = "–"
 #: How a network's costs are called in headings.
@@ -89,7 +91,7 @@ class Table:
 
     def csv(self) -> str:
         """Returns the values as a CSV file has them."""
-        return str(self.frame.to_csv(index=False))
+        return csv_text(self.frame)
 
     def __html__(self) -> Markup:
         """Returns it as HTML that scrolls in its own box."""
@@ -125,6 +127,16 @@ class Fold:
     def __html__(self) -> Markup:
         inner = Markup("\n").join(self.tables)
         return Markup("<details><summary>{}</summary>\n{}\n</details>").format(self.summary, inner)
+
+
+def csv_text(frame: pd.DataFrame, **settings: Any) -> str:
+    """Returns a frame as a CSV file has it, in which no spreadsheet takes a text for a formula."""
+    return str(frame.map(as_cell).rename(columns=as_cell).to_csv(index=False, **settings))
+
+
+def read_csv(path: Path | str, **settings: Any) -> pd.DataFrame:
+    """Reads a CSV file of this package, texts as they were before they were written."""
+    return pd.read_csv(path, **settings).rename(columns=from_cell).map(from_cell)
 
 
 def count(number: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -265,7 +265,7 @@ class CandidateGroups(Assignment):
 
     supernet_kind: ClassVar[type] = PrunedSequence
     reads = (CandidateSchedule,)
-    requires: ClassVar[Mapping[type, str]] = {CandidateSchedule: "prune_by_budgets"}
+    requires = ("prune_by_budgets",)
 
     def __init__(self, initial_clients: PositiveInt | None = None) -> None:
         self.initial_clients = initial_clients

@@ -201,8 +201,18 @@ class Privacy(FederatedCallback):
         if noise:
             self.accountant = self._account_so_far(trainer, pl_module.cohort, noise)
             self.accountant.epsilon(self.delta)  # fails here if dp-accounting is not installed
-        if isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
-            trainer.strategy.checkpoint_io.private = True
+        checkpoints = trainer.strategy.checkpoint_io
+        if not isinstance(checkpoints, AtomicCheckpointIO):
+            raise ConfigError(
+                f"trainer.plugins: {type(checkpoints).__name__} writes checkpoints of a private run that others may "
+                f"read; leave it out, or set privacy to null"
+            )
+        checkpoints.private = True
+        if any(getattr(logger, "_log_model", False) in (True, "all") for logger in trainer.loggers):  # W&B, MLflow
+            raise ConfigError(
+                "trainer.logger: log_model uploads checkpoints, which hold more than a private run releases; set it to "
+                "false, or privacy to null"
+            )
 
     def _continue(self, saved: dict[str, Any]) -> None:
         """Restores what the run was begun with; noise that was found is not found anew for other rounds."""

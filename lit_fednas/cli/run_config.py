@@ -27,6 +27,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import read_checkpoint
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.loggers import RunLogger
+from lit_fednas.records.files import replace_text
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +78,9 @@ class SaveConfig(SaveConfigCallback):
             if isinstance(logger, Namespace) and "version" in logger.get("init_args", {}):
                 logger.init_args.version = None
         if keeps_files(trainer):
-            folder = run_folder(trainer)
-            folder.mkdir(parents=True, exist_ok=True)
-            self.parser.save(self.config, folder / self.config_filename, skip_none=False, overwrite=True)
+            text = self.parser.dump(self.config, skip_none=False)
+            private = getattr(trainer.strategy.checkpoint_io, "private", False)  # it may hold the seed of the noise
+            replace_text(run_folder(trainer) / self.config_filename, text, private)
         if trainer.is_global_zero:
             self.save_config(trainer, pl_module, "fit")
 

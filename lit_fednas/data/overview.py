@@ -77,18 +77,19 @@ class ShowPartition:
     def __init__(self, datamodule: FederatedDataModule) -> None:
         self.datamodule = datamodule
 
-    def run(self, output: str = "partition") -> None:
+    def run(self, output: str = "partition", overwrite: bool = False) -> None:
         """Shows what was understood of the data, and who has which: tables, and a picture as SuperFed's Fig. 9.
 
         Args:
             output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
+            overwrite: Whether to replace such files that this command has not written.
 
         Raises:
-            ConfigError: The folder cannot be written to.
+            ConfigError: The folder cannot be written to, or holds such files.
         """
         from lit_fednas.records.partition import partition_table, write_partition  # matplotlib takes a while
 
-        check_output(Path(output) / "partition.csv")
+        check_output(*(Path(output) / f"partition.{kind}" for kind in ("csv", "png")), overwrite=overwrite)
         overview = self.datamodule.overview()
         shown = self.datamodule.class_counts, self.datamodule.strata
         print(partition_table(*shown), overview, sep="\n\n")

@@ -171,7 +171,7 @@ class ClientStore:
         target = self._checkpoints[0] / _FOLDER if self._checkpoints else Path(str(temporary))
         if ranks.rank == 0 and found is not None and found != target:
             for name in names:
-                with replacing(target / name, sync=True) as file, open(found / name, "rb") as source:
+                with replacing(target / name, sync=True, private=True) as file, open(found / name, "rb") as source:
                     shutil.copyfileobj(source, file)
         ranks.gather(None)  # the files are there
         self._folders = [target, *(folder for folder in self._folders if folder != target)]
@@ -192,7 +192,7 @@ class ClientStore:
         buffer = io.BytesIO()
         torch.save(content, buffer)
         name = f"{round}-{client}-{hashlib.blake2b(buffer.getbuffer(), digest_size=6).hexdigest()}.pt"
-        with replacing(self._folders[0] / name, sync=True) as file:
+        with replacing(self._folders[0] / name, sync=True, private=True) as file:
             file.write(buffer.getbuffer())
         self._written.setdefault(kind, {})[client] = {"file": name, **facts}
 

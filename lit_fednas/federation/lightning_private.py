@@ -26,7 +26,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from torch import distributed, nn
 from torch.optim.swa_utils import AveragedModel
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ClientError, ConfigError, RankError
 from lit_fednas.federation.ranks import RankWatch
 from lit_fednas.records.files import replace_saved
 
@@ -274,9 +274,25 @@ def launched(trainer: pl.Trainer, function: Callable[[], T]) -> T:
 
     def connected() -> T:
         strategy.setup_environment()
-        return function()
+        try:
+            return function()
+        except RuntimeError as error:
+            raise_lost_rank(error)
+            raise
 
     return connected() if strategy.launcher is None else strategy.launcher.launch(connected, trainer=trainer)
+
+
+def raise_lost_rank(error: RuntimeError) -> None:
+    """Raises the cause of a broken connection to another rank, if it is one."""
+    if not distributed.is_initialized() or isinstance(error, ClientError | RankError):
+        return
+    watch = RankStrategy.watch
+    reason = watch.wait_for_reason(2.0) if watch is not None else None
+    if reason is not None:
+        raise RankError(reason) from error
+    if isinstance(error, distributed.DistError) or "Connection" in str(error):
+        raise RankError(f"lost the connection to another rank, whose own message says why ({error})") from error
 
 
 def save_alone(trainer: pl.Trainer, path: Any) -> None:

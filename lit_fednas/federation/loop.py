@@ -11,16 +11,15 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import distributed
 
 from lit_fednas.data import ClientData
-from lit_fednas.errors import ClientError, ConfigError, RankError
+from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation.acceptance import Acceptance, acceptance
 from lit_fednas.federation.checkpoints import ClientStore
 from lit_fednas.federation.client import LocalRunner, check_clients
 from lit_fednas.federation.fast.fastest import fastest, trained_with
 from lit_fednas.federation.fit import TaskRunner
-from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook, overrides_hook
+from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook, overrides_hook, raise_lost_rank
 from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.process import Interrupts, keep_freed_memory, threads_set
 from lit_fednas.federation.ranks import Ranks, deal
@@ -83,8 +82,7 @@ class RoundLoop(RoundFitLoop):
             with self.interrupts.listening(), threads as self._threads:
                 super().run()
         except RuntimeError as error:
-            if self.ranks.size > 1 and not isinstance(error, ClientError | RankError):
-                self._explain(error)
+            raise_lost_rank(error)
             raise
         finally:
             self._runner = None
@@ -247,15 +245,6 @@ class RoundLoop(RoundFitLoop):
             task = result.task
             log.warning("round %d, client %d: %s (%s)", task.round, task.client, result.status, result.reason)
         call_hook(self.trainer, "on_client_end", result, update)
-
-    def _explain(self, error: RuntimeError) -> None:
-        """Raises the cause of a broken connection to another rank, if it is one."""
-        watch = RankStrategy.watch
-        reason = watch.wait_for_reason(2.0) if watch is not None else None
-        if reason is not None:
-            raise RankError(reason) from error
-        if isinstance(error, distributed.DistError) or "Connection" in str(error):
-            raise RankError(f"lost the connection to another rank, whose own message says why ({error})") from error
 
     def _prepare_clients(self) -> None:
         module = self.module

@@ -38,7 +38,7 @@ from lit_fednas.federation.server_optimizers import set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective, TaskLoss
-from lit_fednas.parts import check_state
+from lit_fednas.parts import check_callbacks, check_state
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ClientTiers, Population
@@ -144,12 +144,11 @@ class FederatedLightningModule(pl.LightningModule):
         self.objective.setup(self.supernet, data.clients)
         self.aggregation.setup(self.supernet)
         self.assignment.setup(self.supernet, self.population)
-        given = {kind for callback in self.trainer.callbacks for kind in getattr(callback, "gives", ())}  # type: ignore[attr-defined]
         for part in (self.aggregation, self.assignment):
             part.check_reports(self.objective.report_types, type(self.objective).__name__)
-            if stage == "fit":
-                part.check_values(given)
         if stage == "fit":
+            for name in _PARTS:
+                check_callbacks(f"model.{name}", getattr(self, name), self.trainer.callbacks)  # type: ignore[attr-defined]
             self.assignment.check_first_plans(self.seed)
 
     def on_fit_start(self) -> None:
@@ -171,9 +170,11 @@ class FederatedLightningModule(pl.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """Returns the server optimizer over the shared weights."""
         try:
-            return self.server_optimizer(self.supernet.parameters())
+            optimizer = self.server_optimizer(self.supernet.parameters())
         except ValueError as error:
             raise ConfigError(f"model.server_optimizer: cannot be made ({error}); change its settings") from error
+        check_callbacks("model.server_optimizer", optimizer, self.trainer.callbacks)  # type: ignore[attr-defined]
+        return optimizer
 
     # ---- a round --------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from lit_fednas.messages import (
     mean_loss,
     mean_tested,
 )
-from lit_fednas.parts import Part
+from lit_fednas.parts import Part, check_callbacks
 
 if TYPE_CHECKING:
     from lit_fednas.federation.module import FederatedLightningModule
@@ -128,6 +128,7 @@ class FederatedCallback(Part, Callback):
     step alone, so that an interrupted round leaves no trace.
     """
 
+    field: ClassVar[str] = "trainer.callbacks"  # of a subclass: its own key
     #: The metrics that it logs in every round or at every validation, once it is set up.
     metric_names: Sequence[str] = ()
     #: The types of the values that it gives to rounds (:meth:`ServerRound.give`).
@@ -142,6 +143,8 @@ class FederatedCallback(Part, Callback):
         """Validates that the callback works with the supernet, and that some part reads the values that it gives."""
         super().setup(trainer, pl_module, stage)
         self.check_supernet(pl_module.supernet)
+        if stage == "fit":
+            check_callbacks(self.field, self, trainer.callbacks)  # type: ignore[attr-defined]
         parts: tuple[Any, ...] = (pl_module.assignment, pl_module.aggregation)
         for kind in self.gives if stage == "fit" else ():
             if not any(kind in part.reads for part in parts):

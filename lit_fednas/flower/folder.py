@@ -49,7 +49,7 @@ def init(
     """
     if find_spec("flwr") is None:
         raise ConfigError("flower: needs the package flwr; pip install 'lit-fednas[flower]'")
-    check_output(folder / "README.md")
+    check_output(folder / "README.md", overwrite=True)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder}: is not empty; give a new folder")
     host, _, port = address.rpartition(":")

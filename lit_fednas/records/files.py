@@ -26,6 +26,17 @@ try:
 except ImportError:  # Windows, where folders are not locked
     fcntl = None  # type: ignore[assignment]
 
+#: In every file that a command writes to a place of the user's choice, or in one of several.
+MARK = b"lit_fednas"
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+_FOLDER = re.compile(r"[\w+]([\w.,=+ -]*[\w,=+-])?")
+_LONGEST = 200  # bytes; some systems take 255, and files in it or beside it have longer names
+_TAKEN = re.compile(
+    r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|checkpoints|wandb|(study|compare|report|curves|targets|clients|results|config|"
+    r"metrics|rounds|ledger|inputs|partition|suite|sequence|subnets-\w+)\.\w+",
+    re.IGNORECASE,
+)
+
 
 @contextmanager
 def replacing(path: Path | str, sync: bool = False, private: bool = False) -> Iterator[BinaryIO]:
@@ -33,11 +44,10 @@ def replacing(path: Path | str, sync: bool = False, private: bool = False) -> It
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")  # always the same: the next one replaces what a kill has left
-    if private:
-        part.unlink(missing_ok=True)  # whoever can read it could read on
+    part.unlink(missing_ok=True)  # a link would be followed, and whoever can read an open file could read on
     try:
-        opener = partial(os.open, mode=0o600) if private else None
-        with naming(path), open(part, "wb", opener=opener) as file:
+        opener = partial(os.open, mode=0o600 if private else 0o666)
+        with naming(path), open(part, "xb", opener=opener) as file:
             yield file
             if sync:
                 file.flush()
@@ -82,12 +92,15 @@ class FolderLock:
             self._file = None
 
 
-def check_output(path: Path | str) -> None:
-    """Validates, before any work, that a file can be written."""
-    path = Path(path)
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"output: {path} is not a file; give the path of a file")
-    check_room("output", path.absolute().parent)
+def check_output(*paths: Path, overwrite: bool = False) -> None:
+    """Validates, before any work, that files can be written, and replace none but this package's; one tells for all."""
+    present = [path for path in paths if path.exists()]
+    for path in present:
+        if not path.is_file():
+            raise ConfigError(f"output: {path} is not a file; give the path of a file")
+    if present and not overwrite and not any(MARK in path.read_bytes() for path in present):
+        raise ConfigError(f"output: {present[0]} is there, and not from this command; move it, or add --overwrite")
+    check_room("output", paths[0].absolute().parent)
 
 
 def check_room(field: str, folder: Path | str, size: int = 1) -> None:
@@ -104,9 +117,9 @@ def check_room(field: str, folder: Path | str, size: int = 1) -> None:
         )
 
 
-def replace_text(path: Path | str, text: str) -> None:
+def replace_text(path: Path | str, text: str, private: bool = False) -> None:
     """Writes a text file."""
-    with replacing(path) as file:
+    with replacing(path, private=private) as file:
         file.write(text.encode())
 
 
@@ -129,11 +142,35 @@ def replace_table(
     path: Path | str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], lineterminator: str = "\n"
 ) -> None:
     """Writes a CSV file."""
+    replace_text(path, table_text([columns, *([row.get(name) for name in columns] for row in rows)], lineterminator))
+
+
+def table_text(rows: Iterable[Iterable[Any]], lineterminator: str = "\n") -> str:
+    """Returns lines of a CSV file, in which no spreadsheet takes a text for a formula."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator=lineterminator)
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_text(path, text.getvalue())
+    csv.writer(text, lineterminator=lineterminator).writerows(map(as_cell, row) for row in rows)
+    return text.getvalue()
+
+
+def as_cell(value: Any) -> Any:
+    """Returns a value as a CSV file has it: a text that looks like a formula with an apostrophe before it.
+
+    Example:
+        >>> [as_cell(value) for value in ("=1+1", "-1.5", -1.5, "'=1", "'a")], from_cell("'=1+1")
+        (["'=1+1", '-1.5', -1.5, "''=1", "'a"], '=1+1')
+    """
+    if not isinstance(value, str) or not _FORMULA.match(value):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def from_cell(value: Any) -> Any:
+    """Returns what :func:`as_cell` was given."""
+    return value[1:] if isinstance(value, str) and value.startswith("'") and _FORMULA.match(value) else value
 
 
 @contextmanager
@@ -173,6 +210,16 @@ def plain_numbers(value: Any) -> Any:
 
 
 def check_folder_name(field: str, name: str) -> None:
-    """Validates that a name can be that of a folder."""
-    if not re.fullmatch(r"[\w+][\w.,=+ -]*", name) or name.endswith(" "):
-        raise ConfigError(f"{field}: {name!r} cannot name a folder; use letters, digits, - and _")
+    """Validates that a name can be that of a folder on any system, beside what runs and studies write."""
+    if not _FOLDER.fullmatch(name) or len(name.encode()) > _LONGEST or _TAKEN.fullmatch(name):
+        raise ConfigError(f"{field}: {name!r:.99} cannot name a folder; use up to {_LONGEST} letters, digits, - and _")
+
+
+def check_folder_names(field: str, names: Iterable[str]) -> None:
+    """Validates that names can be those of folders beside each other, also where upper and lower case are the same."""
+    known: dict[str, str] = {}
+    for name in names:
+        check_folder_name(field, name)
+        if (other := known.get(name.casefold())) is not None:
+            raise ConfigError(f"{field}: {other!r} and {name!r} are one folder, at least on some systems; change one")
+        known[name.casefold()] = name

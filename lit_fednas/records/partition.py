@@ -4,8 +4,6 @@ Counts are each client's examples of each class, ``[clients, classes]``: arrays,
 picture shows some that are evenly spaced, of many classes the most frequent, and then histograms of all.
 """
 
-import csv
-import io
 import logging
 import math
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from scipy.sparse import csr_array
 
 from lit_fednas.figures import PlainFigure
 from lit_fednas.formatting import GRID, PALETTE, figure_text, text_table
-from lit_fednas.records.files import replace_text, replacing
+from lit_fednas.records.files import MARK, replace_text, replacing, table_text
 
 #: So many clients and classes are shown one by one, if a picture has no more than so many cells; of more there is a
 #: summary too.
@@ -121,11 +119,8 @@ def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) ->
     """Writes a partition's picture, and its table up to a million clients times classes; returns their paths."""
     table, picture = folder / "partition.csv", folder / "partition.png"
     if whole := math.prod(counts.shape) <= LARGEST_TABLE:
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["client", "size", *class_names])
-        writer.writerows([client, sum(row), *row] for client, row in enumerate(csr_array(counts).toarray().tolist()))
-        replace_text(table, text.getvalue())
+        rows = ([client, sum(row), *row] for client, row in enumerate(csr_array(counts).toarray().tolist()))
+        replace_text(table, table_text([["client", "size", *class_names], *rows]))
     else:
         log.info(
             "partition.csv is left out: %s clients times %s classes are more than %s; partition.png has a summary, and "
@@ -133,7 +128,7 @@ def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) ->
             *(f"{number:,}" for number in (*counts.shape, LARGEST_TABLE)),
         )
     with replacing(picture) as file:
-        plot_partition(counts, class_names).savefig(file, dpi=150)
+        plot_partition(counts, class_names).savefig(file, dpi=150, metadata={"Software": MARK.decode()})
     return [table, picture] if whole else [picture]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import naming, read_json, reading, replace_json, replace_table
+from lit_fednas.records.files import from_cell, naming, read_json, reading, replace_json, replace_table, table_text
 from lit_fednas.records.run import OF_CLASSES
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
@@ -162,7 +162,7 @@ class TierFiles:
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows to a table that :meth:`write` began."""
         with naming(self._table(table)), open(self._table(table), "a", newline="") as file:
-            csv.DictWriter(file, self.columns(table), lineterminator="\n").writerows(rows)
+            file.write(table_text([row.get(name) for name in self.columns(table)] for row in rows))
 
     @property
     def tier_names(self) -> list[str]:
@@ -223,5 +223,5 @@ def _read(name: str, cell: str | None) -> Any:
     if cell is None or cell == "":
         return None
     if name in _TEXT_COLUMNS:
-        return cell
+        return from_cell(cell)
     return int(cell) if name in _WHOLE_COLUMNS else float(cell)

@@ -7,7 +7,6 @@ stopped is started again, meets its own evaluations, and goes on where it stoppe
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from math import ceil, nan
@@ -23,7 +22,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveShare, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
-from lit_fednas.records.files import check_folder_name
+from lit_fednas.records.files import check_folder_name, check_folder_names
 from lit_fednas.records.run import chosen, error, reaches
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
@@ -341,9 +340,7 @@ def scorer_of(settings: SearchSettings, evaluator: Evaluator, seed: int, ranks: 
 
 
 def _check_names(tiers: Sequence[Tier], clients_tiers: Sequence[Tier]) -> None:
-    for name, count in Counter(tier.name for tier in tiers).items():
-        if count > 1:
-            raise ConfigError(f"search.tiers: {name!r} is the name of {count} tiers; give each another name")
+    check_folder_names("search.tiers", [tier.name for tier in tiers])
     for tier in tiers:
         for other in clients_tiers:
             if tier.name == other.name and replace(tier, labels=other.labels) != other:

@@ -14,8 +14,10 @@ import pandas as pd
 
 from lit_fednas.analysis.comparison import Comparison, compared
 from lit_fednas.analysis.networks import Result, methods_of
+from lit_fednas.analysis.tables import csv_text
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
+from lit_fednas.records.files import replace_text
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.reading import read_study
 from lit_fednas.studies.results import compare, read_sweep, sweep_figure, swept
@@ -154,7 +156,7 @@ def compared_study(content: Study, runs: Iterable[Run], folder: Path) -> Compari
 def _tabulate(folder: Path) -> None:
     """Writes ``study.csv`` and ``study.png``, and prints the arms beside each other."""
     table = read_sweep(folder)
-    table.to_csv(folder / "study.csv", index=False)
+    replace_text(folder / "study.csv", csv_text(table))
     try:
         print(compare(table).text())
         if swept(table):

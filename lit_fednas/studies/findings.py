@@ -13,6 +13,7 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.tables import csv_text, read_csv
 from lit_fednas.formatting import text_table
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import reading, replace_text
@@ -91,7 +92,7 @@ def figure(
 
 def _cell(path: Path, column: str, row: Mapping[str, Any], share: float | None) -> float:
     with reading(path):
-        table = pd.read_csv(path)
+        table = read_csv(path)
         for name, value in row.items():
             table = table[table[name].astype(str) == str(value)]
         if share is not None:
@@ -109,8 +110,10 @@ def measured(study: Study, arm: str, seed: int, folder: Path, minutes: float) ->
 
 def read_results(path: Path) -> pd.DataFrame:
     """Returns the kept rows of :func:`measured`; none if there is no such file."""
+    if not path.exists():
+        return pd.DataFrame(columns=RESULT_COLUMNS)
     with reading(path):
-        return pd.read_csv(path)[RESULT_COLUMNS] if path.exists() else pd.DataFrame(columns=RESULT_COLUMNS)
+        return read_csv(path, dtype=str, keep_default_na=False)[RESULT_COLUMNS].astype({"seed": int, "value": float})
 
 
 def keep_results(path: Path, rows: pd.DataFrame) -> None:
@@ -118,7 +121,7 @@ def keep_results(path: Path, rows: pd.DataFrame) -> None:
     kept, run = read_results(path), RESULT_COLUMNS[:3]
     kept = kept[~pd.MultiIndex.from_frame(kept[run]).isin(pd.MultiIndex.from_frame(rows[run]))]
     table = pd.concat([kept, rows]) if len(kept) else rows
-    replace_text(path, table.sort_values(RESULT_COLUMNS[:4]).to_csv(index=False, float_format="%.6g"))
+    replace_text(path, csv_text(table.sort_values(RESULT_COLUMNS[:4]), float_format="%.6g"))
 
 
 def judged(studies: Iterable[Study], results: pd.DataFrame) -> pd.DataFrame:

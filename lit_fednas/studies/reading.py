@@ -24,7 +24,7 @@ from lit_fednas.analysis.networks import checked_tiers
 from lit_fednas.cli.commands import parsed
 from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import check_folder_name
+from lit_fednas.records.files import check_folder_name, check_folder_names
 from lit_fednas.studies.findings import LEDGER, MINUTES, figure
 from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, check_seeds, folder_of, require_known
 
@@ -78,8 +78,11 @@ def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int
     elif count is not None:
         raise ConfigError(f"count: {count} is for a study with method: random; leave it out")
     if "arms" not in content and "configs" not in content:
-        return Study(name, _commands(content, grid), metric=_known(content.get("metric") or {}, "metric").get("name"))
+        arms = _commands(content, grid)
+        check_folder_names("parameters", [arm.folder for arm in arms.values()])
+        return Study(name, arms, metric=_known(content.get("metric") or {}, "metric").get("name"))
     tiers = None if content.get("tiers") is None else checked_tiers(content["tiers"], "tiers")
+    check_folder_names("tiers", tiers or ())
     arms = _arms(content, grid, tiers)
     seeds = content.get("seeds", [0])
     if not isinstance(seeds, list):
@@ -132,13 +135,11 @@ def _arms(content: Mapping[str, Any], grid: list[dict[str, Any]], tiers: Mapping
             folder = ",".join(part for part in (folder_of(str(label)), name) if part)
             distinct = values if single else {"arm": str(label), **values}
             arms[full] = Arm(configs, {**options, **values}, then, given.get("tiers"), distinct, folder)
+    check_folder_names("arms", [arm.folder for arm in arms.values()])
     for label, arm in arms.items():
-        check_folder_name(f"arms.{label}", arm.folder)
         for other in arm.needs():
             earlier = list(arms)[: list(arms).index(label)]
             require_known(other, [*earlier, SEED], f"arms.{label}: ${{{other}}}", "an arm before it")
-    if len({arm.folder for arm in arms.values()}) < len(arms):
-        raise ConfigError("arms: two labels make the same folder; change one")
     return arms
 
 
@@ -164,7 +165,9 @@ def _step(where: str, content: Any) -> Step:
         raise ConfigError(f"{where}: {content} is not one command; write search: {{...}}")
     ((command, options),) = named.items()
     require_known(str(command), STEPS, f"{where}: {command}", "a command after training")
-    return Step(command, _known(options or {}, f"{where}.{command}"))
+    step = Step(command, _known(options or {}, f"{where}.{command}"))
+    check_folder_name(f"{where}.{command}.name", step.name)
+    return step
 
 
 def _compare_options(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import RANGE, label, legend, log_axis, look, name_ticks, new_figure
-from lit_fednas.analysis.tables import Table, scale_of
+from lit_fednas.analysis.tables import Table, read_csv, scale_of
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import figure_text, spread
-from lit_fednas.records.files import read_json
+from lit_fednas.records.files import read_json, reading
 from lit_fednas.studies.runs import STUDY_FILE
 
 #: How the units at the end of columns' names are written.
@@ -43,14 +43,17 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
     path = Path(folder) / STUDY_FILE
     if not path.exists():
         raise DataError(f"{folder}: holds no {STUDY_FILE}; make one with lit-fednas study")
-    rows, metrics = read_json(path, ["runs"])["runs"], []
-    runs = [Run(path.parent / row["folder"]) for row in rows]
+    metrics = []
+    with reading(path):
+        rows = read_json(path, ["runs"])["runs"]
+        runs = [Run(path.parent / row["folder"]) for row in rows]
+        parameters = pd.DataFrame([row["parameters"] for row in rows])
     for row, run in zip(rows, runs, strict=True):
         row["rounds"] = len(run.rounds)
         last = run.rounds.drop(columns="round").ffill().tail(1).to_dict("records")
         metrics.append(last[0] if last else {})
     listed = pd.DataFrame(rows, columns=["seed", "status", "rounds", "folder"])
-    table = pd.concat([pd.DataFrame([row["parameters"] for row in rows]), listed, pd.DataFrame(metrics)], axis=1)
+    table = pd.concat([parameters, listed, pd.DataFrame(metrics)], axis=1)
     table.attrs["metric"] = runs[0].metric if runs else "accuracy"
     return table
 
@@ -137,7 +140,7 @@ def _finished(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def spread_table(path: Path | str) -> pd.DataFrame:
     """Returns a kept file's table to be shown: digits as in the file, a measurement and its spread in one cell."""
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table = read_csv(path, dtype=str, keep_default_na=False)
     for column in [name for name in table if f"{name}_low" in table]:
         spread = " (" + table.pop(f"{column}_low") + " to " + table.pop(f"{column}_high") + ")"
         table[column] += spread.where(spread != " ( to )", "")

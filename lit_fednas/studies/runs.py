@@ -25,8 +25,8 @@ from typing import Any
 
 import yaml
 
-from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.records.files import FolderLock, read_json, replace_json
+from lit_fednas.errors import ConfigError
+from lit_fednas.records.files import FolderLock, read_json, reading, replace_json
 
 STUDY_FILE = "study.json"
 LOG_FILE = "study.log"
@@ -69,10 +69,8 @@ class Runs:
         self.head = dict(head)
         self.wanted = list(wanted)
         path = folder / STUDY_FILE
-        try:
+        with reading(path):
             begun_runs = [Run(**run) for run in read_json(path, ["runs"])["runs"]] if path.exists() else []
-        except TypeError as error:
-            raise DataError(f"{path}: is of another version ({error}); remove it or give another --out") from error
         earlier = {run.folder: run for run in begun_runs}
         for run in wanted:
             begun = earlier.pop(run.folder, None)

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveShare, checked
+from lit_fednas.records.files import check_folder_names
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet, labelled_space
 from lit_fednas.tiers.devices import DeviceTrace, Population
@@ -180,6 +181,7 @@ class ClientTiers:
         rng = numpy_generator(seed, "tiers")
         tiers = self.source.tiers(supernet.space, ArchitectureCosts(supernet), rng)
         names = [tier.name for tier in tiers]
+        check_folder_names("tiers", names)
         names_of_choices = (name for choices in supernet.space.choices for name in choices)
         known = list(dict.fromkeys(name for name in names_of_choices if isinstance(name, str)))  # its operators
         _check_known("tiers.unsupported", self.unsupported, names)

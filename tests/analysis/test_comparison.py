@@ -324,6 +324,11 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys
     assert cli.main([*words, "--targets", "0.5", "0.7", "--output", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "No network within the tier: B (s)." in printed
+    assert cli.main([*words, "--output", str(out), "--targets", "0.5", "0.7"]) == 0  # its own files are replaced
+    (out / "compare.html").write_text("mine")
+    assert cli.main([*words, "--output", str(out)]) == 2
+    assert "is there, and not from this command; move it" in capsys.readouterr().err
+    assert (out / "compare.html").read_text() == "mine"
 
     table = pd.read_csv(out / "compare.csv")
     np.testing.assert_allclose(table["val"].dropna(), [0.5, 0.3, 0.8, 0.6, 0.9])

@@ -94,7 +94,8 @@ def test_whatever_a_file_says_is_text(run_folder: Path, tmp_path: Path) -> None:
     for table in ("history", "front", "tiers"):
         rows = [{**row, "tier": EVIL} if row["tier"] == "small" else row for row in files.rows(table)]
         files.write(table, [{**row, "arch": EVIL} if "arch" in row else row for row in rows])
-    page = Page(write_report(run_folder))
+    page = Page(write_report(run_folder.rename(run_folder.with_name("<script>"))))
+    assert page.texts["h1"] == ["digits/<script>"]
     for name in ("td", "code"):
         assert EVIL in page.texts[name], name
     assert any(EVIL in title for title in page.texts["figcaption"])

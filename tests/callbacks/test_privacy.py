@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
 from lit_fednas.aggregation import (
@@ -377,7 +379,6 @@ def test_without_its_record_a_run_does_not_go_on(tmp_path: Path) -> None:
 
 def test_the_owner_alone_reads_a_private_runs_checkpoints_and_record(tmp_path: Path) -> None:
     devices, part = Devices(), tmp_path / ".file.part"
-    part.touch(mode=0o666)  # a kill has left it
     before = os.umask(0)
     try:
         life(tmp_path, devices)
@@ -430,6 +431,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"callback": type("Rejecting", (FederatedCallback,), {"on_results": print})()},
         "switch that callback off",
     ),
+    "uploading": ({"logger": type("Uploading", (DummyLogger,), {"_log_model": "all"})()}, "log_model uploads check"),
+    "readable": ({"plugins": [TorchCheckpointIO()]}, "trainer.plugins: TorchCheckpointIO writes checkpoints of a"),
 }
 
 
@@ -442,6 +445,7 @@ def test_what_would_release_more_is_refused_before_any_client_trains(settings: d
     parts = {"privacy": {}, "callback": FederatedCallback(), **settings}
     privacy, callback = (parts.pop(name) for name in ("privacy", "callback"))
     callbacks = [Privacy(1.0, **{"noise_multiplier": 1.0, **privacy}), callback, Trained()]
+    of_trainer = {name: parts.pop(name) for name in ("logger", "plugins") if name in parts}
     trained = module(**parts)
     with pytest.raises(ConfigError, match=message):
-        fit(trained, tiny_data(), 2, callbacks=callbacks, enable_checkpointing=True)
+        fit(trained, tiny_data(), 2, callbacks=callbacks, enable_checkpointing=True, **of_trainer)

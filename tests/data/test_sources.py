@@ -188,6 +188,19 @@ class TestCache:
                 assert torch.equal(load(ImageFolder(root)).inputs, whole)
             assert decoded == ["train"]
 
+    def test_a_link_in_its_place_is_not_followed(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Others may have planted it: nothing is read, written or removed there."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "train-old.npz").touch()
+        (root / ".lit_fednas_cache").symlink_to(elsewhere)
+        assert len(load(ImageFolder(root))) == 4
+        assert [path.name for path in elsewhere.iterdir()] == ["train-old.npz"]
+        assert len(list((tmp_path / "users").rglob("*.npz"))) == 1
+
 
 def test_lazy_images_are_decoded_on_access(root: Path, decoded: list[str]) -> None:
     """That they equal the array is in the sources' contract."""

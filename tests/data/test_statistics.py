@@ -79,7 +79,12 @@ def test_the_command_needs_the_data_alone(
     (tmp_path / "data.yaml").write_text(yaml.safe_dump({"data": DATA, **more}))
     assert main(["partition", "--config", "data.yaml"]) == 0
     table = capsys.readouterr().out
+    Path("partition/partition.csv").write_text("mine")  # of two files one is the command's
     assert main(["partition", *(word for key, value in DATA.items() for word in (f"--data.{key}", str(value)))]) == 0
     assert capsys.readouterr().out == table
     rows = (tmp_path / "partition" / "partition.csv").read_text().splitlines()
     assert [row.split(",")[:2] for row in rows[1:]] == [["0", "432"], ["1", "431"], ["2", "431"]]  # of 1294
+    Path("partition/partition.png").write_text("mine")
+    assert main(["partition", "--config", "data.yaml"]) == 2
+    assert "output: partition/partition.csv is there" in capsys.readouterr().err
+    assert main(["partition", "--config", "data.yaml", "--overwrite", "true"]) == 0

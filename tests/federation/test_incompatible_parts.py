@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from lit_fednas.aggregation import OperatorAverage
-from lit_fednas.assignment import ByUtility, CandidateGroups, InvariantUnits
+from lit_fednas.aggregation import OperatorAverage, OverlapAverage
+from lit_fednas.assignment import ByUtility, CandidateGroups, FixedArchitecture, InvariantUnits
 from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal, SideObjective, TaskLoss
+from lit_fednas.parts import check_callbacks
 from lit_fednas.supernets import PlainNetwork
 from tests.federation import methods
 from tests.federation.tokens import LENGTH, VOCABULARY
@@ -29,6 +30,18 @@ OTHER = "does not work with model.supernet ElasticResNet; use"
 
 def net(kind: str) -> Callable[[], Any]:
     return lambda: methods.NETS[kind](methods.IMAGE, methods.OUTPUTS)
+
+
+class AllClients(UniformCohort):
+    """A cohort without settings."""
+
+    def __init__(self) -> None:
+        super().__init__(ratio=1.0)
+
+
+def needy(kind: type, *arguments: Any, **settings: Any) -> Any:
+    """A part of any kind that needs a callback."""
+    return type("Needy", (kind,), {"requires": ("beta_decay",)})(*arguments, **settings)
 
 
 #: Parts, and the beginning of what refuses them; the data are of images' classes.
@@ -60,7 +73,25 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ({"callbacks": SoftAverage}, f"soft_average: SoftAverage {OTHER} ModelSuite"),
     (
         {"supernet": pruned_sequence, "assignment": CandidateGroups},
-        "model.assignment: CandidateGroups needs the CandidateSchedule that prune_by_budgets gives to rounds; set",
+        "model.assignment: CandidateGroups needs the callback prune_by_budgets; add prune_by_budgets: {...} to",
+    ),
+    *(
+        (
+            {name: lambda kind=kind: needy(kind)},
+            f"{field}: Needy needs the callback beta_decay; add beta_decay: {{...}} to",
+        )
+        for name, field, kind in (
+            ("objective", "model.objective", CrossEntropy),
+            ("assignment", "model.assignment", FixedArchitecture),
+            ("aggregation", "model.aggregation", OverlapAverage),
+            ("cohort", "model.cohort", AllClients),
+            ("callbacks", "needy", FederatedCallback),
+        )
+    ),
+    ({"objective": lambda: Proximal(needy(CrossEntropy))}, "model.objective: Needy needs the callback beta_decay; add"),
+    (
+        {"server_optimizer": lambda: lambda weights: needy(torch.optim.SGD, weights, lr=1.0)},
+        "model.server_optimizer: Needy needs the callback beta_decay; add",
     ),
     (
         {"callbacks": BetaDecay},
@@ -128,3 +159,12 @@ def test_what_does_not_fit_is_refused_before_a_client_trains(
 def test_networks_of_images_refuse_tokens(kind: str) -> None:
     with pytest.raises(ConfigError, match=rf"^supernet.input_shape: \[{LENGTH}\] must be channels, height, width for "):
         methods.NETS[kind]((LENGTH,), VOCABULARY)
+
+
+class MyBetaDecay(BetaDecay):
+    """Is taken where the callback that it extends is needed."""
+
+
+def test_what_a_part_needs_may_be_a_subclass() -> None:
+    check_callbacks("model.objective", needy(CrossEntropy), [MyBetaDecay()])
+    check_callbacks("model.objective", CrossEntropy(), [])

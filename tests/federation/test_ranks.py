@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +24,10 @@ from torch import distributed
 import lit_fednas.aggregation
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.cli import main
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ConfigError, RankError
 from lit_fednas.federation import FaultPolicy, FederatedCallback, FederatedTrainer, RankStrategy
 from lit_fednas.federation.fast import fastest
+from lit_fednas.federation.lightning_private import launched
 from lit_fednas.federation.ranks import deal
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import read_rounds
@@ -215,6 +217,20 @@ def test_ranks_in_a_notebook_hand_their_weights_back():
         assert_same(weights(module), straight("exits away").weights, rtol=0, atol=2e-6)
 
     assert ended(forked(notebook)) == 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError("gloo: Connection closed by peer"), RuntimeError("timeout")])
+def test_whatever_ranks_run_a_death_is_told_by_its_reason(monkeypatch, error):
+    """Also of a search: what the connection says is not what a reader needs."""
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(RankStrategy, "watch", SimpleNamespace(wait_for_reason=lambda seconds: "rank 1 was killed"))
+    strategy = SimpleNamespace(setup_environment=lambda: None, launcher=None)
+
+    def search() -> None:
+        raise error
+
+    with pytest.raises(RankError, match="rank 1 was killed"):
+        launched(SimpleNamespace(strategy=strategy, world_size=2), search)
 
 
 # ---- ranks that die -----------------------------------------------------------------------------------

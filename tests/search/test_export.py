@@ -20,6 +20,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.export import FromRaw, export_network, export_tier
 from lit_fednas.federation.evaluation import normalises_over_batches, recalibrated
 from lit_fednas.records import SearchFiles
+from lit_fednas.records.files import check_output
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import save_tier_model
 from lit_fednas.supernets import OWN, Supernet, with_labels
@@ -222,3 +223,4 @@ def test_what_a_file_says_of_its_inputs_and_classes(tmp_path):
     assert metadata["class_names"] == ["a/b", "c/d", "e/f"]
     assert metadata["test_accuracy"] is None  # there is no test split
     assert (metadata["input_type"], metadata["mean"]) == ("uint8", [0.5] * 3)
+    check_output(tmp_path / "new" / "net.pt2")  # is known as this package's

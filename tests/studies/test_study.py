@@ -19,6 +19,7 @@ from lit_fednas.cli import main
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import FolderLock
 from lit_fednas.studies import read_study
+from lit_fednas.studies.results import read_sweep
 from lit_fednas.studies.runs import environment
 from tests.studies.conftest import calls, statuses
 
@@ -179,6 +180,30 @@ def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(monkeypatch) -
     assert environment(2)["OMP_NUM_THREADS"] == "4"
 
 
+@pytest.mark.parametrize(
+    "text", ['{"runs": [', "[1]", '{"runs": 3}', '{"runs": [3]}', '{"runs": [{"seed": 1}]}', "null"]
+)
+def test_a_damaged_study_is_one_line_that_names_the_file(write, capsys, text) -> None:
+    Path("runs/small").mkdir(parents=True)
+    Path("runs/small/study.json").write_text(text)
+    assert main(["study", write()]) == 2
+    assert "runs/small/study.json: is damaged (" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"study.json: is damaged \("):
+        read_sweep("runs/small")
+
+
+@pytest.mark.parametrize("text", ["arm\nA\n", "experiment,arm,seed,measure,value\nsmall,A,0,minutes,much\n", "\0"])
+def test_damaged_results_are_one_line_that_names_the_file(write, capsys, text) -> None:
+    Path("results.csv").write_text(text)
+    assert main(["study", write(**claiming()), "--judge", "--results", "results.csv"]) == 2
+    assert "results.csv: is damaged (" in capsys.readouterr().err
+
+
+def test_arms_that_are_named_twice_run_once(write, capsys) -> None:
+    assert main(["study", write(), "--arms", "B", "B", "--seeds", "1", "--show"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
 CLAIM = {"paper": "X", "where": "1", "claim": "better", "result": ["A", "minutes"]}
 
 
@@ -197,7 +222,10 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"arms": {"A": {"then": ["serch"]}}}, r"arms.A.then\[0\]: serch: is not a command .* did you mean search"),
         ({"arms": {"A": {"tiers": ["huge"]}}, "tiers": TIERS}, "arms.A.tiers: huge: is not a tier; choose from small"),
         ({"arms": {"A": {"options": {"run": "${B}"}}}}, r"arms.A: \$\{B\}: is not an arm before it"),
-        ({"arms": {"A b": {}, "A, b": {}}}, "two labels make the same folder"),
+        ({"arms": {"A b": {}, "a, b": {}}}, "arms: 'A_b' and 'a_b' are one folder, at least on some"),
+        ({"arms": {"Study.csv": {}}}, "arms: 'Study.csv' cannot name a folder"),
+        ({"tiers": {"a": {"macs": 1}, "A": {"macs": 1}}}, "tiers: 'a' and 'A' are one folder"),
+        ({"then": [{"search": {"name": "checkpoints"}}]}, r"then\[0\].search.name: 'checkpoints' cannot name"),
         ({"arms": {"A": {}}, "configs": None}, "arms.A.configs: missing"),
         ({"seeds": ["0"]}, r"seeds: '0' is not a number from 0 to 2\^32 - 1"),
         ({"seeds": [0, -1]}, "seeds: -1 is not a number from 0"),

@@ -45,13 +45,16 @@ LAST = {
 _RARE = ("Models", "Pruned models", "Fairness")
 
 
-def report(run: Path, output: Path | None = None) -> None:
+def report(run: Path, output: Path | None = None, overwrite: bool = False) -> None:
     """Writes a finished run's folder as one HTML page that needs no network.
 
     Args:
         run: A run's folder, as runs/digits/version_0.
         output: The file; report.html in the run's folder if not given.
+        overwrite: Whether to replace an output that this command has not written.
     """
+    if output is not None:
+        check_output(output, overwrite=overwrite)
     print(f"written: {write_report(run, output)}")
 
 
@@ -103,7 +106,7 @@ def write_page(
         ConfigError: The page cannot be written.
     """
     path = Path(path)
-    check_output(path)
+    check_output(path, overwrite=True)
     templates = Environment(loader=PackageLoader(__name__), autoescape=True, undefined=StrictUndefined)
     content = {"title": title, "summary": summary, "tiles": tiles, "sections": sections, "notes": notes}
     replace_text(path, templates.get_template("page.html.j2").render(**content, palette=PALETTE))

@@ -1,0 +1,40 @@
+"""The package's callbacks that remember something keep the contract of callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.callbacks import (
+    CostLedger,
+    DeviceAverage,
+    Privacy,
+    RoundsToTarget,
+    RoundTime,
+    SubnetTable,
+    WeightAverage,
+)
+from lit_fednas.federation import FaultPolicy, FederatedLightningModule
+from lit_fednas.testing import CallbackContract
+
+
+class TestCallbacks(CallbackContract):
+    instances: ClassVar[dict[str, Callable[[], Any]]] = {
+        "costs": lambda: CostLedger(["smallest", "largest"]),
+        "devices": DeviceAverage,
+        "privacy": lambda: Privacy(1.0, 0.5, buffer_norm=1.0, noise_seed=3),
+        "subnets": SubnetTable,
+        "targets": lambda: RoundsToTarget({"val/largest/accuracy": [0.01, 0.99]}),
+        "time": RoundTime,
+        "weights": lambda: WeightAverage(0.5),
+    }
+
+    @override
+    def module(self) -> FederatedLightningModule:
+        made = super().module()
+        made.aggregation = OverlapAverage(weighted=False)  # as privacy needs it
+        made.faults = FaultPolicy(min_survivors=0, max_failed_rounds=None)
+        return made

@@ -1,0 +1,110 @@
+"""Files: names that folders may have, texts in tables, outputs that are replaced, links that others have planted."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lit_fednas.analysis.clients import read_client_scores
+from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.tables import Table, read_csv
+from lit_fednas.errors import ConfigError
+from lit_fednas.records import SearchFiles
+from lit_fednas.records.files import MARK, check_folder_name, check_folder_names, check_output, replace_text
+from lit_fednas.records.partition import write_partition
+from lit_fednas.records.run import write_client_scores
+from lit_fednas.studies.findings import RESULT_COLUMNS, keep_results, read_results
+
+REFUSED = ["", ".", "..", "a/b", "a\\b", "/a", "~", "-a", " a", "a ", "a.", "a\n", "a\0b", "a:b", '"a"', "*", "\udcff"]
+REFUSED += ["checkpoints", "Checkpoints", "wandb", "NUL", "com1.x", "study.csv", "Compare.html", "subnets-val.csv"]
+REFUSED += ["a" * 201, "ü" * 101]
+ALLOWED = ["a", "+1", "search", "tier 1", "A, large", "x=0.5,file=a.csv", "überall", "a" * 200, "ft-0.5", "console"]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_name_a_folder_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^search.name: .{2,99} cannot name a folder; use up to 200 letters"):
+        check_folder_name("search.name", name)
+
+
+def test_names_of_folders_beside_each_other_differ_in_more_than_case() -> None:
+    check_folder_names("tiers", ALLOWED)
+    for second in ("Tier 1", "tier 1"):
+        with pytest.raises(ConfigError, match=f"^tiers: 'tier 1' and '{second}' are one folder, at least on some"):
+            check_folder_names("tiers", ["a", "tier 1", "b", second])
+
+
+TEXTS = ["=1+1", "+1+1", "-1+1", "@x", "\tx", "'=1", "''=1", "'a", "a=1", "-", "NA", "null", "nan", "+1", "007"]
+
+
+def of_search(folder: Path) -> list[str]:
+    files = SearchFiles(folder)
+    rows = [{"tier": text, "generation": -1, "hypervolume": -0.5} for text in TEXTS]
+    files.write("history", rows[:5])
+    files.append("history", rows[5:])
+    assert [row["hypervolume"] for row in files.rows("history")] == [-0.5] * len(TEXTS)
+    return [row["tier"] for row in files.rows("history")]
+
+
+def of_clients(folder: Path) -> list[str]:
+    scores = {"num_examples": 1, "accuracy": -0.5, "loss": 1.0}
+    write_client_scores(folder, [{"client": client, "tier": text, **scores} for client, text in enumerate(TEXTS)])
+    assert read_client_scores(folder)["accuracy"].eq(-0.5).all()
+    return list(read_client_scores(folder)["tier"])
+
+
+def of_classes(folder: Path) -> list[str]:
+    write_partition(np.ones((2, len(TEXTS)), int), TEXTS, folder)
+    return list(Run(folder).partition.columns[2:])
+
+
+def of_study(folder: Path) -> list[str]:
+    rows = [("s", text, seed, "m", -0.5) for seed, text in enumerate(TEXTS)]
+    keep_results(folder / "results.csv", pd.DataFrame(rows, columns=RESULT_COLUMNS))
+    return list(read_results(folder / "results.csv").sort_values("seed")["arm"])
+
+
+def of_table(folder: Path) -> list[str]:
+    replace_text(folder / "table.csv", Table([], [], frame=pd.DataFrame({"a": TEXTS, "-b": -0.5})).csv())
+    read = read_csv(folder / "table.csv", dtype={"a": str}, keep_default_na=False)
+    assert read["-b"].eq(-0.5).all()
+    return list(read["a"])
+
+
+@pytest.mark.parametrize("written", [of_search, of_clients, of_classes, of_study, of_table])
+def test_no_text_is_a_formula_and_all_are_read_as_they_were(
+    tmp_path: Path, written: Callable[[Path], list[str]]
+) -> None:
+    assert written(tmp_path) == TEXTS
+    (path,) = tmp_path.glob("*.csv")
+    with open(path, newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert [cell for cell in cells if cell[:1] in "=+-@\t\r" and cell not in ("", "-1", "-0.5", "+1")] == []
+
+
+def test_a_link_that_others_have_planted_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("theirs")
+    for name in (".mine.part", "mine"):
+        (tmp_path / name).symlink_to(target)
+        replace_text(tmp_path / "mine", "ours")
+        assert (target.read_text(), (tmp_path / "mine").read_text()) == ("theirs", "ours")
+        (tmp_path / "mine").unlink()
+
+
+def test_an_output_of_another_origin_is_not_replaced(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    check_output(first, second)
+    second.write_text("a thesis")
+    with pytest.raises(ConfigError, match=r"^output: .*second is there, and not from this command; move it, or add "):
+        check_output(first, second)
+    check_output(first, second, overwrite=True)
+    first.write_bytes(b"<!--" + MARK)
+    check_output(first, second)
+    with pytest.raises(ConfigError, match="is not a file"):
+        check_output(tmp_path, overwrite=True)
