@@ -49,7 +49,9 @@ def train(assignment: Assignment, weak: float = LARGEST / 2.5, rounds: int = 6, 
     return seen
 
 
-@pytest.mark.parametrize("assignment", [FixedArchitecture(), RandomArchitectures(), Sandwich()], ids=str)
+@pytest.mark.parametrize(
+    "assignment", [FixedArchitecture(), RandomArchitectures(), Sandwich()], ids=lambda part: type(part).__name__
+)
 def test_what_ignores_the_limits_is_refused_before_training(assignment: Assignment) -> None:
     kind = type(assignment).__name__
     with pytest.raises(
@@ -65,7 +67,9 @@ def test_what_exceeds_them_later_is_refused_in_that_round() -> None:
     assert raised.value.__notes__[0] == "5"
 
 
-@pytest.mark.parametrize("assignment", [ByTier(), CostWeighted(), FixedArchitecture("smallest")], ids=str)
+@pytest.mark.parametrize(
+    "assignment", [ByTier(), CostWeighted(), FixedArchitecture("smallest")], ids=lambda part: type(part).__name__
+)
 def test_what_keeps_to_them_trains(assignment: Assignment) -> None:
     assert train(assignment, weak=SMALLEST, rounds=2).started == 2
 
