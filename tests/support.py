@@ -47,17 +47,20 @@ def tiny_data(num_clients: int = 6, **settings: Any) -> FederatedDataModule:
     return FederatedDataModule(source, num_clients=num_clients, **settings)
 
 
-def tiny_supernet(seed: int = 0, **settings: Any) -> ElasticResNet:
-    sizes = {"stem_width": 4, "stage_widths": [8, 16], "depths": [0, 1], "ratios": [0.25, 0.5], "divisor": 2}
+def seeded(make: Callable[..., Any], *arguments: Any, seed: int = 0, **settings: Any) -> Any:
+    """What is made with random weights, always the same; the global generator stays where it is."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return ElasticResNet((1, 8, 8), 4, **{**sizes, **settings})
+        return make(*arguments, **settings)
+
+
+def tiny_supernet(seed: int = 0, **settings: Any) -> ElasticResNet:
+    sizes = {"stem_width": 4, "stage_widths": [8, 16], "depths": [0, 1], "ratios": [0.25, 0.5], "divisor": 2}
+    return seeded(ElasticResNet, (1, 8, 8), 4, seed=seed, **{**sizes, **settings})
 
 
 def linear_net(seed: int = 0) -> PlainNetwork:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), (1, 8, 8), 4)
+    return seeded(lambda: PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), (1, 8, 8), 4), seed=seed)
 
 
 def concrete_classes(base: type, package: ModuleType) -> set[type]:

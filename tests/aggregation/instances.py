@@ -5,9 +5,8 @@ A new aggregation needs a line in ``INSTANCES``; a test fails as long as it has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -29,18 +28,6 @@ INSTANCES: dict[str, Callable[[], Aggregation]] = {
     "overlap-median": lambda: OverlapAverage(trim=0.5),
     "overlap-alike": lambda: OverlapAverage(weighted=False),
 }
-
-
-def archs_of(updates: Sequence[ClientUpdate]) -> list:
-    return [u.task.arch for u in updates]
-
-
-def weights_of(updates: Sequence[ClientUpdate]) -> list:
-    return [u.weights for u in updates]
-
-
-def examples_of(updates: Sequence[ClientUpdate]) -> np.ndarray:
-    return np.array([u.task.num_examples for u in updates], dtype=float)
 
 
 class Vector(NestedSupernet):

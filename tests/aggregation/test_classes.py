@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_fednas.aggregation import ClassAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate
-from lit_fednas.supernets import PathCNN, PlainNetwork, Supernet, Width, labelled_space
+from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate
+from lit_fednas.supernets import PathCNN, Supernet, Width, labelled_space
 from lit_fednas.testing.aggregations import aggregate, changed, random_updates, start, update
 from tests.supernets.instances import kept_instance
 
@@ -67,7 +67,8 @@ def made_for(name: str, seed: int) -> tuple[Supernet, ClassAverage, list[ClientU
     drawn = torch.rand(len(updates), net.num_classes, generator=draws) < 0.4
     drawn[:, 1] = False  # a class that nobody has
     drawn[0, [0, 2]] = True
-    updates = [with_classes(one, has.nonzero().flatten().tolist()) for one, has in zip(updates, drawn, strict=True)]
+    twice = [has.nonzero().flatten().tolist() * 2 for has in drawn]  # which counts once
+    updates = [with_classes(one, classes) for one, classes in zip(updates, twice, strict=True)]
     return net, ClassAverage(), updates
 
 
@@ -82,28 +83,6 @@ def test_a_loop_over_elements(name: str, weighted: bool) -> None:
     for key in (f"network.{aggregation.classifier}.{kind}" for kind in ("weight", "bias")):
         assert not torch.allclose(result[key], plain[key])  # the rows mattered
         assert torch.equal(result[key][1], net.shared_tensors()[key][1].detach())
-
-
-def test_by_hand() -> None:
-    """Two clients of one and three examples; class 0 of both, 1 of the first, 2 of the second, 3 of none."""
-    network = nn.Sequential()
-    network.add_module("classifier", nn.Linear(1, 4))
-    net = PlainNetwork(network, (1,), 4)
-    with torch.no_grad():
-        net.network.classifier.weight.copy_(torch.tensor([[10.0], [20.0], [30.0], [40.0]]))
-        net.network.classifier.bias.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-
-    def said(client: int, examples: int, value: float, classes: list[int]) -> ClientUpdate:
-        weights = {"classifier.weight": torch.full((4, 1), value), "classifier.bias": torch.full((4,), -value)}
-        task = ClientTask(0, client, "whole", examples)
-        return ClientUpdate(ClientResult(task, num_seen=examples, reports=(ClassesReport(classes),)), weights)
-
-    updates = [said(0, 1, 2.0, [1, 0]), said(1, 3, 6.0, [0, 2, 0, 2])]  # what is named twice counts once
-    result = aggregate(ClassAverage(), net, updates)
-    assert result["network.classifier.weight"].flatten().tolist() == [5.0, 2.0, 6.0, 40.0]
-    assert result["network.classifier.bias"].tolist() == [-5.0, -2.0, -6.0, 4.0]
-    alike = aggregate(ClassAverage(weighted=False), net, updates)
-    assert alike["network.classifier.weight"].flatten().tolist() == [4.0, 2.0, 6.0, 40.0]
 
 
 # ---- what it cannot work with -------------------------------------------------------------------------

@@ -60,21 +60,6 @@ def test_equation_5(min_clients: int) -> None:
     assert changed
 
 
-def test_who_held_an_operator_and_did_not_train_it_does_not_count() -> None:
-    """Client 0 held mb3_e1 of layer 1, but no example went through: the two others decide.
-
-    Client 1 alone trained mb1_e2 of layer 2; nothing of it may be seen in the aggregate.
-    """
-    made, shared = updates(), NET.shared_tensors()
-    result = aggregate(OperatorAverage(), NET, made)
-    name = next(name for name in shared if ".1.mb3_e1." in name)
-    short = name.removeprefix("network.")
-    torch.testing.assert_close(result[name], (12 * made[1].weights[short] + 2 * made[2].weights[short]) / 14)
-    alone = [name for name in shared if ".2.mb1_e2." in name]
-    assert alone
-    assert all(torch.equal(result[name], shared[name].to(result[name].dtype)) for name in alone)
-
-
 def test_without_choices_it_is_federated_averaging() -> None:
     for name in ("plain", "elastic-batchnorm", "rolling"):
         net = kept_instance(name)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,12 +11,12 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, RoundValues
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing.aggregations import aggregate, random_updates, start, update
-from tests.aggregation.instances import Vector, archs_of, examples_of, vector_update, weights_of
+from tests.aggregation.instances import Vector, vector_update
 from tests.references import superfed
 from tests.supernets.instances import kept_instance, roll
 
 PADDING = 16  # elements of a tensor at most, so that each begins at a multiple of 64 bytes
-NETS = ["elastic-batchnorm", "elastic-narrow", "rolling"]
+NETS = ["elastic-batchnorm", "elastic-narrow", "rolling", "early-exit-batchnorm"]
 
 
 def assert_equal(net: Supernet, result: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -39,12 +38,13 @@ def test_overlap_is_algorithm_1_and_maxnet_algorithm_2(
 ) -> None:
     net = kept_instance(name)
     updates = random_updates(net, 2 + 3 * seed, largest, seed)
-    n = examples_of(updates) if weighted else np.ones(len(updates))
-    given = net.state_dict(), archs_of(updates), weights_of(updates), n.tolist()
+    n = [float(one.task.num_examples) if weighted else 1.0 for one in updates]
+    archs = [one.task.arch for one in updates]
+    given = net.state_dict(), archs, [one.weights for one in updates], n
     place = roll if name == "rolling" else superfed.corners
     assert_equal(net, aggregate(OverlapAverage(weighted), net, updates), superfed.algorithm_1(*given, place))
     if beta is not None:
-        expected = superfed.algorithm_2(*given, archs_of(updates).index(net.space.largest), beta, place)
+        expected = superfed.algorithm_2(*given, archs.index(net.space.largest), beta, place)
         assert_equal(net, aggregate(MaxNet(beta, weighted), net, updates), expected)
 
 

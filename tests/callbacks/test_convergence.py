@@ -24,15 +24,9 @@ def test_degree_of_convergence_by_hand() -> None:
     assert degree_of_convergence([99.0, 1.0, 1.0, 1.0], 1, 2) == 0.0  # only the last rounds count
 
 
-@pytest.mark.parametrize(("gamma", "delta"), [(4, 3), (1, 6)])
-def test_degree_of_convergence_needs_enough_rounds(gamma: int, delta: int) -> None:
-    assert isnan(degree_of_convergence([1.0] * (gamma + delta - 1), gamma, delta))
-    assert degree_of_convergence([1.0] * (gamma + delta), gamma, delta) == 0.0
-
-
 @pytest.mark.parametrize(("gamma", "delta"), [(3, 5), (5, 3), (1, 9)])
 def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> None:
-    """Of falling losses with noise, drawn many times."""
+    """Of falling losses with noise, drawn many times; both need enough rounds."""
     draws = torch.Generator().manual_seed(0)
     rounds = torch.arange(gamma + delta + 2, dtype=torch.double)
     losses = 3 - 0.2 * rounds + 0.1 * torch.randn(4000, len(rounds), generator=draws, dtype=torch.double)
@@ -40,7 +34,9 @@ def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> 
     errors = torch.tensor([standard_error(one, gamma, delta) for one in losses.tolist()])
     assert float(degrees.mean()) == pytest.approx(0.2, abs=0.002)
     assert float(errors.square().mean().sqrt()) == pytest.approx(float(degrees.std()), rel=0.12)
-    assert isnan(standard_error([1.0] * (gamma + delta - 1), gamma, delta))
+    for figure in (degree_of_convergence, standard_error):
+        assert isnan(figure([1.0] * (gamma + delta - 1), gamma, delta))
+        assert figure([1.0] * (gamma + delta), gamma, delta) == 0.0
 
 
 def test_activeness_by_hand() -> None:

@@ -10,43 +10,23 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.analysis.clients import read_client_scores
 from lit_fednas.assignment import Assignment, ByTier
 from lit_fednas.callbacks import DeployedAccuracy, DeviceAverage, RunRecorder
 from lit_fednas.callbacks import deployed_accuracy as source
 from lit_fednas.data import ClientData, Dirichlet
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.federation import EvaluationSettings, FederatedCallback
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import read_rounds
 from lit_fednas.rng import generator
-from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm
-from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
-from tests.support import assert_same, fit, make_module, sgd, tiny_data, weights
+from lit_fednas.supernets import BatchNorm
+from tests.callbacks.test_device_average import method
+from tests.support import assert_same, fit, tiny_data, weights
 
 ROUNDS = 4
 CLIENTS = 9
 FIGURES = {"deployed/accuracy", "deployed/iqr", "deployed/worst"}
-
-
-def method(norm=GroupNorm(2), **settings):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = EarlyExitResNet((1, 8, 8), 4, width=4, norm=norm, blocks=[1, 1], exits=[1, 2])
-    tiers = ArchitectureTiers({"simple": "smallest", "complex": "largest"})
-    return make_module(
-        **{
-            "supernet": net,
-            "tiers": ClientTiers(tiers, TierShares([0.5, 0.5])),
-            "assignment": ByTier(),
-            "aggregation": OverlapAverage(weighted=False),
-            "cohort": UniformCohort(count=3),
-            "client": ClientSettings(sgd(0.3), batch_size=8),
-            "evaluation": EvaluationSettings(["smallest", "largest"]),
-            **settings,
-        }
-    )
 
 
 def data(**settings):

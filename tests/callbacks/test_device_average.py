@@ -15,21 +15,18 @@ from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import ByTier, RandomArchitectures
 from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
 from lit_fednas.data import Dirichlet
-from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.federation.checkpoints import state_in
 from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
-from tests.support import fit, make_module, make_trainer, sgd, tiny_data, tiny_examples
+from tests.support import fit, make_module, make_trainer, seeded, sgd, tiny_data, tiny_examples
 
 ROUNDS = 4
 
 
 def method(norm: Norm = GroupNorm(2), **settings: Any) -> Any:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = EarlyExitResNet((1, 8, 8), 4, width=4, norm=norm, blocks=[1, 1], exits=[1, 2])
+    net = seeded(EarlyExitResNet, (1, 8, 8), 4, width=4, norm=norm, blocks=[1, 1], exits=[1, 2])
     source = ArchitectureTiers({"simple": "smallest", "complex": "largest"})
     return make_module(
         **{
@@ -167,31 +164,3 @@ def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path):
     latest = files(run / "last.ckpt")
     resumable(run, 5, ckpt_path=str(run / "last.ckpt"))
     assert set(there()) == latest | files(run / "last.ckpt")
-
-
-def test_a_checkpoint_moves_with_its_files(tmp_path):
-    straight, _ = resumable(tmp_path / "run", 3)
-    resumable(tmp_path / "moved", 2)
-    moved = (tmp_path / "moved").rename(tmp_path / "here") / "last.ckpt"
-    rest, _ = resumable(tmp_path / "further", 3, ckpt_path=str(moved))
-    assert rest == straight[2:]
-    alone = moved.rename(tmp_path / "last.ckpt")
-    with pytest.raises(CheckpointError, match=r"ckpt_path: \d-\d-\w+.pt, .* move a checkpoint together with"):
-        resumable(tmp_path / "more", 3, ckpt_path=str(alone))
-
-
-class InterruptedOnce(FederatedCallback):
-    """Interrupts the second round, in its last client."""
-
-    def on_client_end(self, trainer, module, result, update):
-        if result.task.round == 1 and len(trainer.fit_loop.clients._written["device_average"]) == 3:
-            raise RuntimeError("seven apples")
-
-
-def test_what_an_interrupted_round_had_trained_is_forgotten(tmp_path):
-    resumable(tmp_path / "straight", 1)
-    with pytest.raises(RuntimeError, match="apples"):
-        resumable(tmp_path / "run", 2, InterruptedOnce())
-    states = [torch.load(tmp_path / run / "last.ckpt", weights_only=True) for run in ("straight", "run")]
-    kept, others = (state_in(state)["kept"] for state in states)
-    assert kept == others

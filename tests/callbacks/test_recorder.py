@@ -13,6 +13,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, UniformCohort
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import ROUNDS_FILE, append_round, read_rounds
+from tests.federation.runs import Results
 from tests.support import fit, linear_net, make_module, tiny_data
 
 VAL = {"val/largest/accuracy", "val/largest/loss", "val/mean/accuracy"}
@@ -32,19 +33,12 @@ def run(folder, module=None, rounds=3, callbacks=(), **settings):
 
 
 def test_one_record_per_round_with_its_clients(tmp_path):
-    class Seen(FederatedCallback):
-        def __init__(self):
-            self.results = []
-
-        def on_client_end(self, trainer, module, result, update):
-            self.results.append(result)
-
-    seen = Seen()
+    seen = Results()
     records = run(tmp_path, rounds=4, callbacks=[seen])
     assert [record["round"] for record in records] == [0, 1, 2, 3]
     clients = [client for record in records for client in record["clients"]]
-    assert len(clients) == len(seen.results) == 12
-    for client, result in zip(clients, seen.results, strict=True):
+    assert len(clients) == len(seen.all) == 12
+    for client, result in zip(clients, seen.all, strict=True):
         assert client == {
             "client": result.task.client,
             "arch": "whole",

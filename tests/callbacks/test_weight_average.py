@@ -6,7 +6,7 @@ import torch
 from lit_fednas.callbacks import DeployedAccuracy, RoundCheckpoint, WeightAverage
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.supernets import GrowablePerceptron, ModelSuite
-from tests.support import assert_same, fit, make_module, make_trainer, tiny_data, weights
+from tests.support import assert_same, fit, make_module, make_trainer, seeded, tiny_data, weights
 
 
 class Observed(FederatedCallback):
@@ -84,9 +84,7 @@ def test_a_model_that_comes_in_starts_a_mean_of_its_own_and_the_others_keep_thei
                 round.restructure(lambda: module.supernet.add(0, [], seed=0))
 
     def run(rounds, observed, ckpt_path=None):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            module = make_module(supernet=ModelSuite((1, 8, 8), 4, GrowablePerceptron([8])))
+        module = make_module(supernet=seeded(ModelSuite, (1, 8, 8), 4, GrowablePerceptron([8])))
         callbacks = [Grow(), observed, WeightAverage(DECAY), RoundCheckpoint(dirpath=str(tmp_path / str(rounds)))]
         trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
         trainer.fit(module, tiny_data(), ckpt_path=ckpt_path)

@@ -64,7 +64,7 @@ from tests.examples.feddyn import FedDyn
 from tests.federation.tokens import LENGTH, VOCABULARY, token_data
 from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite
-from tests.support import make_module, sgd, tiny_data, tiny_examples
+from tests.support import make_module, seeded, sgd, tiny_data, tiny_examples
 
 ROUNDS = 3
 IMAGE, OUTPUTS = (1, 8, 8), 4
@@ -304,9 +304,7 @@ class Method:
     def __call__(self) -> FederatedLightningModule:
         tokens = self.subject == "tokens"
         make = {**NETS, **(TOKEN_NETS if tokens else {})}[self.kind]
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            supernet = make((LENGTH,), VOCABULARY) if tokens else make(IMAGE, OUTPUTS)
+        supernet = seeded(make, (LENGTH,), VOCABULARY) if tokens else seeded(make, IMAGE, OUTPUTS)
         objective = OBJECTIVES[self.objective](LOSSES[self.loss]())
         faults = FAULTS[self.fault]
         if self.private:

@@ -18,6 +18,7 @@ from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.loggers import RunLogger
+from lit_fednas.messages import ClientResult
 from tests.federation import methods
 from tests.support import make_trainer, tiny_data, weights
 
@@ -38,6 +39,20 @@ class Witness(FederatedCallback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.rounds.append([(r.task.client, str(r.task.arch), r.status, r.num_seen, r.loss) for r in batch.results])
+
+
+class Results(FederatedCallback):
+    """Keeps what the clients' fits came to."""
+
+    def __init__(self) -> None:
+        self.all: list[ClientResult] = []
+
+    def on_client_end(self, trainer, module, result, update):
+        self.all.append(result)
+
+    @property
+    def status(self) -> dict[int, str]:
+        return {result.task.client: result.status for result in self.all}
 
 
 @dataclass(frozen=True)

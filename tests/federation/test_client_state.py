@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,14 @@ def module(objective: Any = None, count: int = 6, **settings: Any) -> Any:
     )
 
 
-def run(made: Any, rounds: int = 4, folder: Path | None = None, resumed: bool = False, callbacks: Any = None) -> Any:
+def run(made: Any, rounds: int = 4, folder: Any = None, resumed: Any = None, callbacks: Any = None) -> Any:
     callbacks = [FedDynServer(ALPHA)] if callbacks is None else callbacks
     if folder is None:
         fit(made, tiny_data(), rounds, callbacks=callbacks)
         return weights(made)
     callbacks = [*callbacks, RoundCheckpoint(dirpath=str(folder))]
     trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
-    trainer.fit(made, datamodule=tiny_data(), ckpt_path=str(folder / "last.ckpt") if resumed else None)
+    trainer.fit(made, datamodule=tiny_data(), ckpt_path=resumed and str(resumed / "last.ckpt"))
     return weights(made)
 
 
@@ -108,12 +109,12 @@ def test_a_stopped_run_goes_on_exactly_and_needs_the_files(tmp_path: Path) -> No
     state = state_in(torch.load(tmp_path / "run" / "last.ckpt", weights_only=True))
     assert {entry["file"] for entry in state["kept"]["objective"].values()} <= files
     moved = (tmp_path / "run").rename(tmp_path / "moved")
-    assert_same(run(module(count=4), 4, moved, resumed=True), straight)
-    next((moved / "clients").iterdir()).unlink()
+    assert_same(run(module(count=4), 4, tmp_path / "further", moved), straight)
+    shutil.rmtree(moved / "clients")
     with pytest.raises(
         CheckpointError, match=r"ckpt_path: \d-\d-\w+.pt, .* move a checkpoint together with the folder"
     ):
-        run(module(count=4), 5, moved, resumed=True)
+        run(module(count=4), 5, moved, moved)
 
 
 def test_measuring_leaves_no_trace() -> None:
@@ -158,7 +159,7 @@ def test_an_interrupted_round_leaves_no_trace(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="eight apples"):
         run(module(Counting()), 3, tmp_path, callbacks=[Stop()])
     made = module(Counting())
-    run(made, 3, tmp_path, resumed=True, callbacks=[])
+    run(made, 3, tmp_path, tmp_path, callbacks=[])
     assert made.objective.seen == {(round, client): round for round in (1, 2) for client in range(6)}
 
 

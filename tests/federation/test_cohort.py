@@ -77,13 +77,6 @@ def test_every_cohort_of_those_there_is_as_likely_as_any_other(sizes: list[int],
     assert all(count == pytest.approx(3000 / len(pairs), abs=90) for count in counts.values())
 
 
-def test_more_data_more_often() -> None:
-    sizes = [10, 30, 0, 60]
-    counts = Counter(SizeWeightedCohort(count=1).draw(t, sizes, seed=0)[0] for t in range(3000))
-    for client, size in enumerate(sizes):
-        assert counts[client] / 3000 == pytest.approx(size / 100, abs=0.04)
-
-
 # all are asked at once, or most in waves before
 @pytest.mark.parametrize("sizes", [[10, 20, 70], [1, 2, 7, 40, 50], [1, 2, 7, 40, 50, *[1] * 60]], ids=len)
 def test_weighted_pairs_are_drawn_one_after_the_other(sizes: list[int]) -> None:

@@ -10,7 +10,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
 from lit_fednas.objectives import Proximal, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm, PlainNetwork, SmallCNN
-from tests.support import assert_same, fit, make_module, sgd, tiny_data, tiny_supernet, weights
+from tests.support import assert_same, fit, make_module, seeded, sgd, tiny_data, tiny_supernet, weights
 
 
 @pytest.fixture
@@ -30,10 +30,8 @@ def compiled_by(monkeypatch):
 
 
 def convolutions():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 4)
-        return PlainNetwork(nn.Sequential(*layers), (1, 8, 8), 4)
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 4)
+    return PlainNetwork(nn.Sequential(*layers), (1, 8, 8), 4)
 
 
 class Complete(FederatedCallback):
@@ -45,7 +43,7 @@ def run(supernet=None, rounds=2, faults=FaultPolicy(), objective=None, **local):
     client = ClientSettings(sgd(0.1), batch_size=8, epochs=2, **local)
     parts = {"objective": objective} if objective else {}
     cohort = UniformCohort(count=4)
-    module = make_module(supernet or convolutions(), client=client, cohort=cohort, faults=faults, **parts)
+    module = make_module(supernet or seeded(convolutions), client=client, cohort=cohort, faults=faults, **parts)
     # 20 examples are two full batches and one that is not
     fit(module, tiny_data(), rounds, callbacks=[Complete()])
     return weights(module)

@@ -206,13 +206,3 @@ def test_a_run_trains_with_the_choice_and_keeps_it(monkeypatch, tmp_path):
     assert trainer.fit_loop.fastest == {"round": 0, **CHOICE}
     records = list(read_rounds(tmp_path / "parts"))
     assert [record.get("fastest") for record in records] == [{"round": 0, **CHOICE}, None, None]
-
-
-def test_measured_in_a_run(tmp_path, monkeypatch):
-    """Whatever this machine chooses, the results are those without it."""
-    monkeypatch.setattr(fastest, "_TURN", 0.02)
-    monkeypatch.setattr(fastest, "_TURNS", (1, 1))
-    plain, _ = run(tmp_path / "plain", 1)
-    module, trainer = run(tmp_path / "fast", 1, fast="auto")
-    assert_same(weights(module), weights(plain), rtol=0, atol=1e-3)
-    assert trainer.fit_loop.fastest["chosen"]

@@ -15,22 +15,11 @@ import torch
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.errors import ClientError
-from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, RandomAvailability, UniformCohort
+from lit_fednas.federation import ClientSettings, FaultPolicy, RandomAvailability, UniformCohort
 from lit_fednas.messages import UnitChangesReport
 from lit_fednas.objectives import CrossEntropy
+from tests.federation.runs import Results
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
-
-
-class Results(FederatedCallback):
-    def __init__(self):
-        self.all = []
-
-    def on_client_end(self, trainer, module, result, update):
-        self.all.append(result)
-
-    @property
-    def status(self):
-        return {result.task.client: result.status for result in self.all}
 
 
 class Troubled(CrossEntropy):
@@ -191,11 +180,6 @@ def test_what_a_client_sends_is_checked(says):
     assert results.status == {0: "ok", 1: "non-finite", 2: "ok", 3: "ok", 4: "ok", 5: "ok"}
     assert says in results.all[1].reason
     assert all(tensor.isfinite().all() for tensor in weights(module).values())
-
-
-def test_raise_stops_and_names_round_and_client():
-    with pytest.raises(ClientError, match="round 0, client 0: RuntimeError: the disk is full"):
-        run(on_client_error="raise")
 
 
 def test_clients_drop_out_at_the_given_rate_and_by_address():

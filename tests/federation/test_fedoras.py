@@ -22,7 +22,7 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import PathCNN
 from lit_fednas.tiers import Budgets, ClientTiers
 from tests.federation.runs import run_in
-from tests.support import make_module, sgd, tiny_examples
+from tests.support import make_module, seeded, sgd, tiny_examples
 
 ROUNDS, COHORT, SAMPLED = 2, 6, 3
 #: Operations of one example; the cheapest path takes 21 988, the dearest 159 556.
@@ -30,9 +30,7 @@ LIMITS = {"weak": 3e4, "middle": 6e4, "strong": 2e5}
 
 
 def net() -> PathCNN:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return PathCNN((1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2])
+    return seeded(PathCNN, (1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2])
 
 
 class Witness(FederatedCallback):

@@ -12,7 +12,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
 from lit_fednas.rng import generator
 from lit_fednas.supernets import PlainNetwork
-from tests.support import assert_same, fit, make_module, sgd, tiny_data, weights
+from tests.support import assert_same, fit, make_module, seeded, sgd, tiny_data, weights
 
 
 def layers(statistics=True) -> nn.Module:
@@ -29,9 +29,7 @@ class Turned(PlainNetwork):
 
 
 def net(kind=PlainNetwork, statistics=True) -> PlainNetwork:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return kind(layers(statistics), (1, 8, 8), 4)
+    return seeded(lambda: kind(layers(statistics), (1, 8, 8), 4), seed=1)
 
 
 def clients_data(**settings):

@@ -21,6 +21,7 @@ from lit_fednas.federation import ClientSettings, FederatedCallback, MilestoneRa
 from lit_fednas.rng import generator
 from lit_fednas.supernets import GroupNorm, PlainNetwork
 from tests.federation.methods import OwnSteps
+from tests.federation.runs import Results
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet, weights
 
 
@@ -117,21 +118,13 @@ def test_equal_seeds_equal_runs_and_other_seeds_other_runs():
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-class Seen(FederatedCallback):
-    def __init__(self):
-        self.results = []
-
-    def on_client_end(self, trainer, module, result, update):
-        self.results.append(result)
-
-
 def test_a_clients_training_does_not_depend_on_the_others():
     """Each client's result belongs to (seed, round, client): a cohort of one equals its place in a larger one."""
 
     def losses(count):
-        seen = Seen()
+        seen = Results()
         fit(make_module(cohort=UniformCohort(count=count)), tiny_data(), 1, callbacks=[seen])
-        return {one.task.client: one.loss for one in seen.results}
+        return {one.task.client: one.loss for one in seen.all}
 
     assert losses(2).items() <= losses(6).items()
 
@@ -209,26 +202,26 @@ def test_local_scheduler_steps_after_every_batch():
     ids=str,
 )
 def test_the_examples_of_a_fit_are_known_before(settings, of_twenty):
-    seen, client = Seen(), ClientSettings(sgd(0.0), **settings)
+    seen, client = Results(), ClientSettings(sgd(0.0), **settings)
     data = tiny_data(partitioner=Dirichlet(1.0, min_size=6))
     trainer = fit(make_module(linear_net(), client=client, cohort=UniformCohort(count=6)), data, 1, callbacks=[seen])
-    found = {one.task.num_examples: one.num_seen for one in seen.results}
+    found = {one.task.num_examples: one.num_seen for one in seen.all}
     assert len(found) > 3
     assert found == {size: client.examples(size) for size in found}
     assert client.examples(20) == of_twenty
-    assert "steps" not in settings or {one.num_steps for one in seen.results} == {settings["steps"]}
-    loss = sum(one.loss * one.num_seen for one in seen.results) / sum(one.num_seen for one in seen.results)
+    assert "steps" not in settings or {one.num_steps for one in seen.all} == {settings["steps"]}
+    loss = sum(one.loss * one.num_seen for one in seen.all) / sum(one.num_seen for one in seen.all)
     assert float(trainer.callback_metrics["clients/loss"]) == pytest.approx(loss)
 
 
 @pytest.mark.parametrize("settings", [{"epochs": 2}, {"steps": 4}, {"clients_per_fit": 3}], ids=str)
 def test_a_task_may_have_its_own_number_of_steps(settings):
-    seen, client = Seen(), ClientSettings(sgd(0.1), batch_size=8, **settings)
+    seen, client = Results(), ClientSettings(sgd(0.1), batch_size=8, **settings)
     cohort = UniformCohort(count=6)
     module = make_module(linear_net(), OwnSteps("largest"), client=client, cohort=cohort)
     fit(module, tiny_data(partitioner=Dirichlet(1.0, min_size=6)), 1, callbacks=[seen])
-    assert [one.num_steps for one in seen.results] == [1 + one.task.client % 3 for one in seen.results]
-    for one in seen.results:
+    assert [one.num_steps for one in seen.all] == [1 + one.task.client % 3 for one in seen.all]
+    for one in seen.all:
         assert one.num_seen == client.examples(one.task.num_examples, one.num_steps)
 
 

@@ -34,13 +34,11 @@ from lit_fednas.loggers import RunLogger
 from lit_fednas.supernets import ElasticTCN, PlainNetwork, Supernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers
 from tests.federation.tokens import LENGTH, VOCABULARY, by_hand, token_data, token_examples
-from tests.support import fit, make_module, sgd
+from tests.support import fit, make_module, seeded, sgd
 
 
-def token_net(seed: int = 0) -> PlainNetwork:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        network = nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY))
+def token_net() -> PlainNetwork:
+    network = seeded(lambda: nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY)))
     return PlainNetwork(network, (LENGTH,), VOCABULARY, torch.int64)
 
 
@@ -97,9 +95,7 @@ def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, s
     ]
     of_any = {kind for kind in OPTIONAL_CALLBACKS.values() if getattr(kind, "supernet_kind", None) is None}
     assert of_any <= set(map(type, callbacks))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        supernet = ElasticTCN((LENGTH,), VOCABULARY, channels=10, depths=[0, 1], ratios=[0.2, 0.5], tied=False)
+    supernet = seeded(ElasticTCN, (LENGTH,), VOCABULARY, channels=10, depths=[0, 1], ratios=[0.2, 0.5], tied=False)
     module = make_module(
         supernet,
         ByTier(),

@@ -23,7 +23,7 @@ from lit_fednas.records import FinetuneFiles
 from lit_fednas.search import RandomSearch, Search, SearchSettings
 from lit_fednas.supernets import PathCNN, Supernet
 from lit_fednas.tiers import ClientTiers, ListedTiers, Tier, TierSource
-from tests.support import fit, make_module, make_trainer, sgd, tiny_data
+from tests.support import fit, make_module, make_trainer, seeded, sgd, tiny_data
 
 #: Who is of which tier, and who may train its network.
 MEMBERS = {"small": [1, 4], "middle": [0, 2, 5], "large": [3]}
@@ -80,9 +80,7 @@ class Trained(NamedTuple):
 
 
 def path_cnn(seed: int = 0, **settings: Any) -> PathCNN:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return PathCNN((1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2], **settings)
+    return seeded(PathCNN, (1, 8, 8), 4, seed=seed, width=8, stage_layers=[1, 1], strides=[2, 2], **settings)
 
 
 def module_of(supernet: Supernet | None = None, **settings: Any) -> FederatedLightningModule:

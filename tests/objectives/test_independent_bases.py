@@ -12,13 +12,11 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.objectives import CrossEntropy, IndependentBases, Proximal
 from lit_fednas.supernets import BaseNetworks, Bases, BatchNorm, GroupNorm
 from lit_fednas.supernets.sliced import SlicedCNN
-from tests.support import NO_DATA, linear_net, sgd
+from tests.support import NO_DATA, linear_net, seeded, sgd
 
 
 def bases(norm=BatchNorm(), count: int = 4) -> BaseNetworks:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return BaseNetworks((1, 8, 8), 4, SlicedCNN((8, 8), norm=norm), count)
+    return seeded(BaseNetworks, (1, 8, 8), 4, SlicedCNN((8, 8), norm=norm), count)
 
 
 def batches(count: int = 6):

@@ -13,6 +13,7 @@ from lit_fednas.data import ClientData, Examples, TensorReader
 from lit_fednas.messages import ClassesReport, ClientTask
 from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy
 from lit_fednas.supernets import PlainNetwork
+from tests.support import seeded
 
 CLASSES = ((1, 3), (0, 1, 2, 3), (2,))
 ROWS = (np.array([0, 1, 2]), np.array([3, 4, 5, 6]), np.array([7, 7]))
@@ -20,10 +21,8 @@ EXAMPLES = Examples(torch.rand(8, 2), torch.tensor([3, 1, 3, 0, 1, 2, 3, 2]))
 CLIENTS = ClientData(TensorReader(EXAMPLES), {"train": ROWS})
 
 
-def begun(client: int, seed: int = 0, **settings: float) -> tuple[nn.Linear, MaskedCrossEntropy]:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        supernet = PlainNetwork(nn.Linear(2, 4), (2,), 4)
+def begun(client: int, **settings: float) -> tuple[nn.Linear, MaskedCrossEntropy]:
+    supernet = seeded(lambda: PlainNetwork(nn.Linear(2, 4), (2,), 4))
     network = supernet.subnet("whole")
     assert isinstance(network, nn.Linear)
     objective = MaskedCrossEntropy(**settings)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from lit_fednas.messages import ClientTask, MacsReport
 from lit_fednas.objectives import Objective, OrderedDropout
 from lit_fednas.supernets import SlicedCNN, Width, WidthSupernet
-from tests.support import NO_DATA
+from tests.support import NO_DATA, seeded
 
 WIDTHS = [0.25, 0.5, 0.75, 1.0]
 SIZES = (8, 8, 5)
@@ -33,9 +33,7 @@ class Watched(WidthSupernet):
         return super().run_inside(network, arch, x)
 
 
-with torch.random.fork_rng():
-    torch.manual_seed(0)
-    NET = Watched()
+NET = seeded(Watched)
 
 
 def batches(count: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:

@@ -16,7 +16,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, OperatorReport
 from lit_fednas.objectives import Load, PathSampling, RandomLoad
 from lit_fednas.supernets import Operators, PathCNN
-from tests.support import NO_DATA
+from tests.support import NO_DATA, seeded
 
 NET = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2])
 HALF = Operators(
@@ -61,9 +61,7 @@ def task(arch: Operators = HALF, **settings: Any) -> ClientTask:
 
 def begun(objective: PathSampling, asked: ClientTask, seed: int = 0) -> nn.Module:
     """The client's network, and the objective ready for its first batch."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = NET.subnet(asked.arch)
+    network = seeded(NET.subnet, asked.arch)
     objective.setup(NET, NO_DATA)
     objective.begin(network, asked, torch.Generator().manual_seed(seed))
     return network

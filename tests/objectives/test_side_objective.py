@@ -10,15 +10,13 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport
 from lit_fednas.objectives import Proximal, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm
-from tests.support import NO_DATA
+from tests.support import NO_DATA, seeded
 
 INPUTS = (3, 8, 8)
 
 
 def net(exits=(1, 3), **settings) -> EarlyExitResNet:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return EarlyExitResNet(INPUTS, 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=exits, **settings)
+    return seeded(EarlyExitResNet, INPUTS, 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=exits, **settings)
 
 
 def begun(supernet, arch, **settings):

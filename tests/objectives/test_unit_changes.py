@@ -12,7 +12,7 @@ from lit_fednas.supernets import BatchNorm, GroupNorm
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
-from tests.support import NO_DATA
+from tests.support import NO_DATA, seeded
 
 GROUPS = {"layer0": 4, "layer1": 6}
 
@@ -29,9 +29,7 @@ class Pairs(NetworkFamily):
 
 
 def cnn(norm=GroupNorm(2)) -> WidthSupernet:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=norm), widths=[1, 0.5])
+    return seeded(WidthSupernet, (1, 8, 8), 4, SlicedCNN((4, 6), norm=norm), widths=[1, 0.5])
 
 
 def changes_of(objective: UnitChanges) -> dict[str, list[float]]:

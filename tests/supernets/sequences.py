@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from lit_fednas.supernets import PrunedSequence, SlicedConvNet, find_cuts
+from tests.support import seeded
 
 
 def pruned_sequence(
@@ -17,10 +16,8 @@ def pruned_sequence(
     **settings,
 ) -> PrunedSequence:
     """A sequence of layers without norms; its models after the first have lost a filter of the first layer each."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        family = SlicedConvNet(hidden, pools=range(1, 1 + len(hidden))[:3])
-        sequence = PrunedSequence(input_shape, num_classes, family, **settings)
+    family = SlicedConvNet(hidden, pools=range(1, 1 + len(hidden))[:3])
+    sequence = seeded(PrunedSequence, input_shape, num_classes, family, seed=seed, **settings)
     for step in range(steps):
         propose(sequence)
         sequence.select("conv1", round=step)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from lit_fednas.supernets import GrowableCNN, ModelSuite, Norm
 from lit_fednas.supernets.growing.growth import Deepen, Widen
+from tests.support import seeded
 
 WIDER = (Widen("conv1", {"conv1.out": 8}),)
 BOTH = (Deepen("conv1", ("conv1_m2",)), Widen("conv2", {"conv2.out": 12}))
@@ -18,9 +17,7 @@ def grown_suite(
     models: int = 4, norm: Norm | None = None, num_classes: int = 4, input_shape: tuple[int, ...] = (1, 8, 8)
 ) -> ModelSuite:
     """Model 1 comes from 0, 2 from 1, and 3 from 0; by their costs they come in the order 0, 3, 1, 2."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        suite = ModelSuite(input_shape, num_classes, GrowableCNN([4, 6], norm=norm))
+    suite = seeded(ModelSuite, input_shape, num_classes, GrowableCNN([4, 6], norm=norm))
     for parent, steps, round in GROWTH[: models - 1]:
         suite.add(parent, steps, seed=0, round=round)
     return suite

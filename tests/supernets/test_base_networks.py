@@ -9,14 +9,13 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BaseNetworks, Bases, GroupNorm, OutputsNetwork
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.space import SubsetSpace
+from tests.support import seeded
 
 SHAPE = (1, 4, 4)
 
 
 def bases(count: int = 4, hidden=(8, 16), **settings) -> BaseNetworks:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return BaseNetworks(SHAPE, 3, SlicedCNN(hidden, **settings), count)
+    return seeded(BaseNetworks, SHAPE, 3, SlicedCNN(hidden, **settings), count)
 
 
 def batch() -> torch.Tensor:

@@ -20,6 +20,7 @@ from lit_fednas.supernets.growing.growth import (
     plan,
     to_plain,
 )
+from tests.support import seeded
 
 
 def first(hidden=(4, 8), norm=None) -> Blueprint:
@@ -28,12 +29,6 @@ def first(hidden=(4, 8), norm=None) -> Blueprint:
 
 #: Its one convolution is followed by no ReLU, so that no cell can be inserted behind it.
 LINEAR = Blueprint((ConvCell("only", activation=None), PooledHead("head")), {"only.out": 4}, 3, 5)
-
-
-def network(blueprint: Blueprint, seed: int = 0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return blueprint.build().double()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +70,7 @@ def test_heads_stay_and_layers_without_followers_are_widened() -> None:
 def test_widening_copies_units_and_divides_what_is_taken_from_them(noise: float) -> None:
     """Element by element: every new row is an old one, and its columns in the next layer add up to the old."""
     blueprint = first()
-    before = network(blueprint)
+    before = seeded(blueprint.build).double()
     after = carried_over(before, blueprint, Widen("conv1", {"conv1.out": 9}), generator(3, "take"), noise, "copies")
     old, new = before.state_dict(), after.state_dict()
     rows, taken = old["cells.conv1.conv.weight"], new["cells.conv1.conv.weight"]

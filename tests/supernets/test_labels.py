@@ -17,15 +17,14 @@ from lit_fednas.objectives import PathSampling
 from lit_fednas.supernets import Operators, PathCNN, PathRNN, labelled_space, labels_of
 from lit_fednas.supernets.paths.supernet import LabelSets
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Population
-from tests.support import fit, make_module, sgd, tiny_data
+from tests.support import fit, make_module, seeded, sgd, tiny_data
 
 COARSE = [0, 0, 1, 1]
 
 
 def net() -> PathCNN:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return PathCNN((1, 8, 8), 4, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "id"], label_sets={"halves": COARSE})
+    operators = ["conv1", "sep_e1", "id"]
+    return seeded(PathCNN, (1, 8, 8), 4, 8, [1, 1], [2, 2], operators, label_sets={"halves": COARSE})
 
 
 def test_a_path_has_its_own_classifier_and_no_other() -> None:

@@ -16,6 +16,7 @@ from lit_fednas.supernets import (
     SlicedCNN,
     WidthSupernet,
 )
+from tests.support import seeded
 
 INPUTS = (3, 8, 8)
 
@@ -25,9 +26,7 @@ def exits(*shape) -> EarlyExitResNet:
 
 
 def net(archs=("exits: 1", "exits: 2")) -> SeparateNetworks:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return SeparateNetworks(INPUTS, 5, exits, archs)
+    return seeded(SeparateNetworks, INPUTS, 5, exits, archs)
 
 
 def test_no_tensor_belongs_to_two():

@@ -9,12 +9,11 @@ from lit_fednas.errors import CheckpointError
 from lit_fednas.rng import generator
 from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
+from tests.support import seeded
 
 
 def suite(models: int = 1, hidden=(4, 8), seed: int = 0, **settings) -> ModelSuite:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        made = ModelSuite((3, 8, 8), 5, GrowableCNN(hidden, GroupNorm(2)))
+    made = seeded(ModelSuite, (3, 8, 8), 5, GrowableCNN(hidden, GroupNorm(2)), seed=seed)
     for number in range(1, models):
         cells = ["conv1", "conv2"][number % 2 :]
         made.add(number - 1, plan(made.models[-1].blueprint, cells, number), seed=7, round=10 * number, **settings)

@@ -70,34 +70,32 @@ def test_a_part_by_hand():
     assert ClientSpeed(2e6, 8).seconds(RoundCost(8 * 10**6, 10**6, 0), tested=2 * 10**6) == 10 + 1
 
 
-def parts(*given):
+FIRST = (0, "a", 0, 3.0), (0, "b", 0, 4.0)
+SECOND = (1, "a", 1, 5.0), (2, "a", 1, 2.0)
+THIRD = (3, "c", 2, 6.0), (3, "d", 2, 0.5), (3, "e", 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "clients", "whole"),
+    [
+        # client 1 takes 2 + 3 for tasks that follow one another, client 2 takes 4: nobody waits for the other
+        ([(3, "b", None, 1.0), (1, "a", None, 2.0), (2, "a", None, 4.0), (1, "b", None, 3.0)], [1.0, 5.0, 4.0], 5.0),
+        # max(1, 6) + max(5, 2): a group waits for its slowest client with every candidate
+        ([(0, "a", 0, 1.0), (1, "a", 0, 6.0), (0, "b", 0, 5.0), (1, "b", 0, 2.0)], [6.0, 8.0], 11.0),
+        # groups work side by side, the second on a candidate of the first too
+        (FIRST, [7.0], 7.0),
+        (SECOND, [5.0, 2.0], 5.0),
+        (FIRST + SECOND, [7.0, 5.0, 2.0], 7.0),
+        (SECOND + THIRD + FIRST, [5.0, 2.0, 7.5, 7.0], 7.5),
+        ((*FIRST, (4, "a", None, 9.0)), [7.0, 9.0], 9.0),  # in no group
+        ((*FIRST, (4, "a", None, 6.0)), [7.0, 6.0], 7.0),
+    ],
+)
+def test_clients_and_groups_by_hand(given, clients, whole):
     """Tasks with their seconds, from ``(client, arch, group, seconds)``."""
-    return [(ClientTask(0, client, arch, 1, group=group), seconds) for client, arch, group, seconds in given]
-
-
-def test_without_groups_the_slowest_client_counts():
-    """Client 1 takes 2 + 3 for tasks that follow one another, client 2 takes 4: nobody waits for the other."""
-    found = parts((3, "b", None, 1.0), (1, "a", None, 2.0), (2, "a", None, 4.0), (1, "b", None, 3.0))
-    assert client_seconds(found) == [1.0, 5.0, 4.0]
-    assert whole_round_seconds(found) == 5.0
-
-
-def test_a_group_waits_for_its_slowest_client_with_every_candidate():
-    """max(1, 6) + max(5, 2) = 11, though no client works longer than 8."""
-    found = parts((0, "a", 0, 1.0), (1, "a", 0, 6.0), (0, "b", 0, 5.0), (1, "b", 0, 2.0))
-    assert client_seconds(found) == [6.0, 8.0]
-    assert whole_round_seconds(found) == 11.0
-
-
-def test_groups_work_side_by_side():
-    """Group 0: 3 + 4. Group 1: 5, and it works on one of the candidates of group 0 too. Group 2: 6 + 0.5 + 1."""
-    first = parts((0, "a", 0, 3.0), (0, "b", 0, 4.0))
-    second = parts((1, "a", 1, 5.0), (2, "a", 1, 2.0))
-    third = parts((3, "c", 2, 6.0), (3, "d", 2, 0.5), (3, "e", 2, 1.0))
-    assert [whole_round_seconds(found) for found in (first, second, first + second)] == [7.0, 5.0, 7.0]
-    assert whole_round_seconds(second + third + first) == 7.5
-    for seconds, expected in ((9.0, 9.0), (6.0, 7.0)):  # in no group
-        assert whole_round_seconds(first + parts((4, "a", None, seconds))) == expected
+    parts = [(ClientTask(0, client, arch, 1, group=group), seconds) for client, arch, group, seconds in given]
+    assert client_seconds(parts) == clients
+    assert whole_round_seconds(parts) == whole
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e7])
