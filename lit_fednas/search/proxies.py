@@ -91,9 +91,9 @@ class Fitness(Proxy):
     channels a stage is narrower than the one before, added up. Higher fitness is not known to mean higher accuracy:
     in supernets on distorted digits it ordered subnets of equal MACs worse than a loss on few images.
 
-    It reads any supernet (:meth:`Supernet.layers`). The first layer is the stem, which is in no stage; the last is the
-    classifier, which does not count. A stage is the layers in a row whose outputs have equally many positions, and has
-    a block for every two of its layers of the largest kernel.
+    It reads any supernet (:meth:`~lit_fednas.supernets.Supernet.layers`). The first layer is the stem, which is in
+    no stage; the last is the classifier, which does not count. A stage is the layers in a row whose outputs have
+    equally many positions, and has a block for every two of its layers of the largest kernel.
 
     Args:
         effectiveness_weight: What a unit of effectiveness is worth.

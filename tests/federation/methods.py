@@ -263,6 +263,7 @@ OF_KIND: dict[str, Callable[[], list[FederatedCallback]]] = {
 }
 #: Clients that can train the least and clients that can train all.
 TWO_TIERS = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}))
+LOOSE = replace(TWO_TIERS, enforced=False)
 TIERS: dict[str, ClientTiers] = {
     "operators": ClientTiers(Budgets({"weak": {"operations": 4e4}, "strong": {"operations": 2e5}})),
     **dict.fromkeys(("widths", "bases", "exits", "suites", "sequences"), TWO_TIERS),
@@ -321,7 +322,9 @@ class Method:
                 sgd(0.05), batch_size=8, epochs=1 + 2 * (self.fault == "late"), validate=validate, **FITS[self.fit]
             ),
             objective=Troubled(objective) if self.fault == "fail" else objective,
-            tiers=TIERS.get(self.kind, TWO_TIERS if self.assignment == "by-tier" else None),
+            tiers=LOOSE
+            if self.assignment == "random"
+            else TIERS.get(self.kind, TWO_TIERS if self.assignment == "by-tier" else None),
             evaluation=EvaluationSettings(None if changing else subnets, **measured),
             faults=faults,
             transport=WIRES[self.wire],
