@@ -40,6 +40,23 @@ NO_DATA: Any = SimpleNamespace(task=Classification(4))
 #: Where runs without a folder of their own write what callbacks write.
 _ANYWHERE = TemporaryDirectory(prefix="lit-fednas-tests-")
 
+#: What makes any configuration small.
+SMALL = {
+    "trainer": {
+        "max_rounds": 2,
+        "check_val_every_n_rounds": 1,
+        "accelerator": "cpu",
+        "logger": {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "digits"}},
+    },
+    "model": {
+        "supernet": {
+            "class_path": "lit_fednas.supernets.ElasticResNet",
+            "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
+        },
+        "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
+    },
+}
+
 
 def tiny_data(num_clients: int = 6, **settings: Any) -> FederatedDataModule:
     source = ArraySource(tiny_examples(), val=tiny_examples(40, 1), test=tiny_examples(40, 2))

@@ -12,7 +12,6 @@ from lit_fednas.config_files import find, names
 
 CONFIGS = Path(lit_fednas.__file__).parents[1] / "configs"
 DIGITS = "superfed/digits.yaml"
-FOLDERS = ("configs", ".", CONFIGS)
 
 
 @pytest.fixture(autouse=True)

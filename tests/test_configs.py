@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from scipy.io import wavfile
+from jsonargparse import ArgumentParser
 
 from lit_fednas.cli import main
 from lit_fednas.cli.lightning_cli import FederatedCLI
@@ -27,6 +26,8 @@ from lit_fednas.parts import instantiated
 from lit_fednas.studies import read_study
 from lit_fednas.supernets import BaseNetworks, ElasticArch, Supernet
 from lit_fednas.supernets.elastic_resnet import ElasticSpace
+from tests.data.files import tone, write_wave
+from tests.finetune.small import rows
 from tests.support import one_of_many
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -69,12 +70,15 @@ class Parsers(FederatedCLI):
         raise self.Ready(self._subcommand_parsers)
 
 
+def parsers_of(*commands: str) -> dict[str, ArgumentParser]:
+    with pytest.raises(Parsers.Ready) as ready:
+        Parsers(commands)
+    return ready.value.args[0]
+
+
 @pytest.fixture(scope="module")
 def parsers():
-    try:
-        Parsers(["fit", "search", "finetune"])
-    except Parsers.Ready as ready:
-        return ready.args[0]
+    return parsers_of("fit", "search", "finetune")
 
 
 def without_data(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -188,7 +192,6 @@ def test_superfeds_baselines_and_ablations_are_the_papers(parsers):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """An empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -208,37 +211,10 @@ def fit(*configs: str, **settings: Any) -> Path:
     return records.parent
 
 
-@pytest.mark.parametrize(
-    ("config", "parts"),
-    [
-        pytest.param("superfed/digits_transformer", {"MaxNet"}, marks=pytest.mark.slow),
-        ("fedhen/digits", {"EarlyExitResNet", "ByTier", "SideObjective"}),
-        ("width/digits", {"WidthSupernet", "ByTier"}),
-    ],
-)
-def test_a_method_trains(folder, config, parts):
-    where = fit(config)
-    assert parts <= set(re.findall(r"class_path: [\w.]*\.(\w+)", (where / "config.yaml").read_text()))
-    assert (where / "targets.csv").exists() == ("rounds_to_target" in FILES[f"{config}.yaml"].read_text())
-
-
-def test_a_suite_grows(folder):
-    derive = {"threshold": 1e9, "gamma": 1, "delta": 1, "window": 1}
-    derive = {f"transform_on_convergence__init_args__{name}": value for name, value in derive.items()}
-    where = fit("fedtrans/digits", trainer__max_rounds=2, **derive)
-    assert len(json.loads((where / "suite.json").read_text())["models"]) == 2
-    assert (where / "clients.csv").exists()
-
-
 @pytest.mark.slow
-def test_paths_are_searched_and_fine_tuned(folder):
-    """By the server's images; ``tests/flower`` runs the search by the clients' own."""
-    where = fit("fedoras/digits")
-    few = {"search__evaluations": 3, "search__method__population": 3}
-    command("search", "fedoras/digits", "search/fedoras", **few)
-    rounds = {"finetune__rounds": 2, "finetune__client__steps": 1}
-    command("finetune", "fedoras/digits", "fedoras/finetune/digits", **rounds)
-    assert len(rows(where / "finetune/tiers.csv")) == len(rows(where / "search/tiers.csv")) == 3
+def test_a_transformer_trains(folder):
+    """``tests/golden`` trains the configurations of all methods on digits."""
+    assert rows(fit("superfed/digits_transformer") / "subnets-val.csv")
 
 
 @pytest.mark.slow
@@ -260,17 +236,12 @@ def test_a_mixture_is_searched_and_its_genotype_trained(folder):
         assert all(2 * one["num_examples"] - 1 <= examples.get(one["client"], 1e9) for one in searched["clients"])
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 def speech(folder: Path) -> dict[str, Any]:
     for label, hertz in enumerate((300, 900)):
         for speaker in ("ann", "ben", "cat", "dan"):
             for number in (0, 5, 10, 11, 12):  # of test, of validation, and three for training
-                wave = 20_000 * np.sin(2 * np.pi * (hertz + 20 * number) * np.arange(4_000) / 8_000)
-                wavfile.write(folder / f"{label}_{speaker}_{number}.wav", 8_000, wave.astype(np.int16))
+                wave = tone(hertz + 20 * number, 0.5, 8_000)
+                write_wave(folder / f"{label}_{speaker}_{number}.wav", wave, 8_000)
     return {"root": str(folder)}
 
 

@@ -24,16 +24,11 @@ ROOT = Path(lit_fednas.__file__).parent
 BASES = [Aggregation, Assignment, FederatedCallback, Objective, SearchSpace, Supernet]
 
 
-def package_modules() -> list:
-    names = [one.name for one in pkgutil.walk_packages([str(ROOT)], "lit_fednas.")]
-    return [import_module(name) for name in names if not name.endswith("__main__") and folder(name) != "testing"]
-
-
 def classes() -> dict[str, type]:
-    """All classes of the package, by name."""
+    names = [one.name for one in pkgutil.walk_packages([str(ROOT)], "lit_fednas.")]
     return {
         name: kind
-        for module in package_modules()
+        for module in (import_module(name) for name in names if folder(name) not in ("__main__", "testing"))
         for name, kind in vars(module).items()
         if inspect.isclass(kind) and kind.__module__ == module.__name__
     }

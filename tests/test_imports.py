@@ -169,13 +169,9 @@ def test_no_circles_between_modules(ours: list[Import]) -> None:
     assert circle(ours) == []
 
 
-def test_no_circles_between_parts(ours: list[Import]) -> None:
+def test_no_circles_between_parts() -> None:
+    """None of what is allowed, so none of what there is."""
     TopologicalSorter(ALLOWED).prepare()
-    used: dict[str, set[str]] = {}
-    for one in ours:
-        if part(one.source) != part(one.target):
-            used.setdefault(part(one.source), set()).add(part(one.target))
-    TopologicalSorter(used).prepare()
 
 
 #: A package with wrong directions, and modules that import each other in a circle.

@@ -24,7 +24,6 @@ FIRST, SEARCH, STUDY = (block for language, block in BLOCKS if language == "yaml
 
 
 def commands() -> list[list[str]]:
-    """The words of every command that is shown."""
     lines = "".join(block for language, block in BLOCKS if language in ("", "bash")).splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("lit-fednas ")]
 

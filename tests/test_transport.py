@@ -142,16 +142,16 @@ class Updates(FederatedCallback):
     """What the server had and what the clients' updates are, by round and client."""
 
     def __init__(self):
-        self.sent, self.got, self.results = {}, {}, {}
+        self.sent, self.got = {}, {}
 
     def on_cohort_start(self, trainer, module, round):
         self.sent[round.number] = weights_of(module)
 
     def on_client_end(self, trainer, module, result, update):
-        address = result.task.round, result.task.client
-        self.results[address] = result
         if update is not None:
-            self.got[address] = {name: one.clone() for name, one in update.weights.items()}
+            self.got[result.task.round, result.task.client] = {
+                name: one.clone() for name, one in update.weights.items()
+            }
 
 
 def trained(transport=Transport(), rounds=2, data=None, **settings):

@@ -39,7 +39,6 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_page(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """The run's report."""
     return Page(write_report(finished_run, tmp_path_factory.mktemp("page") / "page.html"))
 
 

@@ -22,7 +22,7 @@ FIGURES = ["runs", "clients", "mean", "deviation", "worst"]
 
 def write(folder: Path, accuracies: dict[str, list[float]]) -> Path:
     """Clients in the order of the tiers; a client's loss is 1 less its accuracy."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     every = [(tier, accuracy) for tier, of_tier in accuracies.items() for accuracy in of_tier]
     rows = [(client, tier, 10, accuracy, round(1 - accuracy, 6)) for client, (tier, accuracy) in enumerate(every)]
     columns = ("client", "tier", "num_examples", "accuracy", "loss")
@@ -79,18 +79,15 @@ def test_clients_of_the_same_place_are_averaged(one: Path, two: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, "is missing; clients need test data"),
         ("client,tier,num_examples,accuracy,loss\n0,a,1,x,1\n", "is damaged .*could not convert string to float: 'x'"),
         ("client,tier,num_examples,loss\n0,a,1,1\n", r"is damaged .*'accuracy'\] not in index"),
         ("client,tier,num_examples,accuracy,loss\n", "holds no client"),
         ("client,tier,num_examples,accuracy,loss\n0,a,1,1,1\n0,a,1,1,1\n", "client 0 is duplicated"),
     ],
 )
-def test_broken_files(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / CLIENTS_FILE).write_text(text)
+def test_missing_and_broken_files(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / CLIENTS_FILE).write_text(text)
     with pytest.raises(DataError, match=message):
         read_client_scores(tmp_path)
-
-
-def test_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is missing; clients need test data"):
-        fairness_table({"a": [tmp_path]})

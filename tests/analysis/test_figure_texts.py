@@ -43,11 +43,6 @@ def _searches(name: str) -> dict[str, list[SearchResult]]:
     return {name: [result], "b": [result]}
 
 
-def _groups(name: str, folder: Path) -> dict[str, list[Path]]:
-    clients = write(folder / "clients", {"t": [0.5, 0.75]})
-    return {name: [clients], "b": [clients]}
-
-
 VALUES = pd.Series([0.1, 0.2])
 SWEEP = pd.DataFrame({"p": "", "seed": 0, "status": "finished", "folder": "", "val/mean/accuracy": [0.1, 0.2]})
 
@@ -56,7 +51,9 @@ FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "partition": lambda name, folder: plot_partition(np.array([[1, 2], [3, 0]]), [name, "b"]),
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
     "sweep": lambda name, folder: sweep_figure(SWEEP.assign(p=pd.Series([name, "b"], dtype=object))),
-    "boxes": lambda name, folder: client_boxes(_groups(name, folder)),
+    "boxes": lambda name, folder: client_boxes(
+        {label: [write(folder / "clients", {"t": [0.5, 0.75]})] for label in (name, "b")}
+    ),
     "lines": lambda name, folder: (
         line_chart("", {name: VALUES, "b": VALUES}, name, name, events=[Event(1, name, "", 0)]).figure
     ),

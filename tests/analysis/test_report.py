@@ -14,9 +14,9 @@ from lit_fednas.analysis import read_run
 from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
 from lit_fednas.records import ROUNDS_FILE, SearchFiles, write_sequence
-from lit_fednas.records.run import write_client_scores
 from tests.analysis.made_runs import by_clients, made_sequence, made_suite
 from tests.analysis.pages import Page
+from tests.analysis.test_fairness import write
 
 EVIL = '<script>alert("1")</script>&amp;'
 SECTIONS = ["Training", "Subnets", "Costs", "Clients' data", "Search", "Search: random", "Settings"]
@@ -166,12 +166,7 @@ def test_a_damaged_file_is_one_line(run_folder: Path, name: str, text: str, caps
 def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_page: Page) -> None:
     tested = {"finetune": [0.75, 0.5, 0.25], "search": [0.5, 1.0, 0.0, 0.5], "again": [1.0], "": [1.0]}
     for name, accuracies in tested.items():
-        rows = [
-            {"client": client, "tier": EVIL, "num_examples": 4, "accuracy": accuracy, "loss": 1.0}
-            for client, accuracy in enumerate(accuracies)
-        ]
-        (run_folder / name).mkdir(exist_ok=True)
-        write_client_scores(run_folder / name, rows)
+        write(run_folder / name, {EVIL: accuracies})
     assert "Fairness" not in finished_page.texts["h2"]
     page = Page(write_report(run_folder))
     assert page.texts["h2"] == [*SECTIONS[:-1], "Fairness", "Settings"]

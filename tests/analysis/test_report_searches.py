@@ -12,7 +12,6 @@ from tests.analysis.pages import Page
 
 
 def section(page: Page, title: str) -> str:
-    """One section of a run's page."""
     return html.unescape(page.text.partition(f"<h2>{title}</h2>")[2].partition("</section>")[0])
 
 

@@ -21,8 +21,6 @@ from lit_fednas.analysis.runs import independent_costs
 from lit_fednas.records import ROUNDS_FILE, FinetuneFiles, SearchFiles, append_round
 from tests.analysis.pages import Page
 
-COSTS = ("macs", "bytes_down", "bytes_up")
-
 
 def test_tables_are_those_of_the_files(finished_run: Path) -> None:
     run = read_run(finished_run)

@@ -16,7 +16,6 @@ from tests.references.superfed import least_seen
 from tests.supernets.suites import GROWTH, grown_suite
 
 LARGE = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)  # no bound by chance
-TINY = ElasticSpace((0,), (0.1, 0.25), (256,), 8)  # nothing but the smallest and the largest
 
 
 def draw(assignment: Assignment, t: int, cohort: list[int], space: ElasticSpace) -> list:
@@ -51,13 +50,6 @@ def test_every_place_gets_the_bounds_alike(kind: type[Sandwich]) -> None:
     assert all(count == pytest.approx(75, abs=45) for count in counts.values())
 
 
-def bounds_given(cohort: list[int], archs: list, space: ElasticSpace) -> tuple[list[int], list[int]]:
-    return (
-        [client for client, arch in zip(cohort, archs, strict=True) if arch == space.largest],
-        [client for client, arch in zip(cohort, archs, strict=True) if arch == space.smallest],
-    )
-
-
 def seen(counts: dict[int, int]) -> dict[int, int]:
     return {client: count for client, count in counts.items() if count}
 
@@ -70,7 +62,10 @@ def test_tracking_follows_the_rule(size: int) -> None:
     largest_seen, smallest_seen = dict.fromkeys(range(20), 0), dict.fromkeys(range(20), 0)
     for t in range(200):
         clients = cohort(t, 20, size)
-        largest, smallest = bounds_given(clients, draw(tracking, t, clients, LARGE), LARGE)
+        archs = dict(zip(clients, draw(tracking, t, clients, LARGE), strict=True))
+        largest, smallest = (
+            [client for client in clients if archs[client] == bound] for bound in (LARGE.largest, LARGE.smallest)
+        )
         assert len(largest) == 1
         assert largest[0] in least_seen(largest_seen, clients)
         largest_seen[largest[0]] += 1

@@ -40,18 +40,6 @@ def changes(first, second) -> dict[str, list[float]]:
     return {"layer0": list(first), "layer1": list(second)}
 
 
-def test_by_hand():
-    """The majority of three is two: with a threshold of 0.2 those are 0.2s of units 1 and 2, and unit 4."""
-    seen = np.array([[0.1, 0.2, 0.9, 0.8, 0.2], [0.7, 0.1, 0.2, 0.8, 0.1], [0.7, 0.9, 0.1, 0.8, 0.1]])
-    # 0.1: unit 4 alone, so once; times two: 1, 2 and 4; their means are 0.4, 0.4 and 0.13
-    assert left_out(seen, 1, step=2.0) == [4]
-    assert left_out(seen, 2, step=2.0) == [2, 4]  # of equals the last
-    assert left_out(seen, 3, step=2.0) == [1, 2, 4]
-    # 0.8 at once: unit 0 (0.7) has the lowest mean of the rest
-    assert left_out(seen, 4, step=8.0) == [0, 1, 2, 4]
-    assert left_out(seen, 0, step=2.0) == []
-
-
 def raised(seen: np.ndarray, step: float) -> list[list[int]]:
     """What is left out for counts from 0 on, as the text of the method has it.
 

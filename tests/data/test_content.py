@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule, LazyImageFolder
 from lit_fednas.data.examples import content_of
 from lit_fednas.errors import CheckpointError
 from lit_fednas.testing.networks import tiny_examples
+from tests.data.files import images
 from tests.support import fit, linear_net, make_module, make_trainer
 
 
@@ -87,9 +87,7 @@ def test_a_run_is_not_continued_with_other_data_unless_that_is_allowed(
 def test_of_files_that_are_decoded_on_access_names_and_stamps_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("train/a/0.png", "train/a/1.png", "train/b/0.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    images(tmp_path, "train/a/0.png", "train/a/1.png", "train/b/0.png")
 
     def content() -> dict[str, Any]:
         lazy = LazyImageFolder(tmp_path, image_size=8).dataset("train")

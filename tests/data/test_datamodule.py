@@ -177,7 +177,6 @@ def test_teardown_ends_the_readers_processes():
     [
         ({"server_val": 1.0}, "server_val: 1.0"),
         ({"client_val": 0.5, "client_test": 0.5}, r"client_val \+ client_test: 1"),
-        ({"num_clients": 190}, "num_clients: 190 for 180 examples"),
         ({"num_clients": 180, "client_val": 0.6}, "client 0 has 1 examples"),
         ({"client_test": "official"}, "client_test: official is a test split, which ArraySource does not have"),
         ({}, "ArraySource has no test split"),

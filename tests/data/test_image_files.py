@@ -16,6 +16,7 @@ from PIL import Image
 from lit_fednas.data import ImageFolder, ImageTable, LazyImageFolder
 from lit_fednas.data.sources.decoding import read_image
 from lit_fednas.errors import ConfigError, DataError
+from tests.data.files import images
 
 #: Of three colours in the left column, and two in the right one: it is not the same in any other orientation.
 COLOURS = np.array([[[255, 0, 0], [0, 0, 0]], [[0, 255, 0], [255, 255, 255]], [[0, 0, 255], [0, 0, 0]]], np.uint8)
@@ -141,11 +142,7 @@ DAMAGED: dict[str, Callable[[], bytes]] = {
 class TestFolder:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
-        for name in ("cat/1", "cat/2", "dog/1"):
-            path = tmp_path / "train" / f"{name}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encoded(picture(), "PNG"))
-        return tmp_path
+        return images(tmp_path, "train/cat/1.png", "train/cat/2.png", "train/dog/1.png", size=(24, 24))
 
     def test_content_decides_and_others_are_counted(self, root: Path) -> None:
         for name, kind in (("a.JPG", "JPEG"), ("b", "PNG"), ("c.jpg", "PNG"), ("d.dat", "GIF"), ("e.jp2", "JPEG2000")):
@@ -201,11 +198,7 @@ class TestTables:
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
-        for name in "abcd":
-            path = tmp_path / "train" / ("x" if name < "c" else "y") / f"{name}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encoded(picture(), "PNG"))
-        return tmp_path
+        return images(tmp_path, "train/x/a.png", "train/x/b.png", "train/y/c.png", "train/y/d.png")
 
     @pytest.mark.parametrize(
         ("line", "message"),
@@ -214,7 +207,6 @@ class TestTables:
             ("train/x/b.png,0,ann,extra", r"cannot be read"),
             ("train/x/b.png,0", r"no value of 'client'|fewer|cells"),
             ("train/x/b.png,0,", r"no value of 'client'"),
-            ("train/x/b.png,0,  ", r"no value of 'client'"),
             (",0,ann", r"no value of 'file'"),
             ("train/x/gone.png,0,ann", r"gone\.png is missing|no row for train/x/b\.png"),
             ("train/x/../x/a.png,0,ann", r"lists train/x/a\.png twice"),
@@ -235,10 +227,9 @@ class TestTables:
         assert ImageTable(root / "metadata.csv").load("train").targets.tolist() == [1, 0]
 
     def test_labels_that_are_numbers_or_names_of_something_else(self, root: Path) -> None:
-        for label, count in ((20231105, "20,231,106 classes of 1 examples"), (100, "101 classes of 1 examples")):
-            (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,{label},ann\n")
-            with pytest.raises(DataError, match=rf"source\.label: 'label' of .*metadata\.csv would be {count}"):
-                ImageTable(root / "metadata.csv").load("train")
+        (root / "metadata.csv").write_text("file,label,client\ntrain/x/a.png,100,ann\n")
+        with pytest.raises(DataError, match=r"source\.label: 'label' of .*metadata\.csv would be 101 classes of 1 ex"):
+            ImageTable(root / "metadata.csv").load("train")
 
     def test_quotes_that_are_open_from_the_header_on(self, root: Path) -> None:
         (root / "metadata.csv").write_text('file,label,"client\ntrain/x/a.png,0,ann\n"\ntrain/x/b.png,0,bob\n')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import pickle
 import tracemalloc
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from lit_fednas.data import IID, ArrayFiles, DataSource, Examples, FederatedData
 from lit_fednas.data.examples import compute_once, load_once
 from lit_fednas.data.transforms import as_float
 from lit_fednas.errors import DataError
+from tests.data.files import leaf
 
 
 class Machine:
@@ -118,16 +118,11 @@ def arrays(folder: Path) -> DataSource:
     return ArrayFiles({"train": str(folder / "train.npz")}, standardize=True)
 
 
-def leaf(folder: Path) -> DataSource:
-    for part in ("train", "test"):
-        (folder / part).mkdir()
-        data = {"x": np.random.default_rng(0).random((50, 784)).round(2).tolist(), "y": list(range(50))}
-        content = {"users": ["a"], "num_samples": [50], "user_data": {"a": data}}
-        (folder / part / "all.json").write_text(json.dumps(content))
-    return Leaf(folder)
+def of_leaf(folder: Path) -> DataSource:
+    return Leaf(leaf(folder, a=(np.random.default_rng(0).random((50, 784)).round(2).tolist(), list(range(50)))))
 
 
-@pytest.mark.parametrize("make", [arrays, leaf])
+@pytest.mark.parametrize("make", [arrays, of_leaf])
 def test_no_process_keeps_a_copy_of_its_own(
     make: Callable[[Path], DataSource], machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

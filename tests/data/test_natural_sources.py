@@ -1,7 +1,5 @@
 """Sources whose examples say which client they belong to, from small files to the clients' batches."""
 
-import csv
-import json
 import logging
 import os
 from collections.abc import Sequence
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from lit_fednas.data import (
     ArraySource,
@@ -24,26 +21,9 @@ from lit_fednas.data import (
     Leaf,
     LeafImages,
 )
-from lit_fednas.data.sources.images import LazyImages
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
-
-
-def write_image(path: Path, value: int, size: tuple[int, int] = (8, 8)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.full((size[1], size[0], 3), value, dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-
-
-def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    with path.open("w", newline="") as stream:
-        csv.writer(stream).writerows([header, *rows])
-
-
-def load(source: DataSource, split: str = "train") -> Examples:
-    examples = source.load(split)  # type: ignore[arg-type]
-    assert examples is not None
-    return examples
+from tests.data.files import celeba, images, leaf, load, write_leaf
 
 
 def values(examples: Examples) -> list[int]:
@@ -64,36 +44,21 @@ def client_targets(data: FederatedDataModule) -> list[list[int]]:
     return [[int(target) for _, targets in batches_of_one for target in targets] for batches_of_one in batches]
 
 
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Records which splits are decoded whole."""
-    log: list[str] = []
-    real = LazyImages.decode
-
-    def spy(images: LazyImages) -> np.ndarray:
-        log.append(images.label)
-        return real(images)
-
-    monkeypatch.setattr(LazyImages, "decode", spy)
-    return log
-
-
-ROWS = [
-    ("img/1.png", "dog", "bob", "train"),
-    ("img/0.png", "cat", "ann", "train"),
-    ("img/2.png", "ant", "bob", "train"),
-    ("img/3.png", "dog", "ann", "train"),
-    ("img/4.png", "cat", "ann", "val"),
-    ("img/5.png", "cow", "eve", "test"),
-]
+TABLE = """file,label,client,split
+img/1.png,dog,bob,train
+img/0.png,cat,ann,train
+img/2.png,ant,bob,train
+img/3.png,dog,ann,train
+img/4.png,cat,ann,val
+img/5.png,cow,eve,test
+"""
 
 
 class TestImageTable:
     @pytest.fixture
     def table(self, tmp_path: Path) -> Path:
-        for number in range(6):
-            write_image(tmp_path / "img" / f"{number}.png", 10 * number)
-        write_table(tmp_path / "list.csv", ["file", "label", "client", "split"], ROWS)
+        images(tmp_path, *(f"img/{number}.png" for number in range(6)))
+        (tmp_path / "list.csv").write_text(TABLE)
         return tmp_path / "list.csv"
 
     def test_rows_become_examples(self, table: Path) -> None:
@@ -113,31 +78,11 @@ class TestImageTable:
     def test_whole_numbers_are_classes_and_all_else_is_text(
         self, table: Path, labels: list[str], names: int, targets: list[int]
     ) -> None:
-        rows = [(f"img/{k}.png", label, "ann") for k, label in enumerate(labels)]
-        write_table(table, ["file", "label", "client"], rows)
+        rows = "".join(f"img/{k}.png,{label},ann\n" for k, label in enumerate(labels))
+        table.write_text(f"file,label,client\n{rows}")
         source = ImageTable(table)
         assert source.num_classes == len(source.class_names) == names
         assert load(source).targets.tolist() == targets
-
-    @pytest.mark.parametrize(
-        ("rows", "message"),
-        [
-            ([*ROWS, ("img/9.png", "cat", "ann", "train")], r"data\.source: .*9\.png is missing"),
-            ([*ROWS, ("img/0.png", "cat", "bob", "train")], r"lists img/0\.png twice"),
-            (ROWS[4:], "no training examples"),
-        ],
-    )
-    def test_rows_that_cannot_be_right(self, table: Path, rows: list[Any], message: str) -> None:
-        write_table(table, ["file", "label", "client", "split"], rows)
-        with pytest.raises(DataError, match=message):
-            module(ImageTable(table))
-
-
-def write_leaf(path: Path, users: dict[str, tuple[list[Any], list[Any]]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
-    counts = [len(y) for _, y in users.values()]
-    path.write_text(json.dumps({"users": list(users), "num_samples": counts, "user_data": data}))
 
 
 def one_user(x: str, y: str, user: str = "a") -> str:
@@ -153,9 +98,9 @@ def flat(*numbers: float) -> list[list[float]]:
 class TestLeaf:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
-        write_leaf(tmp_path / "train" / "b.json", {"u3": (flat(3), [2])})
-        write_leaf(tmp_path / "train" / "a.json", {"u2": (flat(2, 5), [1, 0]), "u1": (flat(1), [2.0])})
-        write_leaf(tmp_path / "test" / "a.json", {"u1": (flat(7), [4]), "u3": (flat(8, 9), [0, 1])})
+        write_leaf(tmp_path / "train" / "b.json", u3=(flat(3), [2]))
+        write_leaf(tmp_path / "train" / "a.json", u2=(flat(2, 5), [1, 0]), u1=(flat(1), [2.0]))
+        write_leaf(tmp_path / "test" / "a.json", u1=(flat(7), [4]), u3=(flat(8, 9), [0, 1]))
         return tmp_path
 
     def test_files_are_read_in_the_order_of_their_names(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,17 +167,16 @@ class TestLeaf:
             Leaf(tmp_path, (1,), 3).load("train")
 
     def test_nested_lists_have_the_inputs_shape(self, tmp_path: Path) -> None:
-        for x, message in (("[[1, 2], [3, 4], [5, 6]]", None), ("[[1, 2, 3], [4, 5, 6]]", "an x of 2x3 numbers")):
-            (tmp_path / "train").mkdir(exist_ok=True)
-            (tmp_path / "train" / "a.json").write_text("\ufeff" + one_user(x, "0"))
-            if message is None:
-                assert load(Leaf(tmp_path, (1, 3, 2), 1)).inputs.tolist() == [[[[1, 2], [3, 4], [5, 6]]]]
-            else:
-                with pytest.raises(DataError, match=message):
-                    Leaf(tmp_path, (1, 3, 2), 1).load("train")
+        path = tmp_path / "train" / "a.json"
+        path.parent.mkdir()
+        path.write_text("\ufeff" + one_user("[[1, 2], [3, 4], [5, 6]]", "0"))
+        assert load(Leaf(tmp_path, (1, 3, 2), 1)).inputs.tolist() == [[[[1, 2], [3, 4], [5, 6]]]]
+        path.write_text(one_user("[[1, 2, 3], [4, 5, 6]]", "0"))
+        with pytest.raises(DataError, match="an x of 2x3 numbers"):
+            Leaf(tmp_path, (1, 3, 2), 1).load("train")
 
     def test_what_is_left_out_is_counted(self, root: Path) -> None:
-        write_leaf(root / "train" / "c.JSON", {"u4": (flat(4), [0]), "u5": ([], [])})
+        write_leaf(root / "train" / "c.JSON", u4=(flat(4), [0]), u5=([], []))
         for name in (".a.json", "notes.txt", "copy"):
             (root / "train" / name).write_text("{")
         source = Leaf(root, (4,), least=2)
@@ -243,7 +187,7 @@ class TestLeaf:
             Leaf(root, (4,), least=3).load("train")
 
     def test_a_user_in_two_files_of_a_split_is_refused(self, root: Path) -> None:
-        write_leaf(root / "train" / "copy.json", {"u1": (flat(1), [2])})
+        write_leaf(root / "train" / "copy.json", u1=(flat(1), [2]))
         with pytest.raises(DataError, match=r"copy\.json .*user 'u1' is in a\.json, too"):
             Leaf(root, (4,)).load("train")
 
@@ -263,8 +207,7 @@ class TestLeaf:
 
 
 def test_leaf_labels_that_are_numbers(tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        write_leaf(tmp_path / part / "a.json", {"ann": ([[1]], [20231105])})
+    leaf(tmp_path, ann=([[1]], [20231105]))
     with pytest.raises(DataError, match=r"num_classes: the labels of .* would be 20,231,106 classes of 2 examples"):
         Leaf(tmp_path, input_shape=(1,)).load("train")
     assert Leaf(tmp_path, input_shape=(1,), num_classes=20231106).load("train") is not None
@@ -275,10 +218,9 @@ def test_leaf_labels_that_are_numbers(tmp_path: Path) -> None:
 class TestLeafImages:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
-        for number in range(4):
-            write_image(tmp_path / "raw" / f"{number}.jpg", 10 * number, (8, 10))
-        write_leaf(tmp_path / "train" / "a.json", {"7": (["2.jpg", "0.jpg"], [1, 0]), "5": (["3.jpg"], [1])})
-        write_leaf(tmp_path / "test" / "a.json", {"9": (["1.jpg"], [2])})
+        images(tmp_path / "raw", *(f"{number}.jpg" for number in range(4)), size=(8, 10))
+        write_leaf(tmp_path / "train" / "a.json", **{"7": (["2.jpg", "0.jpg"], [1, 0]), "5": (["3.jpg"], [1])})
+        write_leaf(tmp_path / "test" / "a.json", **{"9": (["1.jpg"], [2])})
         return tmp_path
 
     def test_names_become_images(self, root: Path, decoded: list[str]) -> None:
@@ -300,35 +242,15 @@ class TestLeafImages:
     def test_missing_files_are_named(self, root: Path) -> None:
         with pytest.raises(DataError, match=r"data\.source: .*2\.jpg is missing"):
             LeafImages(root, root).load("train")
-        write_leaf(root / "train" / "a.json", {"7": (["2.jpg\n"], [1])})
+        write_leaf(root / "train" / "a.json", **{"7": (["2.jpg\n"], [1])})
         with pytest.raises(DataError, match=r"a\.json .* user '7' an x that is not a name of a file"):
             LeafImages(root, root / "raw").load("train")
 
 
 class TestCelebA:
-    # name, identity, Smiling, Young, Male, Mouth_Slightly_Open, part
-    FACES = (
-        ("000001.jpg", 30, 1, -1, 1, -1, 0),
-        ("000002.jpg", 4, -1, 1, -1, -1, 0),
-        ("000003.jpg", 30, 1, 1, 1, 1, 1),
-        ("000004.jpg", 4, -1, 1, -1, 1, 0),
-        ("000005.jpg", 30, -1, 1, 1, -1, 0),
-        ("000006.jpg", 111, 1, 1, -1, -1, 2),
-    )
-
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
-        folder = tmp_path / "celeba"
-        for number, face in enumerate(self.FACES):
-            write_image(folder / "img_align_celeba" / face[0], 10 * number, (8, 10))
-        (folder / "identity_CelebA.txt").write_text("".join(f"{f[0]} {f[1]}\n" for f in reversed(self.FACES)))
-        attributes = "".join(
-            f"{f[0]} {f[2]:2d} {f[3]:2d} {f[4]:2d} {f[5]:2d}\n" for f in self.FACES[3:] + self.FACES[:3]
-        )
-        header = f"{len(self.FACES)}\nSmiling Young Male Mouth_Slightly_Open \n"
-        (folder / "list_attr_celeba.txt").write_text(header + attributes)
-        (folder / "list_eval_partition.txt").write_text("".join(f"{f[0]} {f[6]}\n" for f in self.FACES))
-        return tmp_path
+        return celeba(tmp_path)
 
     def test_attributes_become_classes_and_people_clients(self, root: Path) -> None:
         source = CelebA(root, least=1, image_size=8)

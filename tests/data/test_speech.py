@@ -12,38 +12,18 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from scipy.io import wavfile
 
-from lit_fednas.data import AddNoise, Examples, SpeechFeatures, SpeechFolder, TimeShift
+from lit_fednas.data import AddNoise, SpeechFeatures, SpeechFolder, TimeShift
 from lit_fednas.data.sources import speech
 from lit_fednas.data.sources.speech import mel_filters, official_split, read_wave
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
-
-TRAIN, OTHER, VAL, TEST = "004ae714", "00f0204f", "00000007", "00000018"
-
-
-def tone(hertz: float, seconds: float = 1.0, rate: int = 16_000) -> np.ndarray:
-    return (20_000 * np.sin(2 * pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.int16)
-
-
-def write(path: Path, wave: np.ndarray, rate: int = 16_000) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    wavfile.write(path, rate, wave)
-
-
-def load(source: SpeechFolder, split: str = "train") -> Examples:
-    examples = source.load(split)  # type: ignore[arg-type]
-    assert examples is not None
-    return examples
+from tests.data.files import OTHER, TEST, TRAIN, VAL, load, recordings, tone, write_wave
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for word, speakers in (("yes", (TRAIN, VAL, TEST)), ("no", (TRAIN, OTHER)), ("bed", (OTHER, TEST))):
-        for speaker in speakers:
-            write(tmp_path / word / f"{speaker}_nohash_0.wav", tone(len(word) * 300, 0.7))
-    return tmp_path
+    return recordings(tmp_path)
 
 
 class TestFeatures:
@@ -89,7 +69,7 @@ class TestFeatures:
         wave = np.sin(2 * pi * 200 * np.arange(1600) / 16_000) / 2
         scale, zero = (1, 0) if dtype is np.float32 else (128, 128) if dtype is np.uint8 else (-np.iinfo(dtype).min, 0)
         stereo = np.stack([wave * 1.5, wave * 0.5], axis=1)
-        write(tmp_path / "a.wav", (stereo * float(scale) + zero).astype(dtype))
+        write_wave(tmp_path / "a.wav", (stereo * float(scale) + zero).astype(dtype))
         assert read_wave(tmp_path / "a.wav", 16_000) == pytest.approx(wave, abs=0.01)
         halved = read_wave(tmp_path / "a.wav", 8000)
         assert halved[100:700] == pytest.approx(wave[::2][100:700], abs=0.01)
@@ -141,7 +121,6 @@ class TestDamagedFiles:
             (riff(struct.pack("<HHIIHH", 1, 1, 999, 1998, 2, 16), bytes(100)), "says 999 samples per second"),
             (riff(struct.pack("<HHIIHH", 1, 1, 2**31 - 1, 16_000, 2, 16), bytes(100)), "cannot be read"),
             (riff(FLOATS, struct.pack("<3f", 0.5, float("nan"), 0)), "NaN or infinity"),
-            (riff(FLOATS, struct.pack("<3f", 0.5, float("-inf"), 0)), "NaN or infinity"),
         ],
     )
     def test_are_refused_by_name(self, tmp_path: Path, content: bytes, message: str) -> None:
@@ -196,7 +175,7 @@ class TestSpeechFolder:
         zeros = SpeechFeatures()(np.zeros((1, 8000), dtype=np.float32))[0]
         assert np.array_equal(train.inputs[4], zeros)
         assert set(train.columns["speaker"][4:]) <= {TRAIN, OTHER}
-        write(root / "_background_noise_" / "hum.wav", tone(100, 3))
+        write_wave(root / "_background_noise_" / "hum.wav", tone(100, 3))
         again = load(SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5))
         assert not np.array_equal(again.inputs[4], zeros)
         assert not np.array_equal(again.inputs[4], again.inputs[5])
@@ -246,7 +225,7 @@ class TestSpeechFolder:
     )
     def test_faults_are_named(self, root: Path, folder: str, settings: dict[str, Any], message: str) -> None:
         if folder == "odd":
-            write(root / "odd" / "odd.wav", tone(100))
+            write_wave(root / "odd" / "odd.wav", tone(100))
         with pytest.raises((ConfigError, DataError), match=message):
             load(SpeechFolder(root / folder, **settings))
 

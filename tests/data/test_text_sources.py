@@ -1,25 +1,16 @@
 """Sources of text, from small files to windows of tokens."""
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import pytest
 import torch
 
-from lit_fednas.data import DataSource, Examples, LeafText, ShakespeareRoles, TextFiles
+from lit_fednas.data import DataSource, LeafText, ShakespeareRoles, TextFiles
 from lit_fednas.errors import ConfigError, DataError
-
-
-def load(source: DataSource, split: str = "train") -> Examples:
-    examples = source.load(split)  # type: ignore[arg-type]
-    assert examples is not None
-    assert examples.inputs.dtype == examples.targets.dtype == source.input_dtype == torch.int64
-    return examples
+from tests.data.files import leaf, load, roles
 
 
 def read(source: DataSource, rows: torch.Tensor) -> list[str]:
@@ -122,11 +113,7 @@ class TestTextFiles:
 class TestShakespeareRoles:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
-        for split, roles in (("train", {"PLAY_B": [b"dh~d", b"l"], "PLAY_A": [b"\r"]}), ("test", {"PLAY_B": [b""]})):
-            with h5py.File(tmp_path / f"shakespeare_{split}.h5", "w") as file:
-                for role, snippets in roles.items():
-                    file[f"examples/{role}/snippets"] = np.array(snippets, dtype="S9")
-        return tmp_path
+        return roles(tmp_path)
 
     def test_windows_of_each_snippet(self, root: Path) -> None:
         source = ShakespeareRoles(root, length=4)
@@ -151,15 +138,8 @@ class TestShakespeareRoles:
 
 
 class TestLeafText:
-    def write(self, root: Path, x: list[object], y: list[object]) -> Path:
-        for part in ("train", "test"):
-            (root / part).mkdir(exist_ok=True)
-            data = {"users": ["u"], "num_samples": [len(x)], "user_data": {"u": {"x": x, "y": y}}}
-            (root / part / "a.json").write_text(json.dumps(data))
-        return root
-
     def test_targets_are_the_next_characters(self, tmp_path: Path) -> None:
-        source = LeafText(self.write(tmp_path, ["dhl", "hlp"], ["p", "~"]), length=3)
+        source = LeafText(leaf(tmp_path, u=(["dhl", "hlp"], ["p", "~"])), length=3)
         train = load(source)
         assert train.inputs.tolist() == [[1, 2, 3], [2, 3, 4]]
         assert train.targets.tolist() == [[2, 3, 4], [3, 4, 87]]
@@ -177,4 +157,4 @@ class TestLeafText:
     )
     def test_faults_are_named(self, tmp_path: Path, x: list[object], y: list[object], message: str) -> None:
         with pytest.raises(DataError, match=message):
-            load(LeafText(self.write(tmp_path, x, y), length=3))
+            load(LeafText(leaf(tmp_path, u=(x, y)), length=3))

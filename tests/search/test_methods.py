@@ -170,24 +170,14 @@ def test_evolutions_crossings_take_each_gene_from_one_of_two_parents():
     assert 0.35 < np.mean(shares) < 0.65
 
 
-def test_exhaustive_proposes_everything_and_refuses_large_spaces():
-    (only,) = generations(Exhaustive(), toy_feasible(22.0))
-    assert sorted(only) == sorted(arch for arch in ToySpace().each() if toy_cost(arch) <= 22.0)
+def test_exhaustive_refuses_large_spaces():
     with pytest.raises(ConfigError, match=r"2,197 architectures, limit is 2,000"):
         next(generations(Exhaustive(limit=2000), toy_feasible()))
 
 
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        (NSGA2, {"crossover_rate": 1.5}),
-        (RandomSearch, {"sample": 0}),
-        (Evolution, {"parent_share": 0.0}),
-    ],
-)
-def test_numbers_out_of_range_are_refused(method, settings):
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        method(**settings)
+def test_numbers_out_of_range_are_refused():
+    with pytest.raises(ConfigError, match=r"search\.method\.parent_share: 0\.0 must be above 0"):
+        Evolution(parent_share=0.0)
 
 
 def test_the_front_is_that_of_brute_force():

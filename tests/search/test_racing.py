@@ -79,16 +79,12 @@ def test_improvements_are_counted():
     assert standings.candidate("x", 2, BOTH, 0).level == pytest.approx(0.06 / 12)
 
 
-def evaluator_of(trained: Any) -> Evaluator:
+def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained):
     module, data = trained
     ((inputs, targets),) = data.val_dataloader()
     batches = list(zip(inputs.split([13, 27]), targets.split([13, 27]), strict=True))
     recalibration = module.recalibration_batches(data.clients)
-    return Evaluator(module.supernet, batches, module.evaluation, recalibration, data.task)
-
-
-def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained):
-    evaluator = evaluator_of(trained)
+    evaluator = Evaluator(module.supernet, batches, module.evaluation, recalibration, data.task)
     race = Race(evaluator, RACING, "accuracy", 0)
     archs = sorted(evaluator.supernet.space.each(), key=lambda arch: evaluator(arch)["accuracy"])
     worst, best = archs[0], next(arch for arch in archs[::-1] if evaluator(arch)["accuracy"] < 1)

@@ -47,10 +47,6 @@ def test_a_run_of_several_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tested = {row["arch"]: int(row["macs"]) for row in rows(RUN / "subnets-test.csv")}
     assert tested
     assert tested.items() <= macs.items()
-    name = tiers[0]["tier"]
-    assert main(["export", *OPTIONS, "--tier", name]) == 0
-    exported = torch.export.load(RUN / "search" / "tiers" / name / "network.pt2").module()
-    assert exported(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape == (2, 10)
 
     assert main(["finetune", *OPTIONS, "--config", "finetune.yaml"]) == 0
     last = f"model: {len(models) - 1}"

@@ -123,7 +123,6 @@ def parameter(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "bayes"}, "method: bayes needs W&B's server"),
         (parameter(min=1, max=3), "parameters.x: int_uniform is not among constant, cat"),
         (parameter(values=[]), "parameters.x: {'values': []} leaves nothing to choose from"),
         ({"early_terminate": {}}, "early_terminate: is not a key"),
