@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class Proxy(ABC):
-    """A score of an architecture without training; more is better, and minus infinity is for what is no candidate.
+    """A score of an architecture without training; more is better, minus infinity is for what cannot be chosen.
 
     Attributes:
         needs_batch: Whether it looks at examples; else it needs the architecture's shape alone.

@@ -128,7 +128,7 @@ def reading(path: Path, field: str, remedy: str = "replace or remove the file") 
 
     Raises:
         ConfigError: One of this package's own errors, as it is.
-        DataError: The file is missing, is no file, changes, or cannot be read.
+        DataError: The file is missing, is not a file, changes, or cannot be read.
     """
     try:
         stamp = _stamp(path)
