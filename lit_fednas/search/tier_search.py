@@ -352,7 +352,7 @@ def _check_names(tiers: Sequence[Tier], clients_tiers: Sequence[Tier]) -> None:
 
 def _plain(part: Any) -> dict[str, Any]:
     """Returns a part's class and settings, and those of parts that it holds."""
-    given = {one.name: getattr(part, one.name) for one in fields(part)} if is_dataclass(part) else {}
+    given = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else {}
     held = {name: _plain(value) if is_dataclass(value) else value for name, value in given.items()}
     return {"class": type(part).__name__, **held}
 
