@@ -12,14 +12,13 @@ pareto_figure(run.search())
 """
 
 from lit_fednas.analysis.charts import fronts_figure, pareto_figure, progress_figure
-from lit_fednas.analysis.clients import client_boxes, fairness_table
+from lit_fednas.analysis.clients import fairness_table
 from lit_fednas.analysis.networks import methods_of, networks_of
 from lit_fednas.analysis.runs import Run, SearchResult, newest_run, read_run, read_search
 
 __all__ = [
     "Run",
     "SearchResult",
-    "client_boxes",
     "fairness_table",
     "fronts_figure",
     "methods_of",

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from lit_fednas.analysis.charts import Chart, line_chart
-from lit_fednas.analysis.style import RANGE, label, look, name_ticks, new_figure
-from lit_fednas.analysis.tables import read_csv, scale_of
+from lit_fednas.analysis.style import RANGE
+from lit_fednas.analysis.tables import read_csv
 from lit_fednas.errors import DataError
-from lit_fednas.formatting import GREY
 from lit_fednas.records import ALL_TIERS, directions_of
 from lit_fednas.records.files import read_json, reading
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
@@ -124,39 +122,3 @@ def fairness_chart(groups: Groups) -> Chart:
     low, high = ((scores["mean"] + sign * scores["deviation"]).clip(0, most) for sign in (-1, 1))
     lines = scores.assign(min=low, max=high).groupby("name", sort=False)[RANGE]
     return line_chart(f"Clients by {metric}", {str(name): line for name, line in lines}, "client", metric)
-
-
-def client_boxes(groups: Groups) -> Figure:
-    """Returns FedTrans' Fig. 6: a box of the metric of all clients per method, the white diamond is the mean.
-
-    Whiskers end at the furthest clients within 1.5 interquartile ranges of the box; the paper does not say where.
-
-    Raises:
-        DataError: A name has no folder, or a file is missing or broken.
-    """
-    metric, methods = _read(groups)
-    times, unit = scale_of(metric)
-    figure = new_figure()
-    axes = figure.axes[0]
-    for index, tables in enumerate(methods.values()):
-        color = look(index)["color"]
-        lines = {"color": color, "linewidth": 1.1}
-        axes.boxplot(
-            times * pd.concat(tables)[metric].to_numpy(),
-            positions=[index],
-            widths=0.55,
-            showmeans=True,
-            patch_artist=True,
-            manage_ticks=False,
-            boxprops={"facecolor": color, "alpha": 0.35, "edgecolor": color},
-            medianprops={**lines, "linewidth": 1.8},
-            whiskerprops=lines,
-            capprops=lines,
-            meanprops={"marker": "D", "markersize": 4, "markerfacecolor": "white", "markeredgecolor": color},
-            flierprops={"marker": ".", "markersize": 3, "markerfacecolor": GREY, "markeredgecolor": GREY},
-        )
-    name_ticks(axes, methods)
-    axes.set_xlim(-0.6, len(methods) - 0.4)
-    axes.grid(visible=False, axis="x")
-    label(axes, "", f"{metric} of clients{unit}")
-    return figure

@@ -29,17 +29,13 @@ class ByUtility(Assignment):
     the round's survivors, which the paper leaves open), and the utilities of a client's compatible models go down
     by its loss times their similarity to the model that it trained (Eq. 4).
 
-    Args:
-        similar: Whether similar models learn with the trained one (Eq. 4); if not, its utility moves alone.
-
     Raises:
         ConfigError: Before training: the supernet is not a suite, or a tier cannot afford the first model.
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
 
-    def __init__(self, similar: bool = True) -> None:
-        self.similar = similar
+    def __init__(self) -> None:
         self._utilities: dict[int, list[float]] = {}  # by client, then by the model's number
 
     @override
@@ -72,7 +68,7 @@ class ByUtility(Assignment):
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
         survivors = [result for result in results if result.ok]
-        similarity = functools.cache(self._similarity)  # the same pairs of models recur
+        similarity = functools.cache(self._suite.similarity)  # the same pairs of models recur
         losses = standardised([result.loss for result in survivors])
         for result, loss in zip(survivors, losses, strict=True):
             client, trained = result.task.client, result.task.arch.number
@@ -114,9 +110,6 @@ class ByUtility(Assignment):
                 )
         self._utilities = restored
 
-    def _similarity(self, number: int, trained: int) -> float:
-        return self._suite.similarity(number, trained) if self.similar else float(number == trained)
-
     def _compatible(self, client: int) -> list[int]:
         """Returns the models within the limits of a client's tier (Alg. 1, line 7); the suite may have grown."""
         tier = self._population.tier(client)
@@ -137,15 +130,14 @@ class ByOwnUtility(ByUtility):
     loss; one that was in no round what is best for its tier's clients, or else the first model.
 
     Args:
-        similar: Whether the averages of similar models move with that of the trained one.
         momentum: What is left of an average when a client trains the model again.
 
     Raises:
         ConfigError: ``momentum`` is out of range; before training: as :class:`ByUtility`.
     """
 
-    def __init__(self, similar: bool = True, momentum: ShareBelowOne = 0.5) -> None:
-        super().__init__(similar)
+    def __init__(self, momentum: ShareBelowOne = 0.5) -> None:
+        super().__init__()
         self.momentum = momentum
         self._losses: dict[int, dict[int, float]] = {}  # by client, then by the model's number
         self._accuracies: dict[int, dict[int, float]] = {}
@@ -167,7 +159,7 @@ class ByOwnUtility(ByUtility):
             before = losses.get(trained, result.loss)
             losses[trained] = self.momentum * before + (1 - self.momentum) * result.loss
             for number in losses.keys() - {trained}:
-                losses[number] += self._similarity(number, trained) * (losses[trained] - before)
+                losses[number] += self._suite.similarity(number, trained) * (losses[trained] - before)
             self._losses[client] = losses
             if "accuracy" in result.tested:
                 accuracies = dict(self._accuracies.get(client, {}))

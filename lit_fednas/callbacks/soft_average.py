@@ -1,7 +1,7 @@
 """Models of a suite lend each other weights: FedTrans' Model Aggregator (section 4.3, Eq. 5)."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -26,9 +26,7 @@ class SoftAverage(FederatedCallback):
     coefficients, decay included, as weights would shrink otherwise.
 
     Args:
-        decay: The factor on other models' weight per round, the paper's eta (Table 7); 1 for no decay.
-        decay_from: The round from which t is counted: the run's ``start``, as Eq. 5 has it ("round t"), or the
-            ``birth`` of model j, the round in which it was added.
+        decay: The factor on other models' weight per round of the run, the paper's eta (Table 7); 1 for no decay.
         from_larger: Whether larger models are mixed into smaller ones, too (Table 1's "l2s").
         weighted: Whether models count by the examples of the round; if not, all alike (Eq. 5).
     """
@@ -39,12 +37,10 @@ class SoftAverage(FederatedCallback):
     def __init__(
         self,
         decay: PositiveShare = 0.98,
-        decay_from: Literal["start", "birth"] = "start",
         from_larger: bool = False,
         weighted: bool = True,
     ) -> None:
-        self.decay, self.decay_from = decay, decay_from
-        self.from_larger, self.weighted = from_larger, weighted
+        self.decay, self.from_larger, self.weighted = decay, from_larger, weighted
 
     @override
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -91,8 +87,7 @@ class SoftAverage(FederatedCallback):
         """Returns the weights of the models in the mean of model ``number``, by number: arguments as of :meth:`mix`."""
         if examples is not None and not examples[number]:
             return {number: 1.0}
-        born = (suite.models[number].round or 0) if self.decay_from == "birth" else 0
-        decayed = self.decay ** (round - born)
+        decayed = self.decay**round
         order = [model.number for model in suite.space.rungs]
         if not self.from_larger:
             order = order[: order.index(number) + 1]

@@ -1,7 +1,6 @@
 """How the examples are dealt out to clients: the contract of partitioners, and those that come with the package."""
 
 import logging
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from lit_fednas.rng import numpy_generator
 #: Natural groupings of the examples by name, each [N].
 Columns = Mapping[str, np.ndarray]
 
-#: How likely it may be that draws are given up of which one would have succeeded.
-_CHANCE = 1e-6
+_MOST_DRAWS = 100
 
 log = logging.getLogger(__name__)
 
@@ -208,9 +206,8 @@ class Dirichlet(Partitioner):
 
     Args:
         alpha: Small values give each client few classes; 100 is close to uniform.
-        min_size: Draws are repeated until every client has as many examples.
+        min_size: Draws are repeated, up to 100 times, until every client has as many examples.
         balance: Whether clients that hold N / num_clients already get nothing of a further class.
-        max_tries: Draws before giving up.
     """
 
     by_class = True
@@ -218,7 +215,6 @@ class Dirichlet(Partitioner):
     alpha: PositiveFloat
     min_size: PositiveInt = 10
     balance: bool = True
-    max_tries: PositiveInt = 100
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
@@ -228,17 +224,13 @@ class Dirichlet(Partitioner):
                 f"data.partitioner.min_size: {self.min_size} for {num_clients} clients needs more than {len(targets)} "
                 f"examples; give min_size {most} or less, or fewer clients"
             )
-        short, draws = 0, 0
-        while draws < self.max_tries and not hopeless(short, draws, self.max_tries):
+        for _ in range(_MOST_DRAWS):
             owners = self._draw(targets, num_clients, rng)
-            small = int(np.count_nonzero(np.bincount(owners, minlength=num_clients) < self.min_size))
-            if not small:
+            if np.bincount(owners, minlength=num_clients).min() >= self.min_size:
                 return owners
-            short, draws = short + small, draws + 1
         raise DataError(
-            f"data.partitioner.alpha: {self.alpha} left clients below min_size {self.min_size} ({short / draws:.4g} on "
-            f"average) in each of {draws} draws for num_clients {num_clients}; raise alpha, or lower min_size or "
-            f"num_clients"
+            f"data.partitioner.alpha: {self.alpha} left clients below min_size {self.min_size} in each of "
+            f"{_MOST_DRAWS} draws for num_clients {num_clients}; raise alpha, or lower min_size or num_clients"
         )
 
     def _draw(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -260,15 +252,6 @@ class Dirichlet(Partitioner):
             owners[members] = np.repeat(np.arange(num_clients), counts)
             sizes += counts
         return owners
-
-
-def hopeless(short: int, draws: int, max_tries: int) -> bool:
-    """Whether so many clients were too small, ``short`` over all draws, that no further draw will have none."""
-    # Within a draw, one client being small makes it no likelier that others are (negative association: Joag-Dev and
-    # Proschan, 1983). If m are on average, one draw leaves none with a probability of at most exp(-m), and all leave
-    # `short` with one of at most exp(-draws * m) * (e * draws * m / short) ** short (Chernoff): for any m, both happen
-    # with one of at most (draws / (draws + 1)) ** short, here summed over further draws and over when this is asked.
-    return draws > 0 and short * math.log1p(1 / draws) > 2 * math.log(max_tries) - math.log(_CHANCE)
 
 
 @checked("data.partitioner")

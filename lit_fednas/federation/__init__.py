@@ -17,7 +17,6 @@ from lit_fednas.federation.cohort import (
     OnlyClients,
     PoissonCohort,
     RandomAvailability,
-    SizeWeightedCohort,
     UniformCohort,
 )
 from lit_fednas.federation.evaluation import EvaluationSettings
@@ -58,7 +57,6 @@ __all__ = [
     "RankStrategy",
     "RateSchedule",
     "ServerRound",
-    "SizeWeightedCohort",
     "StepRate",
     "UniformCohort",
 ]

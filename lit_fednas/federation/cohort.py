@@ -222,35 +222,3 @@ class PoissonCohort(CohortSampler):
             places = last + gaps.cumsum()
             yield places[places < len(sizes)]
             last = places[-1]
-
-
-class SizeWeightedCohort(CohortSampler):
-    """A client's probability is proportional to its training examples, without replacement.
-
-    Example:
-        >>> SizeWeightedCohort(count=1).draw(0, [0, 10, 0], seed=0)
-        [1]
-    """
-
-    _summed: tuple[np.ndarray, np.ndarray] | None = None  # the sizes of the last call, and their cumulative sums
-
-    @override
-    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        if self._summed is None or self._summed[0] is not sizes:
-            self._summed = sizes, sizes.cumsum(dtype=np.float64)
-        ends, known, number = self._summed[1], np.empty(0, dtype=np.int64), wanted
-        while number < len(sizes) or len(known) < wanted:
-            if not len(ends) or not ends[-1]:
-                return
-            drawn = ends.searchsorted(rng.random(number) * ends[-1], side="right")
-            drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])]  # each once, in their order
-            yield (new := drawn[np.isin(drawn, known, invert=True)])
-            known = np.concatenate([known, new])
-            if missing := max(wanted - len(known), 0):
-                weights = sizes.copy()
-                weights[known] = 0
-                ends = weights.cumsum(dtype=np.float64)
-            number = missing or 4 * max(number, wanted)
-        remaining = np.setdiff1d(np.flatnonzero(sizes), known, assume_unique=True)
-        # exponential waiting times at rates of the sizes end in the order of such draws
-        yield remaining[np.argsort(rng.exponential(size=len(remaining)) / sizes[remaining])]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
@@ -32,8 +29,6 @@ class Prunable:
         self.axes = find_axes(self.build, self.sizes, self.multiple, type(family).__name__)
         #: For every group of units the weights whose rows are its filters: all that write into a residual stream.
         self.writers: dict[str, tuple[str, ...]] = dict.fromkeys(self.sizes, ())
-        #: For every group the scales of the norms that its units go through, one per unit.
-        self.scales: dict[str, tuple[str, ...]] = dict.fromkeys(self.sizes, ())
         with torch.device("meta"):
             network = self.build(self.sizes)
         for name, module in network.named_modules():
@@ -43,10 +38,6 @@ class Prunable:
                     group is not None and getattr(module, "groups", 1) == 1
                 ):  # a depthwise one's outputs follow its inputs
                     self.writers[group] += (f"{name}.weight",)
-            elif isinstance(module, _BatchNorm | nn.GroupNorm) and module.affine:
-                group, repeat = self.axes[f"{name}.weight"][0]
-                if group is not None and repeat == 1:
-                    self.scales[group] += (f"{name}.weight",)
         for group, names in self.writers.items():
             if not names:
                 raise ConfigError(
@@ -58,70 +49,13 @@ class Prunable:
         """Returns the network with these numbers of units."""
         return self.family.build(sizes, self.input_shape, self.num_classes)
 
-
-class FilterCriterion(ABC):
-    """Scores the filters of a group of units; those with the smallest scores leave first.
-
-    Scores of filters that leave together, as a group norm has it, are added.
-
-    The paper's is :class:`L2Norm`: "More advanced methods can be adopted to replace the magnitude-based method".
-    """
-
-    @abstractmethod
-    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
-        """Returns the score of each unit, ``[units]``, not negative.
-
-        Args:
-            prunable: Where the filters are.
-            weights: The network's tensors, by name.
-            group: The group of units; ``ConfigError`` is raised if it has nothing to be scored by.
-        """
-
-
-class PowerSum(FilterCriterion):
-    """The sum of a power of each filter's absolute weights, over all layers that write it."""
-
-    power: ClassVar[int]
-
-    @override
-    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
+    def magnitudes(self, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        """Returns the squared L2 norm of all weights that make a unit, ``[units]`` (FedNAS, section 4.1; NetAdapt)."""
         total = torch.zeros(())
-        for name in prunable.writers[group]:
-            weight, repeat = weights[name].detach().double(), prunable.axes[name][0][1]
-            total = total + weight.reshape(len(weight) // repeat, -1).abs().pow(self.power).sum(1)
+        for name in self.writers[group]:
+            weight, repeat = weights[name].detach().double(), self.axes[name][0][1]
+            total = total + weight.reshape(len(weight) // repeat, -1).square().sum(1)
         return total
-
-
-@dataclass(frozen=True)
-class L2Norm(PowerSum):
-    """The L2 norm of all weights that make a unit, squared (FedNAS, section 4.1; NetAdapt)."""
-
-    power = 2
-
-
-@dataclass(frozen=True)
-class L1Norm(PowerSum):
-    """The sum of the absolute weights that make a unit (Li et al., 2017, section 3.1)."""
-
-    power = 1
-
-
-@dataclass(frozen=True)
-class NormScale(FilterCriterion):
-    """The sum of a unit's absolute scales in the norms that it goes through (Liu et al., 2017, section 3: "gamma").
-
-    Their training adds an L1 penalty on the scales, which this does not.
-    """
-
-    @override
-    def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
-        names = prunable.scales[group]
-        if not names:
-            raise ConfigError(
-                f"supernet.criterion: NormScale finds no norm with a scale behind the units {group!r}; set family.norm "
-                f"to one with affine: true, name those groups in supernet.units that a norm follows, or use L2Norm"
-            )
-        return torch.stack([weights[name].detach().double().abs() for name in names]).sum(0)
 
 
 def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
@@ -229,7 +163,6 @@ class PrunedSequence(ModelCollection):
         units: The groups of units of the family that lose filters together, by a name; each group in one unit. If not
             given, each group by itself: a layer; of a ``SlicedResNet`` the inside of each residual block, and each
             stage's stream with all that writes into it.
-        criterion: By what a unit's filters are ranked; those with the smallest scores leave first.
 
     Attributes:
         prunable: Where the filters are.
@@ -254,13 +187,11 @@ class PrunedSequence(ModelCollection):
         num_classes: int,
         family: NetworkFamily,
         units: Mapping[str, Sequence[str]] | None = None,
-        criterion: FilterCriterion = L2Norm(),
     ) -> None:
         super().__init__(input_shape, num_classes)
         self.family = family
         self.prunable = Prunable(family, self.input_shape, self.num_classes)
         self.units = self._checked_units(units)
-        self.criterion = criterion
         sizes = dict(self.prunable.sizes)
         self.models: list[PrunedModel] = [PrunedModel(0, "", sizes, None)]
         self.networks = nn.ModuleList([self.prunable.build(sizes)])
@@ -268,8 +199,6 @@ class PrunedSequence(ModelCollection):
         self.candidates = nn.ModuleList()
         self._proposed: dict[Model, dict[str, int]] = {}  # all so far: the costs of removed ones may be asked for
         self._update_space()
-        for group in chain(*self.units.values()):
-            criterion.scores(self.prunable, tensors_of(self.networks[0]), group)
 
     def _checked_units(self, units: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
         known = self.prunable.sizes
@@ -327,7 +256,7 @@ class PrunedSequence(ModelCollection):
         self.candidates = nn.ModuleList()
         for cut in cuts:
             kept = {
-                group: remaining(self.criterion.scores(self.prunable, weights, group), count, self.prunable.multiple)
+                group: remaining(self.prunable.magnitudes(weights, group), count, self.prunable.multiple)
                 for group, count in cut.removed.items()
             }
             network = self._unset(partial(self.prunable.build, cut.sizes))

@@ -16,10 +16,8 @@ from matplotlib.text import Text
 
 from lit_fednas.analysis import SearchResult, fronts_figure
 from lit_fednas.analysis.charts import Event, line_chart
-from lit_fednas.analysis.clients import client_boxes
 from lit_fednas.records.partition import plot_partition
 from lit_fednas.studies.results import sweep_figure
-from tests.analysis.test_fairness import write
 
 ROOTS = [Path(__file__).parents[2] / name for name in ("lit_fednas", "notebooks", "scripts")]
 #: What is given, and what is to be read in the figure.
@@ -51,9 +49,6 @@ FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "partition": lambda name, folder: plot_partition(np.array([[1, 2], [3, 0]]), [name, "b"]),
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
     "sweep": lambda name, folder: sweep_figure(SWEEP.assign(p=pd.Series([name, "b"], dtype=object))),
-    "boxes": lambda name, folder: client_boxes(
-        {label: [write(folder / "clients", {"t": [0.5, 0.75]})] for label in (name, "b")}
-    ),
     "lines": lambda name, folder: (
         line_chart("", {name: VALUES, "b": VALUES}, name, name, events=[Event(1, name, "", 0)]).figure
     ),

@@ -87,10 +87,10 @@ def test_two_rounds_by_hand():
 
 
 def test_what_failed_does_not_count():
-    assignment = by_utility(similar=False)
+    assignment = by_utility(suite=grown_suite(models=1))
     failed = [result(2, 0, float("nan"), "non-finite"), result(3, 0, 99.0, "error")]
     assignment.observe([result(0, 0, 1.0), *failed, result(1, 0, 3.0)])
-    assert assignment.state_dict() == {"utilities": {0: [1.0, 0.0, 0.0, 0.0], 1: [-1.0, 0.0, 0.0, 0.0]}}
+    assert assignment.state_dict() == {"utilities": {0: [1.0], 1: [-1.0]}}
     before = assignment.state_dict()
     assignment.observe(failed)
     assignment.observe([])

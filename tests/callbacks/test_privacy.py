@@ -50,7 +50,6 @@ from lit_fednas.federation import (
     FederatedCallback,
     FederatedLightningModule,
     PoissonCohort,
-    SizeWeightedCohort,
     UniformCohort,
 )
 from lit_fednas.federation.client import LocalRunner
@@ -410,7 +409,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"aggregation": ClassAverage(False), "objective": MaskedCrossEntropy()},
         "gives a GaussianMechanism, which neither .* nor model.aggregation ClassAverage reads",
     ),
-    "sizes": ({"cohort": SizeWeightedCohort(count=3)}, r"model\.cohort: SizeWeightedCohort draws clients by"),
+    "sizes": (
+        {"cohort": type("BySize", (UniformCohort,), {"depends_on_sizes": True})(count=3)},
+        r"model\.cohort: BySize draws clients by",
+    ),
     "delta": ({"privacy": {"delta": 0.2}}, r"privacy\.delta: 0\.2 allows one of the 6 clients"),
     "stopping": (
         {"callback": EarlyStopping("clients/loss")},

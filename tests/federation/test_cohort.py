@@ -8,10 +8,8 @@ import pytest
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import (
     Availability,
-    CohortSampler,
     PoissonCohort,
     RandomAvailability,
-    SizeWeightedCohort,
     UniformCohort,
 )
 
@@ -26,11 +24,6 @@ class Only(Availability):
         return np.isin(clients, self.clients)
 
 
-@pytest.fixture(params=[UniformCohort, SizeWeightedCohort])
-def kind(request: pytest.FixtureRequest) -> type[CohortSampler]:
-    return request.param
-
-
 @pytest.mark.parametrize(
     ("ratio", "clients", "size"),
     [
@@ -39,8 +32,8 @@ def kind(request: pytest.FixtureRequest) -> type[CohortSampler]:
         (0.01, 20, 1),
     ],
 )
-def test_size_is_max_of_c_k_and_one(kind: type[CohortSampler], ratio: float, clients: int, size: int) -> None:
-    sampler = kind(ratio=ratio)
+def test_size_is_max_of_c_k_and_one(ratio: float, clients: int, size: int) -> None:
+    sampler = UniformCohort(ratio=ratio)
     assert sampler.size(clients) == size
     assert len(sampler.draw(3, [5] * clients, seed=0)) == size
 
@@ -54,14 +47,14 @@ def test_size_is_max_of_c_k_and_one(kind: type[CohortSampler], ratio: float, cli
     ],
     ids=str,
 )
-def test_settings_that_cannot_work(kind: type[CohortSampler], settings: dict, told: str) -> None:
+def test_settings_that_cannot_work(settings: dict, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        kind(**settings).draw(0, [1] * 3, seed=1)
+        UniformCohort(**settings).draw(0, [1] * 3, seed=1)
 
 
-def test_a_cohort_belongs_to_seed_and_round(kind: type[CohortSampler]) -> None:
+def test_a_cohort_belongs_to_seed_and_round() -> None:
     def draw(t: int, seed: int) -> tuple[int, ...]:
-        return tuple(kind(count=4).draw(t, [1] * 40, seed))
+        return tuple(UniformCohort(count=4).draw(t, [1] * 40, seed))
 
     assert draw(7, 3) == draw(7, 3)
     assert len({draw(t, 3) for t in range(20)}) == 20
@@ -77,18 +70,7 @@ def test_every_cohort_of_those_there_is_as_likely_as_any_other(sizes: list[int],
     assert all(count == pytest.approx(3000 / len(pairs), abs=90) for count in counts.values())
 
 
-# all are asked at once, or most in waves before
-@pytest.mark.parametrize("sizes", [[10, 20, 70], [1, 2, 7, 40, 50], [1, 2, 7, 40, 50, *[1] * 60]], ids=len)
-def test_weighted_pairs_are_drawn_one_after_the_other(sizes: list[int]) -> None:
-    """P{a, b} = p_a p_b / (1 - p_a) + p_b p_a / (1 - p_b), of the three that are there."""
-    sampler, p = SizeWeightedCohort(count=2, availability=Only(0, 1, 2)), [0.1, 0.2, 0.7]
-    counts = Counter(tuple(sampler.draw(t, sizes, seed=0)) for t in range(1500))
-    for a, b in combinations(range(3), 2):
-        expected = p[a] * p[b] * (1 / (1 - p[a]) + 1 / (1 - p[b]))
-        assert counts[a, b] / 1500 == pytest.approx(expected, abs=0.04)
-
-
-def test_few_are_asked_in_few_waves(kind: type[CohortSampler]) -> None:
+def test_few_are_asked_in_few_waves() -> None:
     waves: list[list[int]] = []
 
     class Some(Availability):
@@ -96,23 +78,17 @@ def test_few_are_asked_in_few_waves(kind: type[CohortSampler]) -> None:
             waves.append(clients.tolist())
             return clients % 2 == 0
 
-    assert len(kind(count=10, availability=Some()).draw(0, np.ones(10**6, dtype=np.int64), seed=0)) == 10
+    assert len(UniformCohort(count=10, availability=Some()).draw(0, np.ones(10**6, dtype=np.int64), seed=0)) == 10
     everyone = [client for wave in waves for client in wave]
     assert len(everyone) == len(set(everyone)) <= 60
     assert len(waves) < 12
 
 
-def test_clients_without_data_are_not_weighed_in() -> None:
-    assert SizeWeightedCohort(count=3).draw(0, [0, 5, 0, 5], seed=0) == [1, 3]
-    assert SizeWeightedCohort(count=3).draw(0, [0, 0, 0, 0], seed=0) == []
-    assert SizeWeightedCohort(count=1, availability=Only(0, 2)).draw(0, [0, 5, 0, 5], seed=0) == []
-
-
-def test_fewer_there_than_wanted(kind: type[CohortSampler]) -> None:
-    assert kind(count=3, availability=Only(2, 5)).draw(0, [1] * 8, seed=0) == [2, 5]
-    assert kind(count=3, availability=Only()).draw(0, [1] * 8, seed=0) == []
+def test_fewer_there_than_wanted() -> None:
+    assert UniformCohort(count=3, availability=Only(2, 5)).draw(0, [1] * 8, seed=0) == [2, 5]
+    assert UniformCohort(count=3, availability=Only()).draw(0, [1] * 8, seed=0) == []
     # a ratio is of all clients, not of those that are there
-    assert len(kind(ratio=0.5, availability=Only(*range(6))).draw(0, [1] * 8, seed=0)) == 4
+    assert len(UniformCohort(ratio=0.5, availability=Only(*range(6))).draw(0, [1] * 8, seed=0)) == 4
 
 
 def test_availability() -> None:

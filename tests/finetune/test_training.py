@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_fednas.federation import ClientSettings, UniformCohort
-from lit_fednas.federation.cohort import OnlyClients, RandomAvailability, SizeWeightedCohort
+from lit_fednas.federation.cohort import OnlyClients, RandomAvailability
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import FinetuneFiles, SearchFiles, append_round
 from lit_fednas.supernets import PlainNetwork
@@ -47,9 +47,9 @@ def test_all_clients_of_a_tier_and_above_get_their_turn(trained):
 
 def test_among_keeps_the_rule_and_leaves_the_sampler_as_it_was():
     away = RandomAvailability(0.4)
-    sampler = SizeWeightedCohort(count=4, availability=away)
+    sampler = UniformCohort(count=4, availability=away)
     some = sampler.among([1, 3, 5, 7, 9])
-    assert isinstance(some, SizeWeightedCohort)
+    assert isinstance(some, UniformCohort)
     assert sampler.availability is away
     fewer = 0
     for round in range(30):

@@ -15,15 +15,11 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator
 from lit_fednas.supernets import (
     BatchNorm,
-    FilterCriterion,
     GroupNorm,
     GrowableViT,
-    L1Norm,
-    L2Norm,
     Model,
     NetworkFamily,
     Norm,
-    NormScale,
     PrunedSequence,
     SlicedCNN,
     SlicedConvNet,
@@ -154,21 +150,16 @@ def test_the_weakest_filters_leave_and_what_is_left_computes_as_before(name: str
             assert_same_function(net.subnet(arch).double(), expected, train=name != "smallcnn")
 
 
-@pytest.mark.parametrize(
-    ("criterion", "left"), [(L2Norm(), [1, 2]), (L1Norm(), [0, 2]), (NormScale(), [0, 1])], ids=lambda one: str(one)
-)
-def test_filters_are_ranked_by_the_criterion(criterion: FilterCriterion, left: list[int]) -> None:
-    """Their two weights are (3, 3), (5, 0), (9, 9): L2 18, 25 and 162 squared, L1 6, 5 and 18."""
-    net = PrunedSequence(SHAPE, CLASSES, SlicedMobileNet(1.0, (3, 4), (1, 2)), criterion=criterion)
+def test_filters_are_ranked_by_their_squares() -> None:
+    """Their two weights are (3, 3), (5, 0), (9, 9): 18, 25 and 162 squared, but 6, 5 and 18 added up."""
+    net = PrunedSequence(SHAPE, CLASSES, SlicedMobileNet(1.0, (3, 4), (1, 2)))
     whole = net.networks[0]
     with torch.no_grad():
         weight = whole.get_submodule("conv0.conv").weight.zero_()
         weight[:, 0, 0, 0] = torch.tensor([-3.0, 5.0, 9.0])
         weight[:, 1, 2, 1] = torch.tensor([3.0, 0.0, 9.0])
-        whole.get_submodule("conv0.norm").weight.copy_(torch.tensor([1.0, -4.0, 2.0]))  # 6, 5 and 4 with those below
-        whole.get_submodule("conv1.depthwise.norm").weight.copy_(torch.tensor([5.0, -1.0, 2.0]))
     (arch,) = net.propose([one_cut(net, "conv0", 1)])
-    assert net.subnet(arch).get_submodule("conv0.conv").weight[:, 0, 0, 0].tolist() == [[-3, 5, 9][at] for at in left]
+    assert net.subnet(arch).get_submodule("conv0.conv").weight[:, 0, 0, 0].tolist() == [5, 9]
 
 
 def test_heads_of_attention_leave_whole() -> None:
@@ -351,10 +342,6 @@ def test_a_saved_sequence_comes_back() -> None:
             r"supernet.units.a: \['conv9'\] must be groups of SlicedMobileNet, .*conv0, conv1, conv2",
         ),
         (lambda: sequence("cnn", units={"a": ["layer0"], "b": ["layer0"]}), "supernet.units.b: .* is duplicated"),
-        (
-            lambda: PrunedSequence(SHAPE, CLASSES, SlicedCNN((6, 4), None), criterion=NormScale()),
-            "supernet.criterion: NormScale finds no norm with a scale behind",
-        ),
         (lambda: sequence("mobilenet").select("conv1"), "'conv1' is not a candidate; choose from none"),
         (lambda: Model.read("candidate: 1"), "cannot be read; write it as 'model: 0'"),
         (lambda: sequence("mobilenet").space.parse("model: 1"), "out of: model: 0"),
