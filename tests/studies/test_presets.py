@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from jsonargparse import Namespace
 
-from lit_fednas.cli.lightning_cli import FederatedCLI
 from lit_fednas.config_files import FOLDER, find
 from lit_fednas.studies import Study, read_study
+from tests.test_configs import parsers_of
 
 STUDIES = sorted(FOLDER.glob("studies/*.yaml"))
 
 
-class OnlyParses(FederatedCLI):
-    """Parses many command lines of one command, which takes less than making as many parsers, and goes no further."""
-
-    def __init__(self, commands: list[list[str]]) -> None:
-        self.commands = commands
-        super().__init__(commands[0][:1])
-
-    def parse_arguments(self, parser: Any, args: Any) -> None:
-        raise Parsed([parser.parse_args(words) for words in self.commands])
-
-
-class Parsed(Exception):
-    """The namespaces."""
-
-
 def parsed(commands: list[list[str]]) -> list[Namespace]:
-    with pytest.raises(Parsed) as caught:
-        OnlyParses([[str(find(word)) if word.endswith(".yaml") else word for word in words] for words in commands])
-    return caught.value.args[0]
+    """The settings of command lines of one command."""
+    (name,) = {words[0] for words in commands}
+    lines = [[str(find(word)) if word.endswith(".yaml") else word for word in words[1:]] for words in commands]
+    parser = parsers_of(name)[name]
+    return [parser.parse_args(words) for words in lines]
 
 
 def kept(name: str) -> Study:
@@ -50,7 +36,7 @@ def commands(study: Study) -> list[list[str]]:
 def test_a_draw_is_taken_with_its_values() -> None:
     study = kept("random")
     *_, arm = study.arms.values()
-    namespace = parsed(commands(study))[-1].fit
+    namespace = parsed(commands(study))[-1]
     for name, value in arm.parameters.items():
         part, _, field = name.rpartition(".")
         assert (namespace[name] if name in namespace else namespace[f"{part}.init_args.{field}"]) == value

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from matplotlib.collections import LineCollection
 
 from lit_fednas.errors import DataError
@@ -18,16 +15,6 @@ from lit_fednas.studies.runs import STUDY_FILE
 from tests.analysis.made_runs import made_run
 
 LR, DECAY = "model.lr", "beta_decay.decay"
-
-
-def write_run(folder: Path, accuracies: list[float | None], settings: Mapping[str, Any] = {}) -> Path:
-    """A run whose largest architecture was validated where there is an accuracy."""
-    halves = [accuracy and accuracy / 2 for accuracy in accuracies]
-    losses = [1 / (number + 1) for number in range(len(accuracies))]
-    values = {"clients/loss": losses, "val/largest/accuracy": accuracies, "val/smallest/accuracy": halves}
-    run = made_run(folder, values)
-    (folder / "config.yaml").write_text(yaml.safe_dump(dict(settings)))
-    return run.folder
 
 
 @pytest.fixture
@@ -39,7 +26,11 @@ def sweep(tmp_path: Path) -> Path:
         name = f"lr={lr},decay={decay}/seed{seed}"
         status = {0: "failed", 7: "waiting"}.get(place, "finished")
         if status != "waiting":
-            write_run(tmp_path / name, [0.2, None] if place == 0 else [0.1, (place + 1) / 10, None])
+            largest = [0.2, None] if place == 0 else [0.1, (place + 1) / 10, None]
+            losses = [1 / (number + 1) for number in range(len(largest))]
+            halves = [accuracy and accuracy / 2 for accuracy in largest]
+            values = {"clients/loss": losses, "val/largest/accuracy": largest, "val/smallest/accuracy": halves}
+            made_run(tmp_path / name, values, seed=seed)
         parameters = {LR: lr, DECAY: decay}
         runs.append({"parameters": parameters, "seed": seed, "folder": name, "status": status, "command": []})
     (tmp_path / STUDY_FILE).write_text(json.dumps({"sweep": "s", "file": "s.yaml", "runs": runs}))
