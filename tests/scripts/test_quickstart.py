@@ -11,18 +11,19 @@ import pytest
 from tests.forks import forked_commands
 
 ROOT = Path(__file__).parents[2]
+SHORTER = ["--trainer.max_rounds=12", "--model.evaluation.recalibrate_batches=4", "--data.source.init_args.copies=4"]
 
 
 @pytest.mark.slow
 def test_the_quickstart(tmp_path):
-    """The script itself, for a fourteenth of the rounds, with commands of this process in place of an installation."""
+    """The script itself, for a few rounds on fewer images, with commands of this process in place of an installation."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/quickstart", tmp_path / "scripts")
     (tmp_path / "scripts/make_venv").symlink_to("/bin/true")
     with forked_commands(tmp_path / ".venv/bin", "lit-fednas"):
         shown = subprocess.run(
-            ["scripts/quickstart", "--trainer.max_rounds", "12", "--model.evaluation.recalibrate_batches", "4"],
+            ["scripts/quickstart", *SHORTER],
             cwd=tmp_path,
             capture_output=True,
             text=True,

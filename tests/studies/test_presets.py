@@ -14,12 +14,10 @@ from tests.test_configs import parsers_of
 STUDIES = sorted(FOLDER.glob("studies/*.yaml"))
 
 
-def parsed(commands: list[list[str]]) -> list[Namespace]:
-    """The settings of command lines of one command."""
-    (name,) = {words[0] for words in commands}
-    lines = [[str(find(word)) if word.endswith(".yaml") else word for word in words[1:]] for words in commands]
-    parser = parsers_of(name)[name]
-    return [parser.parse_args(words) for words in lines]
+def parsed(name: str, commands: list[list[str]]) -> Namespace:
+    """The settings of command lines of one command, which are parsed as one: each begins with its configurations."""
+    line = [str(find(word)) if word.endswith(".yaml") else word for words in commands for word in words[1:]]
+    return parsers_of(name)[name].parse_args(line)
 
 
 def kept(name: str) -> Study:
@@ -36,7 +34,7 @@ def commands(study: Study) -> list[list[str]]:
 def test_a_draw_is_taken_with_its_values() -> None:
     study = kept("random")
     *_, arm = study.arms.values()
-    namespace = parsed(commands(study))[-1]
+    namespace = parsed("fit", commands(study)[-1:])
     for name, value in arm.parameters.items():
         part, _, field = name.rpartition(".")
         assert (namespace[name] if name in namespace else namespace[f"{part}.init_args.{field}"]) == value
@@ -54,5 +52,5 @@ def test_the_command_line_takes_every_setting_of_every_study() -> None:
         if kinds - seen:
             by_command[words[0]].append(words)
             seen |= kinds
-    for chosen in by_command.values():
-        assert len(parsed(chosen)) == len(chosen)
+    for name, chosen in by_command.items():
+        assert parsed(name, chosen)
