@@ -16,7 +16,7 @@ SHORTER = ["--trainer.max_rounds=12", "--model.evaluation.recalibrate_batches=4"
 
 @pytest.mark.slow
 def test_the_quickstart(tmp_path):
-    """The script itself, for a few rounds on fewer images, with commands of this process in place of an installation."""
+    """The script itself, for a few rounds on fewer images, with this process's commands in place of an installation."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/quickstart", tmp_path / "scripts")
