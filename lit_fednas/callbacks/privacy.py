@@ -166,13 +166,17 @@ class Privacy(FederatedCallback):
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Draws the secret, finds the noise if only the target is given, and makes the accountant."""
+        data = trainer.datamodule.clients
+        recalibrated = data.at_server is data and pl_module.recalibration_batches(data)
+        without_noise = _WITHOUT_NOISE + ("val/",) * bool(recalibrated)  # by statistics of clients' examples
         for callback in trainer.callbacks:
             for metric in _decisive_metrics(callback):
-                if metric.startswith(_WITHOUT_NOISE):
+                if metric.startswith(without_noise):
                     raise ConfigError(
                         f"trainer.callbacks: {type(callback).__name__} ends the run or chooses a checkpoint by "
                         f"{metric}, which depends on clients' data without noise; give it a metric of the server's "
-                        f"validation set, or set privacy to null"
+                        f"validation set (and norms no statistics of clients: "
+                        f"model.evaluation.recalibrate_batches: 0), or set privacy to null"
                     )
         clients = pl_module.population.num_clients
         if self.delta >= 1 / clients:

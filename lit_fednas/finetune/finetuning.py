@@ -88,6 +88,7 @@ class Finetune(AfterTraining):
             CheckpointError: The checkpoint is missing, damaged, or of another supernet.
             ConfigError: The settings cannot work.
         """
+        self.require_noise("finetune")
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         self._set_up(finetune)
         tested: list[dict[str, Any]] = []

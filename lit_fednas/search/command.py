@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from typing_extensions import override
 
+from lit_fednas.aggregation import GaussianMechanism
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.examples import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
@@ -53,6 +54,14 @@ class AfterTraining:
         """Validates what can be known of the command before training, with the weights as they are."""
         self.trainer.load(self.model, self.datamodule, None)
 
+    def require_noise(self, field: str) -> None:
+        """Refuses what would disclose clients' data without noise after a training that adds noise."""
+        if any(GaussianMechanism in getattr(callback, "gives", ()) for callback in self.trainer.callbacks):
+            raise ConfigError(
+                f"{field}: uses clients' data without noise and outside the account of privacy; leave it out, or say "
+                f"that this may be with --privacy null"
+            )
+
 
 class Search(AfterTraining):
     """The command ``search``.
@@ -78,6 +87,9 @@ class Search(AfterTraining):
             CheckpointError: The checkpoint is missing, damaged, or of another supernet.
             ConfigError: The settings cannot work.
         """
+        for name in ("federated", "client"):
+            if getattr(search, name) is not None:
+                self.require_noise(f"search.{name}")
         if search.federated is not None and self.trainer.world_size > 1:
             raise ConfigError(
                 f"trainer.devices: clients score in one process (search.federated), not in {self.trainer.world_size}; "

@@ -418,6 +418,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"callback": EarlyStopping("clients/loss")},
         "callbacks: EarlyStopping ends the run or chooses a checkpoint by clients/loss, which",
     ),
+    "stopping by clients' statistics": (
+        {
+            "callback": EarlyStopping("val/mean/accuracy", mode="max"),
+            "supernet": tiny_supernet(norm=BatchNorm(running_statistics=False)),
+        },
+        r"callbacks: EarlyStopping ends the run .* by val/mean/accuracy, which .*recalibrate_batches: 0",
+    ),
     "rejecting": (
         {"callback": type("Rejecting", (FederatedCallback,), {"on_results": print})()},
         "switch that callback off",

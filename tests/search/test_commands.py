@@ -19,6 +19,7 @@ from tests.support import SMALL, right_in_onnxruntime
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 CONFIGS = Path(__file__).parents[2] / "configs"
 RUN = Path("runs/digits/version_0")
+NOISE = "--privacy.clip_norm 1 --privacy.noise_multiplier 1"
 SEARCH = {
     "search": {
         "tiers": {
@@ -102,6 +103,9 @@ def test_search_and_export(run, capsys):
             "trainer.devices: clients score in one process (search.federated), not in 2",
         ),
         ("export --tier huge", "tier: 'huge'"),
+        (f"search {NOISE} --search.client 0", "search.client: uses clients' data without noise"),
+        (f"search {NOISE} --search.federated {{}}", "search.federated: uses clients' data without noise"),
+        (f"finetune {NOISE}", "finetune: uses clients' data without noise"),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line(run, capsys, words, expected):
