@@ -19,6 +19,7 @@ V = TypeVar("V")
 ClientState = Mapping[str, Tensor | float | str]
 
 DROPPED = "dropped"  #: The status of a client that went away.
+AWAY = "away"  #: The status of a client that was not there when the round began, and was sent nothing.
 WITHHELD = "withheld"  #: The status where the server rejected the update before it was sent.
 WILD = "wild"  #: The status where the update was rejected because of its norm.
 SCALED = "the update is scaled down"  #: The start of the reason where the update was scaled because of its norm.
@@ -129,7 +130,8 @@ class ClientResult:
     """How a client's part in a round went, for logs, costs and assignment.
 
     The status is ``ok``, or why no update is used: ``error``, ``non-finite``, ``timeout``, ``dropped`` (the client went
-    away), ``empty`` (no batch to train on), ``withheld`` (the server rejected the update) or ``wild`` (by its norm).
+    away), ``away`` (it was not there when the round began), ``empty`` (no batch to train on), ``withheld`` (the server
+    rejected the update) or ``wild`` (by its norm).
     """
 
     task: ClientTask

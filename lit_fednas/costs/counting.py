@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, MacsReport, nbytes
+from lit_fednas.messages import AWAY, ClientResult, MacsReport, nbytes
 from lit_fednas.ranges import PositiveInt, checked
 
 _aten = torch.ops.aten
@@ -339,10 +339,12 @@ def client_cost(result: ClientResult, cost: Cost, traffic: tuple[int, int] | Non
 
     Args:
         result: The client's result; if it has a :class:`MacsReport`, that counts (batches took different paths).
-        cost: Of what the client received; a failed client sends nothing up.
+        cost: Of what the client received; a failed client sends nothing up, one that is away
+            receives nothing.
         traffic: Its bytes down and up as they travel; as they are if not given.
     """
     down, up = (cost.bytes, cost.bytes) if traffic is None else traffic
+    down = 0 if result.status == AWAY else down
     report = result.report(MacsReport)
     macs = cost.macs * result.num_seen if report is None else report.macs
     return RoundCost(int(macs) + cost.macs * result.num_tested, down, up if result.sent else 0)

@@ -24,7 +24,7 @@ from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.process import Interrupts, keep_freed_memory, threads_set
 from lit_fednas.federation.ranks import Ranks, deal
 from lit_fednas.federation.round import FederatedCallback, ServerRound
-from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
+from lit_fednas.messages import AWAY, DROPPED, ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives.base import keeps_state
 
 #: The kind of files in which the objective's state of each client is kept.
@@ -152,7 +152,7 @@ class RoundLoop(RoundFitLoop):
 
     def _count_failures(self, round: ServerRound) -> None:
         """Stops the run if no client can train: without an update nothing changes, also not in the next rounds."""
-        failed = [result for result in round.results if result.status != DROPPED]
+        failed = [result for result in round.results if result.status not in (AWAY, DROPPED)]
         if round.survivors or not failed:
             self._failed_rounds = 0
             return

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from lit_fednas import __version__
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.flower.wire import Joined, Packet, digest, one_line, read_joined, size_of, unreadable
+from lit_fednas.messages import AWAY
 
 T = TypeVar("T")
 
@@ -150,11 +151,11 @@ class Link:
         for position, client in enumerate(clients):
             node = self.nodes.get(client)
             if node is None or node not in present:
-                yield position, Reply(None, "dropped", "the device is not connected")
+                yield position, Reply(None, AWAY, "the device is not connected")
             elif message := self._push(node, kind, packet_of(position)):
                 waiting[message] = position
             else:
-                yield position, Reply(None, "dropped", "the message could not be sent")
+                yield position, Reply(None, AWAY, "the message could not be sent")
         end = monotonic() + self.timeout
         while waiting:
             check()  # raises if the run was asked to stop

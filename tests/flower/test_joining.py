@@ -91,7 +91,7 @@ def test_whoever_is_silent_holds_up_nobody():
         waiting.setup("fit")
     link = waiting.link
     replies = list(link.ask("train", [1, 1], lambda place: Packet({}), lambda: None))
-    assert [reply.status for _, reply in replies] == ["dropped", "dropped"]
+    assert [reply.status for _, reply in replies] == ["away", "away"]
     assert joined(grid.asked) == 2  # it is not asked again while it may still answer
     assert monotonic() - start < 30
     grid._answers["message 2"] = Message(Error(8, "crashed"), reply_to=grid.asked[1])  # and is, when it has failed

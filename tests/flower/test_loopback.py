@@ -313,7 +313,7 @@ def test_a_device_may_go_and_come_back_as_another_node() -> None:
 
     notes, module = Notes(), linear(cohort=UniformCohort(ratio=1.0))
     loopback.fit_over(loopback.connected(grid), module, tiny_data(3), 3, callbacks=[notes, Travels()])
-    assert [status for client, status in statuses(notes) if client == 1] == ["ok", "dropped", "ok"]
+    assert [status for client, status in statuses(notes) if client == 1] == ["ok", "away", "ok"]
     assert notes.results[4]["reason"] == "the device is not connected"
 
 
