@@ -152,8 +152,9 @@ class Device:
             raise ConfigError(f"{SHARE}: {number} is not one of the {clients.num_clients} clients of the partition")
         counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in SPLITS}
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        known = {"client": number, "counts": counts, "kind": kind_of(data), "memory": memory}
-        return Packet({**known, "macs_per_second": self._speed(module)})
+        known = {"client": number, "counts": counts, "kind": kind_of(data)}
+        machine = {"memory": memory, "macs_per_second": self._speed(module), "torch": str(torch.__version__)}
+        return Packet({**known, **machine})
 
     def _own_number(self, packet: Packet) -> int:
         """Returns the client's number: that of its registered key, or its own setting."""

@@ -95,7 +95,7 @@ _REMEDIES = {
     "num_classes": "set it, since a device may lack some",
     "task_settings": "give both the same data.source.init_args.task",
     "augmentation": "give both the same data.source.init_args.augmentation",
-    "class_names": "give classes as numbers, since a device may lack some",
+    "class_names": "set data.source.init_args.classes, since a device may lack some",
     "normalization": "set mean and std, or standardise inputs beforehand, since each measures them on its own data",
 }
 
@@ -160,6 +160,8 @@ class FlowerRunner(TaskRunner):
             raise ConfigError(
                 f"client.fast: {module.client.fast} measures this process, and devices train in theirs; set it to null"
             )
+        if module.client.clients_per_fit != 1:
+            log.warning("client.clients_per_fit: %s has no effect, devices train alone", module.client.clients_per_fit)
         self.module = module
         self.clients = data
         self.link = data.link

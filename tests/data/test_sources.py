@@ -2,6 +2,7 @@ import csv
 import io
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from torch.nn import functional
 from lit_fednas.data import (
     IID,
     MNIST,
+    ArrayFiles,
     ArraySource,
     Digits,
     DistortedDigits,
     Examples,
     FederatedDataModule,
     ImageFolder,
+    ImageTable,
     LazyImageFolder,
 )
 from lit_fednas.data.sources import images as image_sources
@@ -82,6 +85,34 @@ class TestImageFolder:
         write_image(root / "train" / "cat" / "3.png", 1, SIZE)
         with pytest.raises(DataError, match=r"data\.source\.root: .* no row for train/cat/3\.png"):
             load(ImageFolder(root))
+
+
+def sources_without_the_first_class(root: Path) -> dict[str, Any]:
+    """Sources of two examples of "cow", by kind; other classes are what else they are told of."""
+    for number in (0, 1):
+        write_image(root / "some" / "train" / "cow" / f"{number}.png", number, SIZE)
+    (root / "images.csv").write_text("file,label,client\nsome/train/cow/0.png,cow,a\nsome/train/cow/1.png,cow,b\n")
+    (root / "table.csv").write_text("x,target\n1,cow\n2,cow\n")
+    files = {"train": str(root / "table.csv")}
+    return {
+        "folder": partial(ImageFolder, root / "some"),
+        "images": partial(ImageTable, root / "images.csv"),
+        "table": partial(ArrayFiles, files),
+    }
+
+
+@pytest.mark.parametrize("kind", ["folder", "images", "table"])
+def test_a_class_may_be_missing_if_all_are_named(tmp_path: Path, kind: str) -> None:
+    """And classes keep the order in which they are named."""
+    make = sources_without_the_first_class(tmp_path)[kind]
+    source = make(classes=["emu", "ant", "cow"])
+    assert (source.class_names, source.num_classes) == (("emu", "ant", "cow"), 3)
+    assert load(source).targets.tolist() == [2, 2]
+    assert load(make()).targets.tolist() == [0, 0]
+    with pytest.raises(DataError, match=r"^data\.source\.classes: .* has 'cow', which is not listed"):
+        load(make(classes=["emu", "ant"]))
+    with pytest.raises(ConfigError, match=r"^data\.source\.classes: 'cow' is listed twice"):
+        load(make(classes=["cow", "cow"]))
 
 
 class TestFaults:

@@ -41,7 +41,7 @@ def server(grid: Any, source: DataSource | None = None) -> Any:
     ("settings", "message"),
     [
         ({"augmentation": [RandomFlip()]}, r"client 1 has augmentation .*'p': 0.5.*, the server \[\]; give both"),
-        ({"class_names": list("abcx")}, "client 1 has class_names .*; give classes as numbers"),
+        ({"class_names": list("abcx")}, "client 1 has class_names .*; set data.source.init_args.classes"),
     ],
 )
 def test_a_device_that_prepares_its_data_otherwise_is_refused(settings: dict[str, Any], message: str):

@@ -126,6 +126,8 @@ class ArrayFiles(DataSource):
         task: What targets are. None is one class per example where they are whole numbers, text or booleans, and
             regression where they are floats.
         augmentation: Applied to training batches, in this order.
+        classes: For tables: the names of all classes, in their order; None is those of ``train``. Devices with data
+            of their own need it, as they may lack some.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class ArrayFiles(DataSource):
         standardize: bool = False,
         task: Task | None = None,
         augmentation: Sequence[Augmentation] = (),
+        classes: Sequence[str] | None = None,
     ) -> None:
         if "train" not in files or not set(files) <= set(SPLITS):
             raise ConfigError(f"{FILES}: {sorted(files)} are not the splits; give train, and val and test")
@@ -145,6 +148,7 @@ class ArrayFiles(DataSource):
         self.target = [target] if isinstance(target, str) else list(target)
         self.client = client
         self.inputs = inputs
+        self.classes = classes
         self.categorical = categorical
         self.standardize = standardize
         self.augmentation = tuple(augmentation)
@@ -211,7 +215,7 @@ class ArrayFiles(DataSource):
         frame = self._read_table(path) if _is_table(path) else None
         table = None
         if frame is not None:
-            table = Table(frame, path, self.target, self.client, self.inputs, self.categorical)
+            table = Table(frame, path, self.target, self.client, self.inputs, self.categorical, self.classes)
         parts = {
             split: self._arrays(file, table, frame if file == path else None, whole=False)
             for split, file in self.files.items()
@@ -241,8 +245,11 @@ class ArrayFiles(DataSource):
             raise DataError(f"{FILES}: {path} and train are not of one kind; give tables or arrays")
         if table is not None:
             return table.arrays(self._read_table(path) if frame is None else frame, path)
-        if self.inputs is not None or self.categorical:
-            raise ConfigError(f"data.source.inputs: {path} has no columns; leave inputs and categorical out")
+        if self.inputs is not None or self.categorical or self.classes is not None:
+            raise ConfigError(
+                f"data.source.inputs: {path} has no columns; leave inputs, categorical and classes out (a task has "
+                f"num_classes)"
+            )
         return _read_arrays(path, self.client, whole)
 
 

@@ -103,6 +103,18 @@ class NamedClasses(DataSource):
         return len(self.class_names)
 
 
+def named_classes(given: Sequence[str] | None, found: Iterable[str], place: object) -> tuple[str, ...]:
+    """Returns the classes that are given, of which the data may lack some, or those that were found, alphabetically."""
+    found = sorted(found)
+    if given is None:
+        return tuple(found)
+    if twice := [name for name, count in Counter(given).items() if count > 1]:
+        raise ConfigError(f"data.source.classes: {twice[0]!r} is listed twice; list it once")
+    if others := [name for name in found if name not in given]:
+        raise DataError(f"data.source.classes: {place} has {others[0]!r}, which is not listed; add it, or remove these")
+    return tuple(given)
+
+
 def of_large_clients(clients: np.ndarray, least: int) -> np.ndarray:
     """Returns which examples belong to a client with ``least`` examples or more: bool [N]."""
     _, codes, sizes = np.unique(clients, return_inverse=True, return_counts=True)

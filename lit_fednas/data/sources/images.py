@@ -29,6 +29,7 @@ from lit_fednas.data.sources.base import (
     files_in,
     given_normalization,
     kind_of,
+    named_classes,
     require_separate,
 )
 from lit_fednas.data.sources.decoding import is_image, read_image
@@ -65,6 +66,8 @@ class ImageSource(NamedClasses):
         augmentation: Applied to training batches, in this order.
         mean: Per channel on the scale [0, 1]; None computes mean and std from training images.
         std: Given together with ``mean``.
+        classes: The names of all classes, in their order; None is those of the data, in alphabetical order. Devices
+            with data of their own need it, as they may lack some.
     """
 
     decodes_all: ClassVar[bool] = False
@@ -78,7 +81,9 @@ class ImageSource(NamedClasses):
         augmentation: Sequence[Augmentation] = (),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        classes: Sequence[str] | None = None,
     ) -> None:
+        self.classes = classes
         self._given = given_normalization(mean, std, channels)
         self._listed: dict[Split, LazyImages | None] = {}
         self.root = Path(root).expanduser()
@@ -196,18 +201,18 @@ class LazyImages:
 class ImageFolder(ImageSource):
     """Images in one folder per class, decoded once and then kept as one uint8 array per split.
 
-    The classes are the folders under ``root/train``, in alphabetical order. ``root/val`` and ``root/test`` are
-    optional. So is ``root/metadata.csv``, whose column ``file`` holds paths such as ``train/cat/0001.jpg`` and
-    whose other columns become natural groupings for ``ByColumn``. Mean and std, where not given, come from all
-    training images. The arguments are those of :class:`ImageSource`.
+    The classes are the folders under ``root/train``, in alphabetical order, if none are given. ``root/val`` and
+    ``root/test`` are optional. So is ``root/metadata.csv``, whose column ``file`` holds paths such as
+    ``train/cat/0001.jpg`` and whose other columns become natural groupings for ``ByColumn``. Mean and std, where not
+    given, come from all training images. The arguments are those of :class:`ImageSource`.
     """
 
     decodes_all = True
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the folders under ``train``."""
-        return class_folders(self.root, "train")
+        """As given, or the names of the folders under ``train``."""
+        return named_classes(self.classes, class_folders(self.root, "train"), self.root / "train")
 
     @override
     def list_files(self, split: Split) -> LazyImages | None:
@@ -282,10 +287,10 @@ class ImageTable(ImageSource):
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """The labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
+        """As given, the labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
         labels = self._rows["label"]
-        names: Sequence[Any] = sorted(labels.unique())
-        if labels.str.fullmatch(_NUMBER).all():
+        names: Sequence[Any] = named_classes(self.classes, labels.unique(), self.table)
+        if self.classes is None and labels.str.fullmatch(_NUMBER).all():
             names = range(int(labels.astype(int).max()) + 1)
         require_few(len(names), len(labels), f"data.source.label: {self.columns['label']!r} of {self.table}")
         return tuple(map(str, names))

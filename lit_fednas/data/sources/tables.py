@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lit_fednas.data.examples import missing
-from lit_fednas.data.sources.base import reading
+from lit_fednas.data.sources.base import named_classes, reading
 from lit_fednas.errors import ConfigError, DataError, require_different
 
 #: A categorical input becomes at most so many columns.
@@ -147,7 +147,7 @@ class Table:
     """What the columns of a training table are, so that those of all splits become the same arrays.
 
     ``numeric`` are the inputs that are numbers, ``values`` those of each categorical one, and ``classes`` what the
-    target holds, in alphabetical order (None where there are numbers or several targets).
+    target holds, as given or in alphabetical order (None where there are numbers or several targets).
     """
 
     train: InitVar[Any]
@@ -156,6 +156,7 @@ class Table:
     client: str | None
     inputs: Sequence[str] | None
     categorical: Sequence[str]
+    given: Sequence[str] | None = None  # the classes
 
     def __post_init__(self, train: Any) -> None:
         listed = self.inputs
@@ -223,15 +224,15 @@ class Table:
             clients = {str(self.client): column.astype(str) if column.dtype.kind == "O" else column}
         return np.concatenate(columns, axis=1), targets, clients
 
-    def _classes(self, target: Any) -> list[str] | None:
+    def _classes(self, target: Any) -> tuple[str, ...] | None:
         """Returns the names of classes; None where the target is a number."""
         column = _without_missing(target, self.path)
         numbers = _as_numbers(column, self.path)
-        if numbers.notna().all():
+        if self.given is None and numbers.notna().all():
             return None
         if (numbers % 1 > 0).any():
             _numbers(target, self.path, "target")  # which names the row with the text
-        return sorted(column.astype(str).unique())
+        return named_classes(self.given, column.astype(str).unique(), self.path)
 
 
 def _without_missing(column: Any, path: Path) -> Any:
