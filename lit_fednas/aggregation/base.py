@@ -1,8 +1,8 @@
 """The contract of aggregations: how the clients' updates become the next global weights."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -30,15 +30,12 @@ class Aggregation(Part, ABC):
         self._supernet = supernet
 
     @abstractmethod
-    def start(
-        self, tasks: Sequence[ClientTask], values: RoundValues | None = None, by_architecture: bool = False
-    ) -> None:
+    def start(self, tasks: Sequence[ClientTask], values: RoundValues | None = None) -> None:
         """Begins a round.
 
         Args:
             tasks: All tasks of the round, of every rank; none if no client takes part.
             values: What schedules gave for the round, if there are any.
-            by_architecture: Whether sums are kept per architecture, so that some can be rejected in the end.
         """
 
     @abstractmethod
@@ -50,15 +47,12 @@ class Aggregation(Part, ABC):
         """Returns the running sums, to be added over the ranks in place."""
 
     @abstractmethod
-    def finish(self, rejected: Collection[Any] = ()) -> dict[str, Tensor]:
+    def finish(self) -> dict[str, Tensor]:
         """Ends the round.
-
-        Args:
-            rejected: Architectures whose updates are not merged; only where sums were kept by architecture.
 
         Returns:
             The new value of every shared tensor, by the supernet's names, in tensors that the caller may
-            overwrite. Elements that no accepted client trained have their old value.
+            overwrite. Elements that no client trained have their old value.
         """
 
     #: The names of :meth:`metrics`.

@@ -104,12 +104,10 @@ class ClassAverage(OverlapAverage):
             self._check(supernet, arch)
 
     @override
-    def start(
-        self, tasks: Sequence[ClientTask], values: RoundValues | None = None, by_architecture: bool = False
-    ) -> None:
+    def start(self, tasks: Sequence[ClientTask], values: RoundValues | None = None) -> None:
         for arch in {task.arch for task in tasks}:
             self._check(self._supernet, arch)
-        super().start(tasks, values, by_architecture)
+        super().start(tasks, values)
 
     @override
     def partially_covered(self, tasks: Sequence[ClientTask]) -> set[str]:

@@ -44,7 +44,7 @@ class OverlapAverage(Aggregation):
     def __init__(self, weighted: bool = True, trim: Trim = 0.0) -> None:
         self.weighted = weighted
         self.trim = trim
-        self._sums: dict[Any, Sums] = {}  # by architecture, or one for all; their memory is reused
+        self._sums: Sums | None = None  # whose memory is reused
         self._told = False
         self._values: RoundValues | None = None
 
@@ -71,30 +71,16 @@ class OverlapAverage(Aggregation):
         }
 
     @override
-    def start(
-        self, tasks: Sequence[ClientTask], values: RoundValues | None = None, by_architecture: bool = False
-    ) -> None:
-        shared, partial = self._all = self._supernet.shared_tensors(), self.partially_covered(tasks)
-        self._values = values
+    def start(self, tasks: Sequence[ClientTask], values: RoundValues | None = None) -> None:
+        shared, partial = self._supernet.shared_tensors(), self.partially_covered(tasks)
+        self._shared, self._values = shared, values
         mechanism = None if values is None else values.get(GaussianMechanism)
         if mechanism is not None:
-            self._sums = {None: self._private(mechanism, tasks, by_architecture)}
+            self._sums = self._private(mechanism, tasks)
             return
         self._scale = self._normaliser(tasks)
-        asked: dict[Any, Sequence[ClientTask]] = {None: tasks}
-        if by_architecture:
-            archs = dict.fromkeys(task.arch for task in tasks)
-            asked = {arch: [task for task in tasks if task.arch == arch] for arch in archs}
-        self._sums = {key: self._cleared(key, of_key, shared, partial) for key, of_key in asked.items()}
-
-    def _cleared(
-        self, key: Any, tasks: Sequence[ClientTask], shared: dict[str, Tensor], partial: Collection[str]
-    ) -> Sums:
-        """Returns zeroed sums, in the memory of the round before if it fits; by architecture of what that holds."""
-        holders = self._holders(tasks) if self.trim or key is not None else {}
-        tensors = shared if key is None else {name: tensor for name, tensor in shared.items() if name in holders}
-        sums = self._sums.get(key)
-        return sums if sums is not None and sums.reset(tensors, partial) else self.new_sums(tensors, partial, holders)
+        if self._sums is None or not self._sums.reset(shared, partial):
+            self._sums = self.new_sums(shared, partial, self._holders(tasks) if self.trim else {})
 
     def _holders(self, tasks: Sequence[ClientTask]) -> dict[str, list[Any]]:
         """Returns the tasks that hold some of each shared tensor, as clients and architectures."""
@@ -117,40 +103,30 @@ class OverlapAverage(Aggregation):
 
     @override
     def add(self, update: ClientUpdate) -> None:
-        arch = update.task.arch
+        assert self._sums is not None
         parts = (
             (region, value, self.weight(update, name) * self._scale)
             for name, region, value in self.contributions(update)
         )
-        self._sums[arch if arch in self._sums else None].add(update.task.key, parts)
+        self._sums.add(update.task.key, parts)
 
     @override
     def sums(self) -> list[Tensor]:
-        return [tensor for sums in self._sums.values() for tensor in sums.tensors]
+        return [] if self._sums is None else self._sums.tensors
 
     @override
-    def finish(self, rejected: Collection[Any] = ()) -> dict[str, Tensor]:
-        sums = self.accepted(rejected)
-        averages = sums.averages(self._all[0])
-        if isinstance(sums, PrivateSums) and self._values is not None:
-            self._values.give(sums.released)
+    def finish(self) -> dict[str, Tensor]:
+        assert self._sums is not None
+        averages = self._sums.averages(self._shared)
+        if isinstance(self._sums, PrivateSums) and self._values is not None:
+            self._values.give(self._sums.released)
         return averages
 
-    def accepted(self, rejected: Collection[Any]) -> Sums:
-        """Returns the sums of all updates that were not rejected."""
-        if None in self._sums:
-            return self._sums[None]
-        total = self.new_sums(*self._all, holders={})
-        for arch, sums in self._sums.items():
-            if arch not in rejected:
-                total.merge(sums)
-        return total
-
-    def _private(self, mechanism: GaussianMechanism, tasks: Sequence[ClientTask], apart: bool) -> PrivateSums:
+    def _private(self, mechanism: GaussianMechanism, tasks: Sequence[ClientTask]) -> PrivateSums:
         """Returns sums with noise, where a bound on each client's influence is known."""
         sampled = mechanism.planned is not None
         planned = tasks if mechanism.planned is None else mechanism.planned
-        merging = ("weight", "contributions", "new_sums", "add", "sums", "accepted", "finish")
+        merging = ("weight", "contributions", "new_sums", "add", "sums", "finish")
         own = [name for name in merging if _overrides(self, name)]
         for refused, reason in (
             (own, f"{type(self).__name__} merges in a way of its own ({', '.join(own)}); use OverlapAverage or MaxNet"),
@@ -167,7 +143,6 @@ class OverlapAverage(Aggregation):
                 f"the coefficients of {type(self).__name__} depend on the cohort, which PoissonCohort keeps secret; "
                 f"use OverlapAverage, or model.cohort UniformCohort",
             ),
-            (apart, "a callback may reject updates after it has seen all results; switch that callback off"),
             (
                 len({task.client for task in tasks}) < len(tasks),
                 "a client has several tasks in a round; use an assignment that gives it one",
@@ -240,9 +215,7 @@ class MaxNet(OverlapAverage):
         self._warned = False
 
     @override
-    def start(
-        self, tasks: Sequence[ClientTask], values: RoundValues | None = None, by_architecture: bool = False
-    ) -> None:
+    def start(self, tasks: Sequence[ClientTask], values: RoundValues | None = None) -> None:
         given = None if values is None else values.get(Beta)
         if given is None and not self._warned:
             self._warned = True
@@ -255,7 +228,7 @@ class MaxNet(OverlapAverage):
         largest = (None if values is None else values.get(Largest)) or Largest(self._supernet.space.largest)
         self._largest = next((task.client for task in tasks if task.arch == largest.arch), None)
         self._others = len(tasks) - 1
-        super().start(tasks, values, by_architecture)
+        super().start(tasks, values)
 
     @override
     def coefficient(self, task: ClientTask) -> float:

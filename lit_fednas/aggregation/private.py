@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, sqrt
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,13 +106,6 @@ class PrivateSums(Sums):
             if of_parameters:
                 within = norm <= bound
                 self.counts += torch.tensor([within - 0.5, not within, 1], dtype=torch.float64)
-
-    @torch.no_grad()
-    @override
-    def merge(self, other: Self) -> None:
-        self.counts += other.counts
-        for buffer, more in zip(self.values.buffers, other.values.buffers, strict=True):
-            buffer.add_(more)
 
     @property
     @override

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,10 +72,6 @@ class Sums(ABC):
     def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
         """Adds a client's tensors: the region of each in the shared ones, its value, and its weight."""
 
-    @abstractmethod
-    def merge(self, other: Self) -> None:
-        """Adds the sums of other updates of some of the same tensors."""
-
     @property
     @abstractmethod
     def tensors(self) -> list[Tensor]:
@@ -135,15 +131,6 @@ class OverlapSums(Sums):
                 torch._foreach_add_(sums, values, alpha=weight)
             self.whole[:, counted] += torch.tensor([[weight], [1.0]], dtype=torch.float64)
 
-    @torch.no_grad()
-    @override
-    def merge(self, other: Self) -> None:
-        for mine, others in ((self.values, other.values), (self.weights, other.weights), (self.clients, other.clients)):
-            for name, value in others.items():
-                mine[name].add_(value)
-        for name, number in other.index.items():
-            self.whole[:, self.index[name]] += other.whole[:, number]
-
     @property
     @override
     def tensors(self) -> list[Tensor]:
@@ -201,13 +188,6 @@ class TrimmedSums(Sums):
                 kept.fill_(torch.nan)  # elements that it does not hold; rows of other ranks stay zero
             kept[... if region.index is None else region.index] = value.to(kept.dtype)
             self.weights[region.name][row] = weight
-
-    @override
-    def merge(self, other: Self) -> None:
-        for name, values in other.values.items():
-            self.holders[name] += other.holders[name]
-            self.values[name] = torch.cat([self.values[name], values])
-            self.weights[name] = torch.cat([self.weights[name], other.weights[name]])
 
     @property
     @override

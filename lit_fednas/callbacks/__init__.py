@@ -24,7 +24,6 @@ from lit_fednas.callbacks.privacy import AdaptiveNorm, Privacy
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.pruning import PruneByBudgets
 from lit_fednas.callbacks.recorder import PartitionFiles, RunRecorder, SubnetTable
-from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.callbacks.soft_average import SoftAverage
 from lit_fednas.callbacks.transform_on_convergence import TransformOnConvergence
 from lit_fednas.callbacks.wandb_logging import WandbLogging
@@ -43,7 +42,6 @@ __all__ = [
     "RoundCheckpoint",
     "RoundProgress",
     "RoundTime",
-    "RoundsToTarget",
     "RunRecorder",
     "SoftAverage",
     "SubnetTable",
@@ -67,7 +65,6 @@ OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
         DeviceAverage,
         DeployedAccuracy,
         RoundTime,
-        RoundsToTarget,
     )
 }
 

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from lightning import Callback
 from typing_extensions import override
 
 from lit_fednas.aggregation import Accountant, GaussianMechanism, KnownCohorts, Released, SampledCohorts
 from lit_fednas.assignment import Round
 from lit_fednas.callbacks.release_record import ReleaseRecord
-from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     CohortSampler,
@@ -170,14 +168,19 @@ class Privacy(FederatedCallback):
         recalibrated = data.at_server is data and pl_module.recalibration_batches(data)
         without_noise = _WITHOUT_NOISE + ("val/",) * bool(recalibrated)  # by statistics of clients' examples
         for callback in trainer.callbacks:
-            for metric in _decisive_metrics(callback):
-                if metric.startswith(without_noise):
-                    raise ConfigError(
-                        f"trainer.callbacks: {type(callback).__name__} ends the run or chooses a checkpoint by "
-                        f"{metric}, which depends on clients' data without noise; give it a metric of the server's "
-                        f"validation set (and norms no statistics of clients: "
-                        f"model.evaluation.recalibrate_batches: 0), or set privacy to null"
-                    )
+            if getattr(type(callback), "on_results", None) not in (None, FederatedCallback.on_results):
+                raise ConfigError(
+                    f"trainer.callbacks: {type(callback).__name__} may reject updates after it has seen all results, "
+                    f"so that no bound on a client's influence is known; leave it out, or set privacy to null"
+                )
+            monitored = str(getattr(callback, "monitor", ""))
+            if monitored.startswith(without_noise):
+                raise ConfigError(
+                    f"trainer.callbacks: {type(callback).__name__} ends the run or chooses a checkpoint by "
+                    f"{monitored}, which depends on clients' data without noise; give it a metric of the server's "
+                    f"validation set (and norms no statistics of clients: model.evaluation.recalibrate_batches: 0), or "
+                    f"set privacy to null"
+                )
         clients = pl_module.population.num_clients
         if self.delta >= 1 / clients:
             raise ConfigError(
@@ -383,10 +386,3 @@ class Privacy(FederatedCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps the state until the run begins, when it is compared with the settings."""
         self._saved = state_dict
-
-
-def _decisive_metrics(callback: Callback) -> list[str]:
-    """Returns the metrics by which a callback may end the run or choose a checkpoint."""
-    monitored = getattr(callback, "monitor", None)
-    targets = callback.targets if isinstance(callback, RoundsToTarget) and callback.stop else ()
-    return [*([monitored] if isinstance(monitored, str) else []), *targets]

@@ -43,7 +43,7 @@ MAY_DIFFER = {
     *("data.num_workers", "data.eval_batch_size"),
     # what is evaluated, counted and kept of a run that it does not read itself
     *("model.evaluation", "cost_ledger", "checkpoint"),
-    *("device_average", "deployed_accuracy", "round_time", "rounds_to_target"),
+    *("device_average", "deployed_accuracy", "round_time"),
     *("trainer.check_val_every_n_rounds", "trainer.limit_val_batches", "trainer.limit_test_batches"),
     *("trainer.limit_predict_batches", "trainer.inference_mode"),
     # when it ends

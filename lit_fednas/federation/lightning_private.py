@@ -310,12 +310,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         replace_saved(path, checkpoint, sync=True, private=self.private)
 
 
-def overrides_hook(trainer: pl.Trainer, name: str, base: type) -> bool:
-    """Returns whether a callback defines a hook of ours itself."""
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    return any(getattr(type(callback), name, None) not in (None, getattr(base, name)) for callback in callbacks)
-
-
 def call_hook(trainer: pl.Trainer, name: str, *arguments: Any) -> None:
     """Calls a hook of ours on every callback that has it."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]

@@ -19,11 +19,11 @@ from lit_fednas.federation.checkpoints import ClientStore
 from lit_fednas.federation.client import LocalRunner, check_clients
 from lit_fednas.federation.fast.fastest import fastest, trained_with
 from lit_fednas.federation.fit import TaskRunner
-from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook, overrides_hook, raise_lost_rank
+from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook, raise_lost_rank
 from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.process import Interrupts, keep_freed_memory, threads_set
 from lit_fednas.federation.ranks import Ranks, deal
-from lit_fednas.federation.round import FederatedCallback, ServerRound
+from lit_fednas.federation.round import ServerRound
 from lit_fednas.messages import AWAY, DROPPED, ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives.base import keeps_state
 
@@ -121,8 +121,7 @@ class RoundLoop(RoundFitLoop):
             round.tasks = module.plan(round)
             self._check_states(round.tasks)
             call_hook(self.trainer, "on_cohort_start", round)
-            by_architecture = overrides_hook(self.trainer, "on_results", FederatedCallback)
-            module.aggregation.start(round.tasks, round.values, by_architecture)
+            module.aggregation.start(round.tasks, round.values)
             share = self._share(round.tasks)
             if module.client.fast is not None and self.fastest is None:
                 self._choose(share, number)

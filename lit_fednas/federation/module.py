@@ -216,7 +216,12 @@ class FederatedLightningModule(pl.LightningModule):
         merged = len(survivors) >= self.faults.min_survivors
         optimizer.zero_grad(set_to_none=True)
         if merged:
-            aggregate = batch.target(self.aggregation.finish(batch.rejected))
+            averages = self.aggregation.finish()
+            shared = self.supernet.shared_tensors()
+            for region in (region for arch in batch.rejected for region in self.supernet.regions(arch).values()):
+                kept = region.of(shared[region.name].detach()).to(averages[region.name].dtype)
+                averages[region.name][... if region.index is None else region.index] = kept
+            aggregate = batch.target(averages)
             set_pseudo_gradient(self.supernet, aggregate, optimizer.optimizer)
         elif survivors or not any(result.answered for result in batch.results):  # otherwise all were rejected
             log.warning(

@@ -46,7 +46,7 @@ class ServerRound:
         values: What schedules gave, before the round is planned.
         tasks: What the clients are asked, once the round is planned.
         results: How it went, one result per task in the plan's order, once all clients have answered.
-        rejected: Architectures whose updates are not merged.
+        rejected: Architectures whose weights stay as they were.
         restructure: Lets the supernet add or remove architectures, in ``on_server_step``: called with a function
             that makes the change, the same on all ranks, it returns what that returns.
     """
@@ -75,7 +75,7 @@ class ServerRound:
         self.values.give(value)
 
     def reject(self, arch: Any) -> None:
-        """Rejects the updates of an architecture, in ``on_results``; they are not merged, and count as not sent."""
+        """Keeps all weights of an architecture as they were, in ``on_results``; its updates count as not sent."""
         self.rejected.add(arch)
         self.results = [
             result.rejected(WITHHELD) if result.ok and result.task.arch == arch else result for result in self.results
@@ -175,8 +175,7 @@ class FederatedCallback(Part, Callback):
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Called when all clients have answered, before their updates are merged.
 
-        May reject updates, and watch or mix the averages of those that are accepted. If a callback defines it,
-        sums are kept per architecture, which takes more memory where architectures share weights.
+        May reject updates, and watch or mix the averages of those that are accepted.
         """
 
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:

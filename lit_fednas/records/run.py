@@ -14,8 +14,6 @@ INPUTS_FILE = "inputs.json"
 CLIENTS_FILE = "clients.csv"
 #: Before the metrics.
 CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples")
-TARGETS_FILE = "targets.csv"
-TARGET_COLUMNS = ("metric", "target", "round", "macs", "bytes_down", "bytes_up")
 SUITE_FILE = "suite.json"
 SEQUENCE_FILE = "sequence.json"
 

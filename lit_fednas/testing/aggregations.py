@@ -200,14 +200,12 @@ def aggregate(
     net: Supernet,
     updates: Sequence[ClientUpdate],
     tasks: Sequence[ClientTask] | None = None,
-    rejected: Sequence[Any] = (),
     values: RoundValues | None = None,
-    by_architecture: bool = False,
 ) -> dict[str, Tensor]:
     """Returns the result of one round; ``tasks`` are given if more were asked than have answered."""
     tasks = [u.task for u in updates] if tasks is None else tasks
-    start(aggregation, net, tasks, values=values, by_architecture=by_architecture)
+    start(aggregation, net, tasks, values=values)
     for one in updates:
         aggregation.add(one)
     # copies: an aggregation may return the memory that its next round sums in
-    return {name: tensor.clone() for name, tensor in aggregation.finish(rejected).items()}
+    return {name: tensor.clone() for name, tensor in aggregation.finish().items()}

@@ -66,7 +66,7 @@ def undivided(aggregation: OverlapAverage, net: Supernet, updates: list[ClientUp
     start(aggregation, net, tasks, values=given(mechanism(), *values))
     for one in updates:
         aggregation.add(one)
-    (sums,) = aggregation._sums.values()
+    sums = aggregation._sums
     assert isinstance(sums, PrivateSums)
     return flat(sums.values).double(), sums.greatest
 
@@ -273,7 +273,6 @@ REFUSED: dict[str, tuple[OverlapAverage, dict[str, Any], str]] = {
     "trim": (OverlapAverage(False, trim=0.1), {}, r"trim 0\.1 leaves out values"),
     "own weights": (_ByOwn(False), {}, r"_ByOwn merges in a way of its own \(weight\)"),
     "own sums": (_Twice(False), {}, r"_Twice merges in a way of its own \(add\)"),
-    "rejecting": (OverlapAverage(False), {"by_architecture": True}, "switch that callback off"),
     "MaxNet, sampled": (MaxNet(weighted=False), {"sampled": True}, "the coefficients of MaxNet depend on the cohort"),
     "two tasks": (OverlapAverage(False), {"twice": True}, "a client has several tasks"),
 }
@@ -288,4 +287,4 @@ def test_what_has_no_known_bound_is_refused(name: str) -> None:
         tasks.append(replace(tasks[0], arch=net.space.smallest))
     values = given(mechanism(**({"planned": tasks, "expected": 1.5} if settings.get("sampled") else {})), Beta(0.5))
     with pytest.raises(ConfigError, match=rf"model\.aggregation: no bound .*{message}.*set privacy to null"):
-        start(aggregation, net, tasks, values=values, by_architecture=settings.get("by_architecture", False))
+        start(aggregation, net, tasks, values=values)

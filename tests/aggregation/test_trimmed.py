@@ -77,18 +77,16 @@ VECTORS = [
     ],
     ids=["trimmed", "rounded up", "maxnet", "operators", "operators of four"],
 )
-@pytest.mark.parametrize("by_architecture", [False, True])
-def test_by_hand(aggregation: OverlapAverage, expected: list[float], by_architecture: bool) -> None:
-    result = aggregate(aggregation, Vector(), VECTORS, by_architecture=by_architecture)
+def test_by_hand(aggregation: OverlapAverage, expected: list[float]) -> None:
+    result = aggregate(aggregation, Vector(), VECTORS)
     torch.testing.assert_close(result["network.w"], torch.tensor(expected))
 
 
-@pytest.mark.parametrize("by_architecture", [False, True])
-def test_of_equal_values_that_of_the_first_client_is_left_out(by_architecture: bool) -> None:
+def test_of_equal_values_that_of_the_first_client_is_left_out() -> None:
     """The equal values have different weights; of 2, 2, 5 and 9 one 2 and the 9 go."""
     clients = [(3, (0, 4), 1, 9.0), (2, (0, 3), 2, 2.0), (0, (0, 4), 3, 5.0), (1, (0, 3), 4, 2.0)]
     updates = [vector_update(*one) for one in clients]
-    result = aggregate(OverlapAverage(trim=0.25), Vector(), updates, by_architecture=by_architecture)
+    result = aggregate(OverlapAverage(trim=0.25), Vector(), updates)
     torch.testing.assert_close(result["network.w"][0].detach(), torch.tensor((2 * 2.0 + 3 * 5.0) / 5))
 
 

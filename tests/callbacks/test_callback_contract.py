@@ -12,7 +12,6 @@ from lit_fednas.callbacks import (
     CostLedger,
     DeviceAverage,
     Privacy,
-    RoundsToTarget,
     RoundTime,
     SubnetTable,
     WeightAverage,
@@ -27,7 +26,6 @@ class TestCallbacks(CallbackContract):
         "devices": DeviceAverage,
         "privacy": lambda: Privacy(1.0, 0.5, buffer_norm=1.0, noise_seed=3),
         "subnets": SubnetTable,
-        "targets": lambda: RoundsToTarget({"val/largest/accuracy": [0.01, 0.99]}),
         "time": RoundTime,
         "weights": lambda: WeightAverage(0.5),
     }

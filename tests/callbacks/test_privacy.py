@@ -427,7 +427,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rejecting": (
         {"callback": type("Rejecting", (FederatedCallback,), {"on_results": print})()},
-        "switch that callback off",
+        "callbacks: Rejecting may reject updates after it has seen all results",
     ),
     "uploading": ({"logger": type("Uploading", (DummyLogger,), {"_log_model": "all"})()}, "log_model uploads check"),
     "readable": ({"plugins": [TorchCheckpointIO()]}, "trainer.plugins: TorchCheckpointIO writes checkpoints of a"),

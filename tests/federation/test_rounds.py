@@ -129,13 +129,39 @@ def test_a_clients_training_does_not_depend_on_the_others():
     assert losses(2).items() <= losses(6).items()
 
 
+def test_what_a_rejected_architecture_holds_stays_as_it_was():
+    """All else is averaged as without the rejection."""
+
+    class Turns(RandomArchitectures):
+        def plan(self, round):
+            ends = round.space.smallest, round.space.largest
+            return [round.task(client, ends[client % 2]) for client in round.cohort]
+
+    class Rejecting(FederatedCallback):
+        def on_results(self, trainer, module, round):
+            round.reject(module.supernet.space.smallest)
+
+    start, found = tiny_supernet(), []
+    for callbacks in ([], [Rejecting()]):
+        module = make_module(copy.deepcopy(start), Turns(), cohort=UniformCohort(count=4))
+        fit(module, tiny_data(), 1, callbacks=callbacks)
+        found.append(module.supernet)
+    free, kept = ({name: tensor.detach() for name, tensor in net.shared_tensors().items()} for net in found)
+    for region in start.regions(start.space.smallest).values():
+        held = ... if region.index is None else region.index
+        assert torch.equal(kept[region.name][held], region.of(start.shared_tensors()[region.name])), region.name
+        free[region.name][held] = kept[region.name][held]
+    assert_same(kept, free)
+    assert any(not torch.equal(kept[name], old) for name, old in start.shared_tensors().items())
+
+
 def test_server_momentum_is_that_of_torch():
     """The pseudo-gradient goes through any torch optimizer: two rounds of FedAvgM by hand."""
     start, aggregates = linear_net(), []
 
     class Kept(OverlapAverage):
-        def finish(self, rejected=()):
-            result = super().finish(rejected)
+        def finish(self):
+            result = super().finish()
             aggregates.append({name: value.clone() for name, value in result.items()})
             return result
 

@@ -54,7 +54,7 @@ class Results(FederatedCallback):
 class MeanInDoubles(Aggregation):
     """Every element's mean over the clients that hold it; the package's own aggregations sum in float32."""
 
-    def start(self, tasks, values=None, by_architecture=False):
+    def start(self, tasks, values=None):
         shared = self._supernet.shared_tensors()
         self.totals = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in shared.items()}
         self.counts = copy.deepcopy(self.totals)
@@ -67,8 +67,7 @@ class MeanInDoubles(Aggregation):
     def sums(self):
         return [*self.totals.values(), *self.counts.values()]
 
-    def finish(self, rejected=()):
-        assert not rejected  # as no callback rejects any
+    def finish(self):
         shared = self._supernet.shared_tensors()
         means = {name: total / self.counts[name] for name, total in self.totals.items()}
         return {name: torch.where(self.counts[name] > 0, mean, shared[name]) for name, mean in means.items()}

@@ -122,7 +122,7 @@ def digests(folder: Path) -> dict[str, str]:
         for client in record["clients"]:
             del client["seconds"]
     found["rounds.jsonl"] = _digest(json.dumps(records, sort_keys=True).encode())
-    others = ["ledger.json", "suite.json", "sequence.json", "targets.csv", "clients.csv", "subnets-val.csv"]
+    others = ["ledger.json", "suite.json", "sequence.json", "clients.csv", "subnets-val.csv"]
     others += [f"search/{name}.csv" for name in ("evaluations", "front", "history", "tiers", "clients")]
     others += ["finetune/tiers.csv", "finetune/candidates.csv", "subnets-test.csv"]
     for name in others:

@@ -10,7 +10,7 @@ from torchmetrics import PearsonCorrCoef, R2Score
 
 from lit_fednas.analysis import fairness_table, read_run
 from lit_fednas.assignment import RandomArchitectures
-from lit_fednas.callbacks import PartitionFiles, RoundsToTarget, RunRecorder, SubnetTable
+from lit_fednas.callbacks import PartitionFiles, RunRecorder, SubnetTable
 from lit_fednas.data import ArraySource, ByColumn, Examples, FederatedDataModule, Regression
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedLightningModule
@@ -48,8 +48,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FederatedLightnin
     )
     source = ArraySource(table(160, 0), table(60, 1), table(60, 2), task=Regression())
     data = FederatedDataModule(source, ByColumn("site"), client_test=0.2, client_val=0.2, seed=0)
-    target = RoundsToTarget({"val/largest/rmse": [1.0, 1e-6]})
-    callbacks = [RunRecorder(), SubnetTable(), PartitionFiles(), target]
+    callbacks = [RunRecorder(), SubnetTable(), PartitionFiles()]
     fit(module, data, 6, logger=RunLogger(str(folder), "a", "b"), callbacks=callbacks, check_val_every_n_rounds=1)
     return module, data, folder / "a" / "b"
 
@@ -148,7 +147,7 @@ def test_the_best_candidate_of_a_tier_is_kept(trained):
 
 
 def test_what_a_run_says_of_itself(trained, tmp_path):
-    """Tables, targets and fairness of errors: less is better."""
+    """Tables and fairness of errors: less is better."""
     module, _, folder = trained
     searched(trained, "search")
     run = read_run(folder)
@@ -157,10 +156,6 @@ def test_what_a_run_says_of_itself(trained, tmp_path):
     shown = run.subnets("val").set_index("subnet")
     for name, values in final.items():
         assert shown.loc[name, list(values)].tolist() == pytest.approx(list(values.values()), rel=1e-3)
-    curve = run.rounds["val/largest/rmse"]
-    (reached, never) = (folder / "targets.csv").read_text().splitlines()[-1:0:-1]
-    assert never.startswith("val/largest/rmse,1e-06,,")
-    assert reached.startswith(f"val/largest/rmse,1.0,{int((curve <= 1.0).idxmax()) + 1},")
     deployed = fairness_table({"run": [folder / "search"]}).set_index("tier")
     scores = [float(line.split(",")[3]) for line in (folder / "search" / "clients.csv").read_text().splitlines()[1:]]
     assert deployed.loc["*", "worst"] == pytest.approx(max(scores))

@@ -69,7 +69,7 @@ class TakeTurns(Assignment):
 class LargestWins(Aggregation):
     """Averages the clients that trained the largest architecture; without any, nothing changes."""
 
-    def start(self, tasks, values=None, by_architecture=False):
+    def start(self, tasks, values=None):
         shared = self._supernet.shared_tensors()
         self.totals = {name: torch.zeros(tensor.shape, dtype=torch.float64) for name, tensor in shared.items()}
         self.count = torch.zeros((), dtype=torch.float64)
@@ -84,7 +84,7 @@ class LargestWins(Aggregation):
     def sums(self):
         return [*self.totals.values(), self.count]
 
-    def finish(self, rejected=()):
+    def finish(self):
         shared = self._supernet.shared_tensors()
         old = {name: tensor.detach().clone() for name, tensor in shared.items()}
         held = {region.name for region in self._supernet.regions(self._supernet.space.largest).values()}
