@@ -1,7 +1,6 @@
 """How all figures look: small, so that they can be read at 300 pixels, and safe for colour-blind readers."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -57,13 +56,6 @@ def label(axes: Axes, x: str, y: str) -> None:
     """Names both axes."""
     axes.set_xlabel(figure_text(x, 100), fontsize=9)
     axes.set_ylabel(figure_text(y, 100), fontsize=9)
-
-
-def name_ticks(axes: Axes, names: Iterable[object]) -> None:
-    """Writes names below 0, 1, 2, ... of the x axis, tilted where they are long."""
-    texts = [figure_text(name, 40) for name in names]
-    tilted: dict[str, Any] = {"rotation": 25, "ha": "right"} if sum(map(len, texts)) > _LONG else {}
-    axes.set_xticks(range(len(texts)), texts, **tilted)
 
 
 def log_axis(axes: Axes) -> None:

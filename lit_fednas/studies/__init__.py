@@ -6,7 +6,6 @@ file is written. Every arm and seed is a run in ``runs/NAME/ARM/seedN``.
 
 from lit_fednas.studies.findings import RESULT_COLUMNS, figure, judged, measured
 from lit_fednas.studies.reading import read_study
-from lit_fednas.studies.results import read_sweep, sweep_figure
 from lit_fednas.studies.study import Arm, Claim, Step, Study
 
 __all__ = [
@@ -19,6 +18,4 @@ __all__ = [
     "judged",
     "measured",
     "read_study",
-    "read_sweep",
-    "sweep_figure",
 ]

@@ -14,13 +14,10 @@ import pandas as pd
 
 from lit_fednas.analysis.comparison import Comparison, compared
 from lit_fednas.analysis.networks import Result, methods_of
-from lit_fednas.analysis.tables import csv_text
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
-from lit_fednas.records.files import replace_text
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.reading import read_study
-from lit_fednas.studies.results import compare, read_sweep, sweep_figure, swept
 from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
 from lit_fednas.studies.study import Study, check_seeds, require_known
 
@@ -132,11 +129,9 @@ def _report(content: Study, runs: Runs, kept: Path, judge: bool) -> None:
         if not judge or not content.claims:
             raise DataError(f"{runs.folder}: no run has finished; see study.json, and start the same command again")
         return
-    if content.compare is not None:
+    if content.compare is not None or not content.claims:
         comparison = compared_study(content, known, runs.folder)
         print(f"\n{comparison.text()}\n\nwritten in {runs.folder}: {', '.join(comparison.write(runs.folder))}")
-    elif not content.claims:
-        _tabulate(runs.folder)
 
 
 def compared_study(content: Study, runs: Iterable[Run], folder: Path) -> Comparison:
@@ -151,15 +146,3 @@ def compared_study(content: Study, runs: Iterable[Run], folder: Path) -> Compari
                 tuned.setdefault(f"{run.arm}, {name}", []).append(folder / run.folder / step.name)
     methods = methods_of({label: folders for label, folders in {**found, **tuned}.items() if folders})
     return compared(methods, content.tiers, **(content.compare or {}))
-
-
-def _tabulate(folder: Path) -> None:
-    """Writes ``study.csv`` and ``study.png``, and prints the arms beside each other."""
-    table = read_sweep(folder)
-    replace_text(folder / "study.csv", csv_text(table))
-    try:
-        print(compare(table).text())
-        if swept(table):
-            sweep_figure(table).savefig(folder / "study.png")
-    except DataError as error:
-        print(f"lit-fednas: {error}", file=sys.stderr)

@@ -17,7 +17,6 @@ from matplotlib.text import Text
 from lit_fednas.analysis import SearchResult, fronts_figure
 from lit_fednas.analysis.charts import Event, line_chart
 from lit_fednas.records.partition import plot_partition
-from lit_fednas.studies.results import sweep_figure
 
 ROOTS = [Path(__file__).parents[2] / name for name in ("lit_fednas", "notebooks", "scripts")]
 #: What is given, and what is to be read in the figure.
@@ -42,13 +41,11 @@ def _searches(name: str) -> dict[str, list[SearchResult]]:
 
 
 VALUES = pd.Series([0.1, 0.2])
-SWEEP = pd.DataFrame({"p": "", "seed": 0, "status": "finished", "folder": "", "val/mean/accuracy": [0.1, 0.2]})
 
 
 FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "partition": lambda name, folder: plot_partition(np.array([[1, 2], [3, 0]]), [name, "b"]),
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
-    "sweep": lambda name, folder: sweep_figure(SWEEP.assign(p=pd.Series([name, "b"], dtype=object))),
     "lines": lambda name, folder: (
         line_chart("", {name: VALUES, "b": VALUES}, name, name, events=[Event(1, name, "", 0)]).figure
     ),

@@ -19,7 +19,6 @@ from lit_fednas.cli import main
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import FolderLock
 from lit_fednas.studies import read_study
-from lit_fednas.studies.results import read_sweep
 from lit_fednas.studies.runs import environment
 from tests.studies.conftest import calls, statuses
 
@@ -135,8 +134,7 @@ def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
     printed = capsys.readouterr()
     assert "20.00 (20.00 to 20.00)" in printed.out
     assert "2 does not divide trainer.max_rounds, 7: round 6 is compared" in printed.err
-    assert len(Path("runs/small/study.csv").read_text().splitlines()) == 9
-    assert Path("runs/small/study.png").stat().st_size > 5000
+    assert len(pd.read_csv("runs/small/compare.csv")) == 8
     arms = read_study(write(arms={"A": None, "B": None}, parameters=parameters)).arms
     assert len(arms) == 8
     assert arms["B, x=0.1,max_rounds=4"].parameters == {"arm": "B", "x": 0.1, "trainer.max_rounds": 4}
@@ -181,8 +179,6 @@ def test_a_damaged_study_is_one_line_that_names_the_file(write, capsys, text) ->
     Path("runs/small/study.json").write_text(text)
     assert main(["study", write()]) == 2
     assert "runs/small/study.json: is damaged (" in capsys.readouterr().err
-    with pytest.raises(DataError, match=r"study.json: is damaged \("):
-        read_sweep("runs/small")
 
 
 @pytest.mark.parametrize("text", ["arm\nA\n", "experiment,arm,seed,measure,value\nsmall,A,0,minutes,much\n", "\0"])
