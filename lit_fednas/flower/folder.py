@@ -2,6 +2,7 @@
 
 import io
 import shlex
+import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from importlib.util import find_spec
@@ -71,6 +72,9 @@ def init(
     security = certificate if tls else "insecure = true"
     (folder / "flwr" / "config.toml").write_text(f'[superlink.server]\naddress = "{address}"\n{security}\n')
     (folder / "README.md").write_text(readme(host, port, count, tls))
+    (folder / "systemd").mkdir()
+    for name, text in services(folder.absolute(), host, port, tls).items():
+        (folder / "systemd" / f"lit-fednas-{name}.service").write_text(text)
     print(f"written: {folder}/README.md says what to start")
 
 
@@ -123,3 +127,27 @@ def readme(host: str, port: str, count: int, tls: bool) -> str:
     text = Path(__file__).with_name("README.md.j2").read_text()
     template = Template(text, trim_blocks=True, keep_trailing_newline=True)
     return template.render(host=shlex.quote(host), port=port, count=count, tls=tls, subject=shlex.quote(subject))
+
+
+def services(folder: Path, host: str, port: str, tls: bool) -> dict[str, str]:
+    """Returns systemd's units of the server and of a device, by name, which start both again after a failure."""
+    server, device = "--insecure", "--insecure"
+    if tls:
+        files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+        server = " ".join(f"--ssl-{option} certificates/{file}" for option, file in files.items())
+        server += " --enable-supernode-auth --database flower.db"
+        device = "--root-certificates certificates/ca.crt --auth-supernode-private-key keys/client-%i"
+    own = """'data.source.init_args.root="/path/of/its/data"%s'""" % ("" if tls else " client=%i")
+    server = f"flower-superlink --host {host} --port {port} --disable-runtime-dependency-installation {server}"
+    device = f"flower-supernode --superlink {host}:{port} --host 127.0.0.1 --port 19000 {device} --node-config {own}"
+    own_unit = "For the device of client N: systemctl enable --now lit-fednas-device@N."
+    units = {
+        "server": ("the server of a run over devices", server, "For the server."),
+        "device@": ("client %i of a run over devices", device, own_unit),
+    }
+    template = Template(Path(__file__).with_name("service.j2").read_text(), keep_trailing_newline=True)
+    known = {"folder": folder, "programs": Path(sys.executable).parent}
+    return {
+        name: template.render(**known, what=what, command=command, about=about)
+        for name, (what, command, about) in units.items()
+    }
