@@ -12,14 +12,13 @@ import pytest
 
 from lit_fednas.errors import DataError
 from lit_fednas.loggers import RunLogger
-from lit_fednas.records import (
+from lit_fednas.records import SearchFiles, read_rounds
+from lit_fednas.records.run import (
     ROUNDS_FILE,
     SEQUENCE_FILE,
     SUITE_FILE,
-    SearchFiles,
     append_round,
     forget_from,
-    read_rounds,
     read_sequence,
     read_suite,
     write_sequence,

@@ -7,18 +7,14 @@ To add one, subclass :class:`OverlapAverage` and implement ``coefficient``, or :
 from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.by_reports import ClassAverage, OperatorAverage
 from lit_fednas.aggregation.overlap import Beta, MaxNet, OverlapAverage
-from lit_fednas.aggregation.private import Accountant, GaussianMechanism, KnownCohorts, Released, SampledCohorts
+from lit_fednas.aggregation.private import GaussianMechanism
 
 __all__ = [
-    "Accountant",
     "Aggregation",
     "Beta",
     "ClassAverage",
     "GaussianMechanism",
-    "KnownCohorts",
     "MaxNet",
     "OperatorAverage",
     "OverlapAverage",
-    "Released",
-    "SampledCohorts",
 ]

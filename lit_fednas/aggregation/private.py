@@ -159,11 +159,7 @@ def dp_accounting() -> ModuleType:
 
 
 class Accountant(ABC):
-    """Adds up what rounds have released; keeps counts and sums of squares alone, so that a resumed one is exact.
-
-    Args:
-        noise_multiplier: z, above 0.
-    """
+    """Adds up what rounds have released; keeps counts and sums of squares alone, so that a resumed one is exact."""
 
     def __init__(self, noise_multiplier: float) -> None:
         self.noise_multiplier = noise_multiplier
@@ -227,12 +223,7 @@ class KnownCohorts(Accountant):
 
 
 class SampledCohorts(Accountant):
-    """Every client alike, by the number of rounds: privacy loss distributions of the sampled Gaussian mechanism.
-
-    Args:
-        noise_multiplier: z, above 0.
-        probability: With which each client takes part in a round.
-    """
+    """Every client alike, by the number of rounds: privacy loss distributions of the sampled Gaussian mechanism."""
 
     def __init__(self, noise_multiplier: float, probability: float) -> None:
         super().__init__(noise_multiplier)

@@ -13,7 +13,6 @@ pareto_figure(run.search())
 
 from lit_fednas.analysis.charts import fronts_figure, pareto_figure, progress_figure
 from lit_fednas.analysis.clients import fairness_table
-from lit_fednas.analysis.networks import methods_of, networks_of
 from lit_fednas.analysis.runs import Run, SearchResult, newest_run, read_run, read_search
 
 __all__ = [
@@ -21,8 +20,6 @@ __all__ = [
     "SearchResult",
     "fairness_table",
     "fronts_figure",
-    "methods_of",
-    "networks_of",
     "newest_run",
     "pareto_figure",
     "progress_figure",

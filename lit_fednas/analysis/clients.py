@@ -15,9 +15,9 @@ from lit_fednas.analysis.charts import Chart, line_chart
 from lit_fednas.analysis.style import RANGE
 from lit_fednas.analysis.tables import read_csv
 from lit_fednas.errors import DataError
-from lit_fednas.records import ALL_TIERS, directions_of
+from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.files import read_json, reading
-from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
+from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, directions_of
 
 #: Folders with ``clients.csv``, of runs that differ in their seeds, by the method's name.
 Groups: TypeAlias = Mapping[str, Sequence[Path | str]]

@@ -15,16 +15,8 @@ import pandas as pd
 from lit_fednas.analysis.runs import SPENT, Run, SearchResult
 from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import DataError
-from lit_fednas.records import (
-    ALL_TIERS,
-    CLIENTS_FILE,
-    COST_NAMES,
-    ROUNDS_FILE,
-    FinetuneFiles,
-    SearchFiles,
-    read_sequence,
-    read_suite,
-)
+from lit_fednas.records import ALL_TIERS, COST_NAMES, FinetuneFiles, SearchFiles
+from lit_fednas.records.run import CLIENTS_FILE, ROUNDS_FILE, read_sequence, read_suite
 
 #: Of a network: ``val`` and ``test`` are the metric on the server's data, NaN where it was not evaluated; then its
 #: costs, and what training had taken until it had its weights.
@@ -87,11 +79,7 @@ def read_methods(words: Sequence[str]) -> dict[str, list[Result]]:
 
 
 def methods_of(folders: Mapping[str, Iterable[Result | Run | Path | str]]) -> dict[str, list[Result]]:
-    """Returns methods from results, runs or folders by label, each once.
-
-    Raises:
-        DataError: A folder holds nothing to compare, or a method has two results of one seed.
-    """
+    """Returns methods from results, runs or folders by label, each once; two of one seed are refused."""
     methods: dict[str, list[Result]] = {}
     for label, given in folders.items():
         runs = [Result(each) if isinstance(each, Run) else each for each in given]
@@ -197,20 +185,7 @@ def within(networks: pd.DataFrame, limits: Mapping[str, float]) -> pd.DataFrame:
 
 
 def networks_of(methods: Methods, metric: str | None = None, each_round: bool = False) -> pd.DataFrame:
-    """Returns the networks of all methods in one table.
-
-    Args:
-        methods: Results that differ in their seeds, by method.
-        metric: By which they are rated; the first of the first run's task if not given.
-        each_round: Whether they are those of every validation, not those at the end.
-
-    Returns:
-        A row per network, with :data:`WHOSE` and :data:`COLUMNS`. Its ``attrs`` name the ``metric``, and say whether
-        ``higher`` is better.
-
-    Raises:
-        DataError: A result has no such metric, or nothing was evaluated.
-    """
+    """Returns the networks at the end, or at each validation: :data:`WHOSE`, :data:`COLUMNS`, ``attrs`` by metric."""
     runs = [result.run for results in methods.values() for result in results]
     metric = metric or runs[0].metric
     read = history if each_round else networks

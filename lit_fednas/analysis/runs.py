@@ -11,19 +11,9 @@ import pandas as pd
 from lit_fednas.analysis.tables import read_csv
 from lit_fednas.config_files import read_yaml
 from lit_fednas.errors import DataError
-from lit_fednas.records import (
-    COST_NAMES,
-    LEDGER_FILE,
-    ROUNDS_FILE,
-    Directions,
-    FinetuneFiles,
-    SearchFiles,
-    TierModel,
-    directions_of,
-    read_rounds,
-)
+from lit_fednas.records import COST_NAMES, FinetuneFiles, SearchFiles, TierModel, read_rounds
 from lit_fednas.records.files import read_json, reading
-from lit_fednas.records.run import INPUTS_FILE
+from lit_fednas.records.run import INPUTS_FILE, LEDGER_FILE, ROUNDS_FILE, Directions, directions_of
 
 #: What training has taken until a round: its number, from 1; forward passes of all clients; bytes, both ways.
 SPENT = ("rounds", "spent_macs", "spent_bytes")

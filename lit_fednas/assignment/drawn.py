@@ -23,7 +23,8 @@ from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import Count, NonNegativeFloat, PositiveFloat, PositiveShare, checked
 from lit_fednas.records.files import reading
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, labelled_space, path_sampler
+from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, path_sampler
+from lit_fednas.supernets.space import labelled_space
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 log = logging.getLogger(__name__)

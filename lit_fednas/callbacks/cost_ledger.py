@@ -20,8 +20,9 @@ from lit_fednas.federation import (
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import PositiveFloat, checked
-from lit_fednas.records import write_ledger
-from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, client_seconds, whole_round_seconds
+from lit_fednas.records.run import write_ledger
+from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds
+from lit_fednas.tiers.devices import client_seconds, whole_round_seconds
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from lit_fednas.federation.evaluation import (
 from lit_fednas.federation.ranks import deal
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.records import ALL_TIERS, write_client_scores
+from lit_fednas.records import ALL_TIERS
+from lit_fednas.records.run import write_client_scores
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.aggregation import Accountant, GaussianMechanism, KnownCohorts, Released, SampledCohorts
+from lit_fednas.aggregation import GaussianMechanism
+from lit_fednas.aggregation.private import Accountant, KnownCohorts, Released, SampledCohorts
 from lit_fednas.assignment import Round
 from lit_fednas.callbacks.release_record import ReleaseRecord
 from lit_fednas.errors import CheckpointError, ConfigError

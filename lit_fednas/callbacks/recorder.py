@@ -16,10 +16,9 @@ from lit_fednas.federation import FederatedCallback, FederatedLightningModule, F
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.messages import ClientResult
-from lit_fednas.records import append_round, forget_from
 from lit_fednas.records.files import FolderLock, replace_json, replace_table
 from lit_fednas.records.partition import write_partition
-from lit_fednas.records.run import INPUTS_FILE
+from lit_fednas.records.run import INPUTS_FILE, append_round, forget_from
 
 log = logging.getLogger(__name__)
 

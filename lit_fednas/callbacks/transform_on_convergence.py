@@ -19,8 +19,9 @@ from lit_fednas.parts import described
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records.run import step_words, write_suite
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Model, ModelSuite, members_of
+from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.supernets.growing.growth import NewUnits, Order, Step, plan, to_plain
+from lit_fednas.supernets.side_by_side import members_of
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from typing_extensions import override
 from lit_fednas.data import ClientData, Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, checked
-from lit_fednas.records import Directions
+from lit_fednas.records.run import Directions
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 

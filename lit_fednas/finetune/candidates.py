@@ -22,7 +22,8 @@ from lit_fednas.records import SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search import Feasible
-from lit_fednas.supernets import OWN, Supernet, labelled_space, labels_of, with_labels
+from lit_fednas.supernets import Supernet
+from lit_fednas.supernets.space import OWN, labelled_space, labels_of, with_labels
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s+of\s+macs\s*")

@@ -33,8 +33,8 @@ from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidat
 from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
-from lit_fednas.records import FinetuneFiles, SearchFiles, note_after_training, read_rounds
-from lit_fednas.records.run import chosen, error
+from lit_fednas.records import FinetuneFiles, SearchFiles, read_rounds
+from lit_fednas.records.run import chosen, error, note_after_training
 from lit_fednas.rng import isolated
 from lit_fednas.search import Evaluator
 from lit_fednas.search.command import AfterTraining

@@ -13,7 +13,7 @@ from lit_fednas.objectives.differentiable_search import (
     SecondOrder,
 )
 from lit_fednas.objectives.outputs import IndependentBases, OrderedDropout, SideObjective, UnitChanges
-from lit_fednas.objectives.path_sampling import Load, NoLoad, PathSampling, RandomLoad
+from lit_fednas.objectives.path_sampling import Load, PathSampling, RandomLoad
 from lit_fednas.objectives.wrapped import HeadOnly, Proximal, WrappedObjective
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Load",
     "MaskedCrossEntropy",
     "MixedLevel",
-    "NoLoad",
     "Objective",
     "OrderedDropout",
     "PathSampling",

@@ -19,7 +19,8 @@ from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import CountedObjective
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, checked
-from lit_fednas.supernets import CellSupernet, MixedNetwork, Supernet
+from lit_fednas.supernets import CellSupernet, Supernet
+from lit_fednas.supernets.cells.supernet import MixedNetwork
 
 #: Computes a loss with the present values of weights and architecture parameters.
 Loss = Callable[[], Tensor]

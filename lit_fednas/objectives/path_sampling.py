@@ -14,7 +14,8 @@ from lit_fednas.messages import ClientResult, ClientTask, MacsReport, OperatorRe
 from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import CountedObjective
 from lit_fednas.ranges import UnitInterval, checked
-from lit_fednas.supernets import PathNetwork, PathSupernet, path_sampler
+from lit_fednas.supernets import PathSupernet, path_sampler
+from lit_fednas.supernets.paths.supernet import PathNetwork
 
 
 class Load(ABC):

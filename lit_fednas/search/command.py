@@ -23,7 +23,8 @@ from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, text_table
-from lit_fednas.records import ALL_TIERS, SearchFiles, note_after_training
+from lit_fednas.records import ALL_TIERS, SearchFiles
+from lit_fednas.records.run import note_after_training
 from lit_fednas.rng import generator
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
 from lit_fednas.search.tier_models import write_clients

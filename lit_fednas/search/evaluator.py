@@ -18,7 +18,8 @@ from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.evaluation import EvaluationSettings, SubnetMetrics, normalises_over_batches, recalibrated
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.records import ALL_TIERS, Directions, SearchFiles
+from lit_fednas.records import ALL_TIERS, SearchFiles
+from lit_fednas.records.run import Directions
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.search.proxies import Batch
 from lit_fednas.supernets import Supernet

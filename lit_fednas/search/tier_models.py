@@ -20,8 +20,9 @@ from lit_fednas.federation.evaluation import (
     fresh_statistics,
     normalises_over_batches,
 )
-from lit_fednas.records import TierFiles, TierModel, write_client_scores
+from lit_fednas.records import TierFiles, TierModel
 from lit_fednas.records.files import replace_saved
+from lit_fednas.records.run import write_client_scores
 from lit_fednas.supernets import Supernet
 
 WEIGHTS_FILE = "weights.pt"

@@ -32,7 +32,8 @@ from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import NSGA2, Score, SearchMethod
 from lit_fednas.search.racing import Race, Racing
 from lit_fednas.search.tier_models import save_tier_model, tier_model
-from lit_fednas.supernets import OWN, SearchSpace, labelled_space
+from lit_fednas.supernets import SearchSpace
+from lit_fednas.supernets.space import OWN, labelled_space
 from lit_fednas.tiers import ArchitectureCosts, Tier, TierSource
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ The guide "A supernet of your own" (``scripts/docs``) has a complete subclass.
 
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, Region, Supernet
 from lit_fednas.supernets.cells.space import Genotype
-from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork, MixedNetwork
+from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits
 from lit_fednas.supernets.elastic_networks import ElasticMLP, ElasticTCN, ElasticTransformer
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet
@@ -40,7 +40,7 @@ from lit_fednas.supernets.layers import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.rnn import PathRNN
 from lit_fednas.supernets.paths.sampling import PathSampler, path_sampler
-from lit_fednas.supernets.paths.supernet import Operators, PathCosts, PathNetwork, PathSupernet
+from lit_fednas.supernets.paths.supernet import Operators, PathCosts, PathSupernet
 from lit_fednas.supernets.plain import FamilyNetwork, PlainNetwork, ResNet18, SmallCNN
 from lit_fednas.supernets.pruning import (
     Cut,
@@ -57,14 +57,12 @@ from lit_fednas.supernets.side_by_side import (
     SeparateExits,
     SeparateNetworks,
     SeparateWidths,
-    members_of,
 )
 from lit_fednas.supernets.sliced import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet, SlicedSmallCNN
-from lit_fednas.supernets.space import OWN, Ladder, SearchSpace, labelled_space, labels_of, with_labels
+from lit_fednas.supernets.space import Ladder, SearchSpace
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 
 __all__ = [
-    "OWN",
     "BaseNetworks",
     "Bases",
     "BatchNorm",
@@ -90,7 +88,6 @@ __all__ = [
     "GrowableViT",
     "GrownModel",
     "Ladder",
-    "MixedNetwork",
     "Model",
     "ModelCollection",
     "ModelSuite",
@@ -103,7 +100,6 @@ __all__ = [
     "OutputsNetwork",
     "PathCNN",
     "PathCosts",
-    "PathNetwork",
     "PathRNN",
     "PathSampler",
     "PathSupernet",
@@ -127,9 +123,5 @@ __all__ = [
     "Width",
     "WidthSupernet",
     "find_cuts",
-    "labelled_space",
-    "labels_of",
-    "members_of",
     "path_sampler",
-    "with_labels",
 ]

@@ -14,8 +14,6 @@ from lit_fednas.tiers.devices import (
     DeviceTrace,
     Population,
     SyntheticTrace,
-    client_seconds,
-    whole_round_seconds,
 )
 from lit_fednas.tiers.limits import (
     ArchitectureCosts,
@@ -51,6 +49,4 @@ __all__ = [
     "TierSource",
     "TiersOfRun",
     "TraceTiers",
-    "client_seconds",
-    "whole_round_seconds",
 ]

@@ -12,7 +12,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.records.files import check_folder_names
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Supernet, labelled_space
+from lit_fednas.supernets import Supernet
+from lit_fednas.supernets.space import labelled_space
 from lit_fednas.tiers.devices import DeviceTrace, Population
 from lit_fednas.tiers.limits import ArchitectureCosts, Tier, TierSource
 

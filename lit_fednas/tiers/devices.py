@@ -252,11 +252,7 @@ class DeviceSpeeds:
 
 
 def client_seconds(parts: Iterable[tuple[ClientTask, float]]) -> list[float]:
-    """Returns the simulated seconds that each client works in a round, in the order of their first tasks.
-
-    Args:
-        parts: The round's tasks, each with the seconds that it takes its client; a client's tasks follow one another.
-    """
+    """Returns the simulated seconds of each client of a round, by its tasks' seconds, which follow one another."""
     seconds: dict[int, float] = defaultdict(float)
     for task, taken in parts:
         seconds[task.client] += taken
@@ -264,20 +260,9 @@ def client_seconds(parts: Iterable[tuple[ClientTask, float]]) -> list[float]:
 
 
 def whole_round_seconds(parts: Sequence[tuple[ClientTask, float]]) -> float:
-    """Returns the simulated seconds until a round's last client has finished; groups of clients work in parallel.
-
-    A group works on one candidate at a time and begins the next when all its clients have finished (FedNAS, Alg.
-    4.1, lines 14-24), so the slowest client of each candidate counts. Clients without a group do not wait. (In
-    lines 27-32 updates are sent after all groups have finished; here each client sends its own at once.)
-
-    Args:
-        parts: As in :func:`client_seconds`.
-
-    Example:
-        >>> first, second = ClientTask(0, 1, "a", 1, group=0), ClientTask(0, 2, "a", 1, group=0)
-        >>> whole_round_seconds([(first, 2.0), (second, 3.0)])
-        3.0
-    """
+    """Returns the simulated seconds until a round's last client has finished; groups of clients work in parallel."""
+    # a group begins its next candidate when all its clients have finished (FedNAS, Alg. 4.1, lines 14-24), so the
+    # slowest client of each counts; in lines 27-32 updates are sent after all groups, here each client's at once
     slowest: dict[int, dict[Any, float]] = defaultdict(dict)
     for task, taken in parts:
         if task.group is not None:

@@ -14,7 +14,8 @@ from lit_fednas.ranges import Count, PositiveFloat, PositiveShare, Range, UnitIn
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.run import suite_of
-from lit_fednas.supernets import OWN, SearchSpace, Supernet, labels_of
+from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.supernets.space import OWN, labels_of
 
 #: Costs that follow from an architecture alone: ``lit_fednas.records.COST_NAMES`` without latency, what
 #: must be in memory at once, and FedorAS' count of FLOPs.

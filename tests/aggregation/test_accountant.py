@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from lit_fednas.aggregation import KnownCohorts, SampledCohorts
+from lit_fednas.aggregation.private import KnownCohorts, SampledCohorts
 from lit_fednas.errors import CheckpointError
 
 

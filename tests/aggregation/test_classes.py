@@ -12,7 +12,8 @@ from torch import Tensor
 from lit_fednas.aggregation import ClassAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate
-from lit_fednas.supernets import PathCNN, Supernet, Width, labelled_space
+from lit_fednas.supernets import PathCNN, Supernet, Width
+from lit_fednas.supernets.space import labelled_space
 from lit_fednas.testing.aggregations import aggregate, changed, random_updates, start, update
 from tests.supernets.instances import kept_instance
 

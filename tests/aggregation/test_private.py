@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import Beta, GaussianMechanism, MaxNet, OverlapAverage, Released
-from lit_fednas.aggregation.private import PrivateSums
+from lit_fednas.aggregation import Beta, GaussianMechanism, MaxNet, OverlapAverage
+from lit_fednas.aggregation.private import PrivateSums, Released
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
 from lit_fednas.rng import generator

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.records import FinetuneFiles, append_round, write_sequence, write_suite
+from lit_fednas.records import FinetuneFiles
+from lit_fednas.records.run import append_round, write_sequence, write_suite
 
 #: Unit, the sizes of conv1, conv2 and fc that are left, MACs, and accuracy on the clients' data.
 Steps = Sequence[tuple[str, tuple[int, int, int], int, float | None]]

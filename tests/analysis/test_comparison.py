@@ -28,7 +28,8 @@ from lit_fednas.analysis.comparison import (
 from lit_fednas.analysis.networks import COLUMNS, Result, history, methods_of, networks
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError, FedNASError
-from lit_fednas.records import FinetuneFiles, SearchFiles, append_round, write_suite
+from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.records.run import append_round, write_suite
 from tests.analysis.made_runs import made_run, made_sequence
 from tests.analysis.test_fairness import write
 

@@ -16,7 +16,7 @@ from lit_fednas.analysis.report.model_sections import (
     suite_table,
 )
 from lit_fednas.analysis.runs import Run
-from lit_fednas.records import read_sequence, read_suite
+from lit_fednas.records.run import read_sequence, read_suite
 from tests.analysis.made_runs import made_sequence, made_suite
 
 

@@ -13,7 +13,8 @@ import pytest
 from lit_fednas.analysis import read_run
 from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
-from lit_fednas.records import ROUNDS_FILE, SearchFiles, write_sequence
+from lit_fednas.records import SearchFiles
+from lit_fednas.records.run import ROUNDS_FILE, write_sequence
 from tests.analysis.made_runs import by_clients, made_sequence, made_suite
 from tests.analysis.pages import Page
 from tests.analysis.test_fairness import write

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lit_fednas.analysis.report import write_report
-from lit_fednas.records import FinetuneFiles, SearchFiles, append_round
+from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.records.run import append_round
 from tests.analysis.pages import Page
 
 

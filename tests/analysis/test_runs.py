@@ -18,7 +18,8 @@ from lit_fednas.analysis.networks import Result, methods_of, networks
 from lit_fednas.analysis.report import write_report
 from lit_fednas.analysis.report.run_sections import client_table
 from lit_fednas.analysis.runs import independent_costs
-from lit_fednas.records import ROUNDS_FILE, FinetuneFiles, SearchFiles, append_round
+from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.records.run import ROUNDS_FILE, append_round
 from tests.analysis.pages import Page
 
 

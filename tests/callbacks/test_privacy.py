@@ -19,14 +19,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
-from lit_fednas.aggregation import (
-    ClassAverage,
-    GaussianMechanism,
-    KnownCohorts,
-    MaxNet,
-    OverlapAverage,
-    Released,
-)
+from lit_fednas.aggregation import ClassAverage, GaussianMechanism, MaxNet, OverlapAverage
+from lit_fednas.aggregation.private import KnownCohorts, Released
 from lit_fednas.assignment import (
     Assignment,
     ByOwnUtility,

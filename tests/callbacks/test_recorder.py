@@ -12,7 +12,8 @@ from lit_fednas.callbacks import RunRecorder
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, UniformCohort
 from lit_fednas.objectives import CrossEntropy
-from lit_fednas.records import ROUNDS_FILE, append_round, read_rounds
+from lit_fednas.records import read_rounds
+from lit_fednas.records.run import ROUNDS_FILE, append_round
 from tests.federation.runs import Results
 from tests.support import fit, linear_net, make_module, tiny_data
 

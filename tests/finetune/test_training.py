@@ -9,7 +9,8 @@ import torch
 from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.federation.cohort import OnlyClients, RandomAvailability
 from lit_fednas.objectives import CrossEntropy
-from lit_fednas.records import FinetuneFiles, SearchFiles, append_round
+from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.records.run import append_round
 from lit_fednas.supernets import PlainNetwork
 from tests.finetune.small import (
     CLIENT,

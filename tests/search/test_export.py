@@ -23,7 +23,8 @@ from lit_fednas.records import SearchFiles
 from lit_fednas.records.files import check_output
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import save_tier_model
-from lit_fednas.supernets import OWN, Supernet, with_labels
+from lit_fednas.supernets import Supernet
+from lit_fednas.supernets.space import OWN, with_labels
 from lit_fednas.testing.networks import batch
 from tests.search.test_tier_models import model_of
 from tests.supernets.instances import instance, kept_instance

@@ -8,7 +8,8 @@ import torch
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.records import FinetuneFiles, read_sequence
+from lit_fednas.records import FinetuneFiles
+from lit_fednas.records.run import read_sequence
 from tests.finetune.small import cohorts, rows, tier_weights
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,9 @@ from lit_fednas.costs import count_operations
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.objectives import PathSampling
-from lit_fednas.supernets import Operators, PathCNN, PathRNN, labelled_space, labels_of
+from lit_fednas.supernets import Operators, PathCNN, PathRNN
 from lit_fednas.supernets.paths.supernet import LabelSets
+from lit_fednas.supernets.space import labelled_space, labels_of
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Population
 from tests.support import fit, make_module, seeded, sgd, tiny_data
 

@@ -8,16 +8,8 @@ import pytest
 from lit_fednas.costs import RoundCost
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
-from lit_fednas.tiers import (
-    ClientSpeed,
-    CompletionTimes,
-    DeviceSpeeds,
-    Population,
-    SyntheticTrace,
-    Tier,
-    client_seconds,
-    whole_round_seconds,
-)
+from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, Population, SyntheticTrace, Tier
+from lit_fednas.tiers.devices import client_seconds, whole_round_seconds
 
 NO_TIERS = Population(3)
 TIERS = Population(3, (Tier("slow", {"macs": 2e6}), Tier("fast", {"macs": 6e6, "bytes": 1e3})), (1, 0, 1))

@@ -11,16 +11,9 @@ from lit_fednas.analysis.report import model_sections, run_sections, search_sect
 from lit_fednas.analysis.runs import Run, SearchResult, read_run, read_search
 from lit_fednas.analysis.style import PALETTE
 from lit_fednas.analysis.tables import Fold, Table
-from lit_fednas.records import (
-    CLIENTS_FILE,
-    LEDGER_FILE,
-    ROUNDS_FILE,
-    SEQUENCE_FILE,
-    SUITE_FILE,
-    FinetuneFiles,
-    SearchFiles,
-)
+from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.files import check_output, reading, replace_text
+from lit_fednas.records.run import CLIENTS_FILE, LEDGER_FILE, ROUNDS_FILE, SEQUENCE_FILE, SUITE_FILE
 
 __all__ = ["Chart", "Charts", "Fold", "Table", "line_chart", "report", "write_page", "write_report"]
 

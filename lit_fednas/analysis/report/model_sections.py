@@ -15,7 +15,7 @@ from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import label, new_figure
 from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count
 from lit_fednas.formatting import GREY, axis, figure_text, fixed, percent, short
-from lit_fednas.records import read_sequence, read_suite, step_words
+from lit_fednas.records.run import read_sequence, read_suite, step_words
 
 _SEQUENCE_NOTE = (
     "What decides is the accuracy of the winner's group of clients, on their validation data; tests are on the test "

@@ -11,8 +11,9 @@ from lit_fednas.analysis.clients import fairness_chart, fairness_table
 from lit_fednas.analysis.runs import Run, SearchResult, family_costs, independent_costs
 from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, size
 from lit_fednas.formatting import axis, fixed, short
-from lit_fednas.records import ALL_TIERS, CLIENTS_FILE
+from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.partition import plot_partition
+from lit_fednas.records.run import CLIENTS_FILE
 
 _FIRST = ("search", "finetune")
 _MOST_DOTS = 1_000  # that are drawn in a page; more are an image

@@ -35,7 +35,7 @@ from lit_fednas.ranges import (
     UnitInterval,
     checked,
 )
-from lit_fednas.records import write_sequence
+from lit_fednas.records.run import write_sequence
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, PrunedSequence, UnitCounts, find_cuts
 from lit_fednas.tiers import ArchitectureCosts

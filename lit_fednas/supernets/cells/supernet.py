@@ -111,17 +111,12 @@ class CellLayout:
 
 
 class MixedNetwork(nn.Module):
-    """A stem, cells in a row, and a classifier (Liu et al., 2019, section 3.1), of a genotype or the mixture.
-
-    Attributes:
-        alphas_normal: Architecture parameters of a mixture's normal cells, ``[edges, candidates]``: an edge adds up the
-            outputs of its operators, each weighted by the softmax over its row. ``none`` takes a share and adds zero.
-        alphas_reduce: Those of the cells that halve the size.
-    """
+    """A stem, cells in a row, and a classifier (Liu et al., 2019, section 3.1), of a genotype or the mixture."""
 
     def __init__(self, arch: Arch, channels: int, num_classes: int, layout: CellLayout) -> None:
         super().__init__()
         if arch == MIXTURE:
+            # an edge adds up its operators' outputs by the softmax over its row; ``none`` takes a share and adds zero
             shape = (len(edges_of(layout.nodes)), len(CANDIDATES))
             self.alphas_normal = nn.Parameter(_INITIAL_SCALE * torch.randn(shape))
             self.alphas_reduce = nn.Parameter(_INITIAL_SCALE * torch.randn(shape))

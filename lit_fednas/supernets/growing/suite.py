@@ -15,8 +15,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.parts import instantiated
-from lit_fednas.records import step_words
-from lit_fednas.records.run import suite_of
+from lit_fednas.records.run import step_words, suite_of
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets.growing.families import GrowableCNN
 from lit_fednas.supernets.growing.growth import (

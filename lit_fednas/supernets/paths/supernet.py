@@ -186,23 +186,15 @@ class LabelSets:
 
 
 class PathNetwork(nn.Module):
-    """The network of a path or of a subspace; of the operators that it holds, those of one path run.
-
-    Args:
-        stem: The fixed part before the layers.
-        layers: The searchable layers, each with its operators by name.
-        reductions: The fixed parts behind layers, by the layers' numbers.
-        heads: The fixed part at the end, by label set; several only if all weights are held.
-        parallel: Of so many layers in a row all read the same input, and their outputs are added.
-    """
+    """The network of a path or of a subspace; of the operators that it holds, those of one path run."""
 
     def __init__(
         self,
         stem: nn.Module,
-        layers: Iterable[nn.ModuleDict],
-        reductions: Mapping[int, nn.Module],
-        heads: Mapping[str, nn.Module],
-        parallel: int = 1,
+        layers: Iterable[nn.ModuleDict],  # the operators of each by name
+        reductions: Mapping[int, nn.Module],  # behind layers, by the layers' numbers
+        heads: Mapping[str, nn.Module],  # by label set; several only if all weights are held
+        parallel: int = 1,  # of so many layers in a row all read the same input, and their outputs are added
     ) -> None:
         super().__init__()
         self.parallel = parallel
@@ -214,12 +206,7 @@ class PathNetwork(nn.Module):
         self.path: Sequence[str] | None = None
 
     def forward(self, x: Tensor, path: Sequence[str] | None = None) -> Tensor:
-        """Runs a path: by default :attr:`path`, or the only possible one.
-
-        Returns:
-            Logits (of the first label set that the network has), ``[batch, num_classes]``, or of every position,
-            ``[batch, positions, num_classes]``. Without a path a subspace raises ``ValueError``.
-        """
+        """Returns the logits of a path, by the first label set: by default of :attr:`path`, or of the only one."""
         names: Sequence[str | None] = path or self.path or [None] * len(self.layers)
         operators = [_operator(layer, name) for layer, name in zip(self.layers, names, strict=True)]
         x = self.stem(x)
