@@ -48,7 +48,7 @@ class FinetuneSettings:
         objective: The clients' objective; plain cross-entropy if not given.
         initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's rand-init).
         tier_aware: Whether only clients of a tier and above train its network; else all clients do, as they do
-            with named ``models``.
+            with named ``models``, and where clients have no tiers.
         labels: The label set that all networks classify; that of their tier if not given. Clients need labels at least
             as fine.
         head_rounds: Additional rounds at the start that train the classifier alone (transfer to other labels, App. H).

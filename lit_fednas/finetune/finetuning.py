@@ -130,7 +130,8 @@ class Finetune(AfterTraining):
         search = SearchFiles(self.folder / settings.search)
         self.candidates = candidates_of(settings, self.supernet, population.tiers, search, self.seed)
         costs = ArchitectureCosts(self.supernet)
-        self.tier_aware = settings.tier_aware and settings.models is None  # named models are not of clients' tiers
+        # named models are not of clients' tiers, and without tiers all clients are alike
+        self.tier_aware = settings.tier_aware and settings.models is None and bool(population.tiers)
         self.eligible = {
             candidate.folder: eligible_clients(candidate, population, self.tier_aware, costs)
             for candidate in self.candidates

@@ -21,6 +21,7 @@ from tests.finetune.small import (
     by_tier,
     cohorts,
     last_weights,
+    module_of,
     rounds,
     tier_weights,
 )
@@ -44,6 +45,9 @@ def test_all_clients_of_a_tier_and_above_get_their_turn(trained):
         assert [len(set(cohort)) for cohort in asked] == [min(3, len(eligible))] * 5
         assert by_tier(files)[tier]["eligible"] == str(len(eligible))
     assert files.settings()["eligible"] == {"small": 6, "middle": 4, "large": 1}
+    untiered = trained._replace(module=module_of(trained.module.supernet, tiers=None))
+    files = untiered.finetune(rounds=1, client=STILL, cohort=ALONE, name="untiered")
+    assert files.settings()["eligible"] == dict.fromkeys(["small", "middle", "large"], 6)
 
 
 def test_among_keeps_the_rule_and_leaves_the_sampler_as_it_was():
