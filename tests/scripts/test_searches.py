@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from scipy.stats import kendalltau
 
 from lit_fednas.cli import main as command
 from tests.scripts.conftest import SCRIPTS, load
@@ -66,6 +67,17 @@ def test_federated_search(tmp_path, capsys, monkeypatch):
         written = pd.read_csv(f"again/rounds_{row['evaluation_rounds']}/federated.csv")
         own = written[written["tier"] == row["tier"]]
         assert [row["bytes_down"], row["macs"]] == own[["bytes_down", "macs"]].sum().tolist()
+
+
+def test_ranks_among_networks_of_like_costs():
+    """Over all pairs it is SciPy's; of three pairs of like costs, two agree."""
+    scores, accuracies = np.array([1.0, 2, 4, 3, 3]), np.array([0.1, 0.3, 0.2, 0.4, 0.4])
+    macs = np.array([100.0, 109, 109, 120, 300])
+    tau, near = load("proxies").near_tau(scores, accuracies, macs)
+    assert tau == pytest.approx(kendalltau(scores, accuracies).statistic)
+    assert near == pytest.approx((2 - 1) / 3)  # 100 and 109 twice; 109 and 109; 120 is more than a tenth above
+    everywhere = load("proxies").near_tau(scores, accuracies, np.ones(5))
+    assert everywhere == pytest.approx((tau, tau))
 
 
 @pytest.mark.slow
