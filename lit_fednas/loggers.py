@@ -10,7 +10,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
-from lit_fednas.records.files import check_folder_name, naming, reading, replace_table
+from lit_fednas.records.files import check_folder_name, naming, read_table, reading, replace_table
 
 
 class RunLogger(CSVLogger):
@@ -51,9 +51,9 @@ class _ResumingWriter(ExperimentWriter):
         """Reads the rows of the run's earlier part instead of removing them."""
         self._earlier: list[dict[str, Any]] | None = None
         if os.path.isfile(self.metrics_file_path):
-            with reading(self.metrics_file_path), open(self.metrics_file_path, newline="") as file:
-                whole = (line for line in file if line.endswith("\n"))  # a kill may have cut the last one short
-                self._earlier = [{**row, "step": int(row["step"])} for row in csv.DictReader(whole)]
+            rows = read_table(Path(self.metrics_file_path), ["step"], grows=True)
+            with reading(self.metrics_file_path):
+                self._earlier = [{**row, "step": int(row["step"])} for row in rows]
 
     @override
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:

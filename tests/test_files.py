@@ -12,10 +12,10 @@ import pytest
 
 from lit_fednas.analysis.clients import read_client_scores
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.tables import Table, read_csv
+from lit_fednas.analysis.tables import Table
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
-from lit_fednas.records.files import MARK, check_folder_name, check_folder_names, check_output, replace_text
+from lit_fednas.records.files import MARK, check_folder_name, check_folder_names, check_output, read_table, replace_text
 from lit_fednas.records.partition import write_partition
 from lit_fednas.records.run import write_client_scores
 from lit_fednas.studies.findings import RESULT_COLUMNS, keep_results, read_results
@@ -44,7 +44,7 @@ TEXTS = ["=1+1", "+1+1", "-1+1", "@x", "\tx", "'=1", "''=1", "'a", "a=1", "-", "
 
 def of_search(folder: Path) -> list[str]:
     files = SearchFiles(folder)
-    rows = [{"tier": text, "generation": -1, "hypervolume": -0.5} for text in TEXTS]
+    rows = [{"tier": text, "generation": 1, "hypervolume": -0.5} for text in TEXTS]
     files.write("history", rows[:5])
     files.append("history", rows[5:])
     assert [row["hypervolume"] for row in files.rows("history")] == [-0.5] * len(TEXTS)
@@ -71,9 +71,9 @@ def of_study(folder: Path) -> list[str]:
 
 def of_table(folder: Path) -> list[str]:
     replace_text(folder / "table.csv", Table([], [], frame=pd.DataFrame({"a": TEXTS, "-b": -0.5})).csv())
-    read = read_csv(folder / "table.csv", dtype={"a": str}, keep_default_na=False)
-    assert read["-b"].eq(-0.5).all()
-    return list(read["a"])
+    rows = read_table(folder / "table.csv", ["-b"])
+    assert {row["-b"] for row in rows} == {"-0.5"}
+    return [row["a"] for row in rows]
 
 
 @pytest.mark.parametrize("written", [of_search, of_clients, of_classes, of_study, of_table])

@@ -83,8 +83,13 @@ def test_forgetting_drops_a_round_and_all_later_ones(tmp_path, round, kept):
     assert [path.name for path in tmp_path.iterdir()] == [ROUNDS_FILE]
 
 
-SUITE = {"models": [{"number": 0}], "complete": False, "family": None, "tiers": [{"name": "phones"}]}
-SEQUENCE = {"resource": "macs", "initial": 100, "units": {"conv1": ["a"]}, "clients": 4, "models": [{"number": 0}]}
+COSTS = {"macs": 4, "parameters": 3, "bytes": 12}
+SPENT = {"macs": 0, "bytes_down": 0, "bytes_up": 0}
+GROWN = {"number": 0, "parent": None, "round": None, "steps": [], **COSTS}
+PRUNED = {"number": 0, "unit": None, "resource": 4.0, "budget": None, "accuracy": None, "rounds": 0, **COSTS}
+PRUNED |= {"round": None, "first_round": None, "sizes": {}, "costs": SPENT, "groups": [], "candidates": []}
+SUITE = {"models": [GROWN], "complete": False, "family": None, "tiers": [{"name": "phones"}]}
+SEQUENCE = {"resource": "macs", "initial": 100, "units": {"conv1": ["a"]}, "clients": 4, "models": [PRUNED]}
 #: By file: what is written into it, what writes it and what reads it.
 WHOLE: dict[str, tuple[dict[str, Any], Callable[..., Any], Callable[[Path], Any]]] = {
     SUITE_FILE: (SUITE, write_suite, read_suite),
@@ -100,10 +105,11 @@ def test_a_file_of_models_comes_back_and_is_replaced_as_a_whole(tmp_path, name):
     assert read(folder) is None
     write(folder, content)
     assert read(folder) == content
+    (model,) = content["models"]
     numbers = {"round": 7, "accuracy": math.nan, "activeness": {"conv1": -math.inf}, "accuracies": (0.5, math.nan)}
-    write(folder, {**content, "models": [*content["models"], numbers]})
+    write(folder, {**content, "models": [{**model, **numbers}]})
     nulls = {"round": 7, "accuracy": None, "activeness": {"conv1": None}, "accuracies": [0.5, None]}
-    assert read(folder) == {**content, "models": [*content["models"], nulls]}
+    assert read(folder) == {**content, "models": [{**model, **nulls}]}
     json.loads((folder / name).read_text(), parse_constant=pytest.fail)
     assert [path.name for path in folder.iterdir()] == [name]
 
@@ -113,7 +119,7 @@ def test_a_file_of_models_comes_back_and_is_replaced_as_a_whole(tmp_path, name):
     [
         (SUITE_FILE, '{"models": [{"num', "is damaged .* restore it"),
         (SUITE_FILE, '{"models": []}', "holds no models; train the run again"),
-        (SEQUENCE_FILE, '{"models": [{}], "units": {}, "clients": 3}', "no resource, initial; train the run again"),
+        (SEQUENCE_FILE, '{"models": [{}], "units": {}, "clients": 3}', "is damaged .*lacks resource"),
     ],
 )
 def test_a_broken_file_of_models_is_named(tmp_path, name, text, words):

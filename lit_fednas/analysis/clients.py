@@ -13,11 +13,12 @@ import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, line_chart
 from lit_fednas.analysis.style import RANGE
-from lit_fednas.analysis.tables import read_csv
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS
-from lit_fednas.records.files import read_json, reading
+from lit_fednas.records.files import read_json, read_table, reading
+from lit_fednas.records.forms import SETTINGS
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, directions_of
+from lit_fednas.records.tiers import read_cell
 
 #: Folders with ``clients.csv``, of runs that differ in their seeds, by the method's name.
 Groups: TypeAlias = Mapping[str, Sequence[Path | str]]
@@ -31,10 +32,13 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
     directions = directions_of(path.parent)
     metric = next(iter(directions))
     columns = list(dict.fromkeys((*CLIENT_SCORE_COLUMNS, metric, "loss")))
+    texts = read_table(path, columns)
     with reading(path):
-        table = read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
-        table = table[[*columns, *table.columns.intersection(["arch"])]]
-        table = table.astype(dict.fromkeys({*columns} - {"tier"} - {*table.select_dtypes("number")}, float))
+        names = [*columns, *(["arch"] if texts and "arch" in texts[0] else [])]
+        rows = [[row["tier"] if name == "tier" else read_cell(name, row[name]) for name in names] for row in texts]
+        table = pd.DataFrame(rows, columns=names).astype({metric: float, "loss": float})
+        if table[metric].isna().any() and metric != "loss":
+            raise ValueError(f"a client has no {metric}")
     if table.empty:
         raise DataError(f"{path}: holds no client; it needs a row per client")
     for duplicate in table["client"][table["client"].duplicated()]:
@@ -46,7 +50,7 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
 
 def _tiers(folder: Path, names: set[str]) -> list[str]:
     """Returns the tiers in the order of ``settings.json``; others after them, by name and number."""
-    settings = read_json(folder / "settings.json")
+    settings = read_json(folder / "settings.json", SETTINGS)
     given = [tier["name"] for tier in settings.get("tiers") or [] if tier["name"] in names]
     return given + sorted(names - set(given), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
 

@@ -16,7 +16,8 @@ from lit_fednas.analysis.runs import SPENT, Run, SearchResult
 from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS, COST_NAMES, FinetuneFiles, SearchFiles
-from lit_fednas.records.run import CLIENTS_FILE, ROUNDS_FILE, read_sequence, read_suite
+from lit_fednas.records.files import reading
+from lit_fednas.records.run import CLIENTS_FILE, ROUNDS_FILE, SEQUENCE_FILE, read_sequence, read_suite
 
 #: Of a network: ``val`` and ``test`` are the metric on the server's data, NaN where it was not evaluated; then its
 #: costs, and what training had taken until it had its weights.
@@ -268,11 +269,12 @@ def _spent_until_selected(run: Run) -> dict[str, dict[Any, float]]:
     if sequence is None:
         return {}
     initial, *others = sequence["models"]
-    ends = {model["number"]: model["round"] for model in others}
-    if others:  # the initial one was trained before the first iteration, if in this run
-        ends[initial["number"]] = others[0]["first_round"] - 1
     nothing = dict.fromkeys(SPENT, 0.0)
-    return {f"model: {number}": dict(run.spent.loc[end]) if end >= 0 else nothing for number, end in ends.items()}
+    with reading(run.folder / SEQUENCE_FILE):
+        ends = {model["number"]: model["round"] for model in others}
+        if others:  # the initial one was trained before the first iteration, if in this run
+            ends[initial["number"]] = others[0]["first_round"] - 1
+        return {f"model: {number}": dict(run.spent.loc[end]) if end >= 0 else nothing for number, end in ends.items()}
 
 
 def _searched(search: SearchResult, metric: str) -> pd.DataFrame:

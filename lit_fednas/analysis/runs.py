@@ -1,5 +1,6 @@
 """A finished run's folder, and a search's in it, read into tables; what is missing is empty or ``None``."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.tables import read_csv
 from lit_fednas.config_files import read_yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import COST_NAMES, FinetuneFiles, SearchFiles, TierModel, read_rounds
-from lit_fednas.records.files import read_json, reading
+from lit_fednas.records.files import read_json, read_table, reading
+from lit_fednas.records.forms import INPUTS, LEDGER, RUN_SETTINGS, check_form
 from lit_fednas.records.run import INPUTS_FILE, LEDGER_FILE, ROUNDS_FILE, Directions, directions_of
 
 #: What training has taken until a round: its number, from 1; forward passes of all clients; bytes, both ways.
@@ -72,11 +73,7 @@ def read_search(folder: Path | str) -> SearchResult:
     names = ("evaluations", "history", "front", "tiers")
     tables = {name: _frame(files.rows(name), files.columns(name)) for name in names}
     models = {tier: files.tier_model(tier) for tier in files.tier_names}
-    settings, directions = files.settings(), directions_of(files.folder)
-    with reading(files.folder / "settings.json"):
-        if (metric := settings.get("metric")) not in (None, *directions):
-            raise ValueError(f"metric {metric!r} is not measured")
-    return SearchResult(files.folder.name, settings, **tables, models=models)
+    return SearchResult(files.folder.name, files.settings(), **tables, models=models)
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,9 @@ class Run:
         if not path.exists():
             return {}
         with reading(path):
-            return dict(read_yaml(path) or {})
+            settings = read_yaml(path) or {}
+            check_form(settings, RUN_SETTINGS)
+            return dict(settings)
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -148,11 +147,10 @@ class Run:
     @cached_property
     def measured(self) -> str:
         """What its metrics are of, such as ``Classification of 2: cat, dog``; empty where that is not recorded."""
-        inputs = read_json(self.folder / INPUTS_FILE)
-        with reading(self.folder / INPUTS_FILE):
-            task, names = inputs.get("task", ""), list(inputs.get("class_names", ()))
-        with reading(self.folder / "config.yaml"):
-            top_k = self.settings.get("model", {}).get("evaluation", {}).get("top_k", 1)
+        inputs = read_json(self.folder / INPUTS_FILE, INPUTS)
+        task, names = inputs.get("task"), inputs.get("class_names") or []
+        evaluation = (self.settings.get("model") or {}).get("evaluation") or {}
+        top_k = evaluation.get("top_k", 1)
         top = "" if top_k == 1 else f" (top {top_k})"
         return f"{task}{top} of {len(names)}: {', '.join(names)}" if task and names else ""
 
@@ -168,7 +166,7 @@ class Run:
     @cached_property
     def ledger(self) -> dict[str, Any] | None:
         """``ledger.json``."""
-        return read_json(self.folder / LEDGER_FILE, ["total"]) or None
+        return read_json(self.folder / LEDGER_FILE, LEDGER) or None
 
     @cached_property
     def partition(self) -> pd.DataFrame:
@@ -200,15 +198,13 @@ class Run:
 
     def _table(self, name: str, columns: Iterable[str] = ()) -> pd.DataFrame:
         path = self.folder / name
-        if not path.exists():
+        if not os.path.lexists(path):
             return pd.DataFrame(columns=list(columns))
+        rows = read_table(path, columns)
         with reading(path):
-            table = read_csv(path, dtype=str, keep_default_na=False)
-            if table[list(_TEXTS & {*columns})].isin(["", None]).any(axis=None):
-                raise ValueError("a row has too few cells")
-            for column in {*columns, *table} - _TEXTS:
-                table[column] = pd.to_numeric(table[column])
-        return table
+            if any(row[name] == "" for row in rows for name in _TEXTS & {*columns}):
+                raise ValueError("a row has an empty cell")
+            return _frame(rows, dict.fromkeys([*columns, *(name for row in rows[:1] for name in row)]))
 
 
 def read_run(folder: Path | str) -> Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -12,7 +11,7 @@ from markupsafe import Markup
 
 from lit_fednas.formatting import cost_text, short, text_table
 from lit_fednas.records import COST_NAMES
-from lit_fednas.records.files import as_cell, from_cell
+from lit_fednas.records.files import as_cell
 
 DASH = "–"
 #: How a network's costs are called in headings.
@@ -132,11 +131,6 @@ class Fold:
 def csv_text(frame: pd.DataFrame, **settings: Any) -> str:
     """Returns a frame as a CSV file has it, in which no spreadsheet takes a text for a formula."""
     return str(frame.map(as_cell).rename(columns=as_cell).to_csv(index=False, **settings))
-
-
-def read_csv(path: Path | str, **settings: Any) -> pd.DataFrame:
-    """Reads a CSV file of this package, texts as they were before they were written."""
-    return pd.read_csv(path, **settings).rename(columns=from_cell).map(from_cell)
 
 
 def count(number: float | None) -> str:

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from reprlib import repr
 from textwrap import shorten
 from typing import Any, BinaryIO
 
 from yaml import YAMLError
 
 from lit_fednas.errors import ConfigError, DataError, FedNASError
+from lit_fednas.records.forms import check_form
 
 try:
     import fcntl
@@ -31,6 +33,7 @@ MARK = b"lit_fednas"
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _FOLDER = re.compile(r"[\w+]([\w.,=+ -]*[\w,=+-])?")
 _LONGEST = 200  # bytes; some systems take 255, and files in it or beside it have longer names
+_UNREADABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 _TAKEN = re.compile(
     r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|checkpoints|wandb|(study|compare|report|curves|targets|clients|results|config|"
     r"metrics|rounds|ledger|inputs|partition|suite|sequence|subnets-\w+)\.\w+",
@@ -175,27 +178,66 @@ def from_cell(value: Any) -> Any:
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Converts errors of parsing a file's content to :class:`DataError` with its name."""
+    """Converts errors of parsing a file's content to :class:`DataError` with its name; opens no pipe."""
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: is not a file; restore it, or move it away to do without it")
     try:
         yield
     except FedNASError:
         raise
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, csv.Error, YAMLError) as error:
+    except (*_UNREADABLE, RecursionError, csv.Error, YAMLError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise DataError(
             f"{path}: is damaged ({shorten(reason, 90, placeholder=' ...')}); restore it, or delete it to do without it"
         ) from None
 
 
-def read_json(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
-    """Reads a JSON object."""
-    if not path.exists():
+def read_json(path: Path, form: Any = dict) -> dict[str, Any]:
+    """Reads a JSON object of a form (``lit_fednas.records.forms``); empty if there is no file."""
+    if not os.path.lexists(path):
         return {}
     with reading(path):
-        content = {**json.loads(path.read_text())}
-        for key in needed:
-            content[key]
+        content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        check_form(content, form)
         return content
+
+
+def parse_json(text: str) -> Any:
+    """Returns what a text in JSON says; its objects name each key once, and numbers are finite."""
+    return json.loads(text, object_pairs_hook=_different, parse_constant=_refused)
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(content := dict(pairs)) < len(pairs):
+        raise ValueError(f"it has a key of {repr([*content])} twice in one object")
+    return content
+
+
+def read_table(path: Path, needed: Iterable[str] = (), grows: bool = False) -> list[dict[str, str]]:
+    """Reads the texts of a CSV file of this package; of one that ``grows``, without a line that a kill cut short."""
+    with reading(path):
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content and not grows:
+            raise ValueError("its last line is cut short")
+        if not content and grows:
+            return []
+        head, *rows = list(csv.reader(io.StringIO(whole.decode("utf-8-sig"), newline=""), strict=True)) or [[]]
+        names = [*map(from_cell, head)]
+        if len(set(names)) < len(names) or "" in names:
+            raise ValueError("a column has no name, or that of another")
+        if missing := [name for name in needed if name not in names]:
+            raise ValueError(f"it has no column {missing[0]}")
+        for number, row in enumerate(rows, start=1):
+            if len(row) != len(names):
+                raise ValueError(f"row {number} has {len(row)} cells of {len(names)}")
+        if len(set(map(tuple, rows))) < len(rows):
+            raise ValueError("a row is there twice")
+        return [dict(zip(names, map(from_cell, row), strict=True)) for row in rows]
 
 
 def plain_numbers(value: Any) -> Any:

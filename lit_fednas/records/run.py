@@ -1,12 +1,24 @@
 """A run's rounds, costs, scores of clients and models in its folder, and the metrics that it measures."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.records.files import naming, plain_numbers, read_json, replace_json, replace_table, replace_text
+from lit_fednas.records.files import (
+    naming,
+    parse_json,
+    plain_numbers,
+    read_json,
+    reading,
+    replace_json,
+    replace_table,
+    replace_text,
+)
+from lit_fednas.records.forms import INPUTS, LEDGER, ROUND, SEQUENCE, SETTINGS, SUITE, check_form
 
 ROUNDS_FILE = "rounds.jsonl"
 LEDGER_FILE = "ledger.json"
@@ -40,33 +52,28 @@ def append_round(folder: Path, record: dict[str, Any]) -> None:
 def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
     """Yields a run's records without a last line that a kill cut short; raises DataError for a damaged line."""
     path, before = folder / ROUNDS_FILE, -1
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    with open(path, errors="replace") as file:
+    with reading(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            if line.endswith("\n"):
-                record = _record(line)
-                if record is None:
-                    raise DataError(f"{path}: line {number} is not the record of a round; remove it")
+            if line.endswith(b"\n"):
+                try:
+                    record = parse_json(line.decode())
+                    check_form(record, ROUND, "it")
+                except (ValueError, RecursionError) as error:
+                    reason = shorten(str(error), 90, placeholder=" ...")
+                    raise DataError(
+                        f"{path}: line {number} is not the record of a round ({reason}); remove it"
+                    ) from None
                 if record["round"] <= before:
                     raise DataError(f"{path}: line {number} is of round {record['round']} again; remove it")
                 before = record["round"]
                 yield record
 
 
-def _record(line: str) -> dict[str, Any] | None:
-    """Returns the record of a round; ``None`` for another line."""
-    try:
-        record = json.loads(line)
-        of_round = type(record["round"]) is int and record["round"] >= 0
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return None
-    return record if of_round and isinstance(record.get("metrics", {}), dict) else None
-
-
 def forget_from(folder: Path, round: int) -> None:
     """Drops the records of a round and all later ones, which a resumed run writes anew."""
-    read_json(folder / LEDGER_FILE)  # which is read again when the run has ended: damage is reported before
+    read_json(folder / LEDGER_FILE, LEDGER)  # which is read again when the run has ended: damage is reported before
     if (folder / ROUNDS_FILE).exists():
         kept = [_line(record) for record in read_rounds(folder) if record["round"] < round]
         replace_text(folder / ROUNDS_FILE, "".join(kept))
@@ -78,13 +85,13 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def write_ledger(folder: Path, summary: Mapping[str, Any]) -> None:
     """Writes the costs of training, all keys of the ledger but ``after_training``, which is kept."""
-    after = read_json(folder / LEDGER_FILE).get(_AFTER)
+    after = read_json(folder / LEDGER_FILE, LEDGER).get(_AFTER)
     replace_json(folder / LEDGER_FILE, {**summary, **({_AFTER: after} if after else {})})
 
 
 def note_after_training(folder: Path, name: str, costs: Mapping[str, int]) -> None:
     """Adds what the search or fine-tuning in a run's subfolder cost; does nothing for a run without a ledger."""
-    ledger = read_json(folder / LEDGER_FILE)
+    ledger = read_json(folder / LEDGER_FILE, LEDGER)
     if "total" in ledger:
         replace_json(folder / LEDGER_FILE, {**ledger, _AFTER: {**ledger.get(_AFTER, {}), name: costs}})
 
@@ -106,7 +113,7 @@ def write_suite(folder: Path, suite: Mapping[str, Any]) -> None:
 
 def read_suite(folder: Path) -> dict[str, Any] | None:
     """Reads the models of a run that grows them; ``None`` if the run has written none."""
-    return _models(folder / SUITE_FILE)
+    return _models(folder / SUITE_FILE, SUITE)
 
 
 def suite_of(run: str, field: str) -> dict[str, Any]:
@@ -124,17 +131,19 @@ def write_sequence(folder: Path, sequence: Mapping[str, Any]) -> None:
 
 def read_sequence(folder: Path) -> dict[str, Any] | None:
     """Reads the models of a run that prunes; ``None`` if the run has written none."""
-    return _models(folder / SEQUENCE_FILE, "resource", "initial", "clients", "units")
+    return _models(folder / SEQUENCE_FILE, SEQUENCE)
 
 
-def _models(path: Path, *needed: str) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    content = read_json(path)
-    missing = [key for key in needed if key not in content] if content.get("models") else ["models"]
-    if missing:
-        raise DataError(f"{path}: holds no {', '.join(missing)}; train the run again")
-    return content
+def _models(path: Path, form: Any) -> dict[str, Any] | None:
+    """Reads a file of models, whose numbers count from 0; ``None`` if there is none."""
+    content = read_json(path, form)
+    numbers = [model["number"] for model in content.get("models", ())]
+    with reading(path):
+        if numbers != [*range(len(numbers))]:
+            raise ValueError("models are not numbered from 0")
+    if content and not content["models"]:
+        raise DataError(f"{path}: holds no models; train the run again")
+    return content or None
 
 
 def step_words(steps: Iterable[Mapping[str, Any]]) -> str:
@@ -152,8 +161,8 @@ def step_words(steps: Iterable[Mapping[str, Any]]) -> str:
 
 def directions_of(folder: Path) -> Directions:
     """Returns the metrics of a run, a search or a fine-tuning, from the files in its folder."""
-    for name in ("settings.json", INPUTS_FILE):
-        if found := read_json(folder / name).get("metrics"):
+    for name, form in (("settings.json", SETTINGS), (INPUTS_FILE, INPUTS)):
+        if found := read_json(folder / name, form).get("metrics"):
             return dict(found)
     return OF_CLASSES
 

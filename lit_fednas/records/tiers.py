@@ -1,13 +1,14 @@
 """The files of a search and of a fine-tuning: settings, tables, and the network of every tier."""
 
-import csv
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import from_cell, naming, read_json, reading, replace_json, replace_table, table_text
+from lit_fednas.records.files import naming, read_json, read_table, reading, replace_json, replace_table, table_text
+from lit_fednas.records.forms import SETTINGS, TIER_MODEL
 from lit_fednas.records.run import OF_CLASSES
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
@@ -49,6 +50,8 @@ _USUAL = ("search", "finetune")  # folders' names
 #: Fewer pairs have a rank correlation that says nothing: of four, one in twelve random orders is the same or reversed.
 _LEAST_RANKED = 5
 
+#: Tables to which rows are added one by one.
+_GROWING = {"evaluations", "latencies"}
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
 _WHOLE_COLUMNS = {
     *("number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"),
@@ -104,8 +107,12 @@ class TierFiles:
 
     def settings(self) -> dict[str, Any]:
         """Reads ``settings.json``; empty if nothing was begun."""
-        found = read_json(self._settings_file)
-        return {**_BY_ACCURACY, **found} if found else {}
+        found = read_json(self._settings_file, SETTINGS)
+        settings = {**_BY_ACCURACY, **found} if found else {}
+        with reading(self._settings_file):
+            if settings and settings["metric"] not in settings["metrics"]:
+                raise ValueError(f"metric {settings['metric']!r} is not measured")
+        return settings
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes ``settings.json``."""
@@ -149,11 +156,14 @@ class TierFiles:
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Returns a table, with empty cells as ``None``, without a last line that a kill cut short."""
         path = self._table(table)
-        if not path.exists():
+        if not os.path.lexists(path):
             return []
-        with reading(path), open(path, newline="") as file:
-            whole = (line for line in file if line.endswith("\n"))
-            return [{name: _read(name, cell) for name, cell in row.items()} for row in csv.DictReader(whole)]
+        rows = read_table(path, self.columns(table), table in _GROWING)
+        with reading(path):
+            read = [{name: read_cell(name, cell) for name, cell in row.items()} for row in rows]
+            if any(row.get(name, "") is None for row in read for name in ("arch", "tier")):
+                raise ValueError("a row has no arch or no tier")
+        return read
 
     def write(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes a table as a whole."""
@@ -176,8 +186,9 @@ class TierFiles:
     def tier_model(self, tier: str) -> TierModel:
         """Reads a tier's ``architecture.json``."""
         path = self.tier_folder(tier) / "architecture.json"
+        content = read_json(path, TIER_MODEL)
         with reading(path):
-            return TierModel(**read_json(path))
+            return TierModel(**content)
 
     def write_tier_model(self, model: TierModel) -> None:
         """Writes a tier's ``architecture.json``."""
@@ -219,9 +230,11 @@ class FinetuneFiles(TierFiles):
         return float(kendalltau(before, after).statistic)
 
 
-def _read(name: str, cell: str | None) -> Any:
-    if cell is None or cell == "":
-        return None
-    if name in _TEXT_COLUMNS:
-        return from_cell(cell)
-    return int(cell) if name in _WHOLE_COLUMNS else float(cell)
+def read_cell(name: str, cell: str) -> Any:
+    """Returns the value of a table's cell by the name of its column; ``None`` for an empty one."""
+    if cell == "" or name in _TEXT_COLUMNS:
+        return cell or None
+    number = int(cell) if name in _WHOLE_COLUMNS else float(cell)
+    if name in _WHOLE_COLUMNS and number < 0:
+        raise ValueError(f"{name} is {number}")
+    return number

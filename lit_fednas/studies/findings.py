@@ -13,10 +13,10 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.tables import csv_text, read_csv
+from lit_fednas.analysis.tables import csv_text
 from lit_fednas.formatting import text_table
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.records.files import reading, replace_text
+from lit_fednas.records.files import read_table, reading, replace_text
 from lit_fednas.records.run import reaches
 from lit_fednas.studies.study import Claim, Study, require_known
 
@@ -91,14 +91,13 @@ def figure(
 
 
 def _cell(path: Path, column: str, row: Mapping[str, Any], share: float | None) -> float:
+    rows = read_table(path, [column, *row])
     with reading(path):
-        table = read_csv(path)
-        for name, value in row.items():
-            table = table[table[name].astype(str) == str(value)]
+        table = pd.DataFrame([each for each in rows if all(each[name] == str(value) for name, value in row.items())])
         if share is not None:
-            macs = table["macs_per_example"]
-            table = table[macs <= share * macs.max()].nlargest(1, "macs_per_example")
-        return float(table[column].mean())
+            macs = pd.to_numeric(table["macs_per_example"])
+            table = table.loc[macs[macs <= share * macs.max()].nlargest(1).index]
+        return float(pd.to_numeric(table[column]).mean()) if len(table) else float("nan")
 
 
 def measured(study: Study, arm: str, seed: int, folder: Path, minutes: float) -> pd.DataFrame:
@@ -112,8 +111,9 @@ def read_results(path: Path) -> pd.DataFrame:
     """Returns the kept rows of :func:`measured`; none if there is no such file."""
     if not path.exists():
         return pd.DataFrame(columns=RESULT_COLUMNS)
+    rows = read_table(path, RESULT_COLUMNS)
     with reading(path):
-        return read_csv(path, dtype=str, keep_default_na=False)[RESULT_COLUMNS].astype({"seed": int, "value": float})
+        return pd.DataFrame(rows, columns=RESULT_COLUMNS).astype({"seed": int, "value": float})
 
 
 def keep_results(path: Path, rows: pd.DataFrame) -> None:

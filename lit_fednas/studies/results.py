@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lit_fednas.analysis.style import RANGE, label, look
-from lit_fednas.analysis.tables import read_csv
 from lit_fednas.formatting import figure_text
+from lit_fednas.records.files import read_table
 
 #: How the units at the end of columns' names are written.
 UNITS = {"percent": "%", "minutes": "min", "seconds": "s", "ms": "ms", "us": "µs"}
@@ -23,7 +23,7 @@ UNITS |= {"gb": "GB", "mb": "MB", "kb": "kB", "mib": "MiB", "tmacs": "TMACs", "g
 
 def spread_table(path: Path | str) -> pd.DataFrame:
     """Returns a kept file's table to be shown: digits as in the file, a measurement and its spread in one cell."""
-    table = read_csv(path, dtype=str, keep_default_na=False)
+    table = pd.DataFrame(read_table(Path(path)), dtype=str)
     for column in [name for name in table if f"{name}_low" in table]:
         spread = " (" + table.pop(f"{column}_low") + " to " + table.pop(f"{column}_high") + ")"
         table[column] += spread.where(spread != " ( to )", "")

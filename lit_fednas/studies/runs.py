@@ -27,6 +27,7 @@ import yaml
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import FolderLock, read_json, reading, replace_json
+from lit_fednas.records.forms import STUDY
 
 STUDY_FILE = "study.json"
 LOG_FILE = "study.log"
@@ -69,9 +70,9 @@ class Runs:
         self.head = dict(head)
         self.wanted = list(wanted)
         path = folder / STUDY_FILE
+        kept = read_json(path, STUDY).get("runs", [])
         with reading(path):
-            begun_runs = [Run(**run) for run in read_json(path, ["runs"])["runs"]] if path.exists() else []
-        earlier = {run.folder: run for run in begun_runs}
+            earlier = {run["folder"]: Run(**run) for run in kept}
         for run in wanted:
             begun = earlier.pop(run.folder, None)
             if begun is not None and not run.take_over(begun):

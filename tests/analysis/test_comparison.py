@@ -104,10 +104,13 @@ def test_a_fine_tuning_has_cost_its_weights_too(tmp_path: Path) -> None:
     assert set(networks(Result(run))["arch"]) == {"small", "large"}  # other weights
 
 
+COSTS = {"parameters": 1, "bytes": 4, "steps": []}
+
+
 def test_the_networks_of_a_round_are_those_that_were_there(tmp_path: Path) -> None:
     """A run that grows, and has not ended: costs are known from suite.json."""
     run = made_run(tmp_path / "a", {"val/model0/accuracy": [0.1, 0.2], "val/model1/accuracy": [None, 0.6]})
-    models = [{"number": n, "parent": None, "round": None, "macs": 10 * (n + 1), "bytes": 4} for n in (0, 1)]
+    models = [{"number": n, "parent": None, "round": None, "macs": 10 * (n + 1), **COSTS} for n in (0, 1)]
     write_suite(run.folder, {"models": models})
     table = history(Result(run))
     assert table[["rounds", "arch", "val", "macs", "spent_macs"]].to_numpy().tolist() == [

@@ -100,7 +100,8 @@ def test_the_figure_of_how_a_fine_tuning_ranks_its_candidates(run) -> None:
     files = FinetuneFiles(run.folder / "mine")
     files.write_settings({"initial": "supernet"})
     accuracies = [(0.1, 0.2), (0.2, 0.1), (0.3, 0.3), (0.4, 0.5), (0.5, 0.4)]
-    files.write("candidates", [{"val_accuracy_before": one, "test_accuracy": other} for one, other in accuracies])
+    names = {"tier": "a", "arch": "b"}
+    files.write("candidates", [names | {"val_accuracy_before": x, "test_accuracy": y} for x, y in accuracies])
     assert figure(run, tau="mine") == pytest.approx((8 - 2) / 10)
     assert math.isnan(figure(run, tau="other"))
 

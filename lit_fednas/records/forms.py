@@ -1,0 +1,91 @@
+"""What a run's JSON files hold, and the validation of their content.
+
+A form is a type (whole numbers are 0 or more, others finite); ``(form,)`` for what may be null; ``[form]`` for lists of
+any length, ``[form, form]`` for those of this one; or forms by key: ``"key?"`` may be missing or null, ``"*"`` is any.
+"""
+
+import math
+from reprlib import repr
+from typing import Any
+
+
+def _each(names: str, form: Any) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), form)
+
+
+_SPENT = _each("macs bytes_down bytes_up", int)
+_METRICS, _DIRECTIONS, _LIMITS = ({"*": form} for form in ((float,), (bool,), float))
+_CLIENT = _each("client num_examples? num_seen? num_units? num_steps? macs? bytes_down? bytes_up?", int)
+_CLIENT |= _each("arch? tier? status? reason?", str) | _each("loss? seconds?", float)
+#: A line of ``rounds.jsonl``.
+ROUND = {"round": int, "metrics?": _METRICS, "clients?": [_CLIENT]}
+#: ``ledger.json``.
+LEDGER = {
+    "total?": _SPENT,
+    "independent?": {"*": _SPENT},
+    "times_less_computation?": float,
+    "after_training?": {"*": _SPENT},
+}
+#: ``inputs.json``.
+INPUTS = {"task?": str, "class_names?": [str], "metrics?": _DIRECTIONS}
+#: What is read of ``config.yaml``.
+RUN_SETTINGS = {
+    "seed_everything?": int,
+    "data?": {"num_clients?": int},
+    "privacy?": dict,
+    "model?": {"evaluation?": dict},
+}
+RUN_SETTINGS |= {"transform_on_convergence?": {"init_args?": {"threshold?": float}}}
+#: ``settings.json`` of a search or a fine-tuning.
+SETTINGS = _each("metric? cost? search? initial?", str) | _each("client? architectures?", int)
+SETTINGS |= {"metrics?": _DIRECTIONS, "complete?": bool, "federated?": dict, "method?": {"class?": str}}
+SETTINGS |= {"communication?": _SPENT, "tiers?": [{"name": str, "at_most": _LIMITS, "above?": _LIMITS}]}
+#: ``architecture.json`` of a tier.
+TIER_MODEL = (
+    _each("tier arch supernet", str) | _each("encoding input_shape", [int]) | _each("recalibrated finetuned?", bool)
+)
+TIER_MODEL |= {"num_classes": int, "costs?": _LIMITS, "metrics?": _METRICS, "stages?": [[([str, float],)]]}
+_NETWORK = _each("number macs parameters bytes", int)
+_GROWN = _NETWORK | _each("parent round", (int,)) | {"steps": [_each("widen? deepen?", str)], "cells?": str}
+_GROWN |= {"degree_of_convergence?": float, "activeness?": _METRICS}
+#: ``suite.json``.
+SUITE = {"models": [_GROWN], "complete?": bool, "family?": dict, "tiers?": [dict]}
+_CANDIDATE = {"unit": str, "accuracies": [(float,)], "dropped": (int,)}
+_PRUNED = _NETWORK | _each("budget accuracy", (float,)) | _each("round first_round", (int,)) | {"unit": (str,)}
+_PRUNED |= {"resource": float, "rounds": int, "sizes": {"*": int}, "costs": _SPENT}
+_PRUNED |= {"groups": [{"distance": float}], "candidates": [_CANDIDATE]}
+#: ``sequence.json``.
+SEQUENCE = {"resource": str, "initial": float, "clients": int, "units": {"*": [str]}, "models": [_PRUNED]}
+SEQUENCE |= {"budget?": float, "complete?": bool, "under_way?": {"number": int}}
+_RUN = _each("folder status arm?", str) | _each("seed done?", int) | {"minutes?": float, "parameters": dict}
+#: ``study.json``.
+STUDY = {"runs": [_RUN | {"commands?": [[str]], "needs?": [str]}]}
+
+
+def check_form(value: Any, form: Any, where: str = "content") -> None:
+    """Validates that a plain value has a form; raises ValueError that says where it has not."""
+    match form, value:
+        case (inner,), _ if isinstance(form, tuple):
+            if value is not None:
+                check_form(value, inner, where)
+        case dict(), dict():
+            named = {key.removesuffix("?"): key for key in form}
+            if missing := [key for name, key in named.items() if name == key != "*" and name not in value]:
+                raise ValueError(f"{where} lacks {missing[0]}")
+            for name, item in value.items():
+                key = named.get(name, "*")
+                if key in form and (item is not None or not key.endswith("?")):
+                    check_form(item, form[key], f"{where}.{name}")
+        case list(), list() if len(form) in (1, len(value)):
+            for number, item in enumerate(value):
+                check_form(item, form[number % len(form)], f"{where}[{number}]")
+        case _ if not _is(value, form):
+            raise ValueError(f"{where} is {repr(value)}")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if kind is int:
+        return type(value) is int and value >= 0
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return isinstance(kind, type) and isinstance(value, kind)
