@@ -94,9 +94,9 @@ class Run:
         if not path.exists():
             return {}
         with reading(path):
-            settings = read_yaml(path) or {}
-            check_form(settings, RUN_SETTINGS)
-            return dict(settings)
+            settings = read_yaml(path)
+            check_form(settings, (RUN_SETTINGS,))
+            return dict(settings or {})
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
