@@ -181,7 +181,7 @@ class TestCache:
             assert decoded == ["train"]
 
     def test_a_link_in_its_place_is_not_followed(
-        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, root: Path, tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Others may have planted it: nothing is read, written or removed there."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
@@ -191,7 +191,19 @@ class TestCache:
         (root / ".lit_fednas_cache").symlink_to(elsewhere)
         assert len(load(ImageFolder(root))) == 4
         assert [path.name for path in elsewhere.iterdir()] == ["train-old.npz"]
-        assert len(list((tmp_path / "users").rglob("*.npz"))) == 1
+        (kept,) = (tmp_path / "users").rglob("*.npz")
+        (root / ".lit_fednas_cache").unlink()
+        (root / ".lit_fednas_cache").mkdir()
+        (root / ".lit_fednas_cache" / kept.name).symlink_to(kept.rename(elsewhere / "train-old.npz"))  # of one file
+        before = decoded.copy()
+        assert len(load(ImageFolder(root))) == 4
+        assert decoded == [*before, "train"]
+
+
+@pytest.mark.parametrize(("copies", "error"), [(10**9, "copies: 1000000000 must be .* at most 1e"), (10**6, "memory")])
+def test_more_distorted_digits_than_memory_holds_end_at_once(copies: int, error: str) -> None:
+    with pytest.raises((ConfigError, RuntimeError), match=error):
+        DistortedDigits(copies, size=100).load("train")
 
 
 def test_lazy_images_are_decoded_on_access(root: Path, decoded: list[str]) -> None:

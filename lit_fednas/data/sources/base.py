@@ -225,7 +225,8 @@ def cached(
     name = f"{stem}-{_digest(content)[:32]}.npz"  # uncompressed, with a checksum
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_fednas"
     folders = [root / CACHE, user / _digest(str(root.resolve()))[:16]]
-    folders = [folder for folder in folders if not folder.is_symlink()]  # others may have planted it, with what it has
+    # others may have planted a link, with what it leads to
+    folders = [folder for folder in folders if not folder.is_symlink() and not (folder / name).is_symlink()]
     for folder in folders:
         try:
             array: np.ndarray = np.load(folder / name, allow_pickle=False)["array"]

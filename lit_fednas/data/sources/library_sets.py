@@ -22,7 +22,7 @@ from lit_fednas.data.sources.base import DataSource, Deal, Split, of_large_clien
 from lit_fednas.data.sources.images import ImageSource, LazyImages
 from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.ranges import NonNegativeFloat, PositiveInt, ShareBelowOne, checked
+from lit_fednas.ranges import Count, NonNegativeFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import generator, numpy_generator
 
 #: The numbers in ``list_eval_partition.txt``.
@@ -76,7 +76,7 @@ class DistortedDigits(Digits):
 
     def __init__(
         self,
-        copies: PositiveInt = 5,
+        copies: Count = 5,
         strength: NonNegativeFloat = 1.0,
         noise: NonNegativeFloat = 0.1,
         val: ShareBelowOne = 0.0,
@@ -102,8 +102,11 @@ class DistortedDigits(Digits):
             rows = held if split == "val" else np.setdiff1d(np.arange(len(digits)), held)
             digits = Examples(digits.inputs[rows], digits.targets[rows])
         draws = generator(0, f"distorted-digits-{split}")
-        distorted = [self._distorted(digits.inputs, draws) for _ in range(self.copies)]
-        return Examples(torch.cat(distorted), digits.targets.repeat(self.copies))
+        # at once, so that more than memory holds are refused now
+        inputs = torch.empty(self.copies, len(digits), *self.input_shape, dtype=torch.uint8)
+        for version in inputs:
+            version.copy_(self._distorted(digits.inputs, draws))
+        return Examples(inputs.flatten(0, 1), digits.targets.repeat(self.copies))
 
     def _distorted(self, pixels: Tensor, draws: torch.Generator) -> Tensor:
         """Returns a distorted version of each image, uint8 ``[images, 1, size, size]``."""
