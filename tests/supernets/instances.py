@@ -91,15 +91,27 @@ def tier_network() -> TierNetwork:
     return TierNetwork(net, arch, net.subnet(arch))
 
 
+def rows_of(suite: ModelSuite) -> list[dict[str, object]]:
+    """The models of ``suite.json``."""
+    costs = {"round": None, "macs": 0, "parameters": 0, "bytes": 0}
+    return [
+        {
+            "number": number,
+            "parent": model.parent,
+            "cells": str(model.blueprint),
+            "steps": to_plain(model.steps),
+            **costs,
+        }
+        for number, model in enumerate(suite.models)
+    ]
+
+
 def grown_network() -> FamilyNetwork:
     """The second model of a run, from its record."""
     family = GrowableCNN([4, 4], BatchNorm())
     suite = ModelSuite((3, 8, 8), 5, family)
     suite.add(0, plan(suite.models[0].blueprint, ["conv2"], 1), seed=0)
-    rows = [
-        {"parent": model.parent, "cells": str(model.blueprint), "steps": to_plain(model.steps)}
-        for model in suite.models
-    ]
+    rows = rows_of(suite)
     with tempfile.TemporaryDirectory() as folder:
         write_suite(Path(folder), {"models": rows, "family": described(family)})
         return FamilyNetwork((3, 8, 8), 5, GrownModel(folder))

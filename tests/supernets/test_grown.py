@@ -22,8 +22,9 @@ from lit_fednas.supernets import (
     Width,
     WidthSupernet,
 )
-from lit_fednas.supernets.growing.growth import plan, to_plain
+from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.supernets.layers import Scaler
+from tests.supernets.instances import rows_of
 
 FAMILY = GrowableCNN([4, 8], norm=None)
 SHAPE = (3, 8, 8)
@@ -35,10 +36,7 @@ def suite(tmp_path) -> ModelSuite:
     made = ModelSuite(SHAPE, 5, FAMILY)
     for parent, cells in ((0, ["conv1"]), (1, ["conv1", "conv2"]), (1, ["conv2"])):
         made.add(parent, plan(made.models[parent].blueprint, cells, len(made.models)), seed=0)
-    rows = [
-        {"parent": model.parent, "cells": str(model.blueprint), "steps": to_plain(model.steps)} for model in made.models
-    ]
-    write_suite(tmp_path, {"models": rows, "family": described(FAMILY)})
+    write_suite(tmp_path, {"models": rows_of(made), "family": described(FAMILY)})
     return made
 
 
