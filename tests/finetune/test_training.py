@@ -126,10 +126,10 @@ def test_costs_are_those_of_the_rounds(tuned_once):
 
 def test_networks_are_trained_for_as_much_computation(trained):
     """Rounds of a small network are cheaper, and there are more of them."""
-    budget = 1.5e7
-    shares = [0.5 * budget, 1.5 * budget, 0.0, budget]  # of two rounds: all three networks' budgets
+    budget = 15_000_000
+    shares = [budget // 2, 3 * budget // 2, 0, budget]  # of two rounds: all three networks' budgets
     for number in (0, 1):
-        spent = [{"macs": share} for share in shares[2 * number : 2 * number + 2]]
+        spent = [{"client": place, "macs": share} for place, share in enumerate(shares[2 * number : 2 * number + 2])]
         append_round(trained.folder, {"round": number, "metrics": {}, "clients": spent})
     found = by_tier(trained.finetune(initial="random", macs="equal", client=STILL))
     for tier, row in found.items():

@@ -47,9 +47,10 @@ def test_a_supernet_that_grows():
 def test_other_methods_have_the_devices_of_a_run(tmp_path):
     """Whatever their own network costs."""
     tiers = [Tier("phones", {"macs": 5.0}, {"macs": 1.0}, ("conv1",)), Tier("all", {})]
-    write_suite(tmp_path, {"models": [{"number": 0}], "tiers": [asdict(tier) for tier in tiers]})
+    model = {"number": 0, "parent": None, "round": None, "steps": [], "macs": 5, "parameters": 2, "bytes": 8}
+    write_suite(tmp_path, {"models": [model], "tiers": [asdict(tier) for tier in tiers]})
     assert levels(TiersOfRun(str(tmp_path)), linear_net()) == tiers
-    write_suite(tmp_path, {"models": [{"number": 0}]})
+    write_suite(tmp_path, {"models": [model]})
     with pytest.raises(ConfigError, match=r"tiers.source.run: .* has no tiers in its suite.json; name another run"):
         levels(TiersOfRun(str(tmp_path)), linear_net())
     with pytest.raises(ConfigError, match=r"tiers.source.run: no/where holds no suite.json"):
