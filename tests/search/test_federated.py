@@ -161,7 +161,8 @@ def test_union_of_any_supernet_by_brute_force(name):
 def test_costs_by_hand(trained, tmp_path):
     """Without the search's own numbers: architectures from the table, clients and sizes from the data."""
     module, data = trained
-    before = {"total": {"macs": 5}, "after_training": {"other": {"macs": 1}}}
+    spent = dict.fromkeys(("macs", "bytes_down", "bytes_up"), 1)
+    before = {"total": spent, "after_training": {"other": spent}}
     (tmp_path / "ledger.json").write_text(json.dumps(before))
     files = search(trained, tmp_path, name="mine", method=RandomSearch(4), evaluations=10)
     rows = files.rows("federated")
