@@ -221,8 +221,7 @@ class FederatedLightningModule(pl.LightningModule):
             for region in (region for arch in batch.rejected for region in self.supernet.regions(arch).values()):
                 kept = region.of(shared[region.name].detach()).to(averages[region.name].dtype)
                 averages[region.name][... if region.index is None else region.index] = kept
-            aggregate = batch.target(averages)
-            set_pseudo_gradient(self.supernet, aggregate, optimizer.optimizer)
+            set_pseudo_gradient(self.supernet, batch.target(averages), optimizer.optimizer)
         elif survivors or not any(result.answered for result in batch.results):  # otherwise all were rejected
             log.warning(
                 "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",

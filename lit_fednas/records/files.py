@@ -193,7 +193,7 @@ def reading(path: Path | str) -> Iterator[None]:
 
 
 def read_json(path: Path, form: Any = dict) -> dict[str, Any]:
-    """Reads a JSON object of a form (``lit_fednas.records.forms``); empty if there is no file."""
+    """Reads a JSON object of a form (``lit_fednas.records.forms``); empty where the file is missing."""
     if not os.path.lexists(path):
         return {}
     with reading(path):

@@ -109,6 +109,8 @@ def test_a_class_may_be_missing_if_all_are_named(tmp_path: Path, kind: str) -> N
     assert (source.class_names, source.num_classes) == (("emu", "ant", "cow"), 3)
     assert load(source).targets.tolist() == [2, 2]
     assert load(make()).targets.tolist() == [0, 0]
+    many = make(classes=["cow", *map(str, range(200))])  # stated classes may be many, and the last ones missing
+    assert (many.num_classes, load(many).targets.tolist()) == (201, [0, 0])
     with pytest.raises(DataError, match=r"^data\.source\.classes: .* has 'cow', which is not listed"):
         load(make(classes=["emu", "ant"]))
     with pytest.raises(ConfigError, match=r"^data\.source\.classes: 'cow' is listed twice"):

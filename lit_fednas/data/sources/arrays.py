@@ -222,7 +222,8 @@ class ArrayFiles(DataSource):
         }
         what = f"{FILES}: targets of {path}" if table is None else f"data.source.target: {self.target} of {path}"
         names = None if table is None else table.classes
-        task = self._task or _task(parts["train"][1], what)
+        stated = None if self.classes is None else Classification(len(self.classes))  # of which train may lack some
+        task = self._task or stated or _task(parts["train"][1], what)
         if names and not task.labelled:
             raise ConfigError(
                 f"data.source.task: {type(task).__name__} needs numbers, and {self.target[0]!r} of {path} holds "

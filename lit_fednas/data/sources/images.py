@@ -290,7 +290,9 @@ class ImageTable(ImageSource):
         """As given, the labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
         labels = self._rows["label"]
         names: Sequence[Any] = named_classes(self.classes, labels.unique(), self.table)
-        if self.classes is None and labels.str.fullmatch(_NUMBER).all():
+        if self.classes is not None:  # stated, not counted
+            return tuple(names)
+        if labels.str.fullmatch(_NUMBER).all():
             names = range(int(labels.astype(int).max()) + 1)
         require_few(len(names), len(labels), f"data.source.label: {self.columns['label']!r} of {self.table}")
         return tuple(map(str, names))
