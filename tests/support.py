@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import pkgutil
+import re
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from multiprocessing.process import BaseProcess
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from lit_fednas.aggregation import Aggregation, OverlapAverage
 from lit_fednas.assignment import Assignment, FixedArchitecture
 from lit_fednas.data import IID, ArraySource, Classification, Digits, FederatedDataModule
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation import (
     ClientSettings,
     CohortSampler,
@@ -104,6 +106,21 @@ def one_of_many(items: Iterable[Any], *quick: str) -> list[Any]:
     return [
         item if getattr(item, "stem", item) in quick else pytest.param(item, marks=pytest.mark.slow) for item in items
     ]
+
+
+def refusals(*cases: Any, call: Callable[..., Any] = lambda make: make(), error: Any = ConfigError) -> Any:
+    """A test of what is called with each case but its last, and refused in a line that this is in, or a pattern of."""
+
+    @pytest.mark.parametrize("case", cases, ids=[f"{case[-1]:.40}" for case in cases])
+    def test(case: Any) -> None:
+        *given, words = case
+        with pytest.raises(error) as raised:
+            call(*given)
+        said = str(raised.value)
+        assert words in said or re.search(words, said), said
+        assert "\n" not in said
+
+    return test
 
 
 def sgd(lr: float, **settings: Any) -> Any:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lit_fednas.aggregation import OperatorAverage, OverlapAverage
-from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientUpdate, OperatorReport
 from lit_fednas.supernets import Operators
 from lit_fednas.testing.aggregations import aggregate, changed, update
@@ -67,8 +66,3 @@ def test_without_choices_it_is_federated_averaging() -> None:
         one, other = aggregate(OperatorAverage(), net, made), aggregate(OverlapAverage(), net, made)
         for key in one:
             torch.testing.assert_close(one[key], other[key], rtol=1e-6, atol=1e-6)
-
-
-def test_a_privacy_rule_below_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"aggregation.min_clients: 0 must be at least 1"):
-        OperatorAverage(0)

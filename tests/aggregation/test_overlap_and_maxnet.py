@@ -96,12 +96,6 @@ def test_maxnet_of_survivors_keeps_the_size_of_the_cohort() -> None:
     torch.testing.assert_close(result[0], torch.tensor(0.7 * 3 / (0.7 + 0.3 / 3)))
 
 
-@pytest.mark.parametrize("beta", [0.0, 1.5])
-def test_beta_lies_between_zero_and_one(beta: float) -> None:
-    with pytest.raises(ConfigError, match=rf"aggregation.beta: {beta} must be above 0 and below 1"):
-        MaxNet(beta)
-
-
 def test_a_client_without_examples_alone_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"aggregation.weighted"):
         aggregate(OverlapAverage(), Vector(), [sent(0, 0, 1.0, 1.0)])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from lit_fednas.assignment import ByTier
-from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm
 from lit_fednas.testing.networks import elastic
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
+from tests.support import refusals
 
 NET = EarlyExitResNet((3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 2, 3])
 MACS = [NET.cost(arch).macs for arch in NET.space.each()]
@@ -53,15 +52,10 @@ def test_named_architectures():
     assert assigned(by_tier, [0, 1, 2, 3]) == ["exits: 1", "exits: 3", "exits: 3", "exits: 1"]
 
 
-@pytest.mark.parametrize(
-    ("archs", "limits", "text"),
-    [
-        (None, (), "model.tiers: is null"),
-        (None, (MACS[0] - 1, MACS[2]), "no architecture fits tier 't0'; raise its limits"),
-        ({"t0": "smallest"}, (1e9, 1e9), "assignment.archs: names t0; give one for each of: t0, t1"),
-        ({"t0": "largest", "t1": "largest"}, (MACS[0], 1e9), r"archs.t0: largest is outside of"),
-    ],
+test_errors = refusals(
+    (None, (), "model.tiers: is null"),
+    (None, (MACS[0] - 1, MACS[2]), "no architecture fits tier 't0'; raise its limits"),
+    ({"t0": "smallest"}, (1e9, 1e9), "assignment.archs: names t0; give one for each of: t0, t1"),
+    ({"t0": "largest", "t1": "largest"}, (MACS[0], 1e9), r"archs.t0: largest is outside of"),
+    call=lambda archs, limits: ByTier(archs).setup(NET, population(*limits) if limits else Population(4)),
 )
-def test_errors(archs, limits, text):
-    with pytest.raises(ConfigError, match=text):
-        ByTier(archs).setup(NET, population(*limits) if limits else Population(4))

@@ -7,12 +7,13 @@ import pytest
 
 from lit_fednas.assignment import InvariantUnits
 from lit_fednas.assignment.by_tier import left_out
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import CheckpointError
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
+from tests.support import refusals
 
 NET = WidthSupernet((1, 4, 4), 3, SlicedCNN((4, 6)), widths=[1, 0.5, 0.25])
 TIERS = (Tier("slow", {}), Tier("slower", {}), Tier("fast", {}))
@@ -134,15 +135,11 @@ def test_a_state_of_something_else():
         invariant().load_state_dict({"unit_changes": [{"layer0": [0.1] * 4}]})
 
 
-@pytest.mark.parametrize(
-    ("ratios", "settings", "words"),
-    [
-        (RATIOS, {"step": 1.0}, r"assignment.step: 1.0 must be above 1"),
-        ({"slow": 0.5, "slower": 0.25, "fast": 0.5}, {}, "ratios: slow 0.5, slower 0.25, fast 0.5; the clients"),
-        ({"slow": 1, "slower": 0.25, "fast": 1}, {}, r"assignment.ratios.slow: 1 is outside of the tier's limits"),
-    ],
+LIMITED = (Tier("slow", {"macs": NET.macs(Width(1.0)) - 1.0}), *TIERS[1:])
+
+test_wrong_settings = refusals(
+    (RATIOS, {"step": 1.0}, "assignment.step: 1.0 must be above 1"),
+    ({"slow": 0.5, "slower": 0.25, "fast": 0.5}, {}, "ratios: slow 0.5, slower 0.25, fast 0.5; the clients"),
+    ({"slow": 1, "slower": 0.25, "fast": 1}, {}, "assignment.ratios.slow: 1 is outside of the tier's limits"),
+    call=lambda ratios, settings: invariant(ratios, LIMITED, **settings),
 )
-def test_wrong_settings(ratios, settings, words):
-    tiers = (Tier("slow", {"macs": NET.macs(Width(1.0)) - 1.0}), *TIERS[1:])
-    with pytest.raises(ConfigError, match=words):
-        invariant(ratios, tiers, **settings)

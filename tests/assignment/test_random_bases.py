@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lit_fednas.assignment import RandomBases
-from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BaseNetworks, Bases
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
+from tests.support import refusals
 
 NET = BaseNetworks((1, 4, 4), 3, SlicedCNN((10, 10)), 5)
 ONE = NET.cost(Bases((0,)))
@@ -76,15 +76,11 @@ def test_the_most_that_fit():
     assert [len(members) for members in dealt([0, 1, 2, 3], None, tiers)] == [1, 2, 3, 5]
 
 
-@pytest.mark.parametrize(
-    ("counts", "words"),
-    [
-        ({"weak": 1}, "assignment.counts: names weak; give one for each of: weak, strong"),
-        ({"weak": 1, "strong": 6}, "assignment.counts: 6 must be 1 to 5"),
-        ({"weak": 2, "strong": 3}, "assignment.counts.weak: 2 is outside of the tier's limits"),
-    ],
+LIMITED = (Tier("weak", {"macs": 1.0 * ONE.macs}), Tier("strong", {}))
+
+test_wrong_counts = refusals(
+    ({"weak": 1}, "assignment.counts: names weak; give one for each of: weak, strong"),
+    ({"weak": 1, "strong": 6}, "assignment.counts: 6 must be 1 to 5"),
+    ({"weak": 2, "strong": 3}, "assignment.counts.weak: 2 is outside of the tier's limits"),
+    call=lambda counts: dealt([0, 1], counts, LIMITED),
 )
-def test_wrong_counts(counts, words):
-    tiers = (Tier("weak", {"macs": 1.0 * ONE.macs}), Tier("strong", {}))
-    with pytest.raises(ConfigError, match=words):
-        dealt([0, 1], counts, tiers)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from lit_fednas.assignment import RollingWidths
-from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.widths import Width, WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
+from tests.support import refusals
 
 NET = WidthSupernet((1, 4, 4), 3, SlicedCNN((4, 6)), widths=[1, 0.5, 0.25])
 TIERS = (Tier("weak", {}), Tier("strong", {}))
@@ -72,13 +72,8 @@ def test_what_is_whole_does_not_roll():
     assert given(assignment, 3)[0] == Width(0.95)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"archs": {"weak": "width: 0.5, shift: 1", "strong": "largest"}}, "'width: 0.5, shift: 1' selects its units"),
-        ({"step": -1}, r"assignment.step: -1 must be at least 0"),
-    ],
+test_wrong_settings = refusals(
+    ({"archs": {"weak": "width: 0.5, shift: 1", "strong": "largest"}}, "'width: 0.5, shift: 1' selects its units"),
+    ({"step": -1}, r"assignment.step: -1 must be at least 0"),
+    call=lambda settings: rolling(**settings),
 )
-def test_wrong_settings(settings, words):
-    with pytest.raises(ConfigError, match=words):
-        rolling(**settings)

@@ -42,18 +42,6 @@ def test_the_final_value_is_one_over_the_cohort():
     assert [BetaDecay().beta(9, 10, cohort) for cohort in (2, 8, 40)] == pytest.approx([1 / 2, 1 / 8, 1 / 40])
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("beta0", 0.0, "above 0 and below 1"),
-        ("rounds", 0, "at least 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(name, value, words):
-    with pytest.raises(ConfigError, match=rf"beta_decay\.{name}: {value} must be {words}"):
-        BetaDecay(**{name: value})
-
-
 def test_decay_needs_an_end():
     with pytest.raises(ConfigError, match=r"trainer\.max_rounds"):
         fit(make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=[BetaDecay()])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lit_fednas.callbacks import PruneByBudgets
 from lit_fednas.callbacks.pruning.iteration import BudgetSchedule, RoundSchedule
 from lit_fednas.errors import ConfigError
 
@@ -31,15 +30,6 @@ def test_budgets_that_never_arrive_are_refused() -> None:
     BudgetSchedule(final=0.29, decay=0.93)
     BudgetSchedule(final=0.25, decay=0.93, least=0.001)
     BudgetSchedule(final=0.01, decay=1.0)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("budget", 0.0), ("drop", 1.5), ("rounds", {1: -1})],
-)
-def test_settings_out_of_range_are_refused(setting, value) -> None:
-    with pytest.raises(ConfigError, match=rf"prune_by_budgets\.{setting}(\.1)?: .* must be "):
-        PruneByBudgets(**{"budget": 0.5, setting: value})
 
 
 def test_the_papers_rounds() -> None:

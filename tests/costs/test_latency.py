@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.costs import MeasuredLatency, latency, measure
-from lit_fednas.errors import ConfigError
 
 
 class Clock:
@@ -114,15 +113,6 @@ def test_weights_become_ordinary_ones(kind: str, norm: nn.Module, monkeypatch: p
     assert 1e-20 < found.mean() < 1e20  # a float is denormal below 1e-38
     if kind != "meta":
         assert not (network[0][0].weight > 1e-30).any()  # the given network keeps its own
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("batch_size", 0), ("device", "gpu"), ("device", "cuda:99")],
-)
-def test_nonsense_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"latency\.{field}: '?{value}"):
-        MeasuredLatency(**{field: value})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -13,7 +13,6 @@ from torch.nn import functional
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.data import Classification
-from lit_fednas.errors import ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
 from lit_fednas.rng import generator, numpy_generator
@@ -24,6 +23,7 @@ from tests.support import (
     linear_net,
     make_module,
     make_trainer,
+    refusals,
     tiny_data,
     tiny_examples,
     tiny_supernet,
@@ -112,19 +112,15 @@ def test_names_and_labels():
     assert named["d01-e0.5"] == space.parse("d: [0,1], e: 0.5")
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["largest", "largest"], r"evaluation\.subnets: two are named"),
-        (["mean = largest"], "choose another name"),
-        (["huge"], "architecture"),
-        ({"top_k": 0}, "evaluation.top_k: 0"),
-    ],
-    ids=str,
+test_settings_that_are_refused = refusals(
+    (["largest", "largest"], r"evaluation\.subnets: two are named"),
+    (["mean = largest"], "choose another name"),
+    (["huge"], "architecture"),
+    ({"top_k": 0}, "evaluation.top_k: 0"),
+    call=lambda settings: EvaluationSettings(
+        **(settings if isinstance(settings, dict) else {"subnets": settings})
+    ).named(tiny_supernet()),
 )
-def test_settings_that_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        EvaluationSettings(**(settings if isinstance(settings, dict) else {"subnets": settings})).named(tiny_supernet())
 
 
 def test_superfeds_nine_are_evaluated_and_bounds_of_other_spaces():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedTrainer
 from lit_fednas.federation.process import SMALL_OPERATION, suggested_threads
 from lit_fednas.supernets import SmallCNN
 from tests.support import fit, linear_net, make_module, tiny_data
@@ -40,5 +38,3 @@ def test_a_run_and_an_evaluation_compute_with_the_trainers_threads(three_threads
         evaluate(module, datamodule=data)
         assert set(seen) == {2}
     assert torch.get_num_threads() == 3
-    with pytest.raises(ConfigError, match=r"trainer.threads: 0 must be at least 1"):
-        FederatedTrainer(threads=0)

@@ -8,20 +8,14 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedTrainer
 from lit_fednas.supernets import ElasticResNet
-from tests.support import fit, make_module, make_trainer, tiny_data
+from tests.support import fit, make_module, make_trainer, refusals, tiny_data
 
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("max_epochs", 3, "has no meaning here.*set max_rounds"),
-        ("gradient_clip_val", 1.0, "has no meaning here.*set client.clip_norm"),
-        ("check_val_every_n_rounds", 0, "must be at least 1"),
-    ],
+test_arguments_that_are_refused = refusals(
+    ({"max_epochs": 3}, "^trainer.max_epochs: 3 has no meaning here.*set max_rounds"),
+    ({"gradient_clip_val": 1.0}, "^trainer.gradient_clip_val: 1.0 has no meaning here.*set client.clip_norm"),
+    ({"check_val_every_n_rounds": 0}, "^trainer.check_val_every_n_rounds: 0 must be at least 1"),
+    call=lambda given: FederatedTrainer(**given),
 )
-def test_arguments_that_are_refused(name, value, message):
-    with pytest.raises(ConfigError, match=rf"^trainer\.{name}: {value} {message}"):
-        FederatedTrainer(**{name: value})
 
 
 def test_early_stopping_stops_after_a_round():

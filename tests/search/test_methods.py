@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.search import (
     NSGA2,
     CostProxy,
@@ -33,6 +32,7 @@ from lit_fednas.testing.search import (
     toy_feasible,
 )
 from lit_fednas.tiers import ArchitectureCosts, Tier
+from tests.support import refusals
 
 METHODS = [
     *(NSGA2(population=32, sample=16), RandomSearch(sample=16), Evolution(population=32), Exhaustive()),
@@ -88,12 +88,19 @@ def test_the_derived_genotype_is_proposed_alone_if_it_fits(cells, share, count):
     assert list(DeriveGenotype().search(feasible, np.random.default_rng(0))) == [[genotype]] * count
 
 
-def test_spaces_that_cannot_be_searched_are_refused():
-    paths = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2], operators=["conv1", "id"])
-    with pytest.raises(ConfigError, match=r"search.tiers.weak: no architecture was found"):
-        feasible_of(paths, 1e9, unsupported=tuple(paths.operators))
-    with pytest.raises(ConfigError, match=r"search.method: DeriveGenotype does not work with model.supernet PathCNN"):
-        next(DeriveGenotype().search(feasible_of(paths, 1e9), np.random.default_rng(0)))
+def paths(**limits):
+    net = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2], operators=["conv1", "id"])
+    return feasible_of(net, 1e9, **limits)
+
+
+test_what_cannot_be_searched_is_refused = refusals(
+    (lambda: paths(unsupported=("conv1", "id")), "search.tiers.weak: no architecture was found"),
+    (
+        lambda: next(DeriveGenotype().search(paths(), np.random.default_rng(0))),
+        "search.method: DeriveGenotype does not work with model.supernet PathCNN",
+    ),
+    (lambda: next(generations(Exhaustive(limit=2000), toy_feasible())), "2,197 architectures, limit is 2,000"),
+)
 
 
 def volume(archs):
@@ -168,16 +175,6 @@ def test_evolutions_crossings_take_each_gene_from_one_of_two_parents():
         np.mean([gene == a for gene, a, b in zip(child, one, other, strict=True) if a != b]) for child in children
     ]
     assert 0.35 < np.mean(shares) < 0.65
-
-
-def test_exhaustive_refuses_large_spaces():
-    with pytest.raises(ConfigError, match=r"2,197 architectures, limit is 2,000"):
-        next(generations(Exhaustive(limit=2000), toy_feasible()))
-
-
-def test_numbers_out_of_range_are_refused():
-    with pytest.raises(ConfigError, match=r"search\.method\.parent_share: 0\.0 must be above 0"):
-        Evolution(parent_share=0.0)
 
 
 def test_the_front_is_that_of_brute_force():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ import torchvision
 from torch import nn
 
 from lit_fednas.costs import count_macs
-from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
     BatchNorm,
@@ -24,6 +22,7 @@ from lit_fednas.supernets import (
     GrowableViT,
 )
 from lit_fednas.supernets.growing.growth import carried_over, grown, plan
+from tests.support import refusals
 
 FAMILIES: dict[str, GrowableFamily] = {
     "mobilenet": GrowableMobileNetV3Small(0.25, norm=BatchNorm()),
@@ -114,17 +113,11 @@ class TestMobileNetV3Small:
             assert ours(x).std() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: GrowableResNet18(0), "width"),
-        (lambda: GrowableNASBench201(8, genotype="|none~0|"), "genotype"),
-        (lambda: GrowableViT(dim=10, heads=4), "heads"),
-        (lambda: GrowableMobileNetV3Small().blueprint((8, 8), 5), "input_shape"),
-        (lambda: GrowableViT().blueprint((3, 8, 10), 5), "patch_size"),
-        (lambda: GrowableResNet18(12, norm=GroupNorm(8)).blueprint((3, 8, 8), 5), "multiple of 8"),
-    ],
+test_settings_and_inputs_that_are_refused = refusals(
+    (lambda: GrowableResNet18(0), "width"),
+    (lambda: GrowableNASBench201(8, genotype="|none~0|"), "genotype"),
+    (lambda: GrowableViT(dim=10, heads=4), "heads"),
+    (lambda: GrowableMobileNetV3Small().blueprint((8, 8), 5), "input_shape"),
+    (lambda: GrowableViT().blueprint((3, 8, 10), 5), "patch_size"),
+    (lambda: GrowableResNet18(12, norm=GroupNorm(8)).blueprint((3, 8, 8), 5), "multiple of 8"),
 )
-def test_settings_and_inputs_that_are_refused(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make()

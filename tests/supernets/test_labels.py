@@ -1,6 +1,5 @@
 """Label sets: classifiers of coarser labels on one body."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +10,13 @@ import torch
 from lit_fednas.aggregation import OperatorAverage
 from lit_fednas.assignment import Subspaces
 from lit_fednas.costs import count_operations
-from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.objectives import PathSampling
 from lit_fednas.supernets import Operators, PathCNN, PathRNN
 from lit_fednas.supernets.paths.supernet import LabelSets
 from lit_fednas.supernets.space import labelled_space, labels_of
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Population
-from tests.support import fit, make_module, seeded, sgd, tiny_data
+from tests.support import fit, make_module, refusals, seeded, sgd, tiny_data
 
 COARSE = [0, 0, 1, 1]
 
@@ -110,24 +108,18 @@ def test_an_assignment_may_name_the_labels() -> None:
     assert subspaces.draw(0, np.random.default_rng(0)).labels == "halves"
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
-            lambda: LabelSets(4, {"halves": [0, 0, 1]}),
-            "supernet.label_sets.halves: has 3 labels; give one for each of the data's 4",
-        ),
-        (lambda: net().space.parse("id id > thirds"), "'thirds' is not a label set"),
-        (
-            lambda: replace(tiers(), labels={"small": "thirds"}).tiers(net(), seed=0),
-            "tiers.labels.small: 'thirds' is not a label set of the supernet",
-        ),
-        (
-            lambda: tiers().tiers(PathRNN((8,), 4, width=4), seed=0),  # tokens have none
-            r"tiers\.labels\.small: 'halves' is not a label set of the supernet; there are: own$",
-        ),
-    ],
+test_labels_that_are_not_there_are_told_before_training = refusals(
+    (
+        lambda: LabelSets(4, {"halves": [0, 0, 1]}),
+        "supernet.label_sets.halves: has 3 labels; give one for each of the data's 4",
+    ),
+    (lambda: net().space.parse("id id > thirds"), "'thirds' is not a label set"),
+    (
+        lambda: replace(tiers(), labels={"small": "thirds"}).tiers(net(), seed=0),
+        "tiers.labels.small: 'thirds' is not a label set of the supernet",
+    ),
+    (
+        lambda: tiers().tiers(PathRNN((8,), 4, width=4), seed=0),  # tokens have none
+        r"tiers\.labels\.small: 'halves' is not a label set of the supernet; there are: own$",
+    ),
 )
-def test_labels_that_are_not_there_are_told_before_training(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import nn
 
 from lit_fednas.costs import count_macs
-from lit_fednas.errors import ConfigError
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import (
     GroupNorm,
@@ -18,6 +17,7 @@ from lit_fednas.supernets import (
     SlicedMobileNet,
     WidthSupernet,
 )
+from tests.support import refusals
 
 #: Howard et al., Table 1, after the first convolution: channels in, channels out, pixels out.
 BLOCKS = [
@@ -96,19 +96,13 @@ def test_signals_get_through_a_convnet_without_norm() -> None:
     assert 1 / 3 < out.square().mean().sqrt() < 3
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SlicedMobileNet(0), "supernet.family.width: 0 must be above 0"),
-        (lambda: SlicedMobileNet(strides=(1, 2)), r"strides: \[1, 2\] must be as many numbers as channels"),
-        (
-            lambda: SlicedConvNet((4, 4), (1,), GroupNorm(4), linear=10),
-            "linear: 10 is no multiple of norm.group_size, 4",
-        ),
-        (lambda: SlicedConvNet((4, 4), pools=(0,)), r"pools: \[0\] must be different numbers from 1 to 2"),
-        (lambda: WidthSupernet((3, 8, 8), 5, SlicedConvNet(), [1]), "8x8 pixels are too few for SlicedConvNet"),
-    ],
+test_settings_that_cannot_work = refusals(
+    (lambda: SlicedMobileNet(0), "supernet.family.width: 0 must be above 0"),
+    (lambda: SlicedMobileNet(strides=(1, 2)), r"strides: \[1, 2\] must be as many numbers as channels"),
+    (
+        lambda: SlicedConvNet((4, 4), (1,), GroupNorm(4), linear=10),
+        "linear: 10 is no multiple of norm.group_size, 4",
+    ),
+    (lambda: SlicedConvNet((4, 4), pools=(0,)), r"pools: \[0\] must be different numbers from 1 to 2"),
+    (lambda: WidthSupernet((3, 8, 8), 5, SlicedConvNet(), [1]), "8x8 pixels are too few for SlicedConvNet"),
 )
-def test_settings_that_cannot_work(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make()

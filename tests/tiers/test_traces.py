@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.tiers import CSVTrace, SyntheticTrace
+from lit_fednas.errors import DataError
+from lit_fednas.tiers import CSVTrace
 
 
 def rng() -> np.random.Generator:
@@ -60,7 +60,3 @@ def test_faults_of_a_file_are_named(written, text, words):
 def test_what_is_no_trace():
     with pytest.raises(DataError, match=r"trace.path: .*nowhere.csv cannot be read \(No such file or directory\)"):
         CSVTrace("nowhere.csv").quantile(0.5)
-    with pytest.raises(ConfigError, match=r"trace.median: 0.0 must be above 0"):
-        SyntheticTrace(median=0.0)
-    with pytest.raises(ConfigError, match=r"trace.spread: 1.0 must be above 1"):
-        SyntheticTrace(spread=1.0)
