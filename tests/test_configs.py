@@ -20,7 +20,7 @@ from jsonargparse import ArgumentParser
 from lit_fednas.cli import main
 from lit_fednas.cli.lightning_cli import FederatedCLI
 from lit_fednas.config_files import find
-from lit_fednas.data import FederatedDataModule
+from lit_fednas.data import FederatedDataModule, Shards
 from lit_fednas.federation import UniformCohort
 from lit_fednas.parts import instantiated
 from lit_fednas.studies import read_study
@@ -38,6 +38,7 @@ UNDER: dict[str, list[str]] = {
     "fedoras/finetune/digits": ["fedoras/digits"],
     "fednas/finetune/": ["fednas/digits"],
     "darts/finetune/": ["darts/digits"],
+    "fedtrans/our_rules": ["fedtrans/cifar10"],
     "loggers/": ["superfed/digits"],
     "search/": ["superfed/digits"],
     "search/fedoras": ["fedoras/digits"],
@@ -171,6 +172,43 @@ def test_superfeds_settings_are_the_papers(parsers, name):
     assert (client["epochs"], client["lr_schedule"]["class_path"].split(".")[-1]) == (5, "ConstantRate")
     assert [client["optimizer"]["init_args"][name] for name in ("lr", "momentum", "weight_decay")] == [0.1, 0, 0]
     assert [decay[name] for name in ("beta0", "decay", "period")] == [0.9, "cosine", 0.8]
+
+
+#: Table 7 of FedTrans: participants of a round, rounds, and the rounds of a slope.
+FEDTRANS = {
+    "cifar10": (10, 1000, 20),
+    "femnist": (100, 2000, 30),
+    "speech": (100, 1500, 100),
+    "openimage": (100, 2000, 50),
+}
+
+
+@pytest.mark.parametrize("name", one_of_many(FEDTRANS, "cifar10", "speech"))
+def test_fedtranss_settings_and_rules_are_the_papers(parsers, name):
+    """And those of ours differ in its rules alone."""
+    files = [FILES[f"fedtrans/{name}.yaml"], FILES["fedtrans/our_rules.yaml"]]
+    read = (flat(parsers["fit"].parse_args(words(*given)).as_dict()) for given in (files[:1], files))
+    paper, ours = ({key.replace(".init_args", ""): value for key, value in one.items()} for one in read)
+    grows = {key.removeprefix("transform_on_convergence."): value for key, value in paper.items()}
+    assert (paper["model.cohort.count"], paper["trainer.max_rounds"], grows["delta"]) == FEDTRANS[name]
+    client = {"steps": 20, "batch_size": 10, "optimizer.lr": 0.05, "optimizer.momentum": 0}
+    assert {key: paper[f"model.client.{key}"] for key in client} == client
+    defaults = {"threshold": 0.003, "gamma": 10, "alpha": 0.9, "window": 5, "factor": 2, "insert": 1}
+    printed = {"certainty": 0, "new_units": "copies", "noise": 0, "order": "alternate"}  # Eq. 1, section 4.1
+    assert {key: grows[key] for key in (*defaults, *printed)} == defaults | printed
+    assert (paper["soft_average.decay"], paper["soft_average.weighted"]) == (0.98, False)
+    if name == "cifar10":  # as Diao et al. do: two classes per client
+        deal = Shards(paper["data.partitioner.shards_per_client"])
+        parts = deal.partition(targets := np.arange(50_000) % 10, paper["data.num_clients"])
+        assert [len(rows) for rows in parts] == [500] * 100
+        assert {len(set(targets[rows])) for rows in parts} == {1, 2}
+    changed = {key for key in (paper.keys() | ours.keys()) - {"config"} if paper.get(key) != ours.get(key)}
+    assert {key.rsplit(".", 1)[0] for key in changed} == {
+        "model.assignment",
+        "trainer.logger",
+        "soft_average",
+        "transform_on_convergence",
+    }
 
 
 def test_superfeds_baselines_and_ablations_are_the_papers(parsers):
