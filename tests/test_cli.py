@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import wandb
 import yaml
 
 from lit_fednas import __version__
@@ -25,6 +26,7 @@ from lit_fednas.data import Digits, Dirichlet, FederatedDataModule
 from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import files
+from tests.callbacks.test_wandb_logging import records
 from tests.support import SMALL
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -90,7 +92,7 @@ def test_without_a_checkpoint_the_newest_runs_last_is_tested(begun, capsys):
     assert "finds none" in refused(capsys, "test", *begun, "--ckpt_path", "best")
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
     shutil.rmtree("runs")
-    assert "ckpt_path: 'last' finds no run in runs/digits; start one" in refused(capsys, "test", *begun)
+    assert "ckpt_path: 'last' finds no run in runs/digits; train one first" in refused(capsys, "test", *begun)
 
 
 def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys):
@@ -241,6 +243,24 @@ def test_parts_of_the_working_directory_are_found_and_a_logger_that_shares_a_fol
     assert Path("config.yaml").read_text() == "mine"
     assert not Path("rounds.jsonl").exists()
     assert {"config.yaml", "rounds.jsonl", "checkpoints"} <= {path.name for path in Path("project/a1b2").iterdir()}
+
+
+@pytest.mark.slow
+def test_all_that_is_done_with_a_run_is_one_run_of_each_logger(tiny, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("tensorboard", "wandb_online"):
+        tiny += ["--config", str(CONFIGS / "loggers" / f"{name}.yaml")]
+    for command in (["fit"], ["test"], ["fit"]):
+        assert main([*command, *tiny, "--trainer.max_rounds", "1"]) == 0
+        wandb.finish()  # as a process does at its end
+    first, second = ((Path("runs/digits") / name / "wandb-id.txt").read_text() for name in ("version_0", "version_1"))
+    written = sorted(Path("runs/wandb").glob("offline-run-*/*.wandb"))
+    assert [path.stem for path in written] == [f"run-{identity}" for identity in (first, first, second)]
+    runs = [record.run for path in written for record in records(path) if record.run.display_name]
+    named = {(run.run_id, run.display_name) for run in runs}
+    assert named == {(first, "digits/version_0"), (second, "digits/version_1")}
+    assert len(list(Path("runs/digits").glob("*/tensorboard"))) == 2
+    assert {path.name for path in Path("runs").iterdir()} == {"digits", "wandb"}
 
 
 def refused(capsys, *args, code=2):

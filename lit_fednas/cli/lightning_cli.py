@@ -35,17 +35,25 @@ from lit_fednas.cli.run_config import (
     check_same_settings,
     continue_run,
     plain_settings,
+    share_run,
 )
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.process import Interrupted
+from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.records.files import replacing
 
 log = logging.getLogger(__name__)
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 PARTS = ("trainer", "model", "datamodule")
+#: What may follow the commands that train or search.
+NEXT = {
+    "fit": "search --config {run}/config.yaml --config TIERS.yaml, or report {run}",
+    "search": "export --config {run}/config.yaml --tier TIER, or report {run}",
+    "finetune": "export --config {run}/config.yaml --name finetune --tier TIER, or report {run}",
+}
 #: Arguments of a supernet that are taken from the data.
 LINKED = {"num_classes", "input_shape"}
 #: Every parser raises errors, takes no shortened options, and writes the versions into a saved configuration.
@@ -186,8 +194,10 @@ class FederatedCLI(LightningCLI):
             check_new_run(
                 config.trainer.logger, None if config.trainer.fast_dev_run else config.trainer.default_root_dir
             )
+            share_run(config.trainer.logger)
             return
         config.ckpt_path = continue_run(config.trainer.logger, str(given or "last"), _checkpoints(config))
+        share_run(config.trainer.logger)
         if command != "fit" and config.ckpt_path in ("last", "best"):
             raise ConfigError(
                 f"ckpt_path: {config.ckpt_path!r} names no checkpoint without a RunLogger as the first of "
@@ -237,9 +247,12 @@ class FederatedCLI(LightningCLI):
         owner, method = _owner(subcommand)
         if owner is FederatedTrainer:
             super()._run_subcommand(subcommand)
-            return
-        command = owner(**{name: getattr(self, name) for name in _parts(subcommand)})
-        getattr(command, method)(**self.options)
+        else:
+            command = owner(**{name: getattr(self, name) for name in _parts(subcommand)})
+            getattr(command, method)(**self.options)
+        if subcommand in NEXT and keeps_files(self.trainer):
+            folder = run_folder(self.trainer)
+            print(f"written: {folder}\nnext: lit-fednas {NEXT[subcommand].format(run=folder)}")
 
     @property
     def options(self) -> dict[str, Any]:

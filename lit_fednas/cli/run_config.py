@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import secrets
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from pydoc import locate
@@ -31,6 +33,8 @@ from lit_fednas.records.files import replace_text
 
 log = logging.getLogger(__name__)
 
+#: The file of a run's folder with its id in Weights & Biases.
+_WANDB_ID = "wandb-id.txt"
 #: What the data of a checkpoint's run depend on, which every command must leave as it was.
 _DATA = ("seed_everything", "data")
 _CALLBACKS = "trainer.callbacks"
@@ -73,8 +77,7 @@ class SaveConfig(SaveConfigCallback):
         """Saves what a run is trained with, so that it starts a new run if it is given back."""
         self.config = self.config.clone()
         self.config.ckpt_path, self.config.changed = None, []
-        loggers = self.config.trainer.logger
-        for logger in loggers if isinstance(loggers, list) else [loggers]:
+        for logger in _listed(self.config.trainer.logger):
             if isinstance(logger, Namespace) and "version" in logger.get("init_args", {}):
                 logger.init_args.version = None
         if keeps_files(trainer):
@@ -86,12 +89,17 @@ class SaveConfig(SaveConfigCallback):
 
     @override
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Gives the configuration to W&B as nested hyperparameters, so that sweeps can group by them."""
-        for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):
-                logger.experiment.config.update(
-                    yaml.safe_load(self.parser.dump(self.config, skip_none=False)), allow_val_change=True
-                )
+        """Gives the configuration to W&B as nested hyperparameters, so that sweeps can group by them; keeps the id."""
+        folder = run_folder(trainer)
+        for logger, settings in zip(trainer.loggers, _listed(self.config.trainer.logger), strict=False):
+            if not isinstance(logger, WandbLogger):
+                continue
+            run = logger.experiment
+            run.config.update(yaml.safe_load(self.parser.dump(self.config, skip_none=False)), allow_val_change=True)
+            if settings["init_args"]["name"] is None:
+                run.name = f"{folder.parent.name}/{folder.name}"
+            if keeps_files(trainer):
+                replace_text(folder / _WANDB_ID, run.id)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -167,9 +175,34 @@ def check_new_run(loggers: Any, root: str | None = None) -> None:
         )
 
 
+def share_run(loggers: Any) -> None:
+    """Lets the others write into the run that the first logger starts or goes on in.
+
+    Those without a name write into its folder, and W&B's into one W&B run, whose id is kept there.
+    """
+    run, others = _logger_settings(loggers), _listed(loggers)[1:]
+    if run is None or not others:
+        return
+    if run["version"] is None:
+        run["version"] = RunLogger(run["save_dir"], run["name"]).version
+    file = Path(run["save_dir"]) / run["name"] / _folder_name(run["version"]) / _WANDB_ID
+    identity = file.read_text() if file.exists() else secrets.token_hex(4)
+    for logger in others:
+        settings = logger.get("init_args", {})
+        if logger["class_path"].endswith(WandbLogger.__name__):
+            given = settings["id"] or settings["version"] or "WANDB_RUN_ID" in os.environ  # as a sweep's agent sets it
+            settings["version"] = settings["version"] if given else identity
+        elif "name" in settings and settings["name"] is None:
+            settings["name"], settings["version"] = run["name"], _folder_name(run["version"])
+
+
+def _listed(loggers: Any) -> list[Any]:
+    return loggers if isinstance(loggers, list) else [loggers]
+
+
 def _logger_settings(loggers: Any) -> Any:
     """Returns the settings of the first logger, if it is a :class:`RunLogger`."""
-    first = loggers[0] if isinstance(loggers, list) else loggers
+    first = _listed(loggers)[0]
     known = isinstance(first, Namespace | dict) and first["class_path"].endswith(RunLogger.__name__)
     return first["init_args"] if known else None
 
@@ -190,7 +223,7 @@ def _newest(root: Path, version: int | str | None, word: str) -> Path:
     ]
     if not files:
         raise CheckpointError(
-            f"ckpt_path: {word!r} finds no run in {root}; start one (fit without ckpt_path), or give a file"
+            f"ckpt_path: {word!r} finds no run in {root}; train one first (lit-fednas fit), or give a file"
         )
     _, run = max(files)
     last = run / "checkpoints" / "last.ckpt"
