@@ -6,7 +6,7 @@ jsonargparse's restricted types are validated only where it parses, and their me
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -100,7 +100,9 @@ def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
     elif origin in (Union, UnionType):
         if value is None and NoneType in args:
             return
-        faults = [list(_faults(value, arg, path)) for arg in args if arg is not NoneType]
+        kinds = [arg for arg in args if arg is not NoneType]
+        alike = [arg for arg in kinds if _container(get_origin(arg)) == _container(type(value))]
+        faults = [list(_faults(value, arg, path)) for arg in alike or kinds]
         if all(faults):  # those at one path are alternatives, as a number or a word
             first = faults[0][0][0]
             yield first, ", or ".join(reason for (other, reason), *_ in faults if other == first)
@@ -114,3 +116,10 @@ def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
         for number, item in enumerate(value):
             item_hint = args[0] if args[-1] is Ellipsis or len(args) == 1 else args[number]
             yield from _faults(item, item_hint, f"{path}[{number}]")
+
+
+def _container(kind: Any) -> type | None:
+    """Returns what a class of values or annotations holds its items in, if in anything."""
+    if not isinstance(kind, type) or issubclass(kind, str):
+        return None
+    return next((container for container in (Mapping, Sequence) if issubclass(kind, container)), None)

@@ -26,6 +26,7 @@ from lit_fednas.parts import instantiated
 from lit_fednas.studies import read_study
 from lit_fednas.supernets import BaseNetworks, ElasticArch, Supernet
 from lit_fednas.supernets.elastic_resnet import ElasticSpace
+from lit_fednas.tiers import ArchitectureCosts, TierSource
 from tests.data.files import tone, write_wave
 from tests.finetune.small import rows
 from tests.support import one_of_many
@@ -36,6 +37,7 @@ FILES = {path.relative_to(CONFIGS).as_posix(): path for path in sorted(CONFIGS.r
 UNDER: dict[str, list[str]] = {
     "fedoras/finetune/": ["fedoras/cifar10"],
     "fedoras/finetune/digits": ["fedoras/digits"],
+    "fedoras/finetune/fedadam": ["fedoras/cifar100"],
     "fednas/finetune/": ["fednas/digits"],
     "darts/finetune/": ["darts/digits"],
     "fedtrans/our_rules": ["fedtrans/cifar10"],
@@ -84,10 +86,8 @@ def parsers():
 
 def without_data(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Gives supernets the sizes that they would be given by data that are not here."""
-    if name.startswith("tasks/"):  # of characters, of numbers, of sounds
-        shape = {"table": (8,), "speech": (1, 32, 32)}.get(Path(name).stem, (16,))
-    else:
-        shape = (1, 8, 8) if "digits" in str(layers(name)) else (3, 32, 32)
+    others = {"table": (8,), "speech": (1, 32, 32), "text": (16,), "shakespeare": (16,), "ptb": (16,)}
+    shape = (1, 8, 8) if "digits" in str(layers(name)) else others.get(Path(name).stem, (3, 32, 32))
     monkeypatch.setattr(FederatedDataModule, "input_shape", shape)
     monkeypatch.setattr(FederatedDataModule, "num_classes", 10 if shape == (1, 8, 8) else 100)
 
@@ -174,6 +174,42 @@ def test_superfeds_settings_are_the_papers(parsers, name):
     assert [decay[name] for name in ("beta0", "decay", "period")] == [0.9, "cosine", 0.8]
 
 
+#: FedorAS' Table 9 (rounds, clients of a round, all clients where they are dealt, local epochs, batch size, rate,
+#: momentum, norm of a gradient), and Table 8: limits in millions of operations, and shares of the clients.
+FEDORAS = {
+    "cifar10": ((500, 10, 100, 50, 128, 0.1, 0.9, None), (120.9, 223.2, 325.4, 716.0), [0.25] * 4),
+    "cifar100": ((750, 10, 500, 25, 64, 0.1, 0.9, None), (111.5, 204.3, 297.1, 716.0), [0.25] * 4),
+    "speech": ((750, 21, None, 25, 64, 0.1, 0.9, None), (5.0, 7.5, 10.1, 20.0), [0.8, 0.0125, 0.0125, 0.175]),
+    "shakespeare": ((500, 16, None, 5, 4, 1.0, 0, 5), (7.8, 12.8, 17.8, 22.8, 33.8), [0.2] * 5),
+}
+INPUTS = {"speech": ((1, 40, 51), 12), "shakespeare": ((80,), 90)}
+
+
+@pytest.mark.parametrize("name", one_of_many(FEDORAS, "speech", "shakespeare"))
+def test_fedorass_settings_and_tiers_are_the_papers(parsers, name):
+    """Limits are Table 8's to a percent, of a tenth of the paper's samples; the last affords the largest path."""
+    numbers, limits, shares = FEDORAS[name]
+    config = parsers["fit"].parse_args(words(FILES[f"fedoras/{name}.yaml"])).as_dict()
+    run = {key.replace(".init_args", ""): value for key, value in flat(config).items()}
+    clients = run["data.num_clients"]
+    cohort = run["model.cohort.count"] or UniformCohort(run["model.cohort.ratio"]).size(clients)
+    client = [run[f"model.client.{key}"] for key in ("epochs", "batch_size", "optimizer.lr", "optimizer.momentum")]
+    assert (run["trainer.max_rounds"], cohort, clients, *client, run["model.client.clip_norm"]) == numbers
+    assert run["model.assignment.share"] == 0.5
+    shape, classes = INPUTS.get(name, ((3, 32, 32), 10))
+    net = supernet(config, input_shape=shape, num_classes=classes)
+    given = config["model"]["tiers"]["source"]
+    if "samples" in given["init_args"]:
+        given["init_args"]["samples"] //= 10
+    tiers = instantiated(TierSource, given).tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
+    most = [tier.at_most["operations"] for tier in tiers]
+    assert [limit / 1e6 for limit in most] == pytest.approx(limits, rel=0.012)
+    assert [tier.above.get("operations") for tier in tiers] == [None, *most[:-1]]
+    assert most[-1] >= net.operations(net.space.largest) > most[-2]
+    allocation = config["model"]["tiers"]["allocation"]["init_args"]["shares"]
+    assert (allocation or [1 / len(tiers)] * len(tiers)) == pytest.approx(shares)
+
+
 #: Table 7 of FedTrans: participants of a round, rounds, and the rounds of a slope.
 FEDTRANS = {
     "cifar10": (10, 1000, 20),
@@ -209,6 +245,18 @@ def test_fedtranss_settings_and_rules_are_the_papers(parsers, name):
         "soft_average",
         "transform_on_convergence",
     }
+
+
+def test_superfeds_text_is_the_papers(parsers):
+    """Figure 2 and App. H; the sizes of its TCN are in ``tests/supernets/test_elastic_tcn.py``."""
+    read = flat(parsers["fit"].parse_args(words(FILES["superfed/ptb.yaml"])).as_dict())
+    run = {key.replace(".init_args", ""): value for key, value in read.items()}
+    assert [run[key] for key in ("trainer.max_rounds", "data.num_clients", "model.cohort.ratio")] == [100, 20, 0.4]
+    client = {"epochs": 5, "batch_size": 16, "clip_norm": 0.35}
+    client |= {"optimizer.lr": 4, "lr_schedule.every": 10, "lr_schedule.gamma": 0.1}
+    assert {key: run[f"model.client.{key}"] for key in client} == client
+    assert (run["data.source.length"], run["data.source.context"]) == (80, 40)
+    assert -(-929_589 // run["data.source.block"]) == run["data.num_clients"]  # Penn Treebank's words
 
 
 def test_superfeds_baselines_and_ablations_are_the_papers(parsers):

@@ -7,7 +7,7 @@ from lit_fednas.assignment import RisingPath, WholeSpace
 from lit_fednas.callbacks import BetaDecay, PruneByBudgets, TransformOnConvergence
 from lit_fednas.costs import MeasuredLatency
 from lit_fednas.federation import EvaluationSettings, FedAdam, FederatedTrainer
-from lit_fednas.search import Evolution
+from lit_fednas.search import Evolution, SearchSettings
 from lit_fednas.tiers import Capacities, CumulativeCostTiers, SyntheticTrace
 from tests.support import refusals, tiny_supernet
 
@@ -28,6 +28,8 @@ test_numbers_out_of_range = refusals(
     (lambda: FedAdam([torch.nn.Parameter(torch.ones(1))], beta2=1.0), "server_optimizer"),
     (lambda: FederatedTrainer(threads=0), "trainer.threads: 0 must be at least 1"),
     (lambda: Evolution(parent_share=0.0), "search.method.parent_share: 0.0 must be above 0"),
+    (lambda: SearchSettings(evaluations=-1), "search.evaluations: -1 must be at least 0"),  # a number or a mapping
+    (lambda: SearchSettings(evaluations={"small": 0}), "search.evaluations.small: 0 must be at least 1"),
     (lambda: SyntheticTrace(median=0.0), "trace.median: 0.0 must be above 0"),
     (lambda: SyntheticTrace(spread=1.0), "trace.spread: 1.0 must be above 1"),
     *(

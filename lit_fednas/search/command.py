@@ -101,7 +101,7 @@ class Search(AfterTraining):
     def _run(self, ckpt_path: str | None, search: SearchSettings) -> SearchFiles:
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files = SearchFiles(self.folder / search.name)
-        progress = SearchProgress(search.evaluations)
+        progress = SearchProgress(search)
 
         def watch(*reached: Any) -> None:
             if self.trainer.progress_bar_callback is not None:
@@ -215,8 +215,8 @@ def _share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:
 class SearchProgress:
     """Shows a bar per tier, or plain lines without a terminal: evaluations, best metric and hypervolume."""
 
-    def __init__(self, evaluations: int) -> None:
-        self.evaluations = evaluations
+    def __init__(self, settings: SearchSettings) -> None:
+        self.evaluations = settings.evaluations_of
         self._tier: str | None = None
         self._bar: Any = None
         self._line = ""  # that was not printed yet
@@ -227,7 +227,7 @@ class SearchProgress:
         if tier != self._tier:
             self.close()
             self._tier = tier
-            self._bar = tqdm(total=self.evaluations, desc=tier, unit="evaluation", disable=not draws_bars())
+            self._bar = tqdm(total=self.evaluations(tier), desc=tier, unit="evaluation", disable=not draws_bars())
         figures = {"best": best} if hypervolume is None else {"best": best, "hypervolume": hypervolume}
         texts = {name: f"{value:.4f}" for name, value in figures.items()}
         if not self._bar.disable:
@@ -235,7 +235,7 @@ class SearchProgress:
             self._bar.update(evaluations - self._bar.n)
             return
         shown = "  ".join(f"{name} {text}" for name, text in texts.items())
-        self._line = f"{tier}: {evaluations}/{self.evaluations} evaluations  {shown}"
+        self._line = f"{tier}: {evaluations}/{self.evaluations(tier)} evaluations  {shown}"
         if perf_counter() - self._printed >= _REFRESH_SECONDS:
             self._print()
 

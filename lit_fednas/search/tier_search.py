@@ -20,7 +20,7 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.ranks import Ranks
-from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveShare, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name, check_folder_names
 from lit_fednas.records.run import chosen, error, reaches
@@ -52,7 +52,8 @@ class SearchSettings:
     Args:
         tiers: The device tiers; those of the clients (``model.tiers``) if not given.
         method: How each tier is searched.
-        evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000). With ``racing`` it is
+        evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000), or a number for each
+            tier by its name (FedorAS, Table 10: ``{tier1: 100, tier2: 150}``). With ``racing`` it is
             what may be spent: the examples of so many evaluations in full, on as many architectures as they suffice
             for. 0 for methods that need none (``ProxySearch``): then nothing is tested either, no networks are written,
             and with ``--ckpt_path null`` the search is in a new folder, with untrained weights.
@@ -81,7 +82,7 @@ class SearchSettings:
 
     tiers: TierSource | None = None
     method: SearchMethod = field(default_factory=NSGA2)
-    evaluations: NonNegativeInt = 1000
+    evaluations: NonNegativeInt | dict[str, PositiveInt] = 1000
     target: PositiveFloat | None = None
     labels: str | None = None
     per_tier: bool = True
@@ -102,6 +103,10 @@ class SearchSettings:
             raise ConfigError(
                 f"search.{name}: {getattr(self, name)} has no meaning for the scores of search.federated; leave one out"
             )
+
+    def evaluations_of(self, tier: str) -> int:
+        """Returns the evaluations of a tier that is searched."""
+        return self.evaluations[tier] if isinstance(self.evaluations, dict) else self.evaluations
 
 
 class TierSearch:
@@ -164,6 +169,13 @@ class TierSearch:
         # without limits; its metrics are comparable, so of one label set
         self.everything = Tier(ALL_TIERS, {}, labels=settings.labels or OWN)
         self.searched = self.tiers if settings.per_tier else [self.everything]
+        searched = [tier.name for tier in self.searched]
+        if isinstance(settings.evaluations, dict) and sorted(settings.evaluations) != sorted(searched):
+            given = ", ".join(settings.evaluations)
+            raise ConfigError(
+                f"search.evaluations: is of {given or 'no tier'}, but searched are {', '.join(searched)}; give a "
+                f"number for each of these, or one for all"
+            )
         self.feasible: dict[str, Feasible] = {}
         for tier in self.searched:
             rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
@@ -226,22 +238,22 @@ class TierSearch:
 
     def _search(self, tier: Tier) -> list[dict[str, Any]]:
         """Drives the method until evaluations are spent, the target is reached or nothing new is proposed."""
-        settings, evaluations = self.settings, self.evaluations
+        settings, evaluations, most = self.settings, self.evaluations, self.settings.evaluations_of(tier.name)
         rng = numpy_generator(self.seed, f"search-{tier.name}")
         proposals = settings.method.search(self.feasible[tier.name], rng)
         history: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
         spent, price = 0, evaluations.price
         value = volume = scores = None
-        while spent < settings.evaluations * price and not self._reached(value):
+        while spent < most * price and not self._reached(value):
             try:
                 proposed = next(proposals) if scores is None else proposals.send(scores)
             except StopIteration:
                 done = ceil(spent / price)
-                log.info("%s: no more architectures after %d evaluations of %d", tier.name, done, settings.evaluations)
+                log.info("%s: no more architectures after %d evaluations of %d", tier.name, done, most)
                 break
             scores = []
-            budget = settings.evaluations * price - spent
+            budget = most * price - spent
             evaluated = evaluations.evaluate(tier.name, len(history), proposed, budget)
             for row, arch in zip(evaluated, proposed, strict=False):  # a budget may end before a generation
                 rows.append(row)

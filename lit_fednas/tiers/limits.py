@@ -178,10 +178,17 @@ class Budgets(TierSource):
 
     Args:
         budgets: Per tier: the greatest value allowed, by cost: ``macs`` of one example, ``parameters``, ``bytes``,
-            ``activation_bytes``, ``memory_bytes`` (the last two added), ``latency_ms``.
+            ``activation_bytes``, ``memory_bytes`` (the last two added), ``operations`` (FedorAS' count of FLOPs),
+            ``latency_ms``.
+        ranges: Whether a tier's architectures must be above the limits of the tier before it, as FedorAS' are.
+
+    Example:
+        >>> str(Budgets({"t1": {"macs": 2e6}, "t2": {"macs": 3e6}}, ranges=True).tiers(None, None, None)[1])
+        'macs at most 3e+06 and macs above 2e+06'
     """
 
     budgets: dict[str, dict[str, float]]
+    ranges: bool = False
 
     def __post_init__(self) -> None:
         if not self.budgets or not all(self.budgets.values()):
@@ -189,7 +196,8 @@ class Budgets(TierSource):
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        return [Tier(name, limits) for name, limits in self.budgets.items()]
+        below = [{}, *self.budgets.values()] if self.ranges else [{}] * len(self.budgets)
+        return [Tier(name, limits, above) for (name, limits), above in zip(self.budgets.items(), below, strict=False)]
 
 
 @dataclass(frozen=True)

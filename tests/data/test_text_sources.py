@@ -69,6 +69,22 @@ class TestTextFiles:
         assert train.columns["client"].tolist() == ["000000", "000000", "000001"]
         assert load(source, "val").inputs.tolist() == [[3, 4], [4, 0]]
 
+    def test_context_is_not_predicted_again(self, tmp_path: Path) -> None:
+        """Each token but the first is the target of one window, which has three before it but for the first."""
+        for count in (2, 3, 6, 7, 8, 9, 23):
+            text = "abcdefghijklmnopqrstuvwxyz"[:count]
+            (tmp_path / "a.txt").write_text(text)
+            source = TextFiles(str(tmp_path / "a.txt"), length=5, context=3)
+            train = load(source)
+            assert "".join(read(source, train.targets)) == text[1:]
+            targets = [[source.class_names[token] for token in row] for row in train.targets]
+            for number, row in enumerate(targets):
+                seen = [source.class_names[token] for token in train.inputs[number]]
+                for place, token in enumerate(row):
+                    if token != "<pad>":
+                        assert seen[: place + 1] == list(text[: text.index(token)][-place - 1 :])
+                        assert number == 0 or place >= 3
+
     def test_roles(self, tmp_path: Path) -> None:
         play = "First Citizen:\nSpeak.\n\nAll:\nAy, sir:\nno.\n\nFirst Citizen:\nOn\n\nwe go.\n"
         (tmp_path / "play.txt").write_text(play)
@@ -94,6 +110,7 @@ class TestTextFiles:
             ({"files": "a.txt", "test": "?.txt"}, r"a\.txt is of both train and test"),
             ({"val": 0.5, "test": 0.5}, "val"),
             ({"level": "line"}, "level"),
+            ({"context": 80}, r"context: 80 of 80 tokens leaves none to predict"),
         ],
     )
     def test_faults_are_named(

@@ -67,6 +67,13 @@ def test_a_search_writes_all_its_files(trained, straight):
         assert volumes == sorted(volumes)  # nothing that was found is lost
 
 
+def test_tiers_may_have_evaluations_of_their_own(trained, tmp_path):
+    """Of FedorAS' Shakespeare, the lowest and the highest tier have fewer."""
+    asked = {"large": 11, "small": 6}
+    history = search(trained, tmp_path, evaluations=asked).rows("history")
+    assert {row["tier"]: row["evaluations"] for row in history} == asked  # the last of each
+
+
 @pytest.mark.parametrize("method", [RandomSearch(), NSGA2(population=8, sample=4), Evolution(population=8)], ids=repr)
 def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkeypatch, method):
     """The smallest, the largest and the evaluated subnets, of those that fit the tier."""
@@ -237,6 +244,10 @@ def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path)
         ({"cost": "flops"}, "search.cost: 'flops'"),
         *(({"name": name}, "search.name: .* cannot name a folder") for name in ("../x", '"x"', ".x", "x ", "a\nb", "")),
         ({"cost": "latency_ms"}, "search.latency: is null"),
+        (
+            {"evaluations": {"small": 4}},
+            "search.evaluations: is of small, but searched are small, large; give",
+        ),
         ({"tiers": Budgets({"tiny": {"macs": 10.0}})}, "search.tiers.tiny: no architecture was found"),
     ],
 )

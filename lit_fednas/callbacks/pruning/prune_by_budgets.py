@@ -64,7 +64,7 @@ class PruneByBudgets(FederatedCallback):
 
     Args:
         budget: The last budget, as a share of the initial model's resource.
-        resource: The cost that budgets limit.
+        resource: The cost that budgets limit; ``memory_bytes`` are those of the weights and the largest activations.
         first: The reduction in the first iteration, as a share of the initial model's resource.
         decay: The factor by which the reduction changes from iteration to iteration.
         least: The smallest reduction of an iteration.
@@ -93,7 +93,7 @@ class PruneByBudgets(FederatedCallback):
     def __init__(
         self,
         budget: OpenUnitInterval,
-        resource: Literal["macs", "parameters", "bytes", "latency_ms"] = "macs",
+        resource: Literal["macs", "parameters", "bytes", "memory_bytes", "latency_ms"] = "macs",
         first: OpenUnitInterval = 0.05,
         decay: PositiveShare = 0.98,
         least: ShareBelowOne = 0.0,

@@ -25,7 +25,7 @@ from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import NamedClasses, Split, kind_of, reading, require_separate
 from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 
 #: The number of the token that fills windows up.
 PAD = 0
@@ -85,7 +85,7 @@ class TextFiles(TextSource):
     frequent tokens, then ``<oov>``, which stands for all others.
 
     Penn Treebank's files are ``TextFiles("ptb.train.txt", val="ptb.valid.txt", test="ptb.test.txt",
-    level="words", clients="blocks")``.
+    level="words", clients="blocks", context=40)``.
 
     Args:
         files: A text file, a folder (all ``*.txt`` in it), or a glob pattern such as ``plays/*.txt``; UTF-8.
@@ -96,6 +96,9 @@ class TextFiles(TextSource):
         level: What a token is: ``characters``, or ``words``, between which there is white space; the end of a
             line is a word of its own.
         length: Tokens per window.
+        context: So many tokens at the beginning of each window are those at the end of the window before it, and are
+            context alone: only the first window of a client has targets there. 40 of 80 are Bai et al.'s, and
+            SuperFed's, for Penn Treebank. 0 predicts the first tokens of a window without those before it.
         block: Tokens per block.
         vocabulary_size: At most so many different tokens are kept, beside ``<pad>`` and ``<oov>``.
         val: Where the validation split is: as ``files``, or the share of each client's text that it is, before that
@@ -109,12 +112,16 @@ class TextFiles(TextSource):
         clients: Literal["file", "role", "blocks"] = "file",
         level: Literal["characters", "words"] = "characters",
         length: PositiveInt = 80,
+        context: NonNegativeInt = 0,
         block: PositiveInt = 10_000,
         vocabulary_size: PositiveInt = 10_000,
         val: float | str = 0.0,
         test: float | str = 0.0,
     ) -> None:
+        if context >= length:
+            raise ConfigError(f"data.source.context: {context} of {length} tokens leaves none to predict; give less")
         self.input_shape = (length,)
+        self.context = context
         self.clients = clients
         self.level = level
         self.block = block
@@ -149,7 +156,7 @@ class TextFiles(TextSource):
         few = sum(len(tokens) < 2 for tokens in part.values())
         self.left_out[split][f"clients with fewer than two {self.level}"] = few
         self.left_out[split] = +self.left_out[split]
-        examples = window_examples(sequences, self.input_shape[0], "client", list(part))
+        examples = window_examples(sequences, self.input_shape[0], "client", list(part), self.context)
         if not len(examples):
             raise DataError(f"data.source: {split} has no client with two {self.level}; give more text")
         return examples
@@ -225,21 +232,24 @@ class ShakespeareRoles(TextSource):
         return window_examples(sequences, self.input_shape[0], "role", [role for role, _ in snippets])
 
 
-def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns consecutive windows, the last one padded, as inputs and targets, int64 ``[windows, length]``."""
-    steps = max(0, len(tokens) - 1)
-    count = -(-steps // length)
-    cut = np.full((2, count * length), PAD, dtype=np.int64)
+def windows(tokens: np.ndarray, length: int, context: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns windows, the last one padded, as inputs and targets, int64 ``[windows, length]``; see TextFiles."""
+    steps, stride = max(0, len(tokens) - 1), length - context
+    count = 1 + max(0, -(-(steps - length) // stride)) if steps else 0
+    cut = np.full((2, max(0, count - 1) * stride + length), PAD, dtype=np.int64)
     cut[0, :steps] = tokens[:-1]
     cut[1, :steps] = tokens[1:]
-    inputs, targets = cut.reshape(2, count, length)
+    inputs, targets = cut[:, np.arange(count)[:, None] * stride + np.arange(length)]
+    targets[1:, :context] = PAD
     return inputs, targets
 
 
-def window_examples(sequences: Sequence[np.ndarray], length: int, column: str, names: Sequence[str]) -> Examples:
+def window_examples(
+    sequences: Sequence[np.ndarray], length: int, column: str, names: Sequence[str], context: int = 0
+) -> Examples:
     """Returns the windows of several sequences, each with the sequence's name in a column."""
     empty = np.empty((0, length), dtype=np.int64)
-    pairs = [windows(tokens, length) for tokens in sequences]
+    pairs = [windows(tokens, length, context) for tokens in sequences]
     inputs, targets = (np.concatenate(parts) for parts in zip((empty, empty), *pairs, strict=True))
     rows = np.repeat(np.arange(len(sequences)), [len(inputs) for inputs, _ in pairs])
     return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {column: np.array(names)[rows]})
