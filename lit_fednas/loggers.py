@@ -2,6 +2,7 @@
 
 import csv
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ class RunLogger(CSVLogger):
             os.makedirs(self.root_dir, exist_ok=True)
             self._experiment = _ResumingWriter(log_dir=self.log_dir)
         return self._experiment
+
+    @override
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Saves; a run that failed before it wrote anything leaves no folder, and its number to the next."""
+        super().finalize(status)
+        if status == "failed" and self._experiment is not None:
+            with suppress(OSError):  # it holds files
+                os.rmdir(self.log_dir)
+                self._experiment = None
 
 
 class _ResumingWriter(ExperimentWriter):

@@ -41,9 +41,7 @@ from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.tier_models import (
     load_tier_network,
     save_tier_model,
-    scores_of_clients,
     tier_model,
-    write_clients,
 )
 from lit_fednas.supernets import PlainNetwork, Supernet
 from lit_fednas.tiers import ArchitectureCosts
@@ -95,7 +93,7 @@ class Finetune(AfterTraining):
         with self.trainer.computing(self.model), self.interrupts.listening():
             rows = self._train_all()
             if finetune.models is None:
-                write_clients(self.model, self.datamodule, self.files)
+                self.write_clients(self.files)
             else:
                 tested = self._write_tests([row["tier"] for row in rows])
         metric, macs = self.metric, {"MACs": "macs_per_example"}
@@ -209,7 +207,7 @@ class Finetune(AfterTraining):
             models.append({"arch": str(arch), "macs_per_example": self.supernet.macs(arch)})
             rows: dict[int, dict[str, Any]] = {}
             for suffix, network in {"_before": before(arch), **({"": tuned[arch]} if arch in tuned else {})}.items():
-                scores = scores_of_clients(model, data, arch, network, range(data.clients.num_clients))
+                scores = self.scores_of_clients(arch, network, range(data.clients.num_clients))
                 counts = {"clients": len(scores), "examples": sum(score.num_examples for score in scores)}
                 models[-1] |= {**counts, **_suffixed(pooled(scores, model.task), suffix)}
                 for score in scores:

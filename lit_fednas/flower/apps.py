@@ -1,25 +1,27 @@
-"""The two apps that ``flwr run`` starts: the server's, which runs the rounds, and the devices'."""
+"""The two apps that ``flwr run`` starts: the server's, which runs the rounds, and the devices'.
 
+A device's process imports neither torch nor Lightning (``lit_fednas.flower.worker``).
+"""
+
+import os
 import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import MutableMapping
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from lit_fednas.cli.entry import exit_status, with_paths
-from lit_fednas.cli.lightning_cli import run
-from lit_fednas.errors import ConfigError, FedNASError
-from lit_fednas.flower.device import device_of, device_settings
-from lit_fednas.flower.link import KINDS, Link
-from lit_fednas.flower.server import FlowerCLI
-from lit_fednas.flower.wire import Packet
+from lit_fednas.errors import ConfigError
+from lit_fednas.flower.worker import answered_elsewhere
+
+if TYPE_CHECKING:
+    from lit_fednas.flower.link import Link
 
 #: Commands that run over devices.
 COMMANDS = ("fit", "search", "finetune")
@@ -35,6 +37,9 @@ class RunFailed(RuntimeError):
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
     """Runs ``lit-fednas fit``, ``search`` or ``finetune``; a failed run ends with its reason."""
+    from lit_fednas.flower.device import device_settings
+    from lit_fednas.flower.link import Link
+
     settings = context.run_config
     config = str(settings["config"])
     link = Link(grid, device_settings(config), float(settings["timeout"]), float(settings["join-timeout"]))
@@ -53,7 +58,10 @@ def serve(grid: Grid, context: Context) -> None:
         raise RunFailed(f"lit-fednas ended with status {status}; the line above says why")
 
 
-def _run(words: list[str], link: Link) -> int:
+def _run(words: list[str], link: "Link") -> int:
+    from lit_fednas.cli.lightning_cli import run
+    from lit_fednas.flower.server import FlowerCLI
+
     if words[0] not in COMMANDS:
         raise ConfigError(f"command: {words[0]} does not run over devices; give one of {', '.join(COMMANDS)}")
     return run(with_paths(words), partial(FlowerCLI, link=link))
@@ -61,18 +69,19 @@ def _run(words: list[str], link: Link) -> int:
 
 def _answer(message: Message, context: Context) -> Message:
     """Answers one message with the node's own data."""
-    kind = next(name for name, type_ in KINDS.items() if type_ == message.metadata.message_type)
-    packet = Packet.read(message.content)
-    try:
-        device = device_of(str(context.run_config["config"]), context.node_config, packet.fields.get("changed", ""))
-    except FedNASError as error:
-        answer = Packet({"refused": str(error)})
+    memory = context.state.setdefault("clients", ConfigRecord())
+    asked = message.metadata.message_type, message.content
+    request = (*asked, str(context.run_config["config"]), dict(context.node_config), memory)
+    if Path(sys.argv[0]).name == "flwr-clientapp" and os.name == "posix":  # which Flower ends after the message
+        content, context.state["clients"] = answered_elsewhere(context.run_id, *request)
     else:
-        memory = context.state.setdefault("clients", ConfigRecord())
-        answer = device.answer(kind, packet, cast("MutableMapping[str, bytes]", memory))
-    return Message(answer.record(), reply_to=message)
+        from lit_fednas.flower.device import answered
+
+        content, _ = answered(*request)
+    return Message(content, reply_to=message)
 
 
 client_app.train()(_answer)
 client_app.evaluate()(_answer)
+client_app.evaluate("test")(_answer)
 client_app.query("join")(_answer)

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 import yaml
+from flwr.app import RecordDict
 from jsonargparse import ArgumentParser
 from typing_extensions import override
 
@@ -27,13 +28,15 @@ from lit_fednas.data.sources.base import Split
 from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.federation import ClientSettings, FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
+from lit_fednas.federation.evaluation import fresh_statistics
 from lit_fednas.federation.process import keep_freed_memory, threads_set
 from lit_fednas.finetune.finetuning import TierNetwork, averaging
-from lit_fednas.flower.wire import SPLITS, Packet, digest, read_task, result_fields
+from lit_fednas.flower.wire import KINDS, SPLITS, Packet, digest, read_task, result_fields
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.rng import isolated
 from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
 from lit_fednas.search.evaluator import ClientDraw, covered
+from lit_fednas.search.tier_models import scores_of_clients
 from lit_fednas.tiers import Population
 from lit_fednas.transport import Transport
 
@@ -114,7 +117,7 @@ class Device:
         self._memory = self._memory if memory is None else memory
         try:
             self._check(packet.fields)
-            return {"join": self._join, "train": self._train, "score": self._score}[kind](packet)
+            return {"join": self._join, "train": self._train, "score": self._score, "test": self._test}[kind](packet)
         except FedNASError as error:
             return Packet({"refused": str(error)})
 
@@ -166,8 +169,8 @@ class Device:
         number = number if registered is None else int(registered)
         if number is None:
             raise ConfigError(
-                f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the node's key "
-                f"with a name such as client-0"
+                f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the node's key as "
+                f"client-NUMBER, such as client-0"
             )
         return number
 
@@ -236,6 +239,20 @@ class Device:
         with self._threads(module):
             answers = [evaluator.answers(arch, [int(fields["client"])])[0].tolist() for arch in archs]
         return Packet({"answers": answers})
+
+    def _test(self, packet: Packet) -> Packet:
+        """Tests a network on the device's own test examples."""
+        fields = packet.fields
+        client = int(fields["client"])
+        module, _ = self._ready(fields, client)
+        arch = module.supernet.space.parse(fields["arch"])
+        network = module.supernet.empty_subnet(arch).eval()
+        if packet.tensors.keys() != network.state_dict().keys():
+            fresh_statistics(network)  # it has some, from the server's examples
+        network.load_state_dict(dict(packet.tensors))
+        with self._threads(module):
+            (score,) = scores_of_clients(module, self.data, arch, network, [client])
+        return Packet({"num_units": score.num_units, "means": dict(score.means)})
 
     def _candidate(
         self, module: FederatedLightningModule, candidate: Mapping[str, Any]
@@ -334,3 +351,18 @@ def device_of(config: str, settings: Mapping[str, Any], changed: str = "") -> De
     device = _device(config, changed, SHARE in settings, others)
     device.number = number
     return device
+
+
+def answered(
+    message_type: str, content: RecordDict, config: str, settings: Mapping[str, Any], memory: MutableMapping[str, Any]
+) -> tuple[RecordDict, MutableMapping[str, Any]]:
+    """Returns a node's answer to a message of Flower, and what it keeps for its next one."""
+    kind = next(name for name, type_ in KINDS.items() if type_ == message_type)
+    packet = Packet.read(content)
+    try:
+        device = device_of(config, settings, packet.fields.get("changed", ""))
+    except FedNASError as error:
+        answer = Packet({"refused": str(error)})
+    else:
+        answer = device.answer(kind, packet, memory)
+    return answer.record(), memory

@@ -3,7 +3,7 @@
 import io
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -61,9 +61,8 @@ def init(
     files = [f"--config={find_config(file)}" for file in config]
     number = [] if clients is None else [f"--data.num_clients={clients}"]
     text = resolved([*files, *number, *words])
-    count = yaml.safe_load(text)["data"]["num_clients"]
-    if count is None:
-        raise ConfigError("--clients: a run begins when all devices are there, and their number is not known; give it")
+    check_over_devices(read := yaml.safe_load(text))
+    count = read["data"]["num_clients"]
     (folder / "app").mkdir(parents=True)
     (folder / "app" / "lit_fednas_app.py").write_text(_APP)
     (folder / "app" / "pyproject.toml").write_text(project(text))
@@ -93,6 +92,23 @@ def resolved(words: Sequence[str]) -> str:
     with redirect_stdout(text), suppress(SystemExit):
         Printed(["fit", *words])
     return text.getvalue()
+
+
+def check_over_devices(config: Mapping[str, Any]) -> None:
+    """Validates that what a whole configuration asks for works over devices, before any device is waited for."""
+    if config["data"]["num_clients"] is None:
+        raise ConfigError("data.num_clients: null, and a run begins when all devices are there; give their number")
+    callbacks = config["trainer"]["callbacks"] or []
+    callbacks = [config["deployed_accuracy"], *(callbacks if isinstance(callbacks, list) else [callbacks])]
+    if any(callback["class_path"].endswith(".DeployedAccuracy") for callback in callbacks if callback):
+        raise ConfigError(
+            "deployed_accuracy: tests on clients' examples at the server, and they stay on their devices; leave it "
+            "out, or simulate"
+        )
+    if (fast := config["model"]["client"]["fast"]) is not None:
+        raise ConfigError(
+            f"model.client.fast: {fast} measures the server's process, and devices train in theirs; set it to null"
+        )
 
 
 def project(config: str) -> str:

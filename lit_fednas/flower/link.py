@@ -9,20 +9,18 @@ from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
 import yaml
-from flwr.app import Message, MessageType
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from lit_fednas import __version__
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.flower.wire import Joined, Packet, digest, one_line, read_joined, size_of, unreadable
+from lit_fednas.flower.wire import KINDS, Joined, Packet, digest, one_line, read_joined, size_of, unreadable
 from lit_fednas.messages import AWAY
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: Flower's type of each kind of message; a message is trained on or asked.
-KINDS = {"join": f"{MessageType.QUERY}.join", "train": MessageType.TRAIN, "score": MessageType.EVALUATE}
 _CRASHED = (1, 2, 8)  # flwr.common.constant.ErrorCode: the app cannot be loaded, raised an exception, or died
 
 
@@ -198,6 +196,6 @@ class Link:
 
 
 def _number(name: str) -> int | None:
-    """Returns the client's number in the name of a registered key, such as ``client-3``; ``None`` without one."""
-    digits = re.search(r"(\d+)$", name or "")
-    return int(digits[1]) if digits else None
+    """Returns the client's number in the name of a registered key, ``client-3`` for instance; ``None`` in others."""
+    number = re.fullmatch(r"client-(\d+)", name)
+    return int(number[1]) if number else None

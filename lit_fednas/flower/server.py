@@ -3,15 +3,16 @@
 import json
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 import torch
 import yaml
+from torch import nn
 from typing_extensions import override
 
 from lit_fednas.cli.lightning_cli import FederatedCLI
@@ -20,10 +21,12 @@ from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.checkpoints import read_checkpoint
+from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.fit import Outcome, TaskRunner
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import TierNetwork
 from lit_fednas.flower.device import device_settings, kind_of
+from lit_fednas.flower.folder import check_over_devices
 from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import (
     MOST,
@@ -34,6 +37,7 @@ from lit_fednas.flower.wire import (
     digest,
     most_of,
     one_line,
+    read_count,
     read_number,
     read_result,
     task_fields,
@@ -43,8 +47,11 @@ from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
 from lit_fednas.objectives.base import keeps_state
 from lit_fednas.search import ClientDraw, FederatedEvaluator, Search
+from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.evaluator import covered
 from lit_fednas.supernets import PlainNetwork
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +65,7 @@ class RemoteClients(ClientData):
         self.link = link
         self._at_server = at_server
         self._counts = {split: np.array([device.counts[split] for device in devices]) for split in SPLITS}
-        # not of the test split, on which only the device could test
-        self._sizes = {split: self._counts[split].sum(1) for split in ("train", "val")}
+        self._sizes = {split: counts.sum(1) for split, counts in self._counts.items()}
         self.sizes = self._sizes["train"]
         speeds = [device.macs_per_second for device in devices if device.macs_per_second is not None]
         self.speeds = speeds if len(speeds) == len(devices) else None
@@ -87,6 +93,25 @@ class RemoteClients(ClientData):
     def move_to(self, device: torch.device | str) -> None:
         self._at_server.move_to(device)
 
+    def answers(
+        self,
+        kind: str,
+        clients: Sequence[int],
+        packet_of: Callable[[int], Packet],
+        read: Callable[[int, Mapping[str, Any]], T],
+        check: Callable[[], None],
+    ) -> Iterator[tuple[int, T]]:
+        """Asks clients; yields positions with what is read of the answers, and logs which cannot be used."""
+        for position, reply in self.link.ask(kind, clients, packet_of, check):
+            reason = f"{reply.status} ({reply.reason})"
+            if reply.packet is not None:
+                try:
+                    yield position, read(position, reply.packet.fields)
+                    continue
+                except Exception as error:  # a device may send anything
+                    reason = unreadable(error)
+            log.warning("client %d does not %s: %s", clients[position], kind, reason)
+
 
 #: What to do where a device's data and the server's differ, by what differs.
 _REMEDIES = {
@@ -108,10 +133,7 @@ class ServerData(FederatedDataModule):
 
     @override
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
-        if self.num_clients is None:
-            raise ConfigError(
-                "data.num_clients: null, and the run begins when all devices are there; give their number"
-            )
+        assert self.num_clients is not None
         kind = kind_of(self)
         devices = self.link.join(self.num_clients)
         for device in devices:
@@ -156,10 +178,6 @@ class FlowerRunner(TaskRunner):
         structure: Mapping[str, Any] | None = None,
     ) -> None:
         assert isinstance(data, RemoteClients)
-        if module.client.fast is not None:
-            raise ConfigError(
-                f"client.fast: {module.client.fast} measures this process, and devices train in theirs; set it to null"
-            )
         if module.client.clients_per_fit != 1:
             log.warning("client.clients_per_fit: %s has no effect, devices train alone", module.client.clients_per_fit)
         self.module = module
@@ -290,30 +308,53 @@ class FlowerEvaluator(FederatedEvaluator):
         # sums are in single precision
         limits = (1 + 1e-5) * units_of_example * np.array([1.0, *map(most_of, data.task.averaged)])
         answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
-        for position, reply in data.link.ask("score", clients, packet_of, self.check):
-            client = clients[position]
-            if reply.packet is None:
-                log.warning("client %d does not score: %s (%s)", client, reply.status, reply.reason)
-                continue
-            try:
-                most = limits * int(self.draw.sizes[client])
-                answer = np.array(
-                    [
-                        [read_number("answers", number, limit) for number, limit in zip(row, most, strict=True)]
-                        for row in reply.packet.fields["answers"]
-                    ]
-                )
-                if answer.shape != answers[position].shape or (answer[:, 0] != answer[0, 0]).any():
-                    raise ValueError("answers: not sums over the client's examples")
-                answers[position] = answer
-            except Exception as error:  # a device may send anything
-                log.warning("client %d does not score: %s", client, unreadable(error))
+
+        def read(position: int, fields: Mapping[str, Any]) -> np.ndarray:
+            most = limits * int(self.draw.sizes[clients[position]])
+            answer = np.array(
+                [
+                    [read_number("answers", number, limit) for number, limit in zip(row, most, strict=True)]
+                    for row in fields["answers"]
+                ]
+            )
+            if answer.shape != answers[position].shape or (answer[:, 0] != answer[0, 0]).any():
+                raise ValueError("answers: not sums over the client's examples")
+            return answer
+
+        for position, answer in data.answers("score", clients, packet_of, read, self.check):
+            answers[position] = answer
         if not answers[:, :, 0].sum():
             raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
         yield from zip(archs, answers.transpose(1, 0, 2), strict=True)
 
 
-class FlowerSearch(Search):
+class TestedOnDevices(AfterTraining):
+    """Lets clients test networks on their own devices; one that does not answer is left out."""
+
+    @override
+    def scores_of_clients(self, arch: Any, network: nn.Module, clients: Iterable[int]) -> list[ClientScore]:
+        data, supernet = self.datamodule.clients, self.model.supernet
+        assert isinstance(data, RemoteClients)
+        asked = [client for client in clients if data.size(client, "test")]
+        fields = {"arch": str(arch), "structure": supernet.structure()}
+        tensors = network.state_dict()
+        task, units = data.task, data.task.most_units(supernet.input_shape)
+
+        def packet_of(position: int) -> Packet:
+            return Packet({**fields, "client": asked[position]}, tensors)
+
+        def read(position: int, fields: Mapping[str, Any]) -> ClientScore:
+            client = asked[position]
+            size = data.size(client, "test")
+            counted = read_count("num_units", fields["num_units"], units * size, least=size)
+            means = {name: read_number(name, fields["means"][name], most_of(name)) for name in task.averaged}
+            return ClientScore(client, size, counted, means, task.derived(means))
+
+        scores = dict(data.answers("test", asked, packet_of, read, self.interrupts.check))
+        return [scores[position] for position in sorted(scores)]
+
+
+class FlowerSearch(TestedOnDevices, Search):
     """The command ``search`` over devices."""
 
     @override
@@ -328,7 +369,7 @@ class FlowerSearch(Search):
         return FlowerEvaluator(model.supernet, draw, model.evaluation, recalibration, size, check=check)
 
 
-class FlowerFinetune(Finetune):
+class FlowerFinetune(TestedOnDevices, Finetune):
     """Lets devices train the candidates, with the client's settings and the objective that the configuration has."""
 
     def __init__(self, *args: Any, settings_of_devices: Mapping[str, Any]) -> None:
@@ -364,7 +405,9 @@ class FlowerCLI(FederatedCLI):
     @override
     def instantiate_classes(self) -> None:
         """Connects data and trainer to the devices, which use the command's settings."""
-        self.link.use(device_settings(self._resolved()))
+        resolved = self._resolved()
+        check_over_devices(yaml.safe_load(resolved))
+        self.link.use(device_settings(resolved))
         super().instantiate_classes()
         if self.trainer.world_size > 1:
             raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")

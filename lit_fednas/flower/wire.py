@@ -11,13 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
 from torch import Tensor
 
 from lit_fednas.errors import ClientError
 from lit_fednas.messages import ClientResult, ClientTask, Report
 from lit_fednas.supernets import SearchSpace
 
+#: Flower's type of each kind of message.
+KINDS = {
+    "join": f"{MessageType.QUERY}.join",
+    "train": MessageType.TRAIN,
+    "score": MessageType.EVALUATE,
+    "test": f"{MessageType.EVALUATE}.test",
+}
 #: Those that travel; bfloat16 has no counterpart in numpy.
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "int64", "int8")}
 #: The greatest number of a fit: sums of many clients' numbers, weighted by examples, stay finite in single precision.

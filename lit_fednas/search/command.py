@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 from typing_extensions import override
 
@@ -19,15 +19,16 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.examples import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, text_table
-from lit_fednas.records import ALL_TIERS, SearchFiles
-from lit_fednas.records.run import note_after_training
+from lit_fednas.records import ALL_TIERS, SearchFiles, TierFiles
+from lit_fednas.records.run import note_after_training, write_client_scores
 from lit_fednas.rng import generator
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
-from lit_fednas.search.tier_models import write_clients
+from lit_fednas.search.tier_models import load_tier_network, scores_of_clients
 from lit_fednas.search.tier_search import SearchSettings, TierSearch, scorer_of
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,22 @@ class AfterTraining:
                 f"{field}: uses clients' data without noise and outside the account of privacy; leave it out, or say "
                 f"that this may be with --privacy null"
             )
+
+    def write_clients(self, files: TierFiles) -> None:
+        """Writes ``clients.csv``: the metrics of its tier's network for every client (FedorAS, section 4.4)."""
+        population, rows = self.model.population, []
+        for tier in population.tiers:
+            if tier.name not in files.tier_names:
+                continue
+            arch, network = load_tier_network(self.model.supernet, files, tier.name)
+            scores = self.scores_of_clients(arch, network, population.members(tier.name))
+            rows += [{**score.row(), "tier": tier.name} for score in scores]
+        if rows:
+            write_client_scores(files.folder, sorted(rows, key=lambda row: row["client"]))
+
+    def scores_of_clients(self, arch: Any, network: nn.Module, clients: Iterable[int]) -> list[ClientScore]:
+        """Returns the metrics of a network for single clients, on their own test examples."""
+        return scores_of_clients(self.model, self.datamodule, arch, network, clients)
 
 
 class Search(AfterTraining):
@@ -128,7 +145,7 @@ class Search(AfterTraining):
                 scorer.close()
             rows = run.write_tiers(self._tester(evaluator)) if search.evaluations else run.write_plan()
             if search.client is None and search.evaluations:
-                write_clients(self.model, self.datamodule, files)
+                self.write_clients(files)
         files.write_settings({**run.written, "complete": True})
         if "communication" in run.written:
             note_after_training(self.folder, search.name, run.written["communication"])

@@ -22,7 +22,6 @@ from lit_fednas.federation.evaluation import (
 )
 from lit_fednas.records import TierFiles, TierModel
 from lit_fednas.records.files import replace_saved
-from lit_fednas.records.run import write_client_scores
 from lit_fednas.supernets import Supernet
 
 WEIGHTS_FILE = "weights.pt"
@@ -90,20 +89,6 @@ def scores_of_clients(
     targets = partial(model.supernet.targets, arch)
     score = partial(client_scores, network, data, settings=model.evaluation, targets=targets)
     return [one for group in groups for one in score(group)]
-
-
-def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> None:
-    """Writes ``clients.csv``: the metrics of its tier's network for every client (FedorAS, section 4.4)."""
-    rows = []
-    for tier in model.population.tiers:
-        if tier.name not in files.tier_names:
-            continue
-        arch, network = load_tier_network(model.supernet, files, tier.name)
-        members = model.population.members(tier.name)
-        scores = scores_of_clients(model, datamodule, arch, network, members)
-        rows += [{**score.row(), "tier": tier.name} for score in scores]
-    if rows:
-        write_client_scores(files.folder, sorted(rows, key=lambda row: row["client"]))
 
 
 def _architecture(supernet: Supernet, model: TierModel) -> Any:

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from lit_fednas.assignment import CandidateGroups
+from lit_fednas.finetune import Finetune
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
-from lit_fednas.search.tier_models import load_tier_network, write_clients
+from lit_fednas.search.tier_models import load_tier_network
 from tests.finetune.small import MEMBERS, SIZES, Trained, accuracy_and_loss, module_of, rows, small_data
 from tests.supernets.sequences import pruned_sequence
+from tests.support import make_trainer
 
 
 def one_by_one(data, client: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -25,7 +27,7 @@ def test_every_client_gets_the_network_of_its_tier(tuned_once, tmp_path, kind):
     folder = shutil.copytree(tuned_once.folder / kind, tmp_path / kind)
     files = SearchFiles(folder)
     (folder / "clients.csv").unlink()
-    write_clients(tuned_once.module, tuned_once.data, files)
+    Finetune(make_trainer(), tuned_once.module, tuned_once.data, folder).write_clients(files)
     assert (folder / "clients.csv").read_text() == (tuned_once.folder / kind / "clients.csv").read_text()
     found = rows(folder / "clients.csv")
     assert list(found[0]) == ["client", "tier", "num_examples", "accuracy", "loss"]

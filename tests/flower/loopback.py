@@ -20,9 +20,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.flower.device import Device, DeviceData, device_of
-from lit_fednas.flower.link import KINDS, Link
+from lit_fednas.flower.link import Link
 from lit_fednas.flower.server import FlowerRunner, ServerData
-from lit_fednas.flower.wire import Packet
+from lit_fednas.flower.wire import KINDS, Packet
 from tests.support import make_trainer
 
 CONFIG = "seed_everything: 0\n"

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 3  # the first two of them simulated
-#: What Flower starts for every message and every run, and what would have to import torch.
-FORKED = ("flwr-clientapp", "flwr-serverapp")
+#: What Flower starts for every run, and what would have to import torch.
+FORKED = ("flwr-serverapp",)
 PATIENCE = 600  # seconds for a step on a slow or busy machine
 _BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 
@@ -176,7 +176,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def network(folder: Path) -> Iterator[Network]:
-    import_module("lit_fednas.flower.apps")
+    import_module("lit_fednas.flower.server")
     network = Network(folder / "app")
     with ExitStack() as ends:
         ends.enter_context(forked_commands(folder / "app" / "bin", *FORKED))
@@ -221,6 +221,7 @@ def test_a_run_that_was_stopped_and_resumed_equals_the_simulation_and_outlives_a
     assert statuses(run) == [{0: "ok", 1: "ok"}, {0: "ok", 1: "ok"}, {0: "ok", 1: "dropped"}]
     assert "No SuperNode found with the given public key" in network.log("link")
     assert "Failed to activate SuperNode" in network.log("node-2")
+    assert network.ended("node-2") == 1
 
     network.start_node(1, folder / "site-1.npz")
     network.wait("node-1", r"SuperNode ID: \d+", count=2)

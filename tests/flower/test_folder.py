@@ -74,9 +74,20 @@ def test_units_start_what_the_commands_start(folder: Path, tmp_path: Path, unit:
         assert [line for line in read.stderr.splitlines() if path.stem.replace("@", "@0") in line] == []
 
 
-def test_what_cannot_work_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["flower", "init", str(tmp_path / "run"), *OPTIONS, "--address", "18000"]) == 2
-    assert "lit-fednas: --address: 18000 is not HOST:PORT; give, for instance" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--address", "18000"], "--address: 18000 is not HOST:PORT; give, for instance"),
+        (["--", "--data.num_clients=null"], "data.num_clients: null, and a run begins when all devices are there"),
+        (["--", "--deployed_accuracy.split=val"], "deployed_accuracy: tests on clients' examples at the server, and"),
+        (["--", "--model.client.fast=auto"], "model.client.fast: auto measures the server's process, and devices"),
+    ],
+)
+def test_what_cannot_work_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["flower", "init", str(tmp_path / "run"), *OPTIONS, *words]) == 2
+    assert f"lit-fednas: {message}" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

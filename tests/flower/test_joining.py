@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 from lit_fednas.data import ArraySource, DataSource, RandomFlip
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation import UniformCohort
+from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import ClientTask
 from tests.support import make_module, tiny_data, tiny_examples
 
@@ -20,6 +23,7 @@ loopback = pytest.importorskip("tests.flower.loopback")
 from flwr.app import Error, Message  # noqa: E402
 
 from lit_fednas.flower.device import device_of  # noqa: E402
+from lit_fednas.flower.link import _number  # noqa: E402
 from lit_fednas.flower.server import FlowerRunner  # noqa: E402
 from lit_fednas.flower.wire import Packet  # noqa: E402
 
@@ -100,6 +104,25 @@ def test_whoever_is_silent_holds_up_nobody():
         link._newcomers()
     assert joined(grid.asked) == 3
     assert link.nodes == {0: 10, 1: 11}
+
+
+def test_a_start_that_fails_leaves_no_folder(tmp_path: Path):
+    """So the next one has its number."""
+    for count in (1, 2, 2):
+        grid = loopback.Loopback({10 + number: own(number) for number in range(count)})
+        server_end = server(grid)
+        server_end.link = loopback.connected(grid, join_timeout=0)
+        with nullcontext() if count == 2 else pytest.raises(ConfigError, match=r"^flower: after 0 s, the clients"):
+            module = make_module(cohort=UniformCohort(ratio=1.0))
+            loopback.fit_over(server_end.link, module, server_end, 1, logger=RunLogger(str(tmp_path)))
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["version_0", "version_1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("client-2", 2), ("site-2024", None), ("2", None), ("client-2b", None), ("", None)]
+)
+def test_a_key_s_name_says_which_client_only_as_client_number(name: str, number: int | None):
+    assert _number(name) == number
 
 
 def test_a_device_cannot_take_another_client_s_place(caplog: pytest.LogCaptureFixture):
