@@ -29,6 +29,7 @@ from lit_fednas.federation import (
     ClientSettings,
     CohortSampler,
     EvaluationSettings,
+    FederatedCallback,
     FederatedLightningModule,
     FederatedTrainer,
     UniformCohort,
@@ -163,6 +164,19 @@ def fit(module: FederatedLightningModule, data: FederatedDataModule, max_rounds:
     trainer = make_trainer(max_rounds, **settings)
     trainer.fit(module, datamodule=data)
     return trainer
+
+
+class Noted(FederatedCallback):
+    """Keeps what is said at a hook each time, of what the hook is given."""
+
+    def __init__(self, hook: str, say: Callable[..., Any]) -> None:
+        self.hook, self.all = hook, list[Any]()
+        setattr(self, hook, lambda *given: self.all.append(say(*given)))
+
+    @property
+    def state_key(self) -> str:
+        """Differs, so that there may be several."""
+        return f"Noted, {self.hook}"
 
 
 def weights(module: FederatedLightningModule) -> dict[str, Tensor]:

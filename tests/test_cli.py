@@ -299,17 +299,11 @@ def test_bad_input_is_one_clear_line_before_training(tiny, capsys, options, mess
     assert not list(Path().rglob("rounds.jsonl"))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("model: {client: {batch_sise: 3}}", "model.client.batch_sise"),
-        ("data: {source: {class_path: wrong_part.Source}}", "invalid syntax (wrong_part.py, line 1); correct the file"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_one_clear_line(tiny, capsys, text, message):
+def test_a_file_that_cannot_be_used_is_one_clear_line(tiny, capsys):
     Path("wrong_part.py").write_text("class Source(:")
-    Path("wrong.yaml").write_text(text)
-    assert message in refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
+    Path("wrong.yaml").write_text("data: {source: {class_path: wrong_part.Source}}")
+    line = refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
+    assert "invalid syntax (wrong_part.py, line 1); correct the file" in line
 
 
 @pytest.mark.slow

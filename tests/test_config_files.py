@@ -60,21 +60,21 @@ BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("words", "text", "message"),
     [
-        (BOMB, "stands for 1e+09 values, as its anchors contain each other"),
-        ("a: &a [*a]", "stands for inf values"),
-        ("#" * 2**23, "has 8,388,608 bytes, a configuration some thousand"),
-        ("[" * 10_000, "cannot be read: maximum recursion depth"),
-        ("data: {num_clients: 5}\ndata: {seed: 1}", "cannot be read: 'data' is duplicated in the mapping from line 1"),
-        ("a: \xff", "is not UTF-8 text ('utf-8' codec"),
+        ("fit --config", BOMB, "stands for 1e+09 values, as its anchors contain each other"),
+        ("study", BOMB, "stands for 1e+09 values, as its anchors contain each other"),
+        ("compare x --tiers", "a: &a [*a]", "stands for inf values"),
+        ("fit --config", "#" * 2**23, "has 8,388,608 bytes, a configuration some thousand"),
+        ("study", "[" * 10_000, "cannot be read: maximum recursion depth"),
+        ("fit --config", "data: {}\ndata: {}", "cannot be read: 'data' is duplicated in the mapping from line 1"),
+        ("compare x --tiers", "a: \xff", "is not UTF-8 text ('utf-8' codec"),
     ],
-    ids=["bomb", "itself", "large", "deep", "duplicated", "latin"],
+    ids=["bomb", "bomb-study", "itself", "large", "deep", "duplicated", "latin"],
 )
-@pytest.mark.parametrize("words", [["fit", "--config"], ["study"], ["compare", "x", "--tiers"]], ids=str)
-def test_what_is_no_configuration_is_told_at_once(capsys, text, message, words):
+def test_what_is_no_configuration_is_told_at_once(capsys, words, text, message):
     Path("x.yaml").write_text(text, encoding="latin-1")
-    assert main([*words, "x.yaml"]) == 2
+    assert main([*words.split(), "x.yaml"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"lit-fednas: x.yaml: {message}")
 

@@ -46,19 +46,9 @@ def test_nothing_is_lost_before_the_first_row_of_the_second_part(tmp_path):
     assert [row["step"] for row in rows(tmp_path)] == ["0", "1", "2"]
 
 
-def test_two_parts_are_the_same_file_as_one(tmp_path):
-    for folder, parts in ((tmp_path / "one", [range(6)]), (tmp_path / "two", [range(4), range(2, 6)])):
-        for part in parts:
-            logger = open_run(folder)
-            for step in part:
-                log(logger, [step], **({"accuracy": step / 10} if step % 2 else {}))
-    one, two = (tmp_path / name / "run" / "only" / "metrics.csv" for name in ("one", "two"))
-    assert one.read_text() == two.read_text()
-
-
-def test_a_row_that_a_kill_cut_short_is_dropped(tmp_path):
+def test_rows_that_are_logged_again_or_that_a_kill_cut_short_are_dropped(tmp_path):
     log(open_run(tmp_path), range(3), other=1.0)
     path = tmp_path / "run" / "only" / "metrics.csv"
     path.write_text(path.read_text() + "3.0")
-    log(open_run(tmp_path), [3], other=1.0)
+    log(open_run(tmp_path), range(2, 4), other=1.0)
     assert [row["step"] for row in rows(tmp_path)] == ["0", "1", "2", "3"]

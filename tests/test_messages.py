@@ -8,15 +8,11 @@ import pytest
 
 from lit_fednas.messages import (
     ClassesReport,
-    ClientResult,
-    ClientTask,
     MacsReport,
     OperatorReport,
     Report,
     UnitChangesReport,
 )
-
-TASK = ClientTask(round=2, client=7, arch="whole", num_examples=12)
 
 REPORTS: dict[type[Report], Report] = {
     MacsReport: MacsReport(3),
@@ -52,12 +48,3 @@ def test_examples_through_a_tensor() -> None:
     assert report.through("layers.10.id.weight") == 7
     assert report.through("stem.0.weight") is None
     assert report.through("heads.own.classifier.bias") is None
-
-
-def test_a_result_has_a_report_of_each_type() -> None:
-    macs, classes = MacsReport(5), ClassesReport([1])
-    result = ClientResult(TASK, reports=(macs, classes, MacsReport(9)))
-    assert result.report(MacsReport) is macs  # of two the outer objective's, which comes first
-    assert result.report(ClassesReport) is classes
-    assert result.report(OperatorReport) is None
-    assert ClientResult(TASK).report(MacsReport) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_fednas.aggregation import OperatorAverage, OverlapAverage
+from lit_fednas.aggregation import OperatorAverage
 from lit_fednas.messages import ClientUpdate, OperatorReport
 from lit_fednas.supernets import Operators
 from lit_fednas.testing.aggregations import aggregate, changed, update
@@ -57,12 +57,3 @@ def test_equation_5(min_clients: int) -> None:
         changed += not torch.equal(result[name].to(old.dtype), old)
     assert kept
     assert changed
-
-
-def test_without_choices_it_is_federated_averaging() -> None:
-    for name in ("plain", "elastic-batchnorm", "rolling"):
-        net = kept_instance(name)
-        made = [update(net, client, net.space.largest, 10 * (client + 1)) for client in range(3)]
-        one, other = aggregate(OperatorAverage(), net, made), aggregate(OverlapAverage(), net, made)
-        for key in one:
-            torch.testing.assert_close(one[key], other[key], rtol=1e-6, atol=1e-6)

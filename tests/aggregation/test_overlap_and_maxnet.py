@@ -30,9 +30,10 @@ def assert_equal(net: Supernet, result: dict[str, Tensor], expected: dict[str, T
             assert ((result[name] - tensor).abs() <= 0.5 + 1e-9).all()
 
 
-@pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize(("seed", "largest", "beta"), [(0, True, 0.9), (1, True, 0.2), (1, False, None)])
+@pytest.mark.parametrize(
+    ("seed", "largest", "beta", "weighted"), [(0, True, 0.9, True), (1, True, 0.2, False), (1, False, None, True)]
+)
 def test_overlap_is_algorithm_1_and_maxnet_algorithm_2(
     name: str, seed: int, largest: bool, beta: float | None, weighted: bool
 ) -> None:

@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lit_fednas.assignment import Assignment, FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
+from lit_fednas.assignment import Assignment, FixedArchitecture, Sandwich, TrackingSandwich
 from lit_fednas.errors import CheckpointError
 from lit_fednas.messages import ClientResult
 from lit_fednas.rng import numpy_generator
@@ -82,11 +82,6 @@ def test_a_state_of_another_number_of_clients() -> None:
     set_up(tracking, LARGE, 4)
     with pytest.raises(CheckpointError, match="assignment"):
         tracking.load_state_dict({"largest_seen": {4: 1}, "smallest_seen": {0: 1}})
-
-
-def test_random_draws_anew_for_every_client_and_round() -> None:
-    archs = [draw(RandomArchitectures(), t, [0, 1, 2], LARGE) for t in range(10)]
-    assert len({arch for row in archs for arch in row}) == 30
 
 
 def test_fixed_gives_what_it_was_told() -> None:

@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from lit_fednas.assignment import Assignment, ByTier, CostWeighted, FixedArchitecture, RandomArchitectures, Sandwich
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, UniformCohort
+from lit_fednas.federation import UniformCohort
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
-from tests.support import fit, make_module, tiny_data, tiny_supernet
+from tests.support import Noted, fit, make_module, tiny_data, tiny_supernet
 
 NET = tiny_supernet()
 SMALLEST, LARGEST = (NET.macs(arch) for arch in (NET.space.smallest, NET.space.largest))
@@ -28,25 +28,18 @@ class LargeLater(FixedArchitecture):
         return super().plan(round)
 
 
-class Rounds(FederatedCallback):
-    started = 0
-
-    def on_cohort_start(self, *given: Any) -> None:
-        self.started += 1
-
-
-def train(assignment: Assignment, weak: float = LARGEST / 2.5, rounds: int = 6, enforced: bool = True) -> Rounds:
-    """Clients 0 to 2 afford ``weak`` MACs, the others the largest architecture."""
+def train(assignment: Assignment, weak: float = LARGEST / 2.5, rounds: int = 6, enforced: bool = True) -> int:
+    """Returns how many rounds began; clients 0 to 2 afford ``weak`` MACs, the others the largest architecture."""
     budgets = Budgets({"weak": {"macs": weak}, "strong": {"macs": LARGEST}})
     tiers = ClientTiers(budgets, ListedTiers({"weak": [0, 1, 2], "strong": [3, 4, 5]}), enforced=enforced)
-    seen, cohort = Rounds(), UniformCohort(ratio=1.0)
+    seen, cohort = Noted("on_cohort_start", lambda *given: None), UniformCohort(ratio=1.0)
     module = make_module(tiny_supernet(), assignment, tiers=tiers, cohort=cohort)
     try:
         fit(module, tiny_data(), rounds, callbacks=[seen])
     except ConfigError as error:
-        error.add_note(str(seen.started))
+        error.add_note(str(len(seen.all)))
         raise
-    return seen
+    return len(seen.all)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +64,8 @@ def test_what_exceeds_them_later_is_refused_in_that_round() -> None:
     "assignment", [ByTier(), CostWeighted(), FixedArchitecture("smallest")], ids=lambda part: type(part).__name__
 )
 def test_what_keeps_to_them_trains(assignment: Assignment) -> None:
-    assert train(assignment, weak=SMALLEST, rounds=2).started == 2
+    assert train(assignment, weak=SMALLEST, rounds=2) == 2
 
 
 def test_limits_that_are_not_enforced_bind_nobody() -> None:
-    assert train(FixedArchitecture(), rounds=1, enforced=False).started == 1
+    assert train(FixedArchitecture(), rounds=1, enforced=False) == 1

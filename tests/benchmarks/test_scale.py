@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.command import main
 from benchmarks.population import rows
@@ -19,6 +20,29 @@ def report_of(folder: Path, words: str, *more: str) -> dict[str, Any]:
     assert report["command"] == words.split()[0]
     assert {"torch", "device", "cores", "threads", "load_average"} <= report.keys()
     return report
+
+
+ROUND = "round --clients 4 --cohort 2 --examples 5 --rounds 2 --warmup 1 --tasks cnn-32"
+
+
+def test_both_come_to_the_same_weights_and_are_timed(tmp_path: Path, in_this_process: None) -> None:
+    (row,) = report_of(tmp_path, ROUND)["tasks"]
+    assert (row["task"], row["library_first"]) == ("cnn-32", [False, True])  # the first round does not count
+    assert len(row["ratios"]) == len(row["library"]["seconds"]) == len(row["plain"]["seconds"]) == 2
+    lower, upper = row["ratio_quartiles"]
+    assert 0 < lower <= upper
+    assert 0 <= row["greatest_difference"] <= 1e-6
+    assert row["peak_mib"].keys() == {"library", "plain"}
+
+
+def test_other_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lazy(self: Any, number: int, client: int) -> torch.Tensor:
+        torch._foreach_zero_([param.data for param in self.params])
+        return torch.tensor(2.3)
+
+    monkeypatch.setattr("benchmarks.plain.PlainLoop.train_client", lazy)
+    with pytest.raises(AssertionError, match="cnn: the weights differ"):
+        report_of(tmp_path, ROUND, "--no-memory")
 
 
 def test_memory(tmp_path: Path, in_this_process: None) -> None:

@@ -8,8 +8,8 @@ from lit_fednas.aggregation import Beta, MaxNet
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import BetaDecay
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, UniformCohort
-from tests.support import fit, make_module, tiny_data
+from lit_fednas.federation import UniformCohort
+from tests.support import Noted, fit, make_module, tiny_data
 
 
 # beta0 0.9, final 1/4, over 8 of 10 rounds; (1 + cos(pi/4)) / 2 = 0.853553, (1 + cos(3 pi/4)) / 2 = 0.146447
@@ -49,16 +49,9 @@ def test_decay_needs_an_end():
 
 def test_every_round_uses_and_logs_its_beta():
     """Whatever the aggregation's own is."""
-    used, logged = [], []
-
-    class Betas(FederatedCallback):
-        def on_cohort_start(self, trainer, module, round):
-            used.append(round.values.get(Beta).value)
-
-        def on_train_epoch_end(self, trainer, pl_module):
-            logged.append(float(trainer.callback_metrics["beta"]))
-
+    used = Noted("on_cohort_start", lambda trainer, module, round: round.values.get(Beta).value)
+    logged = Noted("on_train_epoch_end", lambda trainer, module: float(trainer.callback_metrics["beta"]))
     module = make_module(assignment=TrackingSandwich(), aggregation=MaxNet(beta=0.123), cohort=UniformCohort(count=4))
-    fit(module, tiny_data(), 4, callbacks=[BetaDecay(0.9, "linear", period=1.0), Betas()])
-    assert used == pytest.approx([0.9, 0.7375, 0.575, 0.4125])
-    assert logged == pytest.approx(used)
+    fit(module, tiny_data(), 4, callbacks=[BetaDecay(0.9, "linear", period=1.0), used, logged])
+    assert used.all == pytest.approx([0.9, 0.7375, 0.575, 0.4125])
+    assert logged.all == pytest.approx(used.all)

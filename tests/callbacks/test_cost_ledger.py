@@ -12,7 +12,8 @@ from lit_fednas.costs import RoundCost
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
 from lit_fednas.records import read_rounds
-from tests.support import fit, linear_net, make_module, make_trainer, sgd, tiny_data, tiny_supernet
+from tests.federation.runs import LAST, run_in
+from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
 
 FAMILY = ["smallest", "d: [0,1], e: 0.25", "largest"]
 
@@ -46,17 +47,15 @@ def test_a_linear_network_counted_by_hand(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("budget", "rounds"), [({"max_macs": 2 * 3 * 40 * 256}, 2), ({"max_bytes": 6240.5}, 2)])
-def test_training_ends_after_the_round_in_which_a_budget_is_spent(tmp_path, budget, rounds):
+@pytest.mark.parametrize("budget", [{"max_macs": 2 * 3 * 40 * 256}, {"max_bytes": 6240.5}])
+def test_training_ends_after_the_round_in_which_a_budget_is_spent(tmp_path, budget):
     def trained(ckpt_path=None):  # as above, a round costs 30,720 MACs and 6,240 bytes
         module = make_module(linear_net(), client=ClientSettings(sgd(0.1), batch_size=8, epochs=2))
-        callbacks = [CostLedger(**budget), RoundCheckpoint(dirpath=str(tmp_path))]
-        trainer = make_trainer(-1, callbacks=callbacks, enable_checkpointing=True)
-        trainer.fit(module, tiny_data(), ckpt_path=ckpt_path)
-        return trainer.global_step
+        ledger = CostLedger(**budget)
+        return run_in(tmp_path, module, ledger, RoundCheckpoint(), rounds=-1, ckpt_path=ckpt_path).global_step
 
-    assert trained() == rounds
-    assert trained(str(tmp_path / "last.ckpt")) == rounds  # nothing is left
+    assert trained() == 2
+    assert trained(tmp_path / LAST) == 2  # nothing is left
 
 
 def test_totals_equal_a_recount_of_the_records(tmp_path):
@@ -100,11 +99,7 @@ def test_an_unknown_subnet_is_named(tmp_path):
 
 
 def test_a_resumed_run_is_compared_with_the_same_subnets(tmp_path):
-    def trained(rounds, independent, ckpt_path=None):
-        callbacks = [CostLedger(independent), RoundCheckpoint(dirpath=str(tmp_path))]
-        trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
-        trainer.fit(make_module(), tiny_data(), ckpt_path=ckpt_path)
-
-    trained(1, ["smallest"])
+    run_in(tmp_path, make_module(), CostLedger(["smallest"]), RoundCheckpoint(), rounds=1)
+    ledger = CostLedger(["smallest", "largest"])
     with pytest.raises(CheckpointError, match="so far was compared with smallest, now it would be with smallest, larg"):
-        trained(2, ["smallest", "largest"], str(tmp_path / "last.ckpt"))
+        run_in(tmp_path, make_module(), ledger, rounds=2, ckpt_path=tmp_path / LAST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -144,6 +145,12 @@ SETTINGS = {
         {"evaluation": EvaluationSettings(["largest"], top_k=2)},
         {"client_val": 0.3, "client_test": 0.0},
         lambda module, clients: {"split": "val", "top_k": 2},
+    ),
+    "half precision": (
+        {},
+        {"evaluation": EvaluationSettings(["largest"], precision="bf16-mixed", channels_last=True)},
+        {},
+        lambda module, clients: {"make": lambda network: partial(module.evaluation.logits, network.eval())},
     ),
     "norms with new statistics": (
         {},

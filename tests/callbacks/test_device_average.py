@@ -20,7 +20,7 @@ from lit_fednas.federation.checkpoints import state_in
 from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
-from tests.support import fit, make_module, make_trainer, seeded, sgd, tiny_data, tiny_examples
+from tests.support import Noted, fit, make_module, make_trainer, seeded, sgd, tiny_data, tiny_examples
 
 ROUNDS = 4
 
@@ -82,28 +82,25 @@ class Witness(FederatedCallback):
         self.wanted.append(found)
 
 
-class Logged(FederatedCallback):
-    def __init__(self) -> None:
-        self.values: list[dict[str, float]] = []
+def logged_at(hook: str) -> Noted:
+    def said(trainer: Any, module: Any) -> dict[str, float]:
+        return {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/" in name}
 
-    def on_validation_end(self, trainer, module):
-        found = {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/" in name}
-        self.values.append(found)
-
-    on_test_end = on_validation_end
+    return Noted(hook, said)
 
 
 @pytest.mark.parametrize(("weighted", "assignment"), [(False, ByTier), (True, RandomArchitectures)])
 def test_by_hand(weighted, assignment):
     """Of random architectures, a device counts with its last one."""
-    average, witness, logged = DeviceAverage(weighted), Witness(weighted), Logged()
+    average, witness = DeviceAverage(weighted), Witness(weighted)
+    logged, tested = logged_at("on_validation_end"), logged_at("on_test_end")
     module = method(assignment=assignment())
-    trainer = fit(module, data(), ROUNDS, callbacks=[average, witness, logged])
+    trainer = fit(module, data(), ROUNDS, callbacks=[average, witness, logged, tested])
     assert len(witness.last) > 3  # more than a cohort
-    assert set(average.metric_names) == set(logged.values[-1])
+    assert set(average.metric_names) == set(logged.all[-1])
     trainer.test(module, datamodule=data())
-    assert len(logged.values) == ROUNDS + 1
-    for found, wanted in zip(logged.values, witness.wanted, strict=True):
+    assert len(logged.all) == ROUNDS
+    for found, wanted in zip(logged.all + tested.all, witness.wanted, strict=True):
         assert found == pytest.approx(wanted, abs=1e-5)
 
 
@@ -126,11 +123,11 @@ def test_statistics_are_averaged_or_gathered_anew(batches):
 
 def resumable(folder, rounds, *callbacks, **settings):
     """The values that were logged, and the callback; of a run that is saved in a folder."""
-    logged, average = Logged(), DeviceAverage()
+    logged, average = logged_at("on_validation_end"), DeviceAverage()
     callbacks = [average, logged, RoundCheckpoint(dirpath=folder), *callbacks]
     trainer = make_trainer(rounds, enable_checkpointing=True, callbacks=callbacks, default_root_dir=str(folder))
     trainer.fit(method(), datamodule=data(), **settings)
-    return logged.values, average
+    return logged.all, average
 
 
 def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path):

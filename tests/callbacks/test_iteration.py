@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from lit_fednas.callbacks import PruneByBudgets
 from lit_fednas.callbacks.pruning.iteration import CandidateTrials, Trial, fused_accuracy
@@ -102,19 +100,6 @@ def test_a_candidate_that_nobody_could_test_keeps_its_rank(caplog: pytest.LogCap
     assert "candidate a: no client of its group could test it" in caplog.text
     fresh, rejected = prepared(["a", "b"]).after({"a": math.nan, "b": 0.7}, 1.0)
     assert (fresh.best, rejected) == ("b", ["a"])  # what was never tested ranks last
-
-
-# ---- what is saved ------------------------------------------------------------------------------------
-
-
-def test_the_callback_saves_and_restores_plain_values() -> None:
-    callback, again, stream = PruneByBudgets(0.5), PruneByBudgets(0.5), io.BytesIO()
-    callback.trials = prepared(UNITS).after({**dict.fromkeys(UNITS, 0.1), "b": math.nan}, 0.33)[0]
-    torch.save(callback.state_dict(), stream)
-    stream.seek(0)
-    again.load_state_dict(torch.load(stream, weights_only=True))
-    assert repr(again.trials) == repr(callback.trials)  # NaN is not equal to itself
-    assert repr(again.state_dict()) == repr(callback.state_dict())
 
 
 # ---- the callback in a round --------------------------------------------------------------------------

@@ -55,6 +55,7 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BatchNorm
 from tests.supernets.suites import grown_suite
 from tests.support import (
+    Noted,
     assert_same,
     fit,
     linear_net,
@@ -192,16 +193,15 @@ def test_noise_and_sampled_cohorts_are_drawn_from_a_secret_in_place_of_the_seed(
 ) -> None:
     """A known cohort is drawn from the run's seed. All ranks have the same secret, which the first broadcasts."""
 
-    class Asked(FederatedCallback):
-        def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
-            asked.append((round.number, {task.client: task.arch for task in round.tasks}))
+    def said(trainer: Any, module: Any, round: Any) -> Any:
+        return round.number, {task.client: task.arch for task in round.tasks}
 
     for cohort, of_cohort in ((UniformCohort(count=3), 0), (PoissonCohort(0.5), 3)):
-        watch, asked = Watch(), []
+        watch, asked = Watch(), Noted("on_cohort_start", said)
         made = module(cohort=cohort)
-        fit(made, tiny_data(), 2, callbacks=[Privacy(1.0, 0, noise_seed=3), watch, Asked()])
+        fit(made, tiny_data(), 2, callbacks=[Privacy(1.0, 0, noise_seed=3), watch, asked])
         assert {one.seed for one in watch.mechanisms} == {3}
-        for number, archs in asked:
+        for number, archs in asked.all:
             rng = numpy_generator(of_cohort, "assignment", number)
             assert list(archs) == cohort.draw(number, [10] * 6, of_cohort)
             assert list(archs.values()) == [made.supernet.space.sample(rng) for _ in archs]

@@ -8,19 +8,11 @@ from lit_fednas.callbacks.pruning.iteration import BudgetSchedule, RoundSchedule
 from lit_fednas.errors import ConfigError
 
 
-def test_budgets_by_hand() -> None:
-    """MobileNet's: 5 % at first, decay 0.98. Each goes down from what the model takes."""
-    schedule = BudgetSchedule(final=0.25)
-    assert schedule.budget(1, 1.0) == pytest.approx(0.95)
-    assert schedule.budget(2, 0.94) == pytest.approx(0.94 - 0.049)
-    assert schedule.budget(3, 0.88) == pytest.approx(0.88 - 0.04802)
-    assert schedule.budget(30, 0.26) == 0.25  # not below the last
-
-
 def test_reductions_do_not_fall_below_the_least() -> None:
     schedule = BudgetSchedule(final=0.15, decay=0.93, least=0.02)
     assert schedule.budget(13, 0.6) == pytest.approx(0.6 - 0.05 * 0.93**12)  # 0.0209
     assert schedule.budget(14, 0.6) == pytest.approx(0.58)  # not 0.0195
+    assert schedule.budget(14, 0.16) == 0.15  # the last
 
 
 def test_budgets_that_never_arrive_are_refused() -> None:

@@ -9,7 +9,8 @@ import pytest
 from lit_fednas.callbacks import RoundCheckpoint, SubnetTable
 from lit_fednas.callbacks.recorder import format_table, table_rows
 from lit_fednas.federation import EvaluationSettings
-from tests.support import fit, make_module, make_trainer, tiny_data
+from tests.federation.runs import LAST, run_in
+from tests.support import fit, make_module, tiny_data
 
 SUBNETS = ["small = smallest", "d: [0,1], e: 0.25", "largest"]
 
@@ -41,14 +42,9 @@ def test_after_a_fit_the_last_validation_is_shown_and_written(tmp_path, capsys):
 
 
 def test_a_resumed_part_without_a_validation_writes_the_last_one(tmp_path):
-    def fitted(rounds, **settings):
-        callbacks = [SubnetTable(), RoundCheckpoint(dirpath=str(tmp_path))]
-        known = {"check_val_every_n_rounds": 2, "enable_checkpointing": True, "default_root_dir": str(tmp_path)}
-        make_trainer(rounds, callbacks=callbacks, **known).fit(module(), datamodule=tiny_data(), **settings)
-
-    fitted(2)
-    table = tmp_path / "subnets-val.csv"
+    run_in(tmp_path, module(), SubnetTable(), RoundCheckpoint(), rounds=2)
+    table = tmp_path / "run" / "only" / "subnets-val.csv"
     before = table.read_bytes()
     table.unlink()  # as a kill would
-    fitted(3, ckpt_path=str(tmp_path / "last.ckpt"))
+    run_in(tmp_path, module(), SubnetTable(), rounds=3, ckpt_path=tmp_path / LAST)
     assert table.read_bytes() == before

@@ -6,7 +6,7 @@ import torch
 from lit_fednas.callbacks import DeployedAccuracy, RoundCheckpoint, WeightAverage
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.supernets import GrowablePerceptron, ModelSuite
-from tests.support import assert_same, fit, make_module, make_trainer, seeded, tiny_data, weights
+from tests.support import Noted, assert_same, fit, make_module, make_trainer, seeded, tiny_data, weights
 
 
 class Observed(FederatedCallback):
@@ -78,14 +78,18 @@ def test_deployed_accuracies_are_those_of_the_mean(every_n_rounds):
 
 
 def test_a_model_that_comes_in_starts_a_mean_of_its_own_and_the_others_keep_theirs(tmp_path):
-    class Grow(FederatedCallback):
-        def on_server_step(self, trainer, module, round):
-            if round.number == 1:
-                round.restructure(lambda: module.supernet.add(0, [], seed=0))
+    def grow(trainer, module, round):
+        if round.number == 1:
+            round.restructure(lambda: module.supernet.add(0, [], seed=0))
 
     def run(rounds, observed, ckpt_path=None):
         module = make_module(supernet=seeded(ModelSuite, (1, 8, 8), 4, GrowablePerceptron([8])))
-        callbacks = [Grow(), observed, WeightAverage(DECAY), RoundCheckpoint(dirpath=str(tmp_path / str(rounds)))]
+        callbacks = [
+            Noted("on_server_step", grow),
+            observed,
+            WeightAverage(DECAY),
+            RoundCheckpoint(dirpath=str(tmp_path / str(rounds))),
+        ]
         trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
         trainer.fit(module, tiny_data(), ckpt_path=ckpt_path)
         return weights(module)

@@ -98,8 +98,10 @@ def unset_memory_is_nan() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unset_memory_is_nan")
-@pytest.mark.parametrize("kind", ["meta", "nan", "denormal"])
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d(16), Pick()])
+@pytest.mark.parametrize(
+    ("kind", "norm"),
+    [("meta", nn.BatchNorm2d(16)), ("meta", Pick()), ("nan", nn.BatchNorm2d(16)), ("denormal", Pick())],
+)
 def test_weights_become_ordinary_ones(kind: str, norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), norm, nn.ReLU()) for _ in range(40)]
     network = nn.Sequential(*layers)

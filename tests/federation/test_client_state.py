@@ -19,7 +19,7 @@ from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback
 from lit_fednas.federation.checkpoints import state_in
 from lit_fednas.objectives import TaskLoss
 from tests.examples.feddyn import FedDyn, FedDynServer
-from tests.support import assert_same, fit, linear_net, make_module, make_trainer, sgd, tiny_data, weights
+from tests.support import assert_same, linear_net, make_module, make_trainer, sgd, tiny_data, weights
 
 ALPHA = 0.5
 
@@ -56,11 +56,8 @@ def module(objective: Any = None, count: int = 6, **settings: Any) -> Any:
 
 def run(made: Any, rounds: int = 4, folder: Any = None, resumed: Any = None, callbacks: Any = None) -> Any:
     callbacks = [FedDynServer(ALPHA)] if callbacks is None else callbacks
-    if folder is None:
-        fit(made, tiny_data(), rounds, callbacks=callbacks)
-        return weights(made)
-    callbacks = [*callbacks, RoundCheckpoint(dirpath=str(folder))]
-    trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
+    saving = [] if folder is None else [RoundCheckpoint(dirpath=str(folder))]
+    trainer = make_trainer(rounds, callbacks=[*callbacks, *saving], enable_checkpointing=bool(saving))
     trainer.fit(made, datamodule=tiny_data(), ckpt_path=resumed and str(resumed / "last.ckpt"))
     return weights(made)
 

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
 from lit_fednas.objectives import Proximal, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm, PlainNetwork, SmallCNN
+from tests.federation.runs import Results
 from tests.support import assert_same, fit, make_module, refusals, seeded, sgd, tiny_data, tiny_supernet, weights
 
 
@@ -34,18 +35,15 @@ def convolutions():
     return PlainNetwork(nn.Sequential(*layers), (1, 8, 8), 4)
 
 
-class Complete(FederatedCallback):
-    def on_client_end(self, trainer, module, result, update):
-        assert (result.status, result.num_steps) == ("ok", 6)
-
-
 def run(supernet=None, rounds=2, faults=FaultPolicy(), objective=None, **local):
     client = ClientSettings(sgd(0.1), batch_size=8, epochs=2, **local)
     parts = {"objective": objective} if objective else {}
     cohort = UniformCohort(count=4)
     module = make_module(supernet or seeded(convolutions), client=client, cohort=cohort, faults=faults, **parts)
     # 20 examples are two full batches and one that is not
-    fit(module, tiny_data(), rounds, callbacks=[Complete()])
+    seen = Results()
+    fit(module, tiny_data(), rounds, callbacks=[seen])
+    assert {(one.status, one.num_steps) for one in seen.all} == {("ok", 6)}
     return weights(module)
 
 

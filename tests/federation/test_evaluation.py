@@ -13,11 +13,12 @@ from torch.nn import functional
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.data import Classification
-from lit_fednas.federation import EvaluationSettings, FederatedCallback
-from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
+from lit_fednas.federation import EvaluationSettings
+from lit_fednas.federation.evaluation import SubnetMetrics, batches_of_clients, recalibrated
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import BatchNorm, ElasticResNet, GroupNorm
 from tests.support import (
+    Noted,
     assert_same,
     fit,
     linear_net,
@@ -61,6 +62,7 @@ def test_top_k_counts_a_class_among_the_likeliest_also_in_half_precision():
         assert computed(["a"], 4, (0, logits, torch.arange(4)), top_k=top_k)["a/accuracy"] == accuracy
     far = torch.tensor([[300.0, 0.0]], dtype=torch.bfloat16)
     assert computed(["a"], 2, (0, far, torch.tensor([1])))["a/loss"] == pytest.approx(300.0)
+    assert computed(["a"], 2, (0, far, torch.tensor([1])), top_k=3)["a/accuracy"] == 1  # of two classes
 
 
 def whole(network, examples):
@@ -97,6 +99,10 @@ def test_validate_after_a_fit_repeats_its_last_validation():
     first = fresh.test(module, datamodule=data)[0]
     assert set(first) == {name.replace("val/", "test/") for name in during}
     assert fresh.test(module, datamodule=data)[0] == first
+
+
+def test_clients_are_evaluated_together_by_hand():
+    assert batches_of_clients({0: 2, 1: 2, 2: 1, 3: 5, 4: 0, 5: 1}, 4) == [[0, 1], [2], [3], [5]]
 
 
 # ---- which subnets ------------------------------------------------------------------------------------------
@@ -173,16 +179,13 @@ def test_statistics_are_the_mean_over_batches(running, affine):
         torch.testing.assert_close(result(x), out, rtol=1e-3, atol=1e-4)
 
 
-class Metrics(FederatedCallback):
-    def __init__(self):
-        self.all = []
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        self.all.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+def metrics_of_rounds():
+    said = lambda trainer, module: {name: float(value) for name, value in trainer.callback_metrics.items()}  # noqa: E731
+    return Noted("on_train_epoch_end", said)
 
 
 def recalibrating_run(batches, norm=BatchNorm()):
-    metrics = Metrics()
+    metrics = metrics_of_rounds()
     evaluation = EvaluationSettings(["smallest", "largest"], recalibrate_batches=batches)
     module = make_module(tiny_supernet(norm=norm), TrackingSandwich(), evaluation=evaluation)
     fit(module, tiny_data(), 2, callbacks=[metrics])
@@ -232,7 +235,7 @@ def test_a_runs_recalibration_by_hand():
 
 def test_another_checkpoint_is_recalibrated_anew(tmp_path):
     module = make_module(evaluation=EvaluationSettings(["largest"], recalibrate_batches=2))
-    best, metrics = RoundCheckpoint("val/largest/accuracy", save_top_k=-1, dirpath=str(tmp_path)), Metrics()
+    best, metrics = RoundCheckpoint("val/largest/accuracy", save_top_k=-1, dirpath=str(tmp_path)), metrics_of_rounds()
     trainer = fit(module, tiny_data(), 3, callbacks=[best, metrics], enable_checkpointing=True)
     for round in (0, 2, 1):
         path = str(tmp_path / f"round={round}.ckpt")

@@ -19,7 +19,7 @@ from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.tiers import Budgets, ClientTiers
 from tests.federation.runs import run_in
-from tests.support import assert_same, fit, make_module, seeded, tiny_data, weights
+from tests.support import Noted, assert_same, fit, make_module, seeded, tiny_data, weights
 
 ROUNDS = 9
 ALWAYS = 1e9  # a threshold that every degree of convergence is below
@@ -165,15 +165,11 @@ def test_the_next_model_is_judged_by_its_own_rounds(tmp_path) -> None:
 
 
 def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path) -> None:
-    first, complete = suite().macs(Model(0)), []
+    first = suite().macs(Model(0))
     tiers = ClientTiers(Budgets({"weak": {"macs": first}, "strong": {"macs": 6 * first}}))
     callback = transform(gamma=2, delta=1, stop=True)
-
-    class Complete(FederatedCallback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            complete.append(callback.complete)
-
-    folder, module, trainer, _ = run(tmp_path, Complete(), callback=callback, rounds=60, tiers=tiers)
+    complete = Noted("on_train_epoch_end", lambda *given: callback.complete)
+    folder, module, trainer, _ = run(tmp_path, complete, callback=callback, rounds=60, tiers=tiers)
     macs = [row["macs"] for row in written(folder)["models"]]
     assert written(folder)["complete"]
     assert len(macs) > 1
@@ -184,9 +180,9 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
         steps = plan(newest.blueprint, [cell.name], 99)
         assert module.supernet.planned(newest.number, steps).macs(Model(newest.number + 1)) > 6 * first
     # three losses more, counted anew, say that training has converged; then it stops
-    assert trainer.current_epoch == len(complete) < 60
-    assert complete == sorted(complete)
-    assert sum(complete) == 4
+    assert trainer.current_epoch == len(complete.all) < 60
+    assert complete.all == sorted(complete.all)
+    assert sum(complete.all) == 4
 
 
 # ---- stop and resume ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from lit_fednas.aggregation import OperatorAverage, OverlapAverage
-from lit_fednas.assignment import ByUtility, CandidateGroups, FixedArchitecture, InvariantUnits
+from lit_fednas.assignment import CandidateGroups, FixedArchitecture, InvariantUnits
 from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
@@ -46,10 +46,8 @@ def needy(kind: type, *arguments: Any, **settings: Any) -> Any:
 
 #: Parts, and the beginning of what refuses them; the data are of images' classes.
 PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
-    ({"objective": PathSampling}, f"model.objective: PathSampling {OTHER} PathSupernet"),
     ({"objective": lambda: Proximal(PathSampling())}, f"model.objective: PathSampling {OTHER} PathSupernet"),
     ({"objective": SideObjective}, "model.objective: SideObjective trains several outputs, and ElasticResNet has one"),
-    ({"assignment": ByUtility}, f"model.assignment: ByUtility {OTHER} ModelSuite"),
     (
         {"aggregation": OperatorAverage},
         "model.aggregation: OperatorAverage needs every client's OperatorReport, which model.objective CrossEntropy",

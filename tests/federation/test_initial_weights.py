@@ -8,6 +8,7 @@ from torch import nn
 
 from lit_fednas.errors import FedNASError
 from lit_fednas.federation.checkpoints import load_initial
+from tests.support import assert_same
 
 
 def network(units: int = 3) -> nn.Module:
@@ -22,8 +23,7 @@ def test_whatever_the_tensors_are_called_there(tmp_path, prefix: str, checkpoint
     state |= {"supernet.networks.1.0.weight": torch.zeros(1)} if prefix else {}
     torch.save({"state_dict": state, "epoch": 3} if checkpoint else state, tmp_path / "file.pt")
     load_initial(taken, tmp_path / "file.pt", "field")
-    for name, tensor in given.state_dict().items():
-        assert torch.equal(taken.state_dict()[name], tensor)
+    assert_same(dict(taken.state_dict()), dict(given.state_dict()))
 
 
 @pytest.mark.parametrize(

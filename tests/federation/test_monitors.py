@@ -13,12 +13,13 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback
 from lit_fednas.federation.monitors import higher_is_better, logged_metrics
 from lit_fednas.records import read_rounds
-from tests.support import fit, make_module, sgd, tiny_data
+from tests.support import Noted, fit, make_module, sgd, tiny_data
 
-#: Metrics by which end of them is the best.
+#: Metrics, and which end of them is the best.
 BEST = {
-    "max": ["val/mean/accuracy", "val/devices/largest/accuracy", "deployed/accuracy", "deployed/worst", "clients/used"],
-    "min": ["val/largest/loss", "clients/loss", "clients/wild", "deployed/iqr", "cost/total_macs"],
+    **dict.fromkeys(("val/mean/accuracy", "val/devices/largest/accuracy", "deployed/accuracy"), "max"),
+    **dict.fromkeys(("deployed/worst", "clients/used"), "max"),
+    **dict.fromkeys(("val/largest/loss", "clients/loss", "clients/wild", "deployed/iqr", "cost/total_macs"), "min"),
 }
 FAULTS, CLIENT = FaultPolicy(norm_bound=3.0), ClientSettings(sgd(0.1), batch_size=8, validate="trained")
 
@@ -31,38 +32,45 @@ def followed(*callbacks: Any, rounds: int = 3, **settings: Any) -> Any:
     return fit(module, data, rounds, callbacks=[*logging, *callbacks], enable_checkpointing=True, **settings)
 
 
-@pytest.mark.parametrize("name", [*BEST["max"], *BEST["min"]])
-def test_the_best_of_any_metric_that_is_logged_is_kept(tmp_path: Path, name: str) -> None:
+def test_the_best_of_any_metric_that_is_logged_is_kept(tmp_path: Path) -> None:
     """By its record: with this package's checkpoints, which find the mode, and with Lightning's."""
-    mode = next(mode for mode, names in BEST.items() if name in names)
-    own = RoundCheckpoint(monitor=name)
-    lightnings = ModelCheckpoint(str(tmp_path / "other"), monitor=name, mode=mode, save_on_train_epoch_end=True)
-    stopping = EarlyStopping(name, mode=mode, patience=9)
-    followed(own, lightnings, stopping, RunRecorder(), default_root_dir=str(tmp_path / "run"))
-    values = [record["metrics"][name] for record in read_rounds(tmp_path / "run")]
-    best = (max if mode == "max" else min)(values)
-    for callback in (own, lightnings):
-        assert float(callback.best_model_score) == pytest.approx(best)
-    assert float(stopping.best_score) == pytest.approx(best)
+    following = []
+    for number, (name, mode) in enumerate(BEST.items()):
+        other = ModelCheckpoint(str(tmp_path / f"a{number}"), monitor=name, mode=mode, save_on_train_epoch_end=True)
+        own = RoundCheckpoint(name, dirpath=str(tmp_path / f"b{number}"))
+        following += [own, other, EarlyStopping(name, mode=mode, patience=9)]
+    followed(*following, RunRecorder(), default_root_dir=str(tmp_path / "run"))
+    records = list(read_rounds(tmp_path / "run"))
+    for number, (name, mode) in enumerate(BEST.items()):
+        best = (max if mode == "max" else min)(record["metrics"][name] for record in records)
+        own, other, stopping = following[3 * number : 3 * number + 3]
+        scores = own.best_model_score, other.best_model_score, stopping.best_score
+        assert list(map(float, scores)) == pytest.approx([best] * 3), name
 
 
-@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
 @pytest.mark.parametrize(
-    ("name", "settings", "message"),
+    ("following", "message"),
     [
-        ("val/mean/accuracy", {}, "mode: min (min is Lightning's default) takes the worst val/mean/accuracy for the"),
-        ("clients/loss", {"mode": "max"}, "mode: max (min is Lightning's default) takes the worst clients/loss for"),
-        ("val/mean/acuracy", {}, "monitor: 'val/mean/acuracy' will not be logged; did you mean val/mean/accuracy?"),
-        ("time/round", {}, "monitor: 'time/round' will not be logged"),
-        ("test/mean/accuracy", {}, "monitor: 'test/mean/accuracy' will not be logged"),
+        (
+            EarlyStopping("val/mean/accuracy"),
+            "mode: min (min is Lightning's default) takes the worst val/mean/accuracy for the",
+        ),
+        (
+            ModelCheckpoint(monitor="clients/loss", mode="max"),
+            "mode: max (min is Lightning's default) takes the worst clients/loss for",
+        ),
+        (
+            ModelCheckpoint(monitor="val/mean/acuracy"),
+            "monitor: 'val/mean/acuracy' will not be logged; did you mean val/mean/accuracy?",
+        ),
+        (EarlyStopping("time/round"), "monitor: 'time/round' will not be logged"),
+        (EarlyStopping("test/mean/accuracy"), "monitor: 'test/mean/accuracy' will not be logged"),
     ],
 )
-def test_what_would_keep_the_worst_or_nothing_is_refused(
-    kind: Any, name: str, settings: dict[str, str], message: str
-) -> None:
+def test_what_would_keep_the_worst_or_nothing_is_refused(following: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        followed(kind(monitor=name, **settings))
-    assert str(raised.value).startswith(f"trainer.callbacks: {kind.__name__}.{message}")
+        followed(following)
+    assert str(raised.value).startswith(f"trainer.callbacks: {type(following).__name__}.{message}")
 
 
 def test_what_is_logged_between_validations_is_followed_at_each_as_it_is_then(tmp_path: Path) -> None:
@@ -85,12 +93,9 @@ def test_a_deployed_accuracy_that_a_validation_does_not_have_cannot_be_followed(
 
 
 def test_own_callbacks_may_log_what_they_do_not_announce() -> None:
-    class Logs(FederatedCallback):
-        def on_server_step(self, trainer: Any, module: Any, round: Any) -> None:
-            module.log("mine/size", float(round.number))
-
+    logs = Noted("on_server_step", lambda trainer, module, round: module.log("mine/size", float(round.number)))
     stopping = EarlyStopping("mine/size", mode="max", patience=9)
-    followed(Logs(), stopping)
+    followed(logs, stopping)
     assert float(stopping.best_score) == 2
 
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from lit_fednas.data import IID, ArraySource, Dirichlet, Examples, FederatedDataModule, Partition, Partitioner
-from lit_fednas.federation import FederatedCallback, RandomAvailability, UniformCohort
+from lit_fednas.federation import RandomAvailability, UniformCohort
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers
-from tests.support import fit, linear_net, make_module
+from tests.support import Noted, fit, linear_net, make_module
 
 CLIENTS = 20_000
-
-
-class Cohorts(FederatedCallback):
-    def __init__(self) -> None:
-        self.clients: set[int] = set()
-
-    def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
-        self.clients.update(task.client for task in round.tasks)
 
 
 @pytest.mark.parametrize(("partitioner", "client_val"), [(IID(), 0.5), (Dirichlet(1e4, min_size=1), 0.0)])
@@ -32,12 +22,12 @@ def test_nobody_else_is_read(partitioner: Partitioner, client_val: float, monkey
     inputs = torch.randint(256, (4 * CLIENTS, 1, 8, 8), generator=draws, dtype=torch.uint8)
     examples = Examples(inputs, torch.randint(4, (len(inputs),), generator=draws))
     data = FederatedDataModule(ArraySource(examples), partitioner, CLIENTS, server_val=0, client_val=client_val)
-    cohorts = Cohorts()
+    cohorts = Noted("on_cohort_start", lambda trainer, module, round: {task.client for task in round.tasks})
     module = make_module(
         linear_net(),
         cohort=UniformCohort(count=4, availability=RandomAvailability(0.5)),
         tiers=ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"})),
     )
     fit(module, data, 3, callbacks=[cohorts])
-    assert len(cohorts.clients) == 12
-    assert read == cohorts.clients
+    assert len(read) == 12
+    assert read == set.union(*cohorts.all)

@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.data import Dirichlet
-from lit_fednas.federation import ClientSettings, FederatedCallback, MilestoneRate, UniformCohort
+from lit_fednas.federation import ClientSettings, MilestoneRate, UniformCohort
 from lit_fednas.rng import generator
 from lit_fednas.supernets import GroupNorm, PlainNetwork
 from tests.federation.methods import OwnSteps
 from tests.federation.runs import Results
-from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet, weights
+from tests.support import Noted, assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet, weights
 
 
 def plain_client(network, data, client, round):
@@ -42,18 +42,14 @@ def plain_client(network, data, client, round):
 
 def test_fedavg_equals_a_hand_written_loop():
     """With momentum and balanced classes, written out on a copy of the network."""
-    data, cohorts = tiny_data(partitioner=Dirichlet(1.0, min_size=4)), []
-
-    class Cohorts(FederatedCallback):
-        def on_cohort_start(self, trainer, module, round):
-            cohorts.append([task.client for task in round.tasks])
-
+    data = tiny_data(partitioner=Dirichlet(1.0, min_size=4))
+    cohorts = Noted("on_cohort_start", lambda trainer, module, round: [task.client for task in round.tasks])
     start = tiny_supernet(norm=GroupNorm(2))  # a norm by the batch would make much of the last bit of a sum
     client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=2, class_balanced=True)
     module = make_module(copy.deepcopy(start), client=client)
-    fit(module, data, 2, callbacks=[Cohorts()])
+    fit(module, data, 2, callbacks=[cohorts])
     server, sizes = start.network, data.clients.sizes
-    for round, cohort in enumerate(cohorts):
+    for round, cohort in enumerate(cohorts.all):
         average = [torch.zeros_like(p) for p in server.parameters()]
         for client in cohort:
             local = copy.deepcopy(server)
@@ -93,16 +89,12 @@ def test_one_client_with_all_data_equals_an_ordinary_trainer():
 
 def test_equal_seeds_equal_runs_and_other_seeds_other_runs():
     """Also with dropout: its layers draw from the global generator, which is seeded by address for each fit."""
-    drawn = []
-
-    class Drawn(FederatedCallback):
-        def on_cohort_start(self, trainer, module, round):
-            drawn.append(tuple(task.client for task in round.tasks))
+    drawn = Noted("on_cohort_start", lambda trainer, module, round: tuple(task.client for task in round.tasks))
 
     def run(seed):
         before = torch.get_rng_state()
         module = make_module(copy.deepcopy(dropout), seed=seed)
-        trainer = fit(module, tiny_data(), callbacks=[Drawn()])
+        trainer = fit(module, tiny_data(), callbacks=[drawn])
         assert torch.equal(torch.get_rng_state(), before)
         assert trainer.global_step == trainer.current_epoch == 3  # the server's steps
         return weights(module)
@@ -110,23 +102,12 @@ def test_equal_seeds_equal_runs_and_other_seeds_other_runs():
     dropout = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 4)), (1, 8, 8), 4)
     torch.manual_seed(1)  # the global generator has no part in a run
     first = run(3)
-    assert len(set(drawn)) == 3  # every round draws anew
+    assert len(set(drawn.all)) == 3  # every round draws anew
     torch.manual_seed(2)
     assert_same(first, run(3))
-    assert drawn[:3] == drawn[3:]
+    assert drawn.all[:3] == drawn.all[3:]
     other = run(4)
     assert any(not torch.equal(first[name], other[name]) for name in first)
-
-
-def test_a_clients_training_does_not_depend_on_the_others():
-    """Each client's result belongs to (seed, round, client): a cohort of one equals its place in a larger one."""
-
-    def losses(count):
-        seen = Results()
-        fit(make_module(cohort=UniformCohort(count=count)), tiny_data(), 1, callbacks=[seen])
-        return {one.task.client: one.loss for one in seen.all}
-
-    assert losses(2).items() <= losses(6).items()
 
 
 def test_what_a_rejected_architecture_holds_stays_as_it_was():
@@ -137,12 +118,9 @@ def test_what_a_rejected_architecture_holds_stays_as_it_was():
             ends = round.space.smallest, round.space.largest
             return [round.task(client, ends[client % 2]) for client in round.cohort]
 
-    class Rejecting(FederatedCallback):
-        def on_results(self, trainer, module, round):
-            round.reject(module.supernet.space.smallest)
-
+    rejecting = Noted("on_results", lambda trainer, module, round: round.reject(module.supernet.space.smallest))
     start, found = tiny_supernet(), []
-    for callbacks in ([], [Rejecting()]):
+    for callbacks in ([], [rejecting]):
         module = make_module(copy.deepcopy(start), Turns(), cohort=UniformCohort(count=4))
         fit(module, tiny_data(), 1, callbacks=callbacks)
         found.append(module.supernet)
@@ -179,16 +157,15 @@ def test_server_momentum_is_that_of_torch():
 @pytest.mark.parametrize("together", [1, 2])
 def test_memory_is_flat_over_rounds(together):
     """No tensor survives a round: as many live after the fourth as after the second."""
-    counts = []
 
-    class Count(FederatedCallback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            gc.collect()
-            counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+    def live(*given):
+        gc.collect()
+        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
+    counts = Noted("on_train_epoch_end", live)
     client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, clients_per_fit=together)
-    fit(make_module(linear_net(), client=client), tiny_data(), 4, callbacks=[Count()])
-    assert counts[3] <= counts[1]
+    fit(make_module(linear_net(), client=client), tiny_data(), 4, callbacks=[counts])
+    assert counts.all[3] <= counts.all[1]
 
 
 def moved(client: ClientSettings, rounds: int = 1, **settings) -> torch.Tensor:

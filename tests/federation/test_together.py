@@ -19,10 +19,11 @@ from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.data import IID, ArraySource, Dirichlet, FederatedDataModule
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.federation import ClientSettings, CosineRate, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation import ClientSettings, CosineRate, FaultPolicy, UniformCohort
 from lit_fednas.federation.fast.stacked import StackedModule
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import BatchNorm, ElasticTransformer, GroupNorm, PlainNetwork
+from tests.federation.runs import Results
 from tests.federation.tokens import LENGTH, VOCABULARY, token_data
 from tests.support import (
     assert_same,
@@ -39,16 +40,6 @@ from tests.support import (
 )
 
 CLIENTS = 7
-
-
-class Results(FederatedCallback):
-    """The results by round and client."""
-
-    def __init__(self):
-        self.all = {}
-
-    def on_client_end(self, trainer, module, result, update):
-        self.all[result.task.round, result.task.client] = result
 
 
 class MeanInDoubles(Aggregation):
@@ -98,7 +89,7 @@ def run(together, supernet=None, data=None, rounds=2, local=None, **settings):
         fit(module, data or unequal_data(), rounds, callbacks=[results])
     finally:
         torch.set_default_dtype(torch.float32)
-    return results.all, weights(module)
+    return {(one.task.round, one.task.client): one for one in results.all}, weights(module)
 
 
 def both(together=4, supernet=None, data=unequal_data, **settings):

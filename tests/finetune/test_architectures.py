@@ -13,11 +13,9 @@ from tests.finetune.small import (
     RANGES,
     Ranges,
     Trained,
-    accuracy_and_loss,
     by_tier,
     last_weights,
     module_of,
-    only_batch,
     rounds,
     rows,
     tier_weights,
@@ -25,12 +23,12 @@ from tests.finetune.small import (
 from tests.support import assert_same, sgd
 
 QUICK = {"rounds": 1, "client": ClientSettings(sgd(0.0), batch_size=32), "cohort": UniformCohort(count=1)}
-COUNT = 3
+COUNT = 2
 
 
 @pytest.fixture(scope="module")
 def drawn(searched_once, tmp_path_factory) -> Trained:
-    """Three architectures per tier trained for a round, in a folder without a search. Read only."""
+    """Two architectures per tier trained for a round, in a folder without a search. Read only."""
     made = searched_once._replace(folder=tmp_path_factory.mktemp("drawn"))
     made.finetune(architectures=COUNT, rounds=1)
     return made
@@ -48,23 +46,15 @@ def archs(files: FinetuneFiles) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.slow
-def test_distinct_architectures_of_each_tier_are_trained_and_tested(drawn, files):
+def test_distinct_architectures_of_each_tier_are_trained(drawn, files):
     supernet = drawn.module.supernet
-    inputs, targets = only_batch(drawn.data.test_dataloader())
     assert {tier: len(set(texts)) for tier, texts in archs(files).items()} == dict.fromkeys(RANGES, COUNT)
     for row in rows(files.folder / "candidates.csv"):
-        folder, arch = drawn.path(row["tier"], int(row["number"])), supernet.space.parse(row["arch"])
         least, most = RANGES[row["tier"]]
-        assert least < supernet.macs(arch) <= most
-        (record,) = rounds(folder)
+        assert least < supernet.macs(supernet.space.parse(row["arch"])) <= most
+        (record,) = rounds(drawn.path(row["tier"], int(row["number"])))
         assert {client["arch"] for client in record["clients"]} == {"whole"}
         assert {client["client"] for client in record["clients"]} <= set(ELIGIBLE[row["tier"]])
-        network = supernet.subnet(arch)
-        network.load_state_dict(last_weights(folder))
-        accuracy, loss = accuracy_and_loss(network.eval(), inputs, targets)
-        assert float(row["test_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
-        assert float(row["test_loss"]) == pytest.approx(loss, rel=1e-5)
 
 
 def test_the_best_on_the_validation_data_is_the_tiers(drawn, files):
@@ -86,7 +76,7 @@ def test_the_rank_correlation_of_all_candidates(files, tmp_path):
     signs = [[(one > 0) - (one < 0) for one in pair] for pair in pairs]
     untied = [sum(abs(sign[place]) for sign in signs) for place in (0, 1)]
     tau = sum(first * second for first, second in signs) / math.sqrt(math.prod(untied))
-    assert len(pairs) == 9 * 8 / 2
+    assert len(pairs) == 6 * 5 / 2
     assert files.rank_correlation() == pytest.approx(tau)
 
     made = FinetuneFiles(tmp_path)
@@ -101,6 +91,6 @@ def test_the_rank_correlation_of_all_candidates(files, tmp_path):
 def test_draws_do_not_depend_on_other_tiers_nor_on_how_many(drawn, files, tmp_path):
     tiers = ClientTiers(Ranges("middle", "large"), ListedTiers({"middle": [0, 1, 2, 4, 5], "large": [3]}))
     fewer = drawn._replace(module=module_of(drawn.module.supernet, tiers=tiers), folder=tmp_path)
-    assert archs(fewer.finetune(**QUICK, architectures=2)) == {
-        tier: archs(files)[tier][:2] for tier in ("middle", "large")
+    assert archs(fewer.finetune(**QUICK, architectures=1)) == {
+        tier: archs(files)[tier][:1] for tier in ("middle", "large")
     }

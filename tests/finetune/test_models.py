@@ -10,7 +10,6 @@ import pytest
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import UniformCohort
-from lit_fednas.finetune import finetuning
 from lit_fednas.finetune.candidates import grouped, named_architectures, own_tiers
 from lit_fednas.supernets import SlicedCNN, WidthSupernet
 from tests.finetune.small import (
@@ -20,12 +19,9 @@ from tests.finetune.small import (
     Trained,
     by_tier,
     cohorts,
-    everything,
     path_cnn,
-    rounds,
     rows,
 )
-from tests.finetune.test_resume import Stop, StopIn
 from tests.supernets.instances import SPACES, kept_instance
 from tests.supernets.sequences import pruned_sequence
 from tests.support import refusals
@@ -140,19 +136,11 @@ def test_the_networks_of_tiers_have_groups_of_their_own(trained):
     assert files.settings()["eligible"] == {name: len(group) for name, group in asked.items()}
 
 
-def test_each_model_has_a_group_of_clients_also_if_it_is_stopped_and_goes_on(bare, paths, monkeypatch):
-    settings = {"models": paths, "in_groups": True, "cohort": UniformCohort(count=1), "rounds": 3}
-    straight = bare._replace(folder=bare.folder / "straight")
-    files = straight.finetune(**settings)
-    seen = {slug(text): {client for (client,) in cohorts(straight.path(slug(text)))} for text in paths}
+def test_each_model_has_a_group_of_clients(bare, paths):
+    files = bare.finetune(models=paths, in_groups=True, cohort=UniformCohort(count=1), rounds=3)
+    seen = {slug(text): {client for (client,) in cohorts(bare.path(slug(text)))} for text in paths}
     assert sum(map(len, seen.values())) == len(set().union(*seen.values())) > 3  # nobody trains two of them
     eligible = files.settings()["eligible"]
     assert sum(eligible.values()) == len(ALL)
     for tier, clients in seen.items():
         assert int(by_tier(files)[tier]["eligible"]) == eligible[f"{tier}-0"] >= len(clients) > 0
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "_Stop", StopIn(1, 1, "error"))
-        with pytest.raises(Stop):
-            bare.finetune(**settings)
-    assert len(rounds(bare.path(slug(paths[1])))) == 1
-    assert everything(bare.finetune(**settings)) == everything(files)

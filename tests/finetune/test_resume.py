@@ -5,7 +5,6 @@ import signal
 
 import pytest
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.federation.process import Interrupted
 from lit_fednas.finetune import finetuning
@@ -96,11 +95,3 @@ def test_after_the_last_candidate_the_rest_is_made_up_for_and_nothing_is_trained
     assert len(stamps) == 3
     assert everything(trained.finetune()) == straight
     assert {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")} == stamps
-
-
-def test_another_fine_tuning_in_the_same_folder_is_refused(trained):
-    trained.finetune(rounds=1)
-    before = everything(trained.files)
-    with pytest.raises(ConfigError, match=r"^finetune.name: .*a fine-tuning with other rounds \(there 1, now 2\)"):
-        trained.finetune(rounds=2)
-    assert everything(trained.files) == before

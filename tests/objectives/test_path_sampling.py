@@ -16,7 +16,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, OperatorReport
 from lit_fednas.objectives import Load, PathSampling, RandomLoad
 from lit_fednas.supernets import Operators, PathCNN
-from tests.support import NO_DATA, seeded
+from tests.support import NO_DATA, assert_same, seeded
 
 NET = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2])
 HALF = Operators(
@@ -121,8 +121,7 @@ def test_a_single_path_is_what_plain_training_trains():
             one.zero_grad()
             loss.backward()
             torch.optim.SGD(one.parameters(), lr=0.1).step()
-    for name, tensor in plain.state_dict().items():
-        assert torch.equal(network.state_dict()[name], tensor), name
+    assert_same(dict(network.state_dict()), dict(plain.state_dict()))
 
 
 def test_examples_by_operator_and_multiply_accumulates():

@@ -10,7 +10,7 @@ import yaml
 from lit_fednas.cli import main
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.run import read_sequence
-from tests.finetune.small import cohorts, rows, tier_weights
+from tests.finetune.small import rows, tier_weights
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +55,9 @@ def test_a_run_of_several_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = {row["tier"]: row for row in rows(RUN / "finetune" / "tiers.csv")}
     assert {tier: row["arch"] for tier, row in found.items()} == {"model-1": "model: 1", last.replace(": ", "-"): last}
     assert sum(files.settings()["eligible"].values()) == QUICK["data"]["num_clients"]
-    seen: list[set[int]] = []
-    for tier, row in found.items():
-        assert int(row["macs_per_example"]) == models[row["arch"]]["macs"]
+    for row in found.values():
         assert int(row["parameters"]) == models[row["arch"]]["parameters"]
         assert float(row["val_loss"]) < float(row["val_loss_before"])
-        seen.append({client for cohort in cohorts(files.folder / "runs" / f"{tier}-0") for client in cohort})
-        assert int(row["eligible"]) == len(seen[-1])  # everybody of the group, in every round
-    assert not seen[0] & seen[1]
 
     assert main(["export", *OPTIONS, "--tier", "model-1", "--name", "finetune"]) == 0
     program = torch.export.load(files.tier_folder("model-1") / "network.pt2").module()

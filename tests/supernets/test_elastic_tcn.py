@@ -71,11 +71,3 @@ def test_a_subnet_by_hand() -> None:
 def test_a_decoder_is_tied_to_an_embedding_of_its_width() -> None:
     with pytest.raises(ConfigError, match=r"supernet\.embedding: 4 is not the decoder's width, 8 channels"):
         ElasticTCN((6,), 7, channels=8, embedding=4)
-
-
-def test_tied_weights_are_one_and_train_as_one() -> None:
-    net = instance("elastic-tcn")
-    for network in (net.network, net.subnet(net.space.smallest)):
-        assert network.decoder.weight is network.embedding.weight
-    net(torch.zeros(1, 6, dtype=torch.int64), net.space.smallest).square().sum().backward()
-    assert net.network.embedding.weight.grad.any(1).all()  # every row decodes, one is looked up

@@ -1,11 +1,8 @@
 """Widening, deepening and what a transformation consists of, on plain convolutions."""
 
-import json
-
 import pytest
 import torch
 
-from lit_fednas.errors import CheckpointError
 from lit_fednas.rng import generator
 from lit_fednas.supernets import GroupNorm, GrowableCNN
 from lit_fednas.supernets.growing.cells import ConvCell, PooledHead
@@ -14,10 +11,8 @@ from lit_fednas.supernets.growing.growth import (
     Deepen,
     Widen,
     carried_over,
-    from_plain,
     grown,
     plan,
-    to_plain,
 )
 from tests.support import refusals, seeded
 
@@ -87,13 +82,6 @@ def test_widening_copies_units_and_divides_what_is_taken_from_them(noise: float)
             assert (max(parts) - min(parts) > 1e-3) == (noise > 0)
         assert min(parts) > 0
     assert torch.equal(new["cells.head.classifier.weight"], old["cells.head.classifier.weight"])
-
-
-def test_steps_as_plain_values() -> None:
-    steps = (Widen("conv1", {"conv1.out": 9}), Deepen("conv2", ("a", "b")))
-    assert from_plain(json.loads(json.dumps(to_plain(steps)))) == steps
-    with pytest.raises(CheckpointError, match="not a step"):
-        from_plain([{"shrink": "conv1"}])
 
 
 test_what_cannot_be = refusals(

@@ -28,13 +28,6 @@ def net(archs=("exits: 1", "exits: 2")) -> SeparateNetworks:
     return seeded(SeparateNetworks, INPUTS, 5, exits, archs)
 
 
-def test_no_tensor_belongs_to_two():
-    one = net()
-    held = [{region.name for region in one.index(arch).values()} for arch in one.space.each()]
-    assert held[0].isdisjoint(held[1])
-    assert held[0] | held[1] == set(one.shared_tensors())
-
-
 def test_the_networks_are_those_of_the_architectures_drawn_as_there():
     one, template = net(), exits(INPUTS, 5)
     for arch, text in zip(one.space.each(), ("exits: 1", "exits: 2"), strict=True):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.tiers import (
-    Allocation,
     DeviceTrace,
     ListedTiers,
     SyntheticTrace,
@@ -17,6 +15,7 @@ from lit_fednas.tiers import (
     TierShares,
     TraceTiers,
 )
+from tests.support import refusals
 
 
 def tiers(*limits: float, cost: str = "macs") -> list[Tier]:
@@ -96,21 +95,16 @@ def test_measured_devices_get_the_highest_tier_that_they_afford():
     assert TraceTiers(full=0.5).places(limits, 5, rng(), speeds).tolist() == [2, 1, 0, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("make", "given", "words"),
-    [
-        (lambda: TierShares([0.5, 0.4]), FOUR, r"shares: \[0.5, 0.4\] must not be negative and add up to 1"),
-        (lambda: TierShares([0.5, 0.5]), FOUR, r"shares: \[0.5, 0.5\] are 2 for 4 tiers"),
-        (lambda: ListedTiers({"tier9": [0, 1, 2]}), FOUR, "clients: 'tier9' is not a tier; there are: tier1, tier2, t"),
-        (lambda: ListedTiers({"tier1": [0, 1], "tier2": [1]}), FOUR, "clients: lists 3 clients, which"),
-        (TraceTiers, FOUR, "trace: null takes the speeds that devices measure, and a"),
-        (
-            lambda: TraceTiers(SyntheticTrace()),
-            tiers(3e6, 1e6),
-            r"cost: .*limits of 'macs', 3e\+06, 1e\+06, must not fall; choose another cost",
-        ),
-    ],
+test_refusals = refusals(
+    (lambda: TierShares([0.5, 0.4]), FOUR, "allocation.shares: [0.5, 0.4] must not be negative and add up to 1"),
+    (lambda: TierShares([0.5, 0.5]), FOUR, "allocation.shares: [0.5, 0.5] are 2 for 4 tiers"),
+    (lambda: ListedTiers({"tier9": [0, 1, 2]}), FOUR, "allocation.clients: 'tier9' is not a tier; there are: tier1, "),
+    (lambda: ListedTiers({"tier1": [0, 1], "tier2": [1]}), FOUR, "allocation.clients: lists 3 clients, which"),
+    (TraceTiers, FOUR, "tiers.allocation.trace: null takes the speeds that devices measure, and a"),
+    (
+        lambda: TraceTiers(SyntheticTrace()),
+        tiers(3e6, 1e6),
+        r"allocation.cost: .*limits of 'macs', 3e\+06, 1e\+06, must not fall; choose another cost",
+    ),
+    call=lambda make, given: make().places(given, 3, rng()),
 )
-def test_refusals(make: Callable[[], Allocation], given: list[Tier], words: str) -> None:
-    with pytest.raises(ConfigError, match=f"tiers.allocation[.:] ?{words}"):
-        make().places(given, 3, rng())

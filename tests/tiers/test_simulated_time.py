@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lit_fednas.costs import RoundCost
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
-from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, Population, SyntheticTrace, Tier
+from lit_fednas.tiers import CompletionTimes, DeviceSpeeds, Population, SyntheticTrace, Tier
 from lit_fednas.tiers.devices import client_seconds, whole_round_seconds
 
 NO_TIERS = Population(3)
@@ -53,13 +52,6 @@ def test_tiers_that_give_no_speeds_are_refused():
 
 
 # ---- times in rounds ----------------------------------------------------------------------------------
-
-
-def test_a_part_by_hand():
-    """3e6 multiply-accumulates, three times, at 2e6 a second; 3e6 bytes at 1e6 a second."""
-    assert ClientSpeed(2e6, 8).seconds(RoundCost(3 * 10**6, 10**6, 2 * 10**6)) == 4.5 + 3
-    # of 8e6 multiply-accumulates 2e6 are the test's, which has no backward passes: 3 * 6e6 + 2e6 at 2e6 a second
-    assert ClientSpeed(2e6, 8).seconds(RoundCost(8 * 10**6, 10**6, 0), tested=2 * 10**6) == 10 + 1
 
 
 FIRST = (0, "a", 0, 3.0), (0, "b", 0, 4.0)
