@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lit_fednas.analysis import Run, newest_run, read_run, read_search
+from lit_fednas.analysis.charts import stairs
 from lit_fednas.analysis.comparison import comparison_table
 from lit_fednas.analysis.networks import Result, methods_of, networks
 from lit_fednas.analysis.report import write_report
@@ -141,3 +143,10 @@ def test_clients_by_hand(tmp_path: Path) -> None:
     assert second == {**counts, "loss": 1.5, "last_loss": 1.0, "share": pytest.approx(2 / 3)}
     assert (first["client"], first["failed"], first["bytes"]) == (1, 1, 8)
     assert np.isnan(first["loss"])
+
+
+def test_stairs_by_hand() -> None:
+    left = pd.Series({2: 0.1, 4: 0.2, 6: 0.3, 8: 0.4})
+    reached = stairs([left, pd.Series({3: 0.5, 7: 0.7})])
+    assert reached.index.tolist() == [3, 4, 6, 7]  # where both have begun and none has ended
+    assert reached.to_numpy().tolist() == [[0.1, 0.5], [0.2, 0.5], [0.3, 0.5], [0.3, 0.7]]

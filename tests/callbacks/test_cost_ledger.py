@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
-from lit_fednas.costs import RoundCost
+from lit_fednas.costs import Cost, RoundCost, client_cost
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
+from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.records import read_rounds
 from tests.federation.runs import LAST, run_in
 from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
@@ -56,6 +58,14 @@ def test_training_ends_after_the_round_in_which_a_budget_is_spent(tmp_path, budg
 
     assert trained() == 2
     assert trained(tmp_path / LAST) == 2  # nothing is left
+
+
+def test_an_update_costs_its_examples_and_two_ways_and_none_only_the_way_down():
+    cost, done = Cost(macs=100, parameters=7, bytes=28), ClientResult(ClientTask(0, 0, "whole", 50), num_seen=50)
+    assert client_cost(done, cost) == RoundCost(macs=5000, bytes_down=28, bytes_up=28)
+    assert client_cost(replace(done, status="away", num_seen=0), cost) == RoundCost()
+    for status in ("error", "non-finite", "timeout", "dropped", "empty"):
+        assert client_cost(replace(done, status=status, num_seen=0), cost) == RoundCost(bytes_down=28)
 
 
 def test_totals_equal_a_recount_of_the_records(tmp_path):

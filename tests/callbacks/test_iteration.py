@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from lit_fednas.callbacks import PruneByBudgets
-from lit_fednas.callbacks.pruning.iteration import CandidateTrials, Trial, fused_accuracy
+from lit_fednas.callbacks.pruning.iteration import (
+    BudgetSchedule,
+    CandidateTrials,
+    RoundSchedule,
+    Trial,
+    fused_accuracy,
+)
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ServerRound
 from lit_fednas.messages import WITHHELD, ClientResult, ClientTask
 from lit_fednas.supernets import Model, PrunedSequence
@@ -138,3 +145,28 @@ def test_the_initial_model_is_trained_unless_it_is_measured() -> None:
     assert round.rejected == {Model(0)}
     assert [one.status for one in round.results] == [WITHHELD] * 2
     assert fused_accuracy(round.results) == pytest.approx(0.25)
+
+
+# ---- budgets and rounds over the iterations (sections 4.3 and 5.1) ------------------------------------
+
+
+def test_reductions_do_not_fall_below_the_least() -> None:
+    schedule = BudgetSchedule(final=0.15, decay=0.93, least=0.02)
+    assert schedule.budget(13, 0.6) == pytest.approx(0.6 - 0.05 * 0.93**12)  # 0.0209
+    assert schedule.budget(14, 0.6) == pytest.approx(0.58)  # not 0.0195
+    assert schedule.budget(14, 0.16) == 0.15  # the last
+
+
+def test_budgets_that_never_arrive_are_refused() -> None:
+    """0.05 / (1 - 0.93) = 0.714: FedNAS' ConvNet at 25 % cannot be had by decay alone."""
+    with pytest.raises(ConfigError, match=r"decay.*0\.714.*0\.75"):
+        BudgetSchedule(final=0.25, decay=0.93)
+    BudgetSchedule(final=0.29, decay=0.93)
+    BudgetSchedule(final=0.25, decay=0.93, least=0.001)
+    BudgetSchedule(final=0.01, decay=1.0)
+
+
+def test_the_papers_rounds() -> None:
+    """Section 5.3, Celeba: 1-5 iterations 2 rounds, 6-10: 5, 11-15: 8, more: 10."""
+    schedule = RoundSchedule({16: 10, 1: 2, 6: 5, 11: 8})
+    assert [schedule.number(t) for t in range(1, 18)] == [2] * 5 + [5] * 5 + [8] * 5 + [10] * 2

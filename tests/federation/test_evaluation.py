@@ -62,7 +62,7 @@ def test_top_k_counts_a_class_among_the_likeliest_also_in_half_precision():
         assert computed(["a"], 4, (0, logits, torch.arange(4)), top_k=top_k)["a/accuracy"] == accuracy
     far = torch.tensor([[300.0, 0.0]], dtype=torch.bfloat16)
     assert computed(["a"], 2, (0, far, torch.tensor([1])))["a/loss"] == pytest.approx(300.0)
-    assert computed(["a"], 2, (0, far, torch.tensor([1])), top_k=3)["a/accuracy"] == 1  # of two classes
+    assert computed(["a"], 4, (0, far, torch.tensor([1])), top_k=3)["a/accuracy"] == 1  # a network of two labels
 
 
 def whole(network, examples):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.assignment import ByUtility
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder, SoftAverage, TransformOnConvergence
+from lit_fednas.callbacks.transform_on_convergence import degree_of_convergence, standard_error
 from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.records import read_rounds
@@ -96,6 +98,21 @@ def test_a_slope_must_be_below_the_threshold_by_its_error(tmp_path, threshold, c
     module = run(tmp_path, callback=callback, rounds=5)[1]
     assert callback.losses == ({} if grows else {0: [1.0, 0.0, 1.0, 0.0, 1.0]})
     assert len(module.supernet.models) == 1 + grows
+
+
+@pytest.mark.parametrize(("gamma", "delta"), [(3, 5), (5, 3), (1, 9)])
+def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> None:
+    """Of falling losses with noise, drawn many times; both need enough rounds."""
+    draws = torch.Generator().manual_seed(0)
+    rounds = torch.arange(gamma + delta + 2, dtype=torch.double)
+    losses = 3 - 0.2 * rounds + 0.1 * torch.randn(4000, len(rounds), generator=draws, dtype=torch.double)
+    degrees = torch.tensor([degree_of_convergence(one, gamma, delta) for one in losses.tolist()])
+    errors = torch.tensor([standard_error(one, gamma, delta) for one in losses.tolist()])
+    assert float(degrees.mean()) == pytest.approx(0.2, abs=0.002)
+    assert float(errors.square().mean().sqrt()) == pytest.approx(float(degrees.std()), rel=0.12)
+    for figure in (degree_of_convergence, standard_error):
+        assert isnan(figure([1.0] * (gamma + delta - 1), gamma, delta))
+        assert figure([1.0] * (gamma + delta), gamma, delta) == 0.0
 
 
 # ---- which cells --------------------------------------------------------------------------------------
