@@ -15,10 +15,19 @@ from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.tables import Table
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
-from lit_fednas.records.files import MARK, check_folder_name, check_folder_names, check_output, read_table, replace_text
+from lit_fednas.records.files import (
+    MARK,
+    check_folder_name,
+    check_folder_names,
+    check_output,
+    read_table,
+    replace_text,
+    replacing,
+)
 from lit_fednas.records.partition import write_partition
 from lit_fednas.records.run import write_client_scores
 from lit_fednas.studies.findings import RESULT_COLUMNS, keep_results, read_results
+from tests.analysis.made_runs import ROW
 
 REFUSED = ["", ".", "..", "a/b", "a\\b", "/a", "~", "-a", " a", "a ", "a.", "a\n", "a\0b", "a:b", '"a"', "*", "\udcff"]
 REFUSED += ["checkpoints", "Checkpoints", "wandb", "NUL", "com1.x", "study.csv", "Compare.html", "subnets-val.csv"]
@@ -44,7 +53,7 @@ TEXTS = ["=1+1", "+1+1", "-1+1", "@x", "\tx", "'=1", "''=1", "'a", "a=1", "-", "
 
 def of_search(folder: Path) -> list[str]:
     files = SearchFiles(folder)
-    rows = [{"tier": text, "generation": 1, "hypervolume": -0.5} for text in TEXTS]
+    rows = [{**ROW, "tier": text, "generation": 1, "hypervolume": -0.5} for text in TEXTS]
     files.write("history", rows[:5])
     files.append("history", rows[5:])
     assert [row["hypervolume"] for row in files.rows("history")] == [-0.5] * len(TEXTS)
@@ -95,6 +104,19 @@ def test_a_link_that_others_have_planted_is_not_followed(tmp_path: Path) -> None
         replace_text(tmp_path / "mine", "ours")
         assert (target.read_text(), (tmp_path / "mine").read_text()) == ("theirs", "ours")
         (tmp_path / "mine").unlink()
+
+
+def test_of_two_processes_that_write_a_file_the_later_replaces_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    first, second = replacing(path), replacing(path)
+    first.__enter__().write(b"first")
+    file = second.__enter__()
+    file.write(b"sec")
+    first.__exit__(None, None, None)
+    assert not path.exists()
+    file.write(b"ond")
+    second.__exit__(None, None, None)
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {"mine": b"second"}
 
 
 def test_an_output_of_another_origin_is_not_replaced(tmp_path: Path) -> None:

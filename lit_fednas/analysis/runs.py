@@ -12,7 +12,7 @@ import pandas as pd
 from lit_fednas.config_files import read_yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import COST_NAMES, FinetuneFiles, SearchFiles, TierModel, read_rounds
-from lit_fednas.records.files import read_json, read_table, reading
+from lit_fednas.records.files import RESTORE, read_json, read_table, reading
 from lit_fednas.records.forms import INPUTS, LEDGER, RUN_SETTINGS, check_form
 from lit_fednas.records.run import INPUTS_FILE, LEDGER_FILE, ROUNDS_FILE, Directions, directions_of
 
@@ -95,23 +95,21 @@ class Run:
             return {}
         with reading(path):
             settings = read_yaml(path)
-            check_form(settings, (RUN_SETTINGS,))
-            return dict(settings or {})
+            check_form(settings, RUN_SETTINGS)
+            return dict(settings)
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """One row per round: ``round`` and the metrics; empty cells where a metric was not logged."""
         with reading(self.folder / ROUNDS_FILE):
-            rows = [{"round": record["round"], **record.get("metrics", {})} for record in self._records]
+            rows = [{"round": record["round"], **record["metrics"]} for record in self._records]
             return _frame(rows, dict.fromkeys(["round", *(name for row in rows for name in row)]))
 
     @cached_property
     def clients(self) -> pd.DataFrame:
         """One row per round and client of its cohort."""
         with reading(self.folder / ROUNDS_FILE):
-            rows = [
-                {"round": record["round"], **client} for record in self._records for client in record.get("clients", [])
-            ]
+            rows = [{"round": record["round"], **client} for record in self._records for client in record["clients"]]
             return _frame(rows, _CLIENT_COLUMNS)
 
     @cached_property
@@ -194,7 +192,11 @@ class Run:
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:
-        return list(read_rounds(self.folder))
+        records, done = list(read_rounds(self.folder)), (self.ledger or {}).get("rounds", 0)
+        if records and records[-1]["round"] + 1 < done:
+            last = records[-1]["round"]
+            raise DataError(f"{self.folder / ROUNDS_FILE}: ends with round {last} of {done}; {RESTORE}")
+        return records
 
     def _table(self, name: str, columns: Iterable[str] = ()) -> pd.DataFrame:
         path = self.folder / name

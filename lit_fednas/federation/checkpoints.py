@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import is_zipfile
+from zipfile import ZipFile, is_zipfile
 
 import torch
 import yaml
@@ -39,7 +39,11 @@ def read_tensors(file: Path | str, field: str, remedy: str) -> Any:
         fault = "is a folder" if Path(file).is_dir() else "does not exist"
         raise CheckpointError(f"{field}: {file} {fault}; {remedy}")
     try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
+        if zipped := is_zipfile(file):
+            with ZipFile(file) as archive:
+                if archive.testzip() is not None:  # torch itself does not compare the checksums
+                    raise ValueError
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception:  # what torch says depends on what the file is, and may advise to run the code in it
         raise CheckpointError(
             f"{field}: {file} cannot be read: it is damaged, or holds more than tensors and plain values; {remedy}"

@@ -233,7 +233,7 @@ class Finetune(AfterTraining):
         self.files.write("tiers", finished)
         costs = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
         note_after_training(self.files.folder.parent, self.settings.name, costs)
-        self.files.write_settings({**self.written, "complete": True})
+        self.files.finish(self.written)
         return finished
 
     def _error(self, row: dict[str, Any]) -> float:

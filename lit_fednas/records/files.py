@@ -30,6 +30,8 @@ except ImportError:  # Windows, where folders are not locked
 
 #: In every file that a command writes to a place of the user's choice, or in one of several.
 MARK = b"lit_fednas"
+#: What to do about a damaged file.
+RESTORE = "restore it, or delete it to do without it"
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _FOLDER = re.compile(r"[\w+]([\w.,=+ -]*[\w,=+-])?")
 _LONGEST = 200  # bytes; some systems take 255, and files in it or beside it have longer names
@@ -43,21 +45,30 @@ _TAKEN = re.compile(
 
 @contextmanager
 def replacing(path: Path | str, sync: bool = False, private: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file that replaces another once the block has ended without an error."""
+    """Opens a file that replaces another once the block has ended without an error; of two processes, the later's."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")  # always the same: the next one replaces what a kill has left
     part.unlink(missing_ok=True)  # a link would be followed, and whoever can read an open file could read on
+    own = None
     try:
         opener = partial(os.open, mode=0o600 if private else 0o666)
         with naming(path), open(part, "xb", opener=opener) as file:
+            own = os.fstat(file.fileno())
             yield file
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(part, path)
+        if _is_file(part, own):
+            os.replace(part, path)
     finally:
-        part.unlink(missing_ok=True)
+        if _is_file(part, own):
+            part.unlink()
+
+
+def _is_file(path: Path, status: os.stat_result | None) -> bool:
+    """Returns whether a path is still of the file that was opened, not of one that another process has begun since."""
+    return status is not None and os.path.lexists(path) and os.path.samestat(os.lstat(path), status)
 
 
 @contextmanager
@@ -187,9 +198,7 @@ def reading(path: Path | str) -> Iterator[None]:
         raise
     except (*_UNREADABLE, RecursionError, csv.Error, YAMLError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise DataError(
-            f"{path}: is damaged ({shorten(reason, 90, placeholder=' ...')}); restore it, or delete it to do without it"
-        ) from None
+        raise DataError(f"{path}: is damaged ({shorten(reason, 90, placeholder=' ...')}); {RESTORE}") from None
 
 
 def read_json(path: Path, form: Any = dict) -> dict[str, Any]:
@@ -224,8 +233,6 @@ def read_table(path: Path, needed: Iterable[str] = (), grows: bool = False) -> l
         whole = content[: content.rfind(b"\n") + 1]
         if whole != content and not grows:
             raise ValueError("its last line is cut short")
-        if not content and grows:
-            return []
         head, *rows = list(csv.reader(io.StringIO(whole.decode("utf-8-sig"), newline=""), strict=True)) or [[]]
         names = [*map(from_cell, head)]
         if len(set(names)) < len(names) or "" in names:

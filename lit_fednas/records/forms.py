@@ -1,7 +1,8 @@
 """What a run's JSON files hold, and the validation of their content.
 
-A form is a type (whole numbers are 0 or more, others finite); ``(form,)`` for what may be null; ``[form]`` for lists of
-any length, ``[form, form]`` for those of this one; or forms by key: ``"key?"`` may be missing or null, ``"*"`` is any.
+A form is a type (whole numbers are 0 or more, others finite) or a set of words; ``(form,)`` for what may be null;
+``[form]`` for lists of any length, ``[form, form]`` for those of this one; or forms by key: ``"key?"`` may be missing
+or null, ``"*"`` is any.
 """
 
 import math
@@ -15,36 +16,35 @@ def _each(names: str, form: Any) -> dict[str, Any]:
 
 _SPENT = _each("macs bytes_down bytes_up", int)
 _METRICS, _DIRECTIONS, _LIMITS = ({"*": form} for form in ((float,), (bool,), float))
-_CLIENT = _each("client num_examples? num_seen? num_units? num_steps? macs? bytes_down? bytes_up?", int)
-_CLIENT |= _each("arch? tier? status? reason?", str) | _each("loss? seconds?", float)
+_CLIENT = _each("client num_examples num_seen num_units num_steps", int) | _SPENT
+_CLIENT |= _each("arch tier? reason", str) | {"loss": (float,), "seconds": float}
+_CLIENT |= {"status": {"ok", "error", "non-finite", "timeout", "dropped", "away", "empty", "withheld", "wild"}}
 #: A line of ``rounds.jsonl``.
-ROUND = {"round": int, "metrics?": _METRICS, "clients?": [_CLIENT]}
+ROUND = {"round": int, "metrics": _METRICS, "clients": [_CLIENT]}
 #: ``ledger.json``.
-LEDGER = {
-    "total?": _SPENT,
-    "independent?": {"*": _SPENT},
-    "times_less_computation?": float,
-    "after_training?": {"*": _SPENT},
-}
+LEDGER = {"rounds": int, "total": _SPENT, "independent": {"*": _SPENT}, "after_training?": {"*": _SPENT}}
+LEDGER |= _each("times_less_computation times_less_communication", (float,))
 #: ``inputs.json``.
-INPUTS = {"task?": str, "class_names?": [str], "metrics?": _DIRECTIONS}
-#: What is read of ``config.yaml``.
+INPUTS = {"task": str, "class_names": [str], "metrics": _DIRECTIONS}
+#: What is read of ``config.yaml``, and its last key.
 RUN_SETTINGS = {
     "seed_everything?": int,
     "data?": {"num_clients?": int},
     "privacy?": dict,
     "model?": {"evaluation?": dict},
+    "ckpt_path": type(None),
 }
 RUN_SETTINGS |= {"transform_on_convergence?": {"init_args?": {"threshold?": float}}}
 #: ``settings.json`` of a search or a fine-tuning.
-SETTINGS = _each("metric? cost? search? initial?", str) | _each("client? architectures?", int)
-SETTINGS |= {"metrics?": _DIRECTIONS, "complete?": bool, "federated?": dict, "method?": {"class?": str}}
-SETTINGS |= {"communication?": _SPENT, "tiers?": [{"name": str, "at_most": _LIMITS, "above?": _LIMITS}]}
+SETTINGS = {"metric": str} | _each("cost? search? initial?", str) | _each("client? architectures?", int)
+SETTINGS |= {"metrics": _DIRECTIONS, "complete": bool, "federated?": dict, "method?": {"class": str}}
+SETTINGS |= {"tiers": [{"name": str, "at_most": _LIMITS, "above?": _LIMITS}]}
+SETTINGS |= {"rows?": {"*": int}, "communication?": _SPENT}
 #: ``architecture.json`` of a tier.
 TIER_MODEL = (
-    _each("tier arch supernet", str) | _each("encoding input_shape", [int]) | _each("recalibrated finetuned?", bool)
+    _each("tier arch supernet", str) | _each("encoding input_shape", [int]) | _each("recalibrated finetuned", bool)
 )
-TIER_MODEL |= {"num_classes": int, "costs?": _LIMITS, "metrics?": _METRICS, "stages?": [[([str, float],)]]}
+TIER_MODEL |= {"num_classes": int, "costs": _LIMITS, "metrics": _METRICS, "stages": [[([str, float],)]]}
 _NETWORK = _each("number macs parameters bytes", int)
 _GROWN = _NETWORK | _each("parent round", (int,)) | {"steps": [_each("widen? deepen?", str)], "cells?": str}
 _GROWN |= {"degree_of_convergence?": float, "activeness?": _METRICS}
@@ -57,9 +57,10 @@ _PRUNED |= {"groups": [{"distance": float}], "candidates": [_CANDIDATE]}
 #: ``sequence.json``.
 SEQUENCE = {"resource": str, "initial": float, "clients": int, "units": {"*": [str]}, "models": [_PRUNED]}
 SEQUENCE |= {"budget?": float, "complete?": bool, "under_way?": {"number": int}}
-_RUN = _each("folder status arm?", str) | _each("seed done?", int) | {"minutes?": float, "parameters": dict}
+_RUN = _each("folder arm", str) | _each("seed done", int) | {"minutes": float, "parameters": dict, "needs": [str]}
+_RUN |= {"commands": [[str]], "status": {"waiting", "running", "stopped", "failed", "finished"}}
 #: ``study.json``.
-STUDY = {"runs": [_RUN | {"commands?": [[str]], "needs?": [str]}]}
+STUDY = {"study": str, "file": str, "runs": [_RUN]}
 
 
 def check_form(value: Any, form: Any, where: str = "content") -> None:
@@ -84,6 +85,8 @@ def check_form(value: Any, form: Any, where: str = "content") -> None:
 
 
 def _is(value: Any, kind: Any) -> bool:
+    if isinstance(kind, set):
+        return isinstance(value, str) and value in kind
     if kind is int:
         return type(value) is int and value >= 0
     if kind is float:

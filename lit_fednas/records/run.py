@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import (
+    RESTORE,
     naming,
     parse_json,
     plain_numbers,
@@ -51,32 +52,40 @@ def append_round(folder: Path, record: dict[str, Any]) -> None:
 
 def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
     """Yields a run's records without a last line that a kill cut short; raises DataError for a damaged line."""
-    path, before = folder / ROUNDS_FILE, -1
+    path, before = folder / ROUNDS_FILE, None
     if not os.path.lexists(path):
         return
     with reading(path), open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ValueError("it is empty")
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
                 try:
                     record = parse_json(line.decode())
                     check_form(record, ROUND, "it")
                 except (ValueError, RecursionError) as error:
-                    reason = shorten(str(error), 90, placeholder=" ...")
-                    raise DataError(
-                        f"{path}: line {number} is not the record of a round ({reason}); remove it"
-                    ) from None
-                if record["round"] <= before:
-                    raise DataError(f"{path}: line {number} is of round {record['round']} again; remove it")
+                    fault = f"is not the record of a round ({shorten(str(error), 90, placeholder=' ...')})"
+                    raise DataError(f"{path}: line {number} {fault}; {RESTORE}") from None
+                if before is not None and record["round"] != before + 1:
+                    raise DataError(f"{path}: line {number} is of round {record['round']}, after {before}; {RESTORE}")
                 before = record["round"]
                 yield record
 
 
 def forget_from(folder: Path, round: int) -> None:
     """Drops the records of a round and all later ones, which a resumed run writes anew."""
-    read_json(folder / LEDGER_FILE, LEDGER)  # which is read again when the run has ended: damage is reported before
-    if (folder / ROUNDS_FILE).exists():
-        kept = [_line(record) for record in read_rounds(folder) if record["round"] < round]
-        replace_text(folder / ROUNDS_FILE, "".join(kept))
+    ledger = read_json(folder / LEDGER_FILE, LEDGER)
+    path = folder / ROUNDS_FILE
+    kept = [record for record in read_rounds(folder) if record["round"] < round]
+    if kept and kept[-1]["round"] != round - 1:
+        last = kept[-1]["round"]
+        raise DataError(f"{path}: ends with round {last}, and the checkpoint with round {round - 1}; {RESTORE}")
+    if ledger.get("rounds", 0) > round:  # it is written again when the run ends
+        replace_json(folder / LEDGER_FILE, {**ledger, "rounds": round})
+    if kept:
+        replace_text(path, "".join(map(_line, kept)))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -53,11 +53,12 @@ _LEAST_RANKED = 5
 #: Tables to which rows are added one by one.
 _GROWING = {"evaluations", "latencies"}
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
-_WHOLE_COLUMNS = {
+WHOLE_COLUMNS = {
     *("number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"),
     *("evaluation_rounds", "clients", "architectures", "supernet_bytes", "bytes_down", "bytes_up"),
     *("eligible", "rounds", "macs_per_example", "examples", "client", "num_examples"),
 }
+_FILLED = _TEXT_COLUMNS | WHOLE_COLUMNS - {"examples"}  # known of a race alone
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,11 @@ class TierFiles:
         replace_json(self._settings_file, settings)
         self._columns.clear()
 
+    def finish(self, settings: Mapping[str, Any]) -> None:
+        """Writes the settings of a command that has ended, with the number of rows of each table."""
+        rows = {table: len(self.rows(table)) for table in self.tables if self._table(table).exists()}
+        self.write_settings({**settings, "complete": True, "rows": rows})
+
     def columns(self, table: str) -> tuple[str, ...]:
         """Returns a table's columns, which depend on the metrics in ``settings.json`` (else of classes)."""
         if table not in self._columns:
@@ -155,14 +161,18 @@ class TierFiles:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Returns a table, with empty cells as ``None``, without a last line that a kill cut short."""
-        path = self._table(table)
+        path, settings = self._table(table), self.settings()
         if not os.path.lexists(path):
             return []
-        rows = read_table(path, self.columns(table), table in _GROWING)
+        rows = read_table(path, self.columns(table), table in _GROWING and not settings.get("complete"))
         with reading(path):
             read = [{name: read_cell(name, cell) for name, cell in row.items()} for row in rows]
-            if any(row.get(name, "") is None for row in read for name in ("arch", "tier")):
-                raise ValueError("a row has no arch or no tier")
+            if empty := [name for row in read for name in row if row[name] is None and name in _FILLED]:
+                raise ValueError(f"a row has no {empty[0]}")
+            if table == "evaluations" and [row["number"] for row in read] != [*range(len(read))]:
+                raise ValueError("its rows are not numbered from 0")
+            if len(read) != (settings.get("rows") or {}).get(table, len(read)):
+                raise ValueError(f"it has {len(read)} rows of {settings['rows'][table]}")
         return read
 
     def write(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -234,7 +244,7 @@ def read_cell(name: str, cell: str) -> Any:
     """Returns the value of a table's cell by the name of its column; ``None`` for an empty one."""
     if cell == "" or name in _TEXT_COLUMNS:
         return cell or None
-    number = int(cell) if name in _WHOLE_COLUMNS else float(cell)
-    if name in _WHOLE_COLUMNS and number < 0:
+    number = int(cell) if name in WHOLE_COLUMNS else float(cell)
+    if name in WHOLE_COLUMNS and number < 0:
         raise ValueError(f"{name} is {number}")
     return number

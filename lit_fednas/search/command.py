@@ -146,7 +146,7 @@ class Search(AfterTraining):
             rows = run.write_tiers(self._tester(evaluator)) if search.evaluations else run.write_plan()
             if search.client is None and search.evaluations:
                 self.write_clients(files)
-        files.write_settings({**run.written, "complete": True})
+        files.finish(run.written)
         if "communication" in run.written:
             note_after_training(self.folder, search.name, run.written["communication"])
         print(format_tiers(rows, run.written["tiers"], run.metric))

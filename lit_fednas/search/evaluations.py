@@ -12,6 +12,7 @@ from torch import distributed
 
 from lit_fednas.federation.ranks import Ranks, deal
 from lit_fednas.records import SearchFiles
+from lit_fednas.records.files import reading
 from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.racing import Candidate, Race, Standings
 from lit_fednas.tiers import ArchitectureCosts, Tier
@@ -93,8 +94,7 @@ class Evaluations(dict[Any, dict[str, Any]]):
     """
 
     def __init__(self, scorer: Scorer, files: SearchFiles, metric: str, cost: str, tiers: Sequence[Tier]) -> None:
-        space = scorer.costs.supernet.space
-        super().__init__({space.parse(row["arch"]): row for row in files.rows("evaluations")})
+        super().__init__(_earlier(scorer.costs, files))
         self.scorer, self.files = scorer, files
         self.metric, self.cost, self.tiers = metric, cost, tiers
         self._first: dict[Any, tuple[str, int]] = {}  # the tier and generation that proposed each first
@@ -144,8 +144,7 @@ class Evaluations(dict[Any, dict[str, Any]]):
         costs = self.scorer.costs
         if costs.latency is not None:
             scored["latency_ms"] = costs.cost(arch, "latency_ms")  # of this process, also where another has scored
-        encoding = "-".join(map(str, costs.supernet.space.encode(arch)))
-        self[arch] = {"number": len(self), "arch": str(arch), "encoding": encoding, **scored}
+        self[arch] = {"number": len(self), "arch": str(arch), "encoding": _encoding(costs, arch), **scored}
         self.files.append("evaluations", [self[arch]])
 
     def _candidate(self, arch: Any, place: int) -> Candidate:
@@ -155,3 +154,18 @@ class Evaluations(dict[Any, dict[str, Any]]):
 
     def _fitting(self, arch: Any) -> frozenset[str]:
         return frozenset(tier.name for tier in self.tiers if self.scorer.costs.excess(arch, tier) == 0)
+
+
+def _earlier(costs: ArchitectureCosts, files: SearchFiles) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yields the architectures and rows of an earlier process, whose costs must be those that they have."""
+    for row in files.rows("evaluations"):
+        with reading(files.folder / "evaluations.csv"):
+            arch = costs.supernet.space.parse(row["arch"])
+            known = {"encoding": _encoding(costs, arch), **costs.all(arch), "latency_ms": row["latency_ms"]}
+            if wrong := [name for name, value in known.items() if row[name] != value]:
+                raise ValueError(f"row {row['number']} has {wrong[0]} {row[wrong[0]]}, not {known[wrong[0]]}")
+        yield arch, row
+
+
+def _encoding(costs: ArchitectureCosts, arch: Any) -> str:
+    return "-".join(map(str, costs.supernet.space.encode(arch)))

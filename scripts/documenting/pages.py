@@ -20,6 +20,8 @@ from pdoc.doc import Module
 from pygments.formatters import HtmlFormatter
 
 import lit_fednas
+from lit_fednas.errors import ConfigError
+from lit_fednas.records.files import check_output
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 GUIDES = Path(__file__).parent / "guides"
@@ -106,6 +108,10 @@ def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("build/docs"))
     folder = parser.parse_args(args).folder
+    try:
+        check_output(folder / "index.html", *folder.glob("*/*.html"))
+    except ConfigError as error:
+        parser.error(str(error))
     build(folder)
     print(f"written: {folder / 'index.html'}")
 

@@ -10,7 +10,8 @@ import yaml
 
 from lit_fednas.analysis.runs import Run
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.records.run import append_round, write_sequence, write_suite
+from lit_fednas.records.run import OF_CLASSES, append_round, write_sequence, write_suite
+from lit_fednas.records.tiers import WHOLE_COLUMNS
 
 #: Unit, the sizes of conv1, conv2 and fc that are left, MACs, and accuracy on the clients' data.
 Steps = Sequence[tuple[str, tuple[int, int, int], int, float | None]]
@@ -24,6 +25,13 @@ FOUR: Steps = [
     ("conv2", (8, 4, 10), 400, 0.625),
 ]
 
+#: What a run writes of a client, a search or a fine-tuning into its settings and into a row of a table, where a test
+#: does not say it.
+CLIENT = {"client": 0, "arch": "a", "status": "ok", "reason": "", "loss": None, "seconds": 0.0}
+CLIENT |= dict.fromkeys(("num_examples", "num_seen", "num_units", "num_steps", "macs", "bytes_down", "bytes_up"), 0)
+SETTINGS: dict[str, Any] = {"metric": "accuracy", "metrics": OF_CLASSES, "tiers": [], "complete": True}
+ROW = {"arch": "a", "encoding": "0", "tier": "t", **dict.fromkeys(WHOLE_COLUMNS - {"examples"}, 0)}
+
 #: Parent, round, MACs and steps of each model.
 Grown = Sequence[tuple[int | None, int | None, int, Sequence[Mapping[str, Any]]]]
 
@@ -34,23 +42,23 @@ THREE: Grown = [(None, None, 1000, []), (0, 1, 2500, [WIDEN]), (1, 2, 6_000_000,
 def made_run(
     folder: Path,
     accuracies: Mapping[str, Sequence[float | None]],
-    macs: int | None = 100,
+    macs: int = 100,
     seed: int | None = None,
     subnets: Mapping[str, int] | None = None,
 ) -> Run:
     """A run with each metric's value in each round, ``None`` where it was not validated.
 
-    Its two clients spend ``macs`` in each round (nothing is counted if ``None``), and 10 bytes down and 4 up for every
-    one of these; ``seed`` is in its configuration, ``subnets`` are the MACs of the evaluated ones.
+    Its two clients spend ``macs`` in each round, and 10 bytes down and 4 up for every one of these; ``seed`` is in its
+    configuration, ``subnets`` are the MACs of the evaluated ones.
     """
     folder.mkdir(parents=True)
     for number in range(len(next(iter(accuracies.values())))):
         metrics = {name: values[number] for name, values in accuracies.items() if values[number] is not None}
-        costs = {} if macs is None else {"macs": macs // 2, "bytes_down": 5 * macs, "bytes_up": 2 * macs}
-        clients = [{"client": client, "status": "ok", **costs} for client in (0, 1)]
+        costs = {"macs": macs // 2, "bytes_down": 5 * macs, "bytes_up": 2 * macs}
+        clients = [{**CLIENT, "client": client, **costs} for client in (0, 1)]
         append_round(folder, {"round": number, "metrics": {"clients/loss": 1.0, **metrics}, "clients": clients})
     if seed is not None:
-        (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed}))
+        (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed, "ckpt_path": None}))
     if subnets is not None:
         rows = [f"{name},{name},val,0.5,1.0,{cost},1,4" for name, cost in subnets.items()]
         lines = ["subnet,arch,split,accuracy,loss,macs,parameters,bytes", *rows]
@@ -92,8 +100,8 @@ def made_sequence(
             last += rounds
         models.append(model)
     for number in range(last + 1):
-        costs = {"status": "ok", "macs": 50, "bytes_down": 20, "bytes_up": 20, "client": 0}
-        append_round(folder, {"round": number, "metrics": {"clients/loss": 1.0}, "clients": [costs]})
+        costs = {"macs": 50, "bytes_down": 20, "bytes_up": 20}
+        append_round(folder, {"round": number, "metrics": {"clients/loss": 1.0}, "clients": [CLIENT | costs]})
     sequence = {"resource": "macs", "initial": steps[0][2], "budget": steps[-1][2], "clients": 10}
     whole = {**sequence, "units": dict(units), "complete": complete, "models": models, "under_way": None}
     write_sequence(folder, whole)
@@ -102,7 +110,7 @@ def made_sequence(
 
 def by_clients(run: Run, models: Mapping[int, tuple[float, float | None]], name: str = "finetune") -> Run:
     """All clients have tested models of a sequence: their accuracies before and after fine-tuning."""
-    rows = [{"arch": f"model: {model}", "accuracy_before": x, "accuracy": y} for model, (x, y) in models.items()]
+    rows = [{**ROW, "arch": f"model: {model}", "accuracy_before": x, "accuracy": y} for model, (x, y) in models.items()]
     FinetuneFiles(run.folder / name).write("models", rows)
     return run
 
@@ -122,7 +130,7 @@ def made_suite(
         without = {"degree_of_convergence": None, "activeness": {}}
         models.append({**model, **costs, "steps": list(steps), **(without if parent is None else why)})
     for number, clients in enumerate(rounds):
-        costs = {"status": "ok", "macs": 50, "bytes_down": 20, "bytes_up": 20}
+        costs = {**CLIENT, "macs": 50, "bytes_down": 20, "bytes_up": 20}
         append_round(folder, {"round": number, "metrics": {}, "clients": [{**costs, **one} for one in clients]})
     write_suite(folder, {"models": models, "complete": complete})
     return Run(folder)

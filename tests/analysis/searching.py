@@ -12,6 +12,7 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.search.tier_models import tier_model
 from lit_fednas.search.tier_search import hypervolume, pareto_front
 from lit_fednas.supernets import Supernet
+from tests.analysis.made_runs import SETTINGS
 
 
 def write_search(
@@ -24,7 +25,7 @@ def write_search(
     budgets = {"small": float(np.quantile(costs, 0.5)), "large": float(max(costs))}
     tiers = [{"name": name, "at_most": {"macs": budget}, "above": {}} for name, budget in budgets.items()]
     settings = {"seed": seed, "method": {"class": method}, "cost": "macs", "tiers": tiers, "complete": True}
-    files.write_settings({**settings, "evaluations": count, "latency": None})
+    files.write_settings({**SETTINGS, **settings, "evaluations": count, "latency": None})
     files.write("evaluations", rows)
     front, history, best = [], [], []
     for tier, budget in {**budgets, "*": np.inf}.items():
@@ -38,6 +39,7 @@ def write_search(
                 "tier": tier,
                 "generation": number,
                 "evaluations": len(seen),
+                "architectures": len(seen),
                 "best_accuracy": max(row["accuracy"] for row in seen),
                 "hypervolume": round(hypervolume(*_points(seen), budget), 6),
             }
@@ -54,6 +56,7 @@ def write_search(
     files.write("front", front)
     files.write("history", history)
     files.write("tiers", best)
+    files.finish(files.settings())
     return files
 
 

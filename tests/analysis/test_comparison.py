@@ -29,8 +29,8 @@ from lit_fednas.analysis.networks import COLUMNS, Result, history, methods_of, n
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError, FedNASError
 from lit_fednas.records import FinetuneFiles, SearchFiles
-from lit_fednas.records.run import append_round, write_suite
-from tests.analysis.made_runs import made_run, made_sequence
+from lit_fednas.records.run import OF_CLASSES, append_round, write_suite
+from tests.analysis.made_runs import ROW, SETTINGS, made_run, made_sequence
 from tests.analysis.test_fairness import write
 
 SMALL, LARGE = "val/small/accuracy", "val/large/accuracy"
@@ -42,20 +42,23 @@ def searched(
 ) -> Run:
     """A search: of each architecture its accuracy and MACs; of those of tiers, the test accuracy, by architecture."""
     files = SearchFiles(run.folder / name)
-    files.write_settings({"tiers": [{"name": "t", "at_most": {"macs": 40}}], "method": {}, "client": None, **settings})
+    tiers = [{"name": "t", "at_most": {"macs": 40}}]
+    files.write_settings({**SETTINGS, "tiers": tiers, "method": {"class": "A"}, "client": None, **settings})
     costs = {"parameters": 2, "bytes": 8}
-    files.write("evaluations", [{"arch": a, "accuracy": x, "macs": m, **costs} for a, (x, m) in rows.items()])
-    files.write("tiers", [{"tier": f"t-{a}", "arch": a, "test_accuracy": x} for a, x in tested.items()])
+    numbered = enumerate(rows.items())
+    found = [{**ROW, "number": n, "arch": a, "accuracy": x, "macs": m, **costs} for n, (a, (x, m)) in numbered]
+    files.write("evaluations", found)
+    files.write("tiers", [{**ROW, "tier": f"t-{a}", "arch": a, "test_accuracy": x} for a, x in tested.items()])
     return run
 
 
 def tuned(run: Run, name: str, initial: str, rows: Mapping[str, tuple[float, float, int]]) -> Run:
     """A fine-tuning: of each architecture the accuracies on both data sets, and the MACs of its training."""
     files = FinetuneFiles(run.folder / name)
-    files.write_settings({"initial": initial, "search": "search"})
+    files.write_settings({**SETTINGS, "initial": initial, "search": "search"})
     costs = {"rounds": 3, "bytes_down": 100, "bytes_up": 50, "macs_per_example": 7, "bytes": 8}
     table = [
-        {"tier": f"t{n}", "arch": arch, "val_accuracy": val, "test_accuracy": test, "macs": macs, **costs}
+        {**ROW, "tier": f"t{n}", "arch": arch, "val_accuracy": val, "test_accuracy": test, "macs": macs, **costs}
         for n, (arch, (val, test, macs)) in enumerate(rows.items())
     ]
     files.write("candidates", table)
@@ -283,8 +286,10 @@ def test_what_measures_something_else_or_is_a_copy_is_left_out_with_a_line(tmp_p
 def test_accuracies_among_different_numbers_of_classes_are_not_compared(tmp_path: Path) -> None:
     runs = [made_run(tmp_path / str(top), {LARGE: [0.5]}, seed=0, subnets=SUBNETS) for top in (1, 5)]
     for run, top in zip(runs, (1, 5), strict=True):
-        (run.folder / "inputs.json").write_text(json.dumps({"task": "Classification", "class_names": ["a", "b"]}))
-        (run.folder / "config.yaml").write_text(f"{{seed_everything: 0, model: {{evaluation: {{top_k: {top}}}}}}}")
+        inputs = {"task": "Classification", "class_names": ["a", "b"], "metrics": OF_CLASSES}
+        (run.folder / "inputs.json").write_text(json.dumps(inputs))
+        settings = {"seed_everything": 0, "model": {"evaluation": {"top_k": top}}, "ckpt_path": None}
+        (run.folder / "config.yaml").write_text(json.dumps(settings))
     (line,) = compared(methods_of({"x": [runs[0]], "y": [runs[1]]})).left_out
     assert "measures Classification (top 5) of 2: a, b, and" in line
 
@@ -293,7 +298,7 @@ def test_a_record_that_stands_twice_is_not_believed(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a", {LARGE: [0.5, 0.6]}, subnets=SUBNETS)
     path = run.folder / "rounds.jsonl"
     path.write_text(path.read_text() * 2)
-    with pytest.raises(DataError, match=r"rounds\.jsonl: line 3 is of round 0 again; remove it"):
+    with pytest.raises(DataError, match=r"rounds\.jsonl: line 3 is of round 0, after 1; restore it"):
         compared(methods_of({"x": [run.folder]}))
 
 
@@ -344,11 +349,7 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys
     assert "Networks at the last validation within 400 MACs of all clients' training" in capsys.readouterr().out
 
 
-def test_rounds_without_clients_cost_nothing_and_uncounted_ones_are_unknown(tmp_path: Path) -> None:
+def test_rounds_without_clients_cost_nothing(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a", {SMALL: [0.1]}, subnets=SUBNETS)
     append_round(run.folder, {"round": 1, "metrics": {SMALL: 0.2}, "clients": []})
     assert history(Result(Run(run.folder)))["spent_macs"].tolist() == [100, 100]
-    uncounted = made_run(tmp_path / "b", {SMALL: [0.1]}, macs=None, subnets=SUBNETS)
-    assert history(Result(uncounted))["spent_macs"].isna().all()
-    with pytest.raises(DataError, match="records do not count them"):
-        least_spent(methods_of({"b": [uncounted]}), "macs")

@@ -16,6 +16,7 @@ from lit_fednas.analysis.clients import (
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.run import CLIENTS_FILE, write_client_scores
+from tests.analysis.made_runs import SETTINGS
 
 FIGURES = ["runs", "clients", "mean", "deviation", "worst"]
 
@@ -48,7 +49,7 @@ def test_one_run_by_hand(one: Path, tmp_path: Path) -> None:
     assert table.loc["tier1", FIGURES].tolist() == pytest.approx([1, 3, 0.4, (0.08 / 3) ** 0.5, 0.2])
     assert table.loc["tier10", FIGURES].tolist() == pytest.approx([1, 1, 0.9, 0.0, 0.9])
     folder = write(tmp_path / "search", {"large": [0.5], "small": [0.4], "else": [0.1]})
-    settings = {"tiers": [{"name": name, "at_most": {}} for name in ("small", "middle", "large")]}
+    settings = SETTINGS | {"tiers": [{"name": name, "at_most": {}} for name in ("small", "middle", "large")]}
     (folder / "settings.json").write_text(json.dumps(settings))  # has the tiers in order
     assert fairness_table({"a": [folder]})["tier"].tolist() == [ALL_TIERS, "small", "large", "else"]
 

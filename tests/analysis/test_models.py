@@ -21,7 +21,7 @@ from tests.analysis.made_runs import made_sequence, made_suite
 
 
 def client(number: int, model: str, loss: float | None, seen: int = 10, **further: Any) -> dict[str, Any]:
-    return {"client": number, "arch": f"model: {model}", "loss": loss, "num_seen": seen, **further}
+    return {"client": number, "arch": f"model: {model}", "loss": loss, "num_units": seen, **further}
 
 
 #: Model 1 is added in round 1, model 2 in round 2; two clients fail.

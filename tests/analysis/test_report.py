@@ -166,6 +166,26 @@ DAMAGED = [
     ("search/settings.json", '{"metric": "accuracy", "tiers": [{"name": 3, "at_most": {}}]}'),
     ("search/evaluations.csv", "\0\0\0"),
     ("search/tiers.csv", "tier,arch\nsmall,a\n"),
+    (ROUNDS_FILE, ""),
+    (ROUNDS_FILE, '{"round": 0, "metrics": {}}\n'),
+    (ROUNDS_FILE, '{"round": 0, "metrics": {}, "clients": [{"client": 1}]}\n'),
+    ("config.yaml", ""),
+    ("config.yaml", "seed_everything: 0\n"),
+    ("ledger.json", "{}"),
+    ("inputs.json", "{}"),
+    ("search/settings.json", "{}"),
+    ("search/evaluations.csv", ""),
+]
+#: What is left after a line or a word is gone, or one has become another.
+CHANGED = [
+    (ROUNDS_FILE, r"(?s)\A.*?\n(.*?\n).*", r"\1", "ends with round 1 of 3"),
+    (ROUNDS_FILE, r"(?s)\A(.*?\n).*?\n", r"\1", "line 2 is of round 2, after 0"),
+    (ROUNDS_FILE, '"status":"ok"', '"status":"on"', "line 1 is not the record of a round"),
+    ("search/evaluations.csv", r"(?m)^3,.*\n", "", "its rows are not numbered from 0"),
+    ("search/evaluations.csv", r"(?s)(.*\n).*\n", r"\1", "it has 39 rows of 40"),
+    ("search/evaluations.csv", r"(?m)(^3,.*),.*$", r"\1", "row 4 has 11 cells of 12"),
+    ("search/front.csv", r"(?s)(.*\n).*\n", r"\1", "rows of"),
+    ("search/tiers.csv", r"(?m)(^small.*),\d+(,[^,]*,\d+,[^,]*)$", r"\1,\2", "a row has no activation_bytes"),
 ]
 
 
@@ -176,10 +196,23 @@ def test_a_damaged_file_is_one_line(run_folder: Path, name: str, text: str, caps
     capsys.readouterr()
     assert main(["report", str(run_folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.match(
-        rf"lit-fednas: {path}: (is damaged|line 1 is not the record of a round) \(.*\); (restore|remove) it", line
-    )
+    assert re.match(rf"lit-fednas: {path}: (is damaged|line 1 is not the record of a round) \(.*\); restore it", line)
     assert not (run_folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(("name", "pattern", "text", "fault"), CHANGED)
+def test_a_lost_line_or_word_is_one_line(
+    run_folder: Path, name: str, pattern: str, text: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_folder / name
+    before = path.read_text()
+    path.write_text(re.sub(pattern, text, before, count=1))
+    assert path.read_text() != before
+    capsys.readouterr()
+    assert main(["report", str(run_folder)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lit-fednas: {path}: ")
+    assert fault in line
 
 
 def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_page: Page) -> None:
@@ -200,7 +233,7 @@ def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_pag
 
 def suite_run(folder: Path, cells: str = "conv1 8, head", rounds: int = 2) -> Path:
     """Three models; in round 0 one client trains model 0, in each later round clients of models 0 and 1 do."""
-    fitted = {"num_seen": 10, "num_steps": 1, "num_examples": 10, "seconds": 0.1, "reason": ""}
+    fitted = {"num_units": 10, "num_steps": 1, "num_examples": 10, "seconds": 0.1, "reason": ""}
     clients = [{"client": one, "arch": f"model: {one}", "loss": 1.0 + one, **fitted} for one in (0, 1)]
     run = made_suite(folder, rounds=[clients[:1], *[clients] * (rounds - 1)], complete=False)
     suite = json.loads((run.folder / "suite.json").read_text())

@@ -9,6 +9,7 @@ from typing import Any
 from lit_fednas.analysis.report import write_report
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.run import append_round
+from tests.analysis.made_runs import ROW, SETTINGS
 from tests.analysis.pages import Page
 
 
@@ -21,13 +22,13 @@ def candidate(tier: str, number: int, before: float, after: float, **costs: Any)
     metrics = {"val_accuracy_before": before, "val_accuracy": after, "test_accuracy": after - 0.125}
     spent = {"macs": 2_000_000, "bytes_down": 3000, "bytes_up": 4000, "macs_per_example": 632, "parameters": 50}
     row = {"tier": tier, "number": number, "arch": f"arch-{tier}-{number}", "eligible": 8, "rounds": 2, "bytes": 200}
-    return {**row, **metrics, **spent, **costs}
+    return {**ROW, **row, **metrics, **spent, **costs}
 
 
 def finetune(run: Path, rows: list[dict[str, Any]], name: str = "finetune", **settings: Any) -> FinetuneFiles:
     """Writes a fine-tuning in which the first network of each tier is the best."""
     files = FinetuneFiles(run / name)
-    files.write_settings({"search": "search", "initial": "supernet", "models": None, "complete": True, **settings})
+    files.write_settings({**SETTINGS, "search": "search", "initial": "supernet", "models": None, **settings})
     files.write("candidates", rows)
     files.write("tiers", [row for row in rows if row["number"] == 0])
     return files
@@ -67,9 +68,10 @@ def test_a_fine_tuning(run_folder: Path) -> None:
 
 def test_models_that_clients_tested_and_a_fine_tuning_that_has_just_begun(run_folder: Path) -> None:
     files = finetune(run_folder, [candidate("small", 0, 0.5, 0.75)], models=["a"], complete=False)
-    row = {"macs_per_example": 1000, "clients": 3, "examples": 1234, "accuracy_before": 0.25}
-    files.write("models", [{"arch": "a", **row, "accuracy": 0.5}, {"arch": "b", **row}])
-    FinetuneFiles(run_folder / "begun").write_settings({"search": "search", "models": None, "complete": False})
+    row = {**ROW, "macs_per_example": 1000, "clients": 3, "examples": 1234, "accuracy_before": 0.25}
+    files.write("models", [{**row, "accuracy": 0.5}, {**row, "arch": "b"}])
+    begun = {"search": "search", "models": None, "complete": False}
+    FinetuneFiles(run_folder / "begun").write_settings(SETTINGS | begun)
     page = Page(write_report(run_folder))
     text = section(page, "Fine-tuning")
     assert "The models that were named, trained from the supernet's weights. The fine-tuning has not ended." in text

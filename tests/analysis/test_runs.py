@@ -20,6 +20,7 @@ from lit_fednas.analysis.report.run_sections import client_table
 from lit_fednas.analysis.runs import independent_costs
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.run import ROUNDS_FILE, append_round
+from tests.analysis.made_runs import CLIENT
 from tests.analysis.pages import Page
 
 
@@ -83,9 +84,9 @@ def test_search(finished_run: Path, run_folder: Path) -> None:
 
 
 def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("seed_everything: 3\n")
+    (tmp_path / "config.yaml").write_text("seed_everything: 3\nckpt_path: null\n")
     run = read_run(tmp_path)
-    assert run.settings == {"seed_everything": 3}
+    assert run.settings == {"seed_everything": 3, "ckpt_path": None}
     assert all(table.empty for table in (run.rounds, run.clients, run.subnets("val"), run.partition))
     assert run.ledger is run.search() is None
     page = Page(write_report(tmp_path, tmp_path / "out" / "page.html"))
@@ -93,11 +94,11 @@ def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "report.html").exists()
 
 
-def test_old_records_have_fewer_keys_and_newer_ones_more(tmp_path: Path) -> None:
-    append_round(tmp_path, {"round": 0})
+def test_newer_records_have_more_keys(tmp_path: Path) -> None:
+    append_round(tmp_path, {"round": 0, "metrics": {}, "clients": []})
     metrics = {"val/a/accuracy": None, "val/mean/accuracy": 0.5}
-    append_round(tmp_path, {"round": 1, "metrics": metrics, "clients": [{"client": 4, "mood": "good"}]})
-    append_round(tmp_path, {"round": 2, "metrics": {"val/a/accuracy": 1.5}, "clients": [{"client": 5, "loss": None}]})
+    append_round(tmp_path, {"round": 1, "metrics": metrics, "clients": [{**CLIENT, "client": 4, "mood": "good"}]})
+    append_round(tmp_path, {"round": 2, "metrics": {"val/a/accuracy": 1.5}, "clients": [CLIENT | {"client": 5}]})
     run = read_run(tmp_path)
     assert run.rounds.fillna(-1).to_numpy().tolist() == [[0, -1, -1], [1, -1, 0.5], [2, 1.5, -1]]
     assert run.clients["client"].tolist() == [4, 5]
@@ -111,14 +112,14 @@ def test_the_newest_run_is_the_one_written_to_last(tmp_path: Path) -> None:
     """The trainings of a fine-tuning are no runs."""
     written = {"b/version_0": 99, "a/version_0": 99.5, "a/version_0/finetune/runs/small-0": 200, "c/version_0": 99.2}
     for place, (name, time) in enumerate(written.items()):
-        append_round(tmp_path / name, {"round": 0})
+        append_round(tmp_path / name, {"round": 0, "metrics": {}, "clients": []})
         os.utime(tmp_path / name / ROUNDS_FILE, (300 - place, time))
     assert newest_run(tmp_path) == tmp_path / "a/version_0"
 
 
 def test_a_fine_tuning(tmp_path: Path) -> None:
     """Candidates are written as they end, tiers at the end of all."""
-    (tmp_path / "config.yaml").write_text("{}")
+    (tmp_path / "config.yaml").write_text("ckpt_path: null")
     files = FinetuneFiles(tmp_path / "finetune")
     columns = list(files.columns("tiers"))
     row = dict.fromkeys(columns, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "test_accuracy": 0.5}
@@ -134,10 +135,11 @@ def test_a_fine_tuning(tmp_path: Path) -> None:
 
 def test_clients_by_hand(tmp_path: Path) -> None:
     good = {"client": 3, "status": "ok", "loss": 2.0, "num_examples": 20, "macs": 100, "bytes_down": 8, "bytes_up": 8}
+    good = CLIENT | good
     bad = {**good, "client": 1, "status": "error", "loss": None, "bytes_up": 0}
-    append_round(tmp_path, {"round": 0, "clients": [good, bad]})
-    append_round(tmp_path, {"round": 1, "clients": [{**good, "loss": 1.0}]})
-    append_round(tmp_path, {"round": 2, "clients": []})
+    append_round(tmp_path, {"round": 0, "metrics": {}, "clients": [good, bad]})
+    append_round(tmp_path, {"round": 1, "metrics": {}, "clients": [{**good, "loss": 1.0}]})
+    append_round(tmp_path, {"round": 2, "metrics": {}, "clients": []})
     first, second = client_table(Run(tmp_path)).to_dict("records")
     counts = {"client": 3, "examples": 20, "rounds": 2, "failed": 0, "macs": 200, "bytes": 32}
     assert second == {**counts, "loss": 1.5, "last_loss": 1.0, "share": pytest.approx(2 / 3)}

@@ -13,6 +13,7 @@ from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.run import append_round
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import PlainNetwork
+from tests.analysis import made_runs
 from tests.finetune.small import (
     CLIENT,
     COUNT,
@@ -134,7 +135,8 @@ def test_networks_are_trained_for_as_much_computation(trained):
     budget = 15_000_000
     shares = [budget // 2, 3 * budget // 2, 0, budget]  # of two rounds: all three networks' budgets
     for number in (0, 1):
-        spent = [{"client": place, "macs": share} for place, share in enumerate(shares[2 * number : 2 * number + 2])]
+        parts = enumerate(shares[2 * number : 2 * number + 2])
+        spent = [{**made_runs.CLIENT, "client": place, "macs": share} for place, share in parts]
         append_round(trained.folder, {"round": number, "metrics": {}, "clients": spent})
     found = by_tier(trained.finetune(initial="random", macs="equal", client=STILL))
     for tier, row in found.items():

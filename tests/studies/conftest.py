@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from lit_fednas.studies import runs
+from tests.analysis.made_runs import CLIENT
 
 #: Trains nothing: two networks, of which the option x says how accurate they are. It waits for another run or for its
 #: end, or fails, where it is told to.
@@ -50,8 +51,8 @@ table = lambda split: head + "".join(f"{{n}},{{n}},{{split}},{{y}},1,{{m}},1,4\\
 if command == "fit":
     (folder / "checkpoints").mkdir(exist_ok=True)
     (folder / "checkpoints" / "last.ckpt").touch()
-    (folder / "config.yaml").write_text("seed_everything: " + options["seed_everything"])
-    clients = [{{"client": 0, "status": "ok", "macs": 100, "bytes_down": 3, "bytes_up": 2}}]
+    (folder / "config.yaml").write_text("seed_everything: " + options["seed_everything"] + "\\nckpt_path: null")
+    clients = [{client}]
     validated = options.get("trainer.max_rounds") != "1"
     metrics = {{f"val/{{n}}/accuracy": y for n, y, _ in rows}} if validated else {{}}
     (folder / "rounds.jsonl").write_text(json.dumps({{"round": 0, "metrics": metrics, "clients": clients}}) + "\\n")
@@ -72,7 +73,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "bin" / "lit-fednas"
     program.parent.mkdir()
-    program.write_text(PROGRAM.format(python=sys.executable))
+    client = CLIENT | {"macs": 100, "bytes_down": 3, "bytes_up": 2}
+    program.write_text(PROGRAM.format(python=sys.executable, client=client))
     program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
     monkeypatch.setattr(runs, "environment", lambda jobs: environment)

@@ -14,7 +14,7 @@ from lit_fednas.cli import main
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.studies import RESULT_COLUMNS, Claim, Study, figure, judged, measured
 from lit_fednas.studies.findings import MINUTES
-from tests.analysis.made_runs import made_run
+from tests.analysis.made_runs import ROW, SETTINGS, made_run
 from tests.studies.conftest import calls
 from tests.studies.test_presets import STUDIES
 from tests.studies.test_presets import kept as kept_study
@@ -98,9 +98,9 @@ def test_figures_of_tables_and_what_is_missing(run) -> None:
 def test_the_figure_of_how_a_fine_tuning_ranks_its_candidates(run) -> None:
     """Eight of ten pairs are concordant."""
     files = FinetuneFiles(run.folder / "mine")
-    files.write_settings({"initial": "supernet"})
+    files.write_settings(SETTINGS | {"initial": "supernet"})
     accuracies = [(0.1, 0.2), (0.2, 0.1), (0.3, 0.3), (0.4, 0.5), (0.5, 0.4)]
-    names = {"tier": "a", "arch": "b"}
+    names = ROW | {"tier": "a", "arch": "b"}
     files.write("candidates", [names | {"val_accuracy_before": x, "test_accuracy": y} for x, y in accuracies])
     assert figure(run, tau="mine") == pytest.approx((8 - 2) / 10)
     assert math.isnan(figure(run, tau="other"))

@@ -60,16 +60,15 @@ def suite(run: Run) -> list[Any]:
 def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns each model's losses and clients, round by round, from 0."""
     trained = _trained(run).assign(clients=1.0)
-    trained["units"] = trained["num_units"].fillna(trained["num_seen"])
-    trained["sum"] = trained["loss"] * trained["units"]
+    trained["sum"] = trained["loss"] * trained["num_units"]
     # of each model, or of each combination that was trained side by side
     groups = {f"model {','.join(map(str, key))}": rows for key, rows in trained.groupby("numbers", sort=True)}
     rounds = pd.RangeIndex(int(run.clients["round"].max()) + 1 if len(run.clients) else 0, name="round")
     losses, clients = {}, {}
     for name, rows in {**groups, ALL_CLIENTS: trained}.items():
-        sums = rows.groupby("round")[["sum", "units", "clients"]].sum().reindex(rounds, fill_value=0)
+        sums = rows.groupby("round")[["sum", "num_units", "clients"]].sum().reindex(rounds, fill_value=0)
         within = sums.rolling(window, min_periods=1)
-        units = within["units"].sum()
+        units = within["num_units"].sum()
         losses[name] = within["sum"].sum() / units.where(units > 0)
         clients[name] = within["clients"].mean()
     return pd.DataFrame(losses, index=rounds), pd.DataFrame(clients, index=rounds)[list(groups)]
