@@ -19,7 +19,7 @@ from lit_fednas.federation import ClientSettings, CohortSampler
 from lit_fednas.objectives import Objective
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
 from lit_fednas.records import SearchFiles
-from lit_fednas.records.files import check_folder_name
+from lit_fednas.records.files import check_folder_name, reading
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search import Feasible
 from lit_fednas.supernets import Supernet
@@ -164,11 +164,12 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
     if settings.initial == "supernet" and searched["weights"] != supernet.digest():
         raise ConfigError(
             f"finetune.search: {search.folder} was of other weights than the checkpoint's; run the search "
-            f"again, or give the checkpoint that was searched ({searched['checkpoint'] or 'unknown'})"
+            f"again, or give the checkpoint that was searched ({searched.get('checkpoint') or 'unknown'})"
         )
-    tiers = {row["name"]: Tier(row["name"], row["at_most"], row["above"]) for row in searched["tiers"]}
-    archs = [_labelled(supernet, supernet.space.parse(row["arch"]), settings.labels) for row in rows]
-    return [Candidate(tiers[row["tier"]], 0, arch) for row, arch in zip(rows, archs, strict=True)]
+    tiers = {row["name"]: Tier(row["name"], row["at_most"], row.get("above") or {}) for row in searched["tiers"]}
+    with reading(search.folder / "tiers.csv"):
+        archs = [_labelled(supernet, supernet.space.parse(row["arch"]), settings.labels) for row in rows]
+        return [Candidate(tiers[row["tier"]], 0, arch) for row, arch in zip(rows, archs, strict=True)]
 
 
 def eligible_clients(

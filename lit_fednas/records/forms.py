@@ -37,7 +37,7 @@ RUN_SETTINGS = {
 RUN_SETTINGS |= {"transform_on_convergence?": {"init_args?": {"threshold?": float}}}
 #: ``settings.json`` of a search or a fine-tuning.
 SETTINGS = {"metric": str} | _each("cost? search? initial?", str) | _each("client? architectures?", int)
-SETTINGS |= {"metrics": _DIRECTIONS, "complete": bool, "federated?": dict, "method?": {"class": str}}
+SETTINGS |= {"weights": (str,), "metrics": _DIRECTIONS, "complete": bool, "federated?": dict, "method?": {"class": str}}
 SETTINGS |= {"tiers": [{"name": str, "at_most": _LIMITS, "above?": _LIMITS}]}
 SETTINGS |= {"rows?": {"*": int}, "communication?": _SPENT}
 #: ``architecture.json`` of a tier.

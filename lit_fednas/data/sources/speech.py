@@ -234,6 +234,8 @@ class SpeechFolder(NamedClasses):
         left_out = self.left_out["train"] = Counter()
         for place, folders, files in os.walk(self.root, onerror=_refuse):
             inside = os.path.relpath(place, self.root)
+            if folder := next((name for name in folders if kind_of(name) in SUFFIXES), None):
+                raise DataError(f"data.source.root: {os.path.join(place, folder)} is not a file; move it away")
             names += [os.path.normpath(os.path.join(inside, name)) for name in files if kind_of(name) in SUFFIXES]
             left_out.update(kind_of(name) for name in files if kind_of(name) not in SUFFIXES)
             left_out.update("hidden" for name in folders if name.startswith(".") and name != CACHE)
