@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,6 +37,7 @@ from lit_fednas.data.tasks import require_few
 from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.records.files import parse_json
 
 #: What ``x`` became, [N, ...]; classes, int64 [N]; users' names, [N].
 Part = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -285,7 +285,7 @@ class LeafFiles:
 
 def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
     """Returns the name, x and y of each user of a file, in the order of its list of users."""
-    match content := json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_different):
+    match content := parse_json(path.read_text(encoding="utf-8-sig")):
         case {"users": list(users), "user_data": dict(data)}:
             listed, held = Counter(map(str, users)), Counter([*data])
         case _:
@@ -303,10 +303,3 @@ def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
     if content.get("num_samples", counts) != counts:
         raise ValueError("its num_samples are not the lengths of the users' lists")
     return parts
-
-
-def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object, whose keys must be different."""
-    if len(content := dict(pairs)) < len(pairs):
-        raise ValueError(f"it has a key of {repr([*content])} twice in one object")
-    return content
