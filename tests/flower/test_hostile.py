@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from math import inf, nan
 from operator import getitem
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ import torch
 
 from tests.federation import methods
 from tests.federation.methods import METHODS
-from tests.support import make_module, one_of_many, tiny_data
+from tests.support import make_module, make_trainer, one_of_many, tiny_data
 
 loopback = pytest.importorskip("tests.flower.loopback")
 from lit_fednas.flower.link import Reply, _Newcomer  # noqa: E402
-from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner  # noqa: E402
+from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner, FlowerSearch  # noqa: E402
 from lit_fednas.flower.wire import Packet  # noqa: E402
 from lit_fednas.search import ClientDraw, FederatedEvaluation  # noqa: E402
 
@@ -109,13 +110,37 @@ def test_a_device_that_joins_with_a_wrong_value_is_refused() -> None:
     assert isinstance(link._joined(_Newcomer(9, None), Reply(Packet(fields))), Reply)
 
 
-def test_a_score_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = partial(tiny_data, 3, client_val=0.3)
+def asked() -> tuple[Any, Any]:
+    """The server's data and its module, and three devices with examples of all splits."""
+    data = partial(tiny_data, 3, client_val=0.3, client_test=0.2)
     grid = loopback.Loopback({9 + number: loopback.device(make_module, data(), number) for number in range(3)})
     server = loopback.server_data(loopback.connected(grid), data())
     server.setup("fit")
     module = make_module()
     module.meet(server.clients)
+    return server, module
+
+
+def test_a_test_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    server, module = asked()
+    search = FlowerSearch(make_trainer(), module, server, tmp_path)
+    arch = module.supernet.space.largest
+    ask, replies = server.link.ask, {}
+    monkeypatch.setattr(server.link, "ask", lambda *args: (replies or replies.update(ask(*args)) or replies).items())
+
+    def tested() -> list[int]:
+        return [score.client for score in search.scores_of_clients(arch, module.supernet.subnet(arch), range(3))]
+
+    assert tested() == [0, 1, 2]
+    for way, fields in replaced(replies[0].packet.fields, 1000):
+        replies[0] = Reply(Packet(fields))
+        assert tested() == [1, 2] or way == ["means", "loss"], (way, fields)  # any loss is possible
+    replies[0] = Reply(None, "dropped", "away")
+    assert tested() == [1, 2]
+
+
+def test_a_score_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, module = asked()
     archs = [module.supernet.space.smallest, module.supernet.space.largest]
     draw = ClientDraw(server.clients, module.population, 3, FederatedEvaluation(rounds=1), seed=0)
     evaluator = FlowerEvaluator(module.supernet, draw, module.evaluation, (), 16)
