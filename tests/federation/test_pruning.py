@@ -264,6 +264,14 @@ def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
     assert all(model["resource"] == pytest.approx(1e-6 * model["parameters"]) for model in models)
 
 
+def test_memory_as_the_resource(tmp_path) -> None:
+    """Weights, and the most numbers at once, 4 bytes each: the image, the first layer's, and these pooled."""
+    callback = budgets(resource="memory_bytes", rounds={1: 1})
+    models = written(run(tmp_path, callback=callback, rounds=2)[0])["models"]
+    assert [model["unit"] for model in models] == [None, "conv2"]
+    assert all(model["resource"] == model["bytes"] + 4 * (64 + 6 * 64 + 6 * 16) for model in models)
+
+
 # ---- stopping and going on ----------------------------------------------------------------------------
 
 
