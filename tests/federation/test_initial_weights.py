@@ -39,3 +39,13 @@ def test_what_does_not_fit_is_refused(tmp_path, content, message: str) -> None:
     torch.save(content, path)
     with pytest.raises(FedNASError, match=rf"^field: .*{message}"):
         load_initial(network(), path, "field")
+
+
+def test_a_bit_of_a_tensor_that_has_changed_is_found(tmp_path) -> None:
+    path, state = tmp_path / "file.pt", network().state_dict()
+    torch.save(state, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(state["0.weight"].numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FedNASError, match=r"^field: .*file.pt cannot be read: it is damaged"):
+        load_initial(network(), path, "field")
