@@ -348,7 +348,10 @@ class TestedOnDevices(AfterTraining):
             size = data.size(client, "test")
             counted = read_count("num_units", fields["num_units"], units * size, least=size)
             means = {name: read_number(name, fields["means"][name], most_of(name)) for name in task.averaged}
-            return ClientScore(client, size, counted, means, task.derived(means))
+            metrics = task.derived(means)
+            if not all(map(isfinite, metrics.values())):  # else one client would be every mean
+                raise ValueError("means: their metrics are not finite")
+            return ClientScore(client, size, counted, means, metrics)
 
         scores = dict(data.answers("test", asked, packet_of, read, self.interrupts.check))
         return [scores[position] for position in sorted(scores)]
