@@ -282,6 +282,15 @@ class TestCelebA:
         path.write_text("\n".join(lines))
         with pytest.raises(DataError, match=rf"{name} has no line for 00000[36]\.jpg"):
             CelebA(root, deal="train", least=1, image_size=8).load("train")
+        path.write_text("\n".join([*lines, lines[-1]]))
+        with pytest.raises(DataError, match=rf"{name} has two lines for 00000\d\.jpg"):
+            CelebA(root, deal="train", least=1, image_size=8).load("train")
+
+    def test_an_image_that_one_list_lacks_is_named(self, root: Path) -> None:
+        path = root / "celeba" / "identity_CelebA.txt"
+        path.write_text(path.read_text().partition("\n")[2])
+        with pytest.raises(DataError, match=r"identity_CelebA\.txt has no line for 00000\d\.jpg"):
+            CelebA(root, least=1, image_size=8).load("train")
 
     def test_missing_attributes_and_files_are_named(self, root: Path) -> None:
         with pytest.raises(DataError, match=r"attributes: 'Sad' is not in .*one of: Smiling, Young, Male"):

@@ -300,6 +300,10 @@ class CelebA(ImageSource):
         if (wrong := table.isna().any(axis=1).to_numpy()).any():
             line = skipped + 1 + int(wrong.argmax())
             raise DataError(f"data.source.root: {path}, line {line}, is not a name and {len(columns)} numbers; fix it")
-        if images is not None and (missing := [image for image in images if image not in table.index]):
-            raise DataError(f"data.source.root: {path} has no line for {missing[0]}; add it")
-        return (table if images is None else table.loc[images]).astype(np.int64)
+        for image in table.index[table.index.duplicated()]:
+            raise DataError(f"data.source.root: {path} has two lines for {image}; remove one")
+        images = table.index if images is None else images
+        for image in sorted({*images} ^ {*table.index}):
+            lacking = path if image in images else self.root / "identity_CelebA.txt"
+            raise DataError(f"data.source.root: {lacking} has no line for {image}; add it")
+        return table.loc[images].astype(np.int64)
