@@ -67,7 +67,7 @@ def _start(address: Path, parent: int) -> None:
 def serve(listening: socket.socket, address: Path, parent: int, answered: Callable[..., Any]) -> None:
     """Answers requests until none has come for long."""
     asking: list[Connection] = []  # who waits for an answer
-    Thread(target=_watch, args=(asking, parent), daemon=True).start()
+    Thread(target=_watch, args=(asking, address, parent), daemon=True).start()
 
     def answer_all(patience: float) -> None:
         listening.settimeout(patience)
@@ -90,7 +90,7 @@ def serve(listening: socket.socket, address: Path, parent: int, answered: Callab
         answer_all(0.1)
 
 
-def _watch(asking: list[Connection], parent: int) -> None:
+def _watch(asking: list[Connection], address: Path, parent: int) -> None:
     """Ends the process with the SuperNode's, or with one that waits for an answer."""
     while True:
         sleep(_POLL)
@@ -102,6 +102,7 @@ def _watch(asking: list[Connection], parent: int) -> None:
         except OSError:  # an answered one has just been closed
             gone = False
         if gone:
+            address.unlink(missing_ok=True)
             os._exit(1)
 
 

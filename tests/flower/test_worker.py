@@ -87,13 +87,14 @@ def test_it_ends_with_the_process_that_waits_for_its_answer(started: list[Any], 
     assert ended(started[0]) == 1
 
 
-def test_it_ends_with_the_supernode(started: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_with_the_supernode(started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "60"]) as supernode:
         monkeypatch.setattr(os, "getppid", lambda: supernode.pid)
         worker.answered_elsewhere(1, "", None)
         assert started[0].is_alive()
         supernode.kill()
     assert ended(started[0]) == 1
+    assert list(tmp_path.glob("lit-fednas-*/*")) == []
 
 
 def test_it_ends_when_no_message_comes(started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
