@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,8 +159,8 @@ def check_seeds(seeds: Sequence[Any]) -> None:
     for seed in seeds:
         if type(seed) is not int or not 0 <= seed < 2**32:
             raise ConfigError(f"seeds: {seed!r} is not a number from 0 to 2^32 - 1; write [0, 1]")
-        if seeds.count(seed) > 1:
-            raise ConfigError(f"seeds: {seed} is duplicated; give each seed once")
+    if twice := [seed for seed, count in Counter(seeds).items() if count > 1]:
+        raise ConfigError(f"seeds: {twice[0]} is duplicated; give each seed once")
     if not seeds:
         raise ConfigError("seeds: is empty; give at least one, such as [0]")
 
