@@ -20,15 +20,21 @@ _MOST_DOTS = 1_000  # that are drawn in a page; more are an image
 
 
 def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, str]]:
-    """Returns the headline's numbers: what each is, its value, and a note; of searches the best networks."""
+    """Returns the headline's numbers: what each is, its value, and a note; of searches the best networks.
+
+    Networks are chosen by validation data; where they are tested, the test's figure is shown.
+    """
     shown = [("rounds", f"{len(run.rounds):,}", "")]
     of_subnets = run.subnets("val").sort_values(run.metric, ascending=run.metrics[run.metric] is not False)
+    tested = run.subnets("test").set_index("subnet")[run.metric]
     for _, row in of_subnets.tail(1).iterrows():
-        shown.append(("best evaluated subnet", f"{row[run.metric]:.3f}", str(row["subnet"])))
+        name = str(row["subnet"])
+        shown.append(_headline("best evaluated subnet", tested.get(name), row[run.metric], run.metric, name))
     for search in searches:
         for _, row in search.tiers.iterrows():
-            cost = cost_words(search.cost, row[search.cost])
-            shown.append((f"best of {row['tier']}", f"{row[f'val_{search.metric}']:.3f}", cost))
+            cost, metric = cost_words(search.cost, row[search.cost]), search.metric
+            values = row.get(f"test_{metric}"), row[f"val_{metric}"]
+            shown.append(_headline(f"best of {row['tier']}", *values, metric, cost))
     if run.ledger and run.ledger.get("times_less_computation"):
         times = f"{run.ledger['times_less_computation']:.2f} ×"
         shown.append(("less computation", times, "than the subnets one by one"))
@@ -36,6 +42,12 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
         delta = (run.settings.get("privacy") or {}).get("delta", "?")
         shown.append(("epsilon", f"{spent.iloc[-1]:.2f}", f"of a client, at delta {delta}"))
     return shown
+
+
+def _headline(title: str, test: Any, val: float, metric: str, note: str) -> tuple[str, str, str]:
+    """Returns a figure that says on which data it was found."""
+    value, split = (val, "validation") if pd.isna(test) else (test, "test")
+    return title, f"{value:.3f}", f"{split} {metric}, {note}"
 
 
 def summary(settings: Mapping[str, Any]) -> str:
@@ -133,9 +145,9 @@ def costs(run: Run) -> list[Any]:
 
 
 def _family(ledger: Mapping[str, Any]) -> list[Any]:
-    """Draws what it takes to train the subnets one by one, where there are several."""
+    """Draws what it takes to train the subnets one by one, where there are enough for a curve."""
     family = family_costs(ledger)
-    if len(family) < 2:
+    if len(family) < 3:
         return []
     this = pd.Series(1.0, family.index)
     titles = {"times_macs": "Computation of a family", "times_bytes": "Communication of a family"}
