@@ -17,7 +17,7 @@ from lit_fednas.analysis.networks import Result, methods_of
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
-from lit_fednas.studies.reading import read_study
+from lit_fednas.studies.reading import MOST_RUNS, read_study
 from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
 from lit_fednas.studies.study import Study, check_seeds, require_known
 
@@ -70,6 +70,8 @@ def study(
         raise ConfigError(f"{file}: count: missing for a random study; give the number of draws, --count 20")
     if seeds is not None:
         check_seeds(seeds)
+    if (number := len(seeds or content.seeds) * len(content.chosen(arms))) > MOST_RUNS:
+        raise ConfigError(f"seeds: make {number:,} runs of all arms; give at most {MOST_RUNS:,}")
     wanted = [
         Run(
             content.arms[label].parameters,

@@ -246,6 +246,8 @@ def test_what_cannot_be_run_is_told(write, changes, message) -> None:
 def test_unknown_arms_and_missing_counts_are_told(write, capsys) -> None:
     assert main(["study", write(), "--seeds", "0", "0"]) == 2
     assert "seeds: 0 is duplicated" in capsys.readouterr().err
+    assert main(["study", write(seeds=list(range(10**4)))]) == 2
+    assert "seeds: make 20,000 runs of all arms; give at most 10,000" in capsys.readouterr().err
     assert main(["study", write(), "--arms", "A, larg"]) == 2
     assert "arms: A, larg: is not an arm; did you mean A, large?; choose from A, large, B" in capsys.readouterr().err
     parameters = {"x": {"min": 0.0, "max": 1.0}}
