@@ -120,7 +120,12 @@ def test_a_function_is_a_command(measuring, capsys):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError("Unable to allocate 7 TiB"), RuntimeError("can't allocate memory: 9 bytes")]
+    "error",
+    [
+        MemoryError("Unable to allocate 7 TiB"),
+        RuntimeError("can't allocate memory: 9 bytes"),
+        RuntimeError("Storage size calculation overflowed"),
+    ],
 )
 def test_spent_memory_is_one_line(capsys, error):
     def spend():

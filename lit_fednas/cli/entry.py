@@ -66,7 +66,7 @@ def exit_status(run: Callable[[], int], name: str | None = None) -> int:
             raise
         reported = cause
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in ("allocate", "overflowed")):
             raise
         reported = ConfigError(f"memory: {' '.join(str(error).split()) or 'is spent'}; give smaller sizes")
     lightning = sys.modules.get("lightning.pytorch.utilities")  # knows the rank, if it has been imported

@@ -134,6 +134,7 @@ test_what_cannot_be = refusals(
     (lambda: CNN.space.parse("id+conv1 id id"), r"layer 0 has id\+conv1"),
     (lambda: CNN.space.encode(CNN.space.superset), "is a subspace"),
     (lambda: PathCNN((3, 8, 8), 5, 8, [1, 1], [2]), "as many"),
+    (lambda: PathCNN((3, 8, 8), 5, 8, [10**6, 1], [1, 1]), "1000 layers in all at most"),
     (lambda: PathCNN((3, 8, 10), 5, 8, [1, 1], [2, 2]), r"\[2, 2\] cannot halve \[8, 10\] pixels evenly"),
     (lambda: PathCNN((3, 8, 8), 5, 8, [1], [1], ["conv7"]), "operators"),
     (lambda: PathCNN((3, 8, 8), 5, 6, [1, 1], [2, 2]), "must be even; choose a multiple of 4"),

@@ -142,10 +142,10 @@ class PathCNN(PathSupernet):
     ) -> None:
         super().__init__(input_shape, num_classes, label_sets)
         check_image(self, self.input_shape)
-        if not stage_layers or len(strides) != len(stage_layers):
+        if not 0 < sum(stage_layers) <= 1000 or len(strides) != len(stage_layers):
             raise ConfigError(
-                f"supernet.stage_layers: {list(stage_layers)} must be at least one number, and strides "
-                f"{list(strides)} must be as many"
+                f"supernet.stage_layers: {list(stage_layers)} must be at least one number, 1000 layers in all at most, "
+                f"and strides {list(strides)} must be as many"
             )
         factor, sides = stem_stride * 2 ** strides.count(2), list(self.input_shape[1:])
         if reduction == "residual" and any(side % factor for side in sides):  # kernels 2 and 3 round differently
