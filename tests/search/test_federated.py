@@ -162,7 +162,8 @@ def test_costs_by_hand(trained, tmp_path):
     """Without the search's own numbers: architectures from the table, clients and sizes from the data."""
     module, data = trained
     spent = dict.fromkeys(("macs", "bytes_down", "bytes_up"), 1)
-    before = {"total": spent, "after_training": {"other": spent}}
+    before = {"rounds": 3, "total": spent, "independent": {}, "after_training": {"other": spent}}
+    before |= dict.fromkeys(("times_less_computation", "times_less_communication"))
     (tmp_path / "ledger.json").write_text(json.dumps(before))
     files = search(trained, tmp_path, name="mine", method=RandomSearch(4), evaluations=10)
     rows = files.rows("federated")
