@@ -252,7 +252,9 @@ class FederatedCLI(LightningCLI):
             getattr(command, method)(**self.options)
         if subcommand in NEXT and keeps_files(self.trainer):
             folder = run_folder(self.trainer)
-            print(f"written: {folder}\nnext: lit-fednas {NEXT[subcommand].format(run=folder)}")
+            print(f"written: {folder}")
+            if (folder / "checkpoints").exists():  # else it is a plan, before training
+                print(f"next: lit-fednas {NEXT[subcommand].format(run=folder)}")
 
     @property
     def options(self) -> dict[str, Any]:
