@@ -169,14 +169,15 @@ def _limit(where: str, name: str, value: Any) -> float:
 
 
 def tiers_of(methods: Methods) -> dict[str, dict[str, float]]:
-    """Returns the tiers that all searches of the methods had, or one tier without limits if there is no such set."""
-    found: list[dict[str, dict[str, float]]] = []
+    """Returns the tiers of all searches and fine-tunings, or one without limits if none has any or two differ."""
+    found: dict[str, dict[str, float]] = {}
     for results in methods.values():
         for result in results:
             for name in result.run.searches if result.part is None else [result.part]:
-                tiers = SearchFiles(result.run.folder / name).settings().get("tiers", [])
-                found.append({str(tier["name"]): dict(tier["at_most"]) for tier in tiers})
-    return found[0] if found and all(tiers == found[0] for tiers in found) else {ALL_TIERS: {}}
+                for tier in SearchFiles(result.run.folder / name).settings().get("tiers", []):
+                    if found.setdefault(str(tier["name"]), tier["at_most"]) != tier["at_most"]:
+                        return {ALL_TIERS: {}}
+    return found or {ALL_TIERS: {}}
 
 
 def within(networks: pd.DataFrame, limits: Mapping[str, float]) -> pd.DataFrame:

@@ -318,7 +318,9 @@ def test_tiers_that_cannot_be_used(tmp_path: Path, content: str, message: str) -
 
 def test_tiers_are_those_of_the_searches_if_these_agree(methods: dict) -> None:
     assert tiers_of(methods) == {"t": {"macs": 40}}
-    searched(methods["B"][0].run, "again", {}, tiers=[])
+    searched(methods["B"][0].run, "again", {}, tiers=[{"name": "u", "at_most": {"macs": 50}}])
+    assert tiers_of(methods) == {"t": {"macs": 40}, "u": {"macs": 50}}
+    searched(methods["B"][0].run, "other", {}, tiers=[{"name": "t", "at_most": {"macs": 50}}])
     assert tiers_of(methods) == {"*": {}}
 
 

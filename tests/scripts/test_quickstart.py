@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -30,7 +31,9 @@ def test_the_quickstart(tmp_path):
             timeout=600,
         )
     assert shown.returncode == 0, shown.stderr
-    assert all(name in shown.stdout for name in ("one supernet", "alone, a third each", "alone, all for small"))
+    for tier in ("small", "medium", "large"):
+        for name in ("one supernet", "alone, a third each", "alone, all for small"):
+            assert re.search(rf"^{tier} +{name} ", shown.stdout, re.MULTILINE)
     (run,) = tmp_path.glob("runs/*/version_0")
     assert (run / "search/pareto.png").exists()
     assert (run / "report.html").exists()
