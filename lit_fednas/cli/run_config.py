@@ -96,7 +96,7 @@ class SaveConfig(SaveConfigCallback):
                 continue
             run = logger.experiment
             run.config.update(yaml.safe_load(self.parser.dump(self.config, skip_none=False)), allow_val_change=True)
-            if settings["init_args"]["name"] is None:
+            if settings["init_args"].get("name") is None:
                 run.name = f"{folder.parent.name}/{folder.name}"
             if keeps_files(trainer):
                 replace_text(folder / _WANDB_ID, run.id)
@@ -190,8 +190,8 @@ def share_run(loggers: Any) -> None:
     for logger in others:
         settings = logger.get("init_args", {})
         if logger["class_path"].endswith(WandbLogger.__name__):
-            given = settings["id"] or settings["version"] or "WANDB_RUN_ID" in os.environ  # as a sweep's agent sets it
-            settings["version"] = settings["version"] if given else identity
+            given = settings.get("id") or settings.get("version") or "WANDB_RUN_ID" in os.environ  # by a sweep's agent
+            settings["version"] = settings.get("version") if given else identity
         elif "name" in settings and settings["name"] is None:
             settings["name"], settings["version"] = run["name"], _folder_name(run["version"])
 
