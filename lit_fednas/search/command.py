@@ -157,7 +157,9 @@ class Search(AfterTraining):
     def check(self, search: SearchSettings = SearchSettings(), **options: Any) -> None:
         super().check()
         files, tiers = SearchFiles(self.folder / search.name), self.model.population.tiers
-        TierSearch(search, self._evaluator(search), files, self.model.seed, "", tiers)
+        evaluator = self._evaluator(search)
+        if not self.model.supernet.structure():  # else training makes the architectures that tiers choose from
+            TierSearch(search, evaluator, files, self.model.seed, "", tiers)
 
     def _evaluator(self, search: SearchSettings) -> Evaluator:
         model, clients = self.model, self.datamodule.clients

@@ -54,6 +54,14 @@ def test_what_cannot_be_run_is_told_with_its_command(words: list[str], message: 
     assert list(Path().iterdir()) == []
 
 
+def test_architectures_that_training_makes_are_not_expected_before_it() -> None:
+    words = ["lit-fednas", "search", "--config", "fednas/digits.yaml", "--search.method=lit_fednas.search.Exhaustive"]
+    tiers = "--search.tiers={class_path: lit_fednas.tiers.Budgets, init_args: {budgets: {t: {macs: 1e5}}}}"
+    check([([*words, tiers], True)])  # the initial model has 0.8 million
+    with pytest.raises(ConfigError, match="data.server_val: 0 leaves nothing"):
+        check([([*words, tiers, "--data.server_val=0"], True)])
+
+
 def test_a_missing_test_split_is_told() -> None:
     Path("train.csv").write_text(TABLE)
     source = "{files: {train: train.csv}, target: label, client: site}"
