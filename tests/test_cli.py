@@ -283,6 +283,7 @@ def refused(capsys, *args, code=2):
         (["--data.source", "Digit"], "import path string: Digit; did you mean Digits?"),
         (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
         (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
+        (["--search.racing", "{}"], "search.racing was removed: leave it out, and search with"),
         (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
         (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
         (

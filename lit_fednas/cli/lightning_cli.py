@@ -54,6 +54,8 @@ NEXT = {
     "search": "export --config {run}/config.yaml --tier TIER, or report {run}",
     "finetune": "export --config {run}/config.yaml --name finetune --tier TIER, or report {run}",
 }
+#: Former settings, and what replaces them.
+REMOVED = {"search.racing": "leave it out, and search with lit_fednas.search.PredictorSearch for fewer evaluations"}
 #: Arguments of a supernet that are taken from the data.
 LINKED = {"num_classes", "input_shape"}
 #: Every parser raises errors, takes no shortened options, and writes the versions into a saved configuration.
@@ -172,9 +174,12 @@ class FederatedCLI(LightningCLI):
             ]
             known = {name for module in modules for name, value in vars(module).items() if isinstance(value, type)}
         else:
-            unknown = re.search(r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"", message)
+            forms = r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"|accept option '([\w.]+)'"
+            unknown = re.search(forms, message)
             word = next(filter(None, unknown.groups())) if unknown else ""
             known = {action.dest for parser in self._subcommand_parsers.values() for action in parser._actions}
+            if former := next((name for name in REMOVED if among(word, [name])), None):
+                return f"; {former} was removed: {REMOVED[former]}"
         return did_you_mean(word, known)
 
     @override

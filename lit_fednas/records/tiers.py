@@ -17,13 +17,13 @@ ALL_TIERS = "*"
 
 COST_NAMES: tuple[str, ...] = get_args(CostName)
 
-_EVALUATION = ("number", "arch", "encoding", "{each}", "examples", *COST_NAMES, "seconds")
+_EVALUATION = ("number", "arch", "encoding", "{each}", *COST_NAMES, "seconds")
 
 #: Columns of a search's tables; ``{each}`` stands for each metric, ``{metric}`` for the one that counts.
 SEARCH_FILES = {
     "evaluations": _EVALUATION,
     "latencies": ("arch", "latency_ms"),
-    "history": ("tier", "generation", "evaluations", "architectures", "best_{metric}", "hypervolume"),
+    "history": ("tier", "generation", "evaluations", "best_{metric}", "hypervolume"),
     "federated": (
         *("tier", "generation", "evaluation_rounds", "clients", "architectures", "supernet_bytes"),
         *("bytes_down", "bytes_up", "macs"),
@@ -58,7 +58,7 @@ WHOLE_COLUMNS = {
     *("evaluation_rounds", "clients", "architectures", "supernet_bytes", "bytes_down", "bytes_up"),
     *("eligible", "rounds", "macs_per_example", "examples", "client", "num_examples"),
 }
-_FILLED = _TEXT_COLUMNS | WHOLE_COLUMNS - {"examples"}  # known of a race alone
+_FILLED = _TEXT_COLUMNS | WHOLE_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,12 @@ class TierFiles:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Returns a table, with empty cells as ``None``, without a last line that a kill cut short."""
-        path, settings = self._table(table), self.settings()
+        path, settings, columns = self._table(table), self.settings(), self.columns(table)
         if not os.path.lexists(path):
             return []
-        rows = read_table(path, self.columns(table), table in _GROWING and not settings.get("complete"))
+        rows = read_table(path, columns, table in _GROWING and not settings.get("complete"))
         with reading(path):
-            read = [{name: read_cell(name, cell) for name, cell in row.items()} for row in rows]
+            read = [{name: read_cell(name, row[name]) for name in columns} for row in rows]  # without former ones
             if empty := [name for row in read for name in row if row[name] is None and name in _FILLED]:
                 raise ValueError(f"a row has no {empty[0]}")
             if table == "evaluations" and [row["number"] for row in read] != [*range(len(read))]:

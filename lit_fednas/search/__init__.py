@@ -20,7 +20,6 @@ from lit_fednas.search.method import (
     SearchMethod,
 )
 from lit_fednas.search.proxies import NASWOT, BatchLoss, CostProxy, Fitness, GradientNorm, Proxy, SynFlow
-from lit_fednas.search.racing import Racing
 from lit_fednas.search.tier_search import SearchSettings, TierSearch
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
     "Proxy",
     "ProxyPath",
     "ProxySearch",
-    "Racing",
     "RandomSearch",
     "Score",
     "Search",

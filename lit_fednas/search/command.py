@@ -127,7 +127,7 @@ class Search(AfterTraining):
 
         with self.trainer.computing(self.model), self.interrupts.listening():  # signals are for the first rank to heed
             evaluator = self._evaluator(search)
-            scorer = scorer_of(search, evaluator, self.model.seed, self.trainer.ranks)
+            scorer = scorer_of(search, evaluator, self.trainer.ranks)
             if self.trainer.global_rank:
                 scorer.serve()
                 return files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -111,34 +111,6 @@ class Evaluator:
         """Returns a copy of the architecture as it is evaluated: with its norms' new statistics, if any."""
         network = self.supernet.subnet(arch).eval()
         return recalibrated(network, self.recalibration) if self.recalibration else network
-
-    def answering(self, arch: Any) -> Callable[[Tensor], np.ndarray]:
-        """Returns what evaluates an architecture on some of the examples.
-
-        Returns:
-            Takes row numbers ``[rows]``, in the order of the batches; returns what the task averages, for each row
-            the sum over its units: float64 ``[rows, values]``.
-        """
-        network, (inputs, targets) = self.running(arch), self._examples
-        size = len(self.batches[0][1])
-
-        @torch.no_grad()
-        def answer(rows: Tensor) -> np.ndarray:
-            found = []
-            for part in rows.to(targets.device).split(size):
-                outputs = self.settings.logits(network, inputs[part])
-                values = self.task.values(outputs, self.supernet.targets(arch, targets[part]), self.settings.top_k)
-                found.append(torch.stack([values[name] for name in self.task.averaged], 1))
-            return torch.cat(found).double().cpu().numpy()
-
-        return answer
-
-    @cached_property
-    def _examples(self) -> tuple[Tensor, Tensor]:
-        inputs, targets = (torch.cat(parts) for parts in zip(*self.batches, strict=True))
-        sizes = [len(part) for _, part in self.batches]
-        self.batches = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))  # views: data are kept once
-        return inputs, targets
 
     @torch.no_grad()
     def metrics(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from math import ceil, nan
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ from lit_fednas.search.evaluations import Evaluations, Scorer
 from lit_fednas.search.evaluator import Evaluator, FederatedEvaluation
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import NSGA2, Score, SearchMethod
-from lit_fednas.search.racing import Race, Racing
 from lit_fednas.search.tier_models import save_tier_model, tier_model
 from lit_fednas.supernets import SearchSpace
 from lit_fednas.supernets.space import OWN, labelled_space
@@ -53,10 +52,9 @@ class SearchSettings:
         tiers: The device tiers; those of the clients (``model.tiers``) if not given.
         method: How each tier is searched.
         evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000), or a number for each
-            tier by its name (FedorAS, Table 10: ``{tier1: 100, tier2: 150}``). With ``racing`` it is
-            what may be spent: the examples of so many evaluations in full, on as many architectures as they suffice
-            for. 0 for methods that need none (``ProxySearch``): then nothing is tested either, no networks are written,
-            and with ``--ckpt_path null`` the search is in a new folder, with untrained weights.
+            tier by its name (FedorAS, Table 10: ``{tier1: 100, tier2: 150}``). 0 for methods that need none
+            (``ProxySearch``): then nothing is tested either, no networks are written, and with ``--ckpt_path null`` the
+            search is in a new folder, with untrained weights.
         target: A value of the metric on the validation data; a search ends with the generation that reaches it
             (FedorAS, section 3.2).
         labels: The label set that all architectures classify; that of their tier if not given (FedorAS, App. H).
@@ -72,7 +70,6 @@ class SearchSettings:
             server's test data. If not given, the server searches.
         validation_share: The share of the validation data that is used, drawn uniformly.
         latency: The source of latencies; they are not known if not given.
-        racing: When an architecture is dropped after some of the validation examples; never, if not given.
         seed: The search's seed; that of the run if not given.
         name: The name of the search's folder in the run's folder.
 
@@ -92,13 +89,12 @@ class SearchSettings:
     client: NonNegativeInt | None = None
     validation_share: PositiveShare = 1.0
     latency: LatencySource | None = None
-    racing: Racing | None = None
     seed: int | None = None
     name: str = "search"
 
     def __post_init__(self) -> None:
         check_folder_name("search.name", self.name)
-        alone = {"client": self.client, "racing": self.racing, "validation_share": 1 - self.validation_share or None}
+        alone = {"client": self.client, "validation_share": 1 - self.validation_share or None}
         for name in (name for name, value in alone.items() if value is not None and self.federated is not None):
             raise ConfigError(
                 f"search.{name}: {getattr(self, name)} has no meaning for the scores of search.federated; leave one out"
@@ -119,8 +115,8 @@ class TierSearch:
         seed: The run's seed.
         checkpoint: The file of the weights, for the reader of ``settings.json``.
         tiers: The clients' tiers, for settings that name none.
-        watch: Called after every evaluation with the tier, its evaluations so far (with racing, what they come to in
-            full ones), the best metric (or NaN), and the hypervolume of finished generations; may raise to stop.
+        watch: Called after every evaluation with the tier, its evaluations so far, the best metric, and the
+            hypervolume of finished generations; may raise to stop.
         subnets: Architectures that each search begins with, beside the smallest and the largest.
         scorer: The evaluator's :func:`scorer_of` the settings, if several processes share one; by default a new one.
 
@@ -148,7 +144,7 @@ class TierSearch:
         self.metric, self.higher = chosen(settings.metric, evaluator.directions, "search.metric")
         if settings.target is not None and self.metric == "accuracy" and settings.target > 1:
             raise ConfigError(f"search.target: {settings.target:g} is more than all, 1; give a share, such as 0.8")
-        scorer = scorer or scorer_of(settings, evaluator, seed)
+        scorer = scorer or scorer_of(settings, evaluator)
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
         self.costs = scorer.costs
@@ -184,11 +180,13 @@ class TierSearch:
             starts = [space.smallest, space.largest, *(arch for arch in subnets if _is_in(space, arch))]
             self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts, evaluator.batch())
         self.written = self._description(checkpoint, latency)
-        # a score by clients, or of a race, belongs to the tier that asked first: with more evaluations, maybe another
-        bound = {"evaluations", "target"} if settings.federated or settings.racing else set()
+        # a score by clients belongs to the tier that asked first: with more evaluations, maybe another
+        bound = {"evaluations", "target"} if settings.federated else set()
+        if files.settings().get("racing"):  # of an earlier version: some rows are of a part of the examples
+            raise ConfigError(f"search.name: {files.folder} had races, which were removed; give another name")
         files.begin(self.written, _FREE - bound)
         self.costs.keep_latencies(files)
-        self.evaluations = Evaluations(scorer, files, self.metric, settings.cost, [*self.tiers, self.everything])
+        self.evaluations = Evaluations(scorer, files)
 
     def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
         """Returns the content of ``settings.json``."""
@@ -199,7 +197,6 @@ class TierSearch:
             "seed": self.seed,
             "method": _plain(settings.method),
             **{name: getattr(settings, name) for name in ("evaluations", "target", "per_tier", "cost", "client")},
-            "racing": None if settings.racing is None else asdict(settings.racing),
             "metric": self.metric,
             "metrics": dict(self.evaluator.directions),
             "tiers": [
@@ -238,34 +235,29 @@ class TierSearch:
 
     def _search(self, tier: Tier) -> list[dict[str, Any]]:
         """Drives the method until evaluations are spent, the target is reached or nothing new is proposed."""
-        settings, evaluations, most = self.settings, self.evaluations, self.settings.evaluations_of(tier.name)
+        settings, most = self.settings, self.settings.evaluations_of(tier.name)
         rng = numpy_generator(self.seed, f"search-{tier.name}")
         proposals = settings.method.search(self.feasible[tier.name], rng)
         history: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
-        spent, price = 0, evaluations.price
         value = volume = scores = None
-        while spent < most * price and not self._reached(value):
+        while len(rows) < most and not self._reached(value):
             try:
                 proposed = next(proposals) if scores is None else proposals.send(scores)
             except StopIteration:
-                done = ceil(spent / price)
-                log.info("%s: no more architectures after %d evaluations of %d", tier.name, done, most)
+                log.info("%s: no more architectures after %d evaluations of %d", tier.name, len(rows), most)
                 break
             scores = []
-            budget = most * price - spent
-            evaluated = evaluations.evaluate(tier.name, len(history), proposed, budget)
-            for row, arch in zip(evaluated, proposed, strict=False):  # a budget may end before a generation
+            proposed = proposed[: most - len(rows)]
+            for row, arch in zip(self.evaluations.evaluate(tier.name, len(history), proposed), proposed, strict=True):
                 rows.append(row)
-                spent += evaluations.spent(row)
                 scores.append(Score(arch, self._error(row), row[settings.cost]))
-                if evaluations.complete(row) and (value is None or self._error(row) < error(value, self.higher)):
+                if value is None or self._error(row) < error(value, self.higher):
                     value = row[self.metric]
-                self.watch(tier.name, ceil(spent / price), nan if value is None else value, volume)
+                self.watch(tier.name, len(rows), value, volume)
             volume = self._hypervolume(rows, tier.name)
-            figures = {"architectures": len(rows), f"best_{self.metric}": value, "hypervolume": volume}
-            done = ceil(spent / price)
-            history.append({"tier": tier.name, "generation": len(history), "evaluations": done, **figures})
+            figures = {"evaluations": len(rows), f"best_{self.metric}": value, "hypervolume": volume}
+            history.append({"tier": tier.name, "generation": len(history), **figures})
         return history
 
     def _reached(self, best: float | None) -> bool:
@@ -275,9 +267,8 @@ class TierSearch:
     def _error(self, row: dict[str, Any]) -> float:
         return error(row[self.metric], self.higher)
 
-    def _hypervolume(self, rows: Iterable[dict[str, Any]], tier: str) -> float:
-        """Returns what a tier's rows of evaluations in full dominate."""
-        rows = [row for row in rows if self.evaluations.complete(row)]
+    def _hypervolume(self, rows: Sequence[dict[str, Any]], tier: str) -> float:
+        """Returns what a tier's rows dominate."""
         worst = 1.0 if self.higher or not rows else max(rows[0][self.metric], _LEAST)
         costs = [row[self.settings.cost] for row in rows]
         return hypervolume(costs, [1 - self._error(row) / worst for row in rows], self.written["reference"][tier])
@@ -285,10 +276,8 @@ class TierSearch:
     # ---- results --------------------------------------------------------------------------------------
 
     def fitting(self, tier: Tier) -> dict[Any, dict[str, Any]]:
-        """Returns the rows of the architectures that fit a tier, evaluated in full in any tier's search."""
-        complete = self.evaluations.complete
-        found = self.evaluations.items()
-        return {arch: row for arch, row in found if complete(row) and self.costs.excess(arch, tier) == 0}
+        """Returns the rows of the architectures that fit a tier, evaluated in any tier's search."""
+        return {arch: row for arch, row in self.evaluations.items() if self.costs.excess(arch, tier) == 0}
 
     def best(self, tier: Tier) -> Any | None:
         """Returns the best architecture that fits a tier: of least error, then cost, then the one found first."""
@@ -331,7 +320,7 @@ class TierSearch:
             if test is not None:
                 metrics |= {f"test_{name}": value for name, value in test(arch).items()}
             costs = {name: row[name] for name in COST_NAMES}
-            fitting = self.fitting(tier).values()
+            fitting = [*self.fitting(tier).values()]
             counts = {"evaluations": len(fitting), "hypervolume": self._hypervolume(fitting, tier.name)}
             rows.append({"tier": tier.name, "arch": row["arch"], **metrics, **costs, **counts})
             known = {name: cost for name, cost in costs.items() if cost is not None}
@@ -342,14 +331,10 @@ class TierSearch:
         return rows
 
 
-def scorer_of(settings: SearchSettings, evaluator: Evaluator, seed: int, ranks: Ranks = Ranks()) -> Scorer:
+def scorer_of(settings: SearchSettings, evaluator: Evaluator, ranks: Ranks = Ranks()) -> Scorer:
     """Returns what scores a search's architectures in each of its processes, of which the first has latencies."""
-    race = None
-    if settings.racing is not None:
-        metric, _ = chosen(settings.metric, evaluator.directions, "search.metric")
-        race = Race(evaluator, settings.racing, metric, seed if settings.seed is None else settings.seed)
     costs = ArchitectureCosts(evaluator.supernet, None if ranks.rank else settings.latency)
-    return Scorer(evaluator, costs, race, ranks)
+    return Scorer(evaluator, costs, ranks)
 
 
 def _check_names(tiers: Sequence[Tier], clients_tiers: Sequence[Tier]) -> None:

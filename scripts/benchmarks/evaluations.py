@@ -6,9 +6,8 @@ state_dict of its part of the weights, evaluate it. The supernet's own extractio
 All ways evaluate the same random architectures on the same data, in turns, and must find the same accuracies.
 
 Then whole generations, rows and costs included: one process that evaluates in full (before), and with channels last,
-races, several processes, and all three (after), in turns as well. The labels are what the largest architecture answers,
-so that accuracies differ. Several processes must find what one does, and all ways the same front; channels last may
-differ by one example in a thousand.
+several processes, and both (after), in turns as well. The labels are what the largest architecture answers, so that
+accuracies differ. Several processes must find what one does; channels last may differ by one example in a thousand.
 """
 
 from __future__ import annotations
@@ -28,21 +27,19 @@ from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records import ALL_TIERS, SearchFiles
 from lit_fednas.rng import generator, numpy_generator
-from lit_fednas.search import Evaluator, Feasible, Racing
+from lit_fednas.search import Evaluator, Feasible
 from lit_fednas.search.evaluations import Evaluations, Scorer
-from lit_fednas.search.racing import Race
 from lit_fednas.search.tier_search import pareto_front
 from lit_fednas.supernets import BatchNorm, ElasticResNet
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
 WAYS = ("in place", "extracted", "built and loaded")
-#: Ways to evaluate a generation: whether with channels last, with races, and in several processes.
+#: Ways to evaluate a generation: whether with channels last, and in several processes.
 GENERATIONS = {
-    "before": (False, False, False),
-    "channels last": (True, False, False),
-    "races": (False, True, False),
-    "processes": (False, False, True),
-    "after": (True, True, True),
+    "before": (False, False),
+    "channels last": (True, False),
+    "processes": (False, True),
+    "after": (True, True),
 }
 
 
@@ -105,16 +102,14 @@ def generations(settings: dict[str, Any]) -> dict[str, Any]:
         rows: dict[str, list[dict[str, Any]]] = {}
 
         def work(way: str, unit: int) -> None:
-            last, races, shared = GENERATIONS[way]
-            race = Race(evaluators[last], Racing(), "accuracy", options.seed) if races else None
-            scorer = Scorer(evaluators[last], ArchitectureCosts(net), race, ranks if shared else Ranks())
+            last, shared = GENERATIONS[way]
+            scorer = Scorer(evaluators[last], ArchitectureCosts(net), ranks if shared else Ranks())
             if ranks.rank:
                 if shared:
                     scorer.serve()
                 return
             with TemporaryDirectory() as folder:
-                evaluations = Evaluations(scorer, SearchFiles(folder), "accuracy", "macs", [Tier(ALL_TIERS, {})])
-                rows[way] = list(evaluations.evaluate(ALL_TIERS, 0, archs, len(archs) * evaluations.price))
+                rows[way] = list(Evaluations(scorer, SearchFiles(folder)).evaluate(ALL_TIERS, 0, archs))
             scorer.close()
 
         workers = {way: partial(work, way) for way in GENERATIONS}
@@ -122,33 +117,23 @@ def generations(settings: dict[str, Any]) -> dict[str, Any]:
     if ranks.rank:
         return {}
     check_generations(rows, options.examples)
-    shares = {way: sum(row.get("examples") or options.examples for row in found) for way, found in rows.items()}
+    front = pareto_front(*([row[name] for row in rows["before"]] for name in ("macs", "accuracy")))
     return {
         "architectures": len(archs),
         "processes": ranks.size,
         "seconds": seconds,
-        "share_of_examples": {way: share / len(archs) / options.examples for way, share in shares.items()},
-        "front": sorted(front_of(rows["before"], options.examples)),
+        "front": sorted(rows["before"][place]["arch"] for place in front),
     }
-
-
-def front_of(rows: list[dict[str, Any]], examples: int) -> list[str]:
-    """Returns the architectures on the front of those that were evaluated in full."""
-    full = [row for row in rows if row.get("examples") in (None, examples)]
-    front = pareto_front([row["macs"] for row in full], [row["accuracy"] for row in full])
-    return [full[place]["arch"] for place in front]
 
 
 def check_generations(rows: dict[str, list[dict[str, Any]]], examples: int) -> None:
     """Refuses ways that have found different things."""
     found = {way: [{**row, "seconds": None} for row in own] for way, own in rows.items()}
-    assert found["before"] == found["processes"], "several processes found other rows than one"
+    for one, several in (("before", "processes"), ("channels last", "after")):
+        assert found[one] == found[several], f"{several}: found other rows than one process"
     pairs = zip(found["before"], found["channels last"], strict=True)
     furthest = max(abs(one["accuracy"] - other["accuracy"]) for one, other in pairs)
     assert furthest <= 1e-3 + 1 / examples, f"channels last: accuracies differ by {furthest}"
-    for plain, raced in (("before", "races"), ("channels last", "after")):
-        one, other = front_of(rows[plain], examples), front_of(rows[raced], examples)
-        assert one == other, f"{raced}: the front is {other}, not {one}"
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:

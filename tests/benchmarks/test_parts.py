@@ -82,10 +82,10 @@ def test_losses_and_generations_that_differ_are_noticed() -> None:
     for loss in (2.0, 2.5):
         with pytest.raises(AssertionError, match="other: losses"):
             check_losses([2.3], [loss], 0.01, "other")
-    row = {"arch": "a", "macs": 2, "accuracy": 0.5, "examples": 100, "seconds": 1.0}
+    row = {"arch": "a", "macs": 2, "accuracy": 0.5, "seconds": 1.0}
     same = {way: [dict(row), {**row, "arch": "b", "macs": 3, "accuracy": 0.7}] for way in evaluations.GENERATIONS}
     evaluations.check_generations(same, 100)
-    for way, changed in (("processes", {"accuracy": 0.6}), ("races", {"examples": 64})):
+    for way, changed in (("processes", {"accuracy": 0.6}), ("after", {"accuracy": 0.8})):
         with pytest.raises(AssertionError, match=way):
             evaluations.check_generations({**same, way: [same[way][0], {**same[way][1], **changed}]}, 100)
 

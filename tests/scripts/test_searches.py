@@ -1,4 +1,4 @@
-"""The studies of federated scores and of races, on runs of a round."""
+"""The studies of federated scores and of proxies."""
 
 from pathlib import Path
 
@@ -78,26 +78,3 @@ def test_ranks_among_networks_of_like_costs():
     assert near == pytest.approx((2 - 1) / 3)  # 100 and 109 twice; 109 and 109; 120 is more than a tenth above
     everywhere = load("proxies").near_tau(scores, accuracies, np.ones(5))
     assert everywhere == pytest.approx((tau, tau))
-
-
-@pytest.mark.slow
-def test_racing(tmp_path, monkeypatch):
-    """The fronts are those of all pairs of architectures, by accuracies that are the answers' means."""
-    monkeypatch.chdir(tmp_path)
-    fit = ["fit", "--config", "superfed/digits.yaml", "--trainer.max_rounds", "1"]
-    assert command([*fit, "--model.supernet.init_args.norm", NORM]) == 0
-    run = tmp_path / "runs/digits/version_0"
-    words = [str(run), "--config", str(CONFIGS / "search/digits.yaml"), "--archs", "25", "--seeds", "3"]
-    main = load("racing").main
-    assert main(words) == 0
-    right = np.load(run / "racing/answers.npy")
-    races, fronts = (pd.read_csv(run / f"racing/{name}.csv") for name in ("racing", "fronts"))
-    assert len(right) == 25
-    assert races["dropped_of_fronts"].sum() == (fronts["races"] - fronts["found"]).sum()
-    accuracies = right.mean(1)
-    for _, front in fronts.groupby("tier"):
-        points = front[["macs", "accuracy"]].to_numpy()
-        assert np.isclose(points[:, 1:], accuracies).any(axis=1).all()
-        better = (points[:, None, 0] <= points[:, 0]) & (points[:, None, 1] >= points[:, 1])
-        assert better.sum() == len(points)  # each is as good as itself alone
-    assert fronts["accuracy"].max() == pytest.approx(accuracies.max())  # the last tier has no limits

@@ -139,13 +139,13 @@ def test_a_search_that_is_stopped_goes_on(run, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_two_processes_find_what_one_does(run):
-    """Two processes of one thread each share every generation, and race; the files are those of one."""
-    racing = ["--search.racing", "{first: 16}", "--model.evaluation.recalibrate_batches", "2"]
-    command = ["search", *run, "--config", "search.yaml", *racing, "--trainer.threads", "1"]
-    assert main([*command, "--search.name", "raced1"]) == 0
-    options = ["--search.name", "raced2", "--trainer.devices", "2"]
+    """Two processes of one thread each share every generation; the files are those of one."""
+    options = ["--model.evaluation.recalibrate_batches", "2", "--trainer.threads", "1"]
+    command = ["search", *run, "--config", "search.yaml", *options]
+    assert main([*command, "--search.name", "one"]) == 0
+    options = ["--search.name", "two", "--trainer.devices", "2"]
     words = [sys.executable, "-m", "lit_fednas", *command, *options]
     done = subprocess.run(words, env=ONE_THREAD, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("small") == 1  # one process speaks
-    assert_same_files("raced1", "raced2")
+    assert_same_files("one", "two")

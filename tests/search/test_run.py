@@ -3,6 +3,7 @@
 import json
 import re
 
+import pandas as pd
 import pytest
 import torch
 from jsonargparse import ArgumentParser
@@ -132,7 +133,9 @@ def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path):
 
 
 def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, tmp_path):
-    search(trained, tmp_path, evaluations=8)
+    shorter = search(trained, tmp_path, evaluations=8)
+    table = pd.read_csv(shorter.folder / "evaluations.csv").assign(examples="")  # as earlier versions wrote it
+    table.to_csv(shorter.folder / "evaluations.csv", index=False)
     longer = search(trained, tmp_path)
     assert longer.rows("history") == straight.rows("history")
     assert longer.rows("tiers") == straight.rows("tiers")
@@ -140,6 +143,9 @@ def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, t
         search(trained, tmp_path, method=RandomSearch())
     with pytest.raises(ConfigError, match="other weights"):
         search((make_module(tiny_supernet(seed=1)), trained[1]), tmp_path)
+    longer.write_settings({**longer.settings(), "racing": {"confidence": 0.95, "first": 64}})
+    with pytest.raises(ConfigError, match=r"search.name: .* had races, which were removed; give another name"):
+        search(trained, tmp_path)
 
 
 def test_a_search_ends_with_the_generation_that_reaches_its_target(tmp_path):
