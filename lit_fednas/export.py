@@ -31,6 +31,7 @@ from lit_fednas.data.transforms import as_float
 from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
+from lit_fednas.formatting import metric_text
 from lit_fednas.records import TierFiles
 from lit_fednas.records.files import check_output, replacing
 from lit_fednas.search.command import AfterTraining
@@ -121,7 +122,7 @@ class Export(AfterTraining):
             exported = export_tier(self.model, self.datamodule, files, tier, format, path)
         metadata, task = exported.metadata, self.datamodule.task
         value = metadata[f"test_{task.metric}"]
-        tested = "no test data" if value is None else f"test {task.metric} {value:.4f}"
+        tested = "no test data" if value is None else f"test {task.metric} {metric_text(task.metric, value, '%')}"
         agree = f", {exported.agreement:.1%} of the predictions agree" if task.has_classes else ""
         print(
             f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); it takes {metadata['input_type']} of "

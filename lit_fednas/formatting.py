@@ -73,6 +73,19 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g}%"
 
 
+def scale_of(metric: str) -> tuple[float, str]:
+    """Returns what values of a metric are multiplied by to be shown, and the unit behind its name."""
+    return (100.0, " (%)") if metric.endswith("accuracy") else (1.0, "")
+
+
+def metric_text(metric: str, value: float | None, unit: str = "") -> str:
+    """Returns a metric's value: accuracies in percent with one decimal, with a unit if one is given; else as it is."""
+    scale, in_percent = scale_of(metric)
+    if value is None or value != value or not in_percent:
+        return fixed(value)
+    return f"{scale * value:.1f}{unit}"
+
+
 def spread(values: Collection[float], digits: int = 1, scale: float = 1.0) -> str:
     """Returns the mean of scaled values and, of several, the least and greatest, as ``51.0 (50.0 to 52.0)``."""
     if not len(values):

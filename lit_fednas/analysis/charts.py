@@ -17,10 +17,11 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lit_fednas.analysis.runs import SearchResult
 from lit_fednas.analysis.style import RANGE, draw_line, label, legend, log_axis, look, new_figure
-from lit_fednas.formatting import GREY, GRID, PALETTE, axis, cost_text, figure_text
+from lit_fednas.formatting import GREY, GRID, PALETTE, axis, cost_text, figure_text, scale_of
 from lit_fednas.records import ALL_TIERS
 
 #: Searches of several seeds, by method; all with the same objective cost and metric.
@@ -73,14 +74,28 @@ class Chart:
         _, _, drawing = text.partition("</defs>")  # the first holds a style of the whole page
         width, height = self.figure.get_size_inches() * 72
         head = '<svg viewBox="0 0 {:g} {:g}" style="min-width:{:.0f}px" role="img" aria-label="{}">'
-        start = Markup(head).format(width, height, width, self.title)
+        start = Markup(head).format(width, height, width, self._words())
         return start + Markup(drawing.removesuffix("</svg>\n")) + self._hovering() + Markup("</svg>")
 
     def _image(self) -> Markup:
         file = io.BytesIO()
         self.figure.savefig(file, format="png", dpi=150)
         source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-        return Markup('<div class="scroll"><img src="{}" alt="{}"></div>').format(source, self.title)
+        return Markup('<div class="scroll"><img src="{}" alt="{}"></div>').format(source, self._words())
+
+    def _words(self) -> str:
+        """Returns what a reader who does not see the figure is told: the axes, and where lines begin and end."""
+        panels = []
+        for axes in self.figure.axes:
+            lines = [(str(line.get_label()), pd.Series(line.get_ydata()).dropna()) for line in axes.get_lines()]
+            ends = [
+                f"{name} from {ys.iloc[0]:.4g} to {ys.iloc[-1]:.4g}"
+                for name, ys in lines
+                if len(ys) and not name.startswith("_")
+            ]
+            names = " over ".join(filter(None, [axes.get_ylabel(), axes.get_xlabel()]))
+            panels.append(": ".join(filter(None, [axes.get_title(), names, ", ".join(ends)])))
+        return "; ".join([self.title, *panels])
 
     def _hovering(self) -> Markup:
         """Returns a circle without colour around each point, and a rectangle around each x, with their texts."""
@@ -142,7 +157,7 @@ def line_chart(
         title: Above the chart.
         lines: Values by name, by ascending x (the index); a frame has ``mean``, ``min`` and ``max``, drawn as a band.
         x_label: Name of the x axis.
-        y_label: Name of the y axis, with its unit.
+        y_label: Name of the y axis, with its unit; of an accuracy without, which is shown in percent.
         names: All names of this kind on the page: a line looks as its name's place among them says; others follow.
         zero: Whether the y axis begins at 0.
         wide: The line that is drawn wide and grey behind the others.
@@ -150,24 +165,27 @@ def line_chart(
     """
     figure = new_figure()
     (axes,) = figure.axes
-    frames = {str(name): _bounded(line).dropna() for name, line in lines.items()}
+    scale, unit = scale_of(y_label)
+    frames = {str(name): scale * _bounded(line).dropna() for name, line in lines.items()}
     known = list(dict.fromkeys(name for name in (*map(str, names), *frames) if name != wide))
     frames = {name: line for name, line in frames.items() if len(line)}
     for name, line in frames.items():
-        style: dict[str, Any] = {"marker": "" if len(line) > 1 else "o"}
+        style: dict[str, Any] = {}
         if name == wide:
             style |= {"color": GREY, "linestyle": "-", "linewidth": 4, "alpha": 0.5, "zorder": 1}
         draw_line(axes, line, 0 if name == wide else known.index(name), name, **style)
     said: dict[float, list[str]] = {x: [] for x in sorted({x for line in frames.values() for x in line.index})}
     if len(said) <= _FEW:
-        axes.set_xticks(list(said))  # else there would be halves of rounds
+        axes.set_xticks(list(said))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no halves of rounds
     for name, line in frames.items():
         for x, value in line["mean"].items():
-            said[x].append(f"{name}: {value:.4g}")
+            said[x].append(f"{name}: {value:.1f}" if unit else f"{name}: {value:.4g}")
     _draw_events(axes, events, said)
     if zero:
         axes.set_ylim(bottom=0)
-    label(axes, x_label, y_label)
+    label(axes, x_label, f"{y_label}{unit}")
     legend(figure)
     shown = list(said)[:: math.ceil(len(said) / _MOST_TIPS) or 1]
     return Chart(title, figure, [Tip(x, None, "\n".join([f"{x_label} {x:g}", *said[x]])) for x in shown])
@@ -246,7 +264,8 @@ def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0)
     axes = figure.axes[0]
     points = search.evaluations
     scale = cost_axis(axes, search.cost, search.metric, points[search.cost])
-    axes.scatter(points[search.cost] / scale, points[search.metric], s=6, color=GREY, alpha=0.5, linewidths=0)
+    times, _ = scale_of(search.metric)
+    axes.scatter(points[search.cost] / scale, times * points[search.metric], s=6, color=GREY, alpha=0.5, linewidths=0)
     drawn: list[set[tuple[float, float]]] = []
     for place, name in enumerate((search.tier_names or [ALL_TIERS]) if tier is None else [tier]):
         front = front_of(search, name)
@@ -254,7 +273,7 @@ def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0)
         limits = [limit / scale for limit in search.limits(name)[1:] if limit is not None]
         layer = min(sum(bool({*front.items()} & other) for other in drawn), _LAYERS)
         drawn.append({*front.items()})
-        scaled = [None if line is None else line.set_axis(line.index / scale) for line in (front, best)]
+        scaled = [None if line is None else times * line.set_axis(line.index / scale) for line in (front, best)]
         draw_front(axes, scaled[0], place + index, "all" if name == ALL_TIERS else name, limits, scaled[1], layer)
     if tier is None:
         legend(figure)
@@ -268,9 +287,10 @@ def fronts_figure(searches: Searches, tier: str = ALL_TIERS) -> Figure:
     fronts = {name: [front_of(search, tier) for search in group] for name, group in searches.items()}
     costs = sorted({cost for group in fronts.values() for front in group for cost in front.index})
     names = ((search.cost, search.metric) for group in searches.values() for search in group)
-    scale = cost_axis(axes, *next(names, ("macs", "accuracy")), costs)
+    cost, metric = next(names, ("macs", "accuracy"))
+    scale = cost_axis(axes, cost, metric, costs)
     for index, (name, group) in enumerate(fronts.items()):
-        draw_stairs(axes, stairs(group, costs), index, name, scale)
+        draw_stairs(axes, scale_of(metric)[0] * stairs(group, costs), index, name, scale)
     legend(figure)
     return figure
 
@@ -281,11 +301,12 @@ def progress_figure(searches: Searches, tier: str) -> Figure:
     metric = next((search.metric for group in searches.values() for search in group), "accuracy")
     texts = {"hypervolume": "hypervolume", f"best_{metric}": f"best validation {metric}"}
     for axes, (column, text) in zip(figure.axes, texts.items(), strict=True):
+        times, unit = scale_of(text)
         for index, (name, group) in enumerate(searches.items()):
             histories = [search.history[search.history["tier"] == tier] for search in group]
             curves = [rows.set_index("evaluations")[column] for rows in histories if len(rows)]
-            draw_stairs(axes, stairs(curves), index, name)
-        label(axes, f"evaluations in {tier}", text)
+            draw_stairs(axes, times * stairs(curves), index, name)
+        label(axes, f"evaluations in {tier}", f"{text}{unit}")
     legend(figure)
     return figure
 
@@ -316,7 +337,7 @@ def cost_axis(axes: Axes, cost: str, metric: str, values: Iterable[float]) -> fl
     known = pd.Series(list(values), dtype=float).dropna()
     largest = float(known.max()) if len(known) else 1.0
     scale, text = axis(cost, largest)
-    label(axes, text, f"validation {metric}")
+    label(axes, text, f"validation {metric}{scale_of(metric)[1]}")
     if len(known) and known.min() > 0 and largest / known.min() > 20:
         log_axis(axes)
     return scale

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -9,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.charts import Chart, Charts, draw_stairs, stairs
+from lit_fednas.analysis.charts import Chart, Charts, Tip, draw_stairs, stairs
 from lit_fednas.analysis.clients import fairness_table
 from lit_fednas.analysis.networks import (
     COLUMNS,
@@ -27,9 +28,9 @@ from lit_fednas.analysis.networks import (
 from lit_fednas.analysis.report import write_page
 from lit_fednas.analysis.runs import SPENT
 from lit_fednas.analysis.style import RANGE, label, legend, log_axis, look, new_figure
-from lit_fednas.analysis.tables import DASH, Column, Table, cost_range, csv_text, scale_of, size
+from lit_fednas.analysis.tables import DASH, Column, Table, cost_range, csv_text, repeats, size
 from lit_fednas.errors import DataError
-from lit_fednas.formatting import GREY, axis, figure_text, short, spread
+from lit_fednas.formatting import GREY, axis, figure_text, metric_text, scale_of, short, spread
 from lit_fednas.ranges import PositiveFloat, PositiveInt
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.files import check_output, replace_text, replacing
@@ -40,6 +41,9 @@ BUDGETS = dict(zip(("rounds", "macs", "bytes"), SPENT, strict=True))
 #: A budget of training, or ``equal`` for the most that all have reached.
 Limit: TypeAlias = float | Literal["equal"]
 _KEYS = ["method", "result"]
+_SPLITS = {"val": "validation", "test": "test"}
+#: What curves are drawn over in a page, and in words.
+_OVER = {"spent_macs": "computation", "spent_bytes": "communication", "rounds": "rounds"}
 #: What a comparison writes into a folder, the tables as far as there are any.
 _PAGES = ("compare.md", "compare.png", "compare.html")
 _TABLES = ("compare.csv", "targets.csv", "clients.csv", "curves.csv")
@@ -99,13 +103,25 @@ def _until(table: pd.DataFrame, budget: Mapping[str, float]) -> pd.DataFrame:
     """Returns the networks of each result's last validation within a budget."""
     rounds = table
     for unit, most in budget.items():
-        first = rounds.groupby(_KEYS)[BUDGETS[unit]].min()
-        for (_, result), least in first[first > most].items():
+        spent = rounds.groupby(_KEYS)[BUDGETS[unit]].agg(["min", "max"])
+        for (method, result), (least, _) in spent[spent["min"] > most].iterrows():
             raise DataError(
-                f"{result}: had spent {least:.4g} {unit} by its first validation; give more than {most:.4g}"
+                f"{unit}: {method} ({result}) had spent {least:.4g} by its first validation, and {most:.4g} are "
+                f"compared; {_until_overlap(rounds[rounds['result'] == result], unit, most, spent['max'])}"
             )
         rounds = rounds[rounds[BUDGETS[unit]] <= most]
     return rounds[rounds["rounds"] == rounds.groupby(_KEYS)["rounds"].transform("max")]
+
+
+def _until_overlap(rows: pd.DataFrame, unit: str, most: float, ends: pd.Series) -> str:
+    """Returns what makes a budget contain a validation of a result, given its rows and where all results end."""
+    first = rows.loc[rows["rounds"].idxmin()]
+    every = int(first["rounds"] * most / first[BUDGETS[unit]])
+    shortest = ", ".join(
+        dict.fromkeys(method for method, _ in ends[ends == most].index)
+    )  # none of a number that is given
+    longer = f"train {shortest} {first[BUDGETS[unit]] / most:.2g} times as long" if shortest else "give more"
+    return f"validate every {every} rounds (trainer.check_val_every_n_rounds), or {longer}" if every else longer
 
 
 def least_spent(methods: Methods, unit: str) -> float:
@@ -120,13 +136,17 @@ def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve:
     """Returns a :func:`comparison_table` as it is shown: a row per method and tier; accuracies in percent."""
     metric = table.attrs["metric"]
     scale, unit = scale_of(metric)
-    rows = []
+    rows, keys, tiers = [], [], []
     for (tier, method), every in table.groupby(["tier", "method"], sort=False):
         found = every.dropna(subset=["arch"])
+        keys.append((method, *zip(found["result"], found["arch"], strict=True)))
+        tiers.append(_named(tier) if len(found) else "")
         seeds = str(len(found)) if len(found) == len(every) else f"{len(found)} of {len(every)}"
         costs = {"MACs": cost_range(found["macs"], short), "size": cost_range(found["bytes"], size)}
         rated = {f"{split} {metric}{unit}": _spread(found[split], scale) for split in ("val", "test")}
-        rows.append({"tier": _named(tier), "method": method, "seeds": seeds, **costs, **rated, **_spent(found)})
+        rows.append({"tier": _named(tier), "method": method, **rated, **costs, "seeds": seeds, **_spent(found)})
+    if any(again := [as_in if tier else "" for as_in, tier in zip(repeats(keys, tiers), tiers, strict=True)]):
+        rows = [{**row, "network": as_in} for row, as_in in zip(rows, again, strict=True)]
     notes = []
     if missing := _names(table[table["arch"].isna()]):
         notes.append(f"No network within the tier: {missing}.")
@@ -135,7 +155,12 @@ def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve:
         notes.append(f"Not tested ('lit-fednas search' with these tiers tests them): {untested}.")
     if without_curve:
         notes.append(f"No curve, as a run has logged no validation while it trained: {', '.join(without_curve)}.")
-    return _shown(rows, table, 2, title, notes)
+    split = _split(table)
+    means = table.groupby(["tier", "method"], sort=False)[split].mean()
+    best = means.groupby(level="tier").rank(ascending=not table.attrs["higher"], method="min") == 1
+    several = means.groupby(level="tier").transform("count") > 1
+    mark = f"The best of its tier, by {_SPLITS[split]} {metric}"
+    return replace(_shown(rows, table, 2, title, notes), marked=[*(best & several).to_numpy().nonzero()[0]], mark=mark)
 
 
 def target_rows(table: pd.DataFrame) -> Table:
@@ -155,10 +180,10 @@ def target_rows(table: pd.DataFrame) -> Table:
 def client_rows(table: pd.DataFrame) -> Table:
     """Returns a :func:`~lit_fednas.analysis.fairness_table` as it is shown: all clients of a method together."""
     metric = table.attrs["metric"]
-    scale, unit = scale_of(metric)
+    _, unit = scale_of(metric)
     names = {"mean": f"mean {metric}{unit}", "deviation": "deviation", "worst": "worst", "iqr": "interquartile range"}
     columns: dict[str, Column] = {"name": ("method", str), "runs": ("seeds", str), "clients": "{:g}".format}
-    columns |= {name: (text, lambda value: f"{scale * value:.2f}") for name, text in names.items()}
+    columns |= {name: (text, partial(metric_text, metric)) for name, text in names.items()}
     every = table[table["tier"] == ALL_TIERS]
     return replace(Table.of(every, columns, title="Clients, on their own data"), frame=table)
 
@@ -167,6 +192,12 @@ def _shown(
     rows: Sequence[Mapping[str, str]], frame: pd.DataFrame, left: int, title: str, notes: Sequence[str] = ()
 ) -> Table:
     return Table(list(rows[0]), [list(row.values()) for row in rows], left, title, notes, frame)
+
+
+def _split(table: pd.DataFrame) -> str:
+    """Returns the data by which networks are shown: the test's where all were tested."""
+    found = table.dropna(subset=["arch"])
+    return "test" if len(found) and found["test"].notna().all() else "val"
 
 
 def _spent(rows: pd.DataFrame) -> dict[str, str]:
@@ -183,7 +214,7 @@ def _named(tier: Any) -> str:
 
 def _spread(values: pd.Series, scale: float) -> str:
     """Returns a mean and its range; a dash unless all rows have a value."""
-    return DASH if values.isna().any() else spread(values, digits=2, scale=scale)
+    return DASH if values.isna().any() else spread(values, digits=1 if scale > 1 else 4, scale=scale)
 
 
 def _names(rows: pd.DataFrame) -> str:
@@ -195,55 +226,81 @@ def _names(rows: pd.DataFrame) -> str:
 def comparison_figure(
     methods: Methods, tiers: Tiers, table: pd.DataFrame, curves: pd.DataFrame | None = None
 ) -> Figure:
-    """Returns the front of every method, and its curves of the last tier over training: mean and range over seeds."""
-    metric = table.attrs["metric"]
-    figure = new_figure(1 if curves is None else 4, in_row=2)
-    _draw_fronts(figure.axes[0], list(methods), tiers, table)
+    """Returns the front of every method, and its curve of each tier over computation: mean and range over seeds."""
+    figure = new_figure(1 if curves is None else 1 + len(tiers), in_row=2)
+    _draw_fronts(figure.axes[0], methods, tiers, table)
     if curves is not None:
-        *_, last = tiers
-        best = best_within(curves, tiers[last], [*_KEYS, "rounds"])
-        for axes, spent in zip(figure.axes[1:], SPENT, strict=True):
-            _draw_curves(axes, list(methods), best, spent, metric)
-            axes.set_title(f"best network{'' if last == ALL_TIERS else f' within {figure_text(last)}'}", fontsize=9)
+        spent = "spent_macs" if curves["spent_macs"].notna().any() else "rounds"
+        _draw_curves(figure.axes[1:], methods, tiers, curves, spent)
     legend(figure)
     return figure
 
 
+def _charts(comparison: "Comparison") -> list[Charts]:
+    """Returns the panels of a page: fronts, and the curves of each tier over computation, communication and rounds."""
+    methods, tiers, curves = comparison.methods, comparison.tiers, comparison.curves
+    figure = new_figure()
+    tips = _draw_fronts(figure.axes[0], methods, tiers, comparison.tables["compare"].frame)
+    legend(figure)
+    front, curve_charts = Chart("The best network of each tier", figure, tips), []
+    for spent, words in _OVER.items():
+        if curves is not None and curves[spent].notna().any():
+            figure = new_figure(len(tiers), in_row=3)
+            _draw_curves(figure.axes, methods, tiers, curves, spent)
+            legend(figure)
+            curve_charts.append(Chart(f"The best network of each tier over {words}", figure))
+    return [Charts([front]), *([Charts(curve_charts)] if curve_charts else [])]
+
+
 def _curves(methods: Methods, metric: str) -> tuple[pd.DataFrame | None, list[str]]:
     """Returns the networks at each validation, and the methods of which a whole run has logged none."""
-    runs = {method: results for method, results in methods.items() if not any(result.part for result in results)}
+    searches = {method for method, results in methods.items() for each in results if each.part in each.run.searches}
+    runs = {method: results for method, results in methods.items() if method not in searches}
     silent = [method for method, results in runs.items() if not all(validated(each, metric) for each in results)]
     logged = {method: results for method, results in runs.items() if method not in silent}
     return networks_of(logged, metric, each_round=True) if logged else None, silent
 
 
-def _draw_fronts(axes: Axes, methods: Sequence[str], tiers: Tiers, table: pd.DataFrame) -> None:
-    found = table.dropna(subset=["arch"])
-    split = "test" if len(found) and found["test"].notna().all() else "val"
+def _draw_fronts(axes: Axes, methods: Methods, tiers: Tiers, table: pd.DataFrame) -> list[Tip]:
+    """Draws each method's networks, beside lines at those that were trained alone; returns what they say."""
+    found, split = table.dropna(subset=["arch"]), _split(table)
+    metric, tips = table.attrs["metric"], []
     scale, text = axis("macs", found["macs"].max() if len(found) else 1.0)
-    times, unit = scale_of(table.attrs["metric"])
+    times, unit = scale_of(metric)
     for index, method in enumerate(methods):
         groups = found[found["method"] == method].groupby("tier", sort=False)
         line = (groups[split].agg(RANGE) * times).set_index(groups["macs"].mean() / scale).sort_index()
         axes.vlines(line.index, line["min"], line["max"], color=look(index)["color"], linewidth=0.9, alpha=0.6)
         axes.plot(line.index, line["mean"], **look(index), markersize=4.5, linewidth=1.2, label=figure_text(method))
-    for limits in tiers.values():
+        if all(result.trained_alone for result in methods[method]):
+            for y in line["mean"].unique():
+                axes.axhline(y, color=look(index)["color"], linewidth=0.9, linestyle=":")
+        for tier, rows in groups:
+            x, y = rows["macs"].mean(), rows[split].mean()
+            words = f"{method}, {_named(tier)}\n{metric} {metric_text(metric, y, '%')}, {short(x)} MACs"
+            tips.append(Tip(x / scale, times * y, words))
+    for tier, limits in tiers.items():
         if "macs" in limits:
-            axes.axvline(limits["macs"] / scale, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-    label(axes, text, f"{'test' if split == 'test' else 'validation'} {table.attrs['metric']}{unit}")
+            axes.axvline(x := limits["macs"] / scale, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+            above = axes.get_xaxis_transform()
+            axes.text(x, 1.01, figure_text(tier, 12), fontsize=7, ha="center", transform=above)
+    label(axes, text, f"{_SPLITS[split]} {metric}{unit}")
     log_axis(axes)
+    return tips
 
 
-def _draw_curves(axes: Axes, methods: Sequence[str], best: pd.DataFrame, spent: str, metric: str) -> None:
-    """Draws each method's metric over what training had taken, of the runs that count it."""
+def _draw_curves(panels: Sequence[Axes], methods: Methods, tiers: Tiers, curves: pd.DataFrame, spent: str) -> None:
+    """Draws the best network of a tier in each panel, over what training had taken, of the runs that count it."""
+    metric, names = curves.attrs["metric"], list(methods)
     times, unit = scale_of(metric)
-    counted = best.groupby(_KEYS)[spent].transform(lambda values: values.notna().all()).astype(bool)
-    known = best[counted]
-    scale, text = axis(spent, known[spent].max() if len(known) else 1.0)
-    for method, rows in known.groupby("method", sort=False):
-        curves = [times * run.set_index(spent)["val"] for _, run in rows.groupby("result")]
-        draw_stairs(axes, stairs(curves), methods.index(method), scale=scale)
-    label(axes, text, f"validation {metric}{unit}")
+    counted = curves.groupby(_KEYS)[spent].transform(lambda values: values.notna().all()).astype(bool)
+    scale, text = axis(spent, curves[counted][spent].max() if counted.any() else 1.0)
+    for axes, (tier, limits) in zip(panels, tiers.items(), strict=True):
+        for method, rows in best_within(curves[counted], limits, [*_KEYS, "rounds"]).groupby("method", sort=False):
+            lines = [times * run.set_index(spent)["val"] for _, run in rows.groupby("result")]
+            draw_stairs(axes, stairs(lines), names.index(method), method, scale=scale)
+        label(axes, text, f"validation {metric}{unit}")
+        axes.set_title("" if tier == ALL_TIERS else f"within {figure_text(tier)}", fontsize=9)
 
 
 @dataclass(frozen=True)
@@ -271,7 +328,7 @@ class Comparison:
         with replacing(folder / picture) as file:
             figure.savefig(file, dpi=150)
         sections: dict[str, Sequence[Any]] = {table.title: [replace(table, title="")] for table in self.tables.values()}
-        sections["Figure"] = [Charts([Chart("Fronts and curves", figure)])]
+        sections["Fronts and curves"] = _charts(self)
         notes = [f"Left out: {line}" for line in self.left_out]
         write_page(f"{len(self.methods)} methods compared", sections, folder / page, notes=notes)
         content = {f"{name}.csv": table.csv() for name, table in self.tables.items()}

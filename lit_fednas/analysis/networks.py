@@ -44,6 +44,11 @@ class Result:
         return self.run.name if self.part is None else f"{self.run.name}/{self.part}"
 
     @property
+    def trained_alone(self) -> bool:
+        """Whether its networks were trained without the run's weights: a fine-tuning from random ones."""
+        return self.part in self.run.finetunings and FinetuneFiles(self.folder).settings().get("initial") == "random"
+
+    @property
     def seed(self) -> int | None:
         """The run's seed, if it has a configuration."""
         return self.run.settings.get("seed_everything")
@@ -224,10 +229,12 @@ def networks(result: Result, metric: str | None = None) -> pd.DataFrame:
 
 
 def history(result: Result, metric: str | None = None) -> pd.DataFrame:
-    """Returns the evaluated networks of a run at each of its validations: :data:`COLUMNS`, ``test`` is NaN."""
+    """Returns the networks of a run or a fine-tuning at each validation: :data:`COLUMNS`, ``test`` is NaN."""
+    run, metric = result.run, _metric(result.run, metric)
+    if result.part in run.finetunings:
+        return _tuning(run, str(result.part), metric)
     if result.part is not None:
         raise DataError(f"{result.folder}: has no validations round by round; give the run's folder")
-    run, metric = result.run, _metric(result.run, metric)
     if not validated(result, metric):
         raise DataError(
             f"{run.folder}: has logged no {metric} of a network whose costs are known; let the run end, which writes "
@@ -241,8 +248,10 @@ def history(result: Result, metric: str | None = None) -> pd.DataFrame:
 
 
 def validated(result: Result, metric: str) -> bool:
-    """Returns whether a run has logged the metric of a network whose costs are known."""
-    return any(len(result.run.logged(f"val/{name}/{metric}")) for name, _ in _named_networks(result.run))
+    """Returns whether the metric of a network whose costs are known was logged while it was trained."""
+    return result.part in result.run.finetunings or any(
+        len(result.run.logged(f"val/{name}/{metric}")) for name, _ in _named_networks(result.run)
+    )
 
 
 def _metric(run: Run, metric: str | None) -> str:
@@ -257,11 +266,15 @@ def _total(run: Run) -> dict[Any, float]:
 
 def _finetuning_cost(run: Run, name: str) -> dict[str, float]:
     """Returns what a fine-tuning of all tiers has taken, with the training of the weights that it began with."""
-    candidates = run.finetuned(name, "candidates")
-    from_supernet = FinetuneFiles(run.folder / name).settings().get("initial") == "supernet"
-    begun = _total(run) if from_supernet else dict.fromkeys(SPENT, 0.0)
+    candidates, begun = run.finetuned(name, "candidates"), _begun(run, name)
     taken = (candidates["rounds"], candidates["macs"], candidates["bytes_down"] + candidates["bytes_up"])
     return {name: begun[name] + costs.sum() for name, costs in zip(SPENT, taken, strict=True)}
+
+
+def _begun(run: Run, name: str) -> dict[Any, float]:
+    """Returns what the weights had taken that a fine-tuning began with."""
+    from_supernet = FinetuneFiles(run.folder / name).settings().get("initial") == "supernet"
+    return _total(run) if from_supernet else dict.fromkeys(SPENT, 0.0)
 
 
 def _spent_until_selected(run: Run) -> dict[str, dict[Any, float]]:
@@ -296,6 +309,21 @@ def _finetuned(run: Run, name: str, metric: str) -> pd.DataFrame:
     # "macs" of a candidate are those of its training
     table = run.finetuned(name, "candidates").drop(columns="macs").rename(columns={"macs_per_example": "macs"})
     return _stacked([table.assign(val=table[f"val_{metric}"], test=table[f"test_{metric}"])])
+
+
+def _tuning(run: Run, name: str, metric: str) -> pd.DataFrame:
+    """Returns a fine-tuning's networks whenever one was validated, as if all were trained side by side."""
+    ended, begun = networks(Result(run, name), metric).assign(test=float("nan")), _begun(run, name)
+    curves = {}
+    for place, row in run.finetuned(name, "candidates").iterrows():
+        known = Run(run.folder / name / "runs" / f"{row['tier']}-{row['number']}").logged_alone(metric)
+        curves[place] = pd.Series({**known.set_axis((known.index + 1) / row["rounds"]), 1.0: row[f"val_{metric}"]})
+    moments = pd.DataFrame(curves).sort_index().ffill()  # by the share of the rounds
+    parts = [
+        ended.assign(val=values, **{unit: begun[unit] + share * (ended[unit] - begun[unit]) for unit in SPENT})
+        for share, values in moments.iterrows()
+    ]
+    return _stacked(parts).dropna(subset="val").reset_index(drop=True)
 
 
 def _named_networks(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """A finished run's folder, and a search's in it, read into tables; what is missing is empty or ``None``."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,6 +128,11 @@ class Run:
         values = self.rounds.set_index("round").get(metric, pd.Series(dtype=float))
         return values.astype(float).dropna()
 
+    def logged_alone(self, metric: str) -> pd.Series:
+        """Returns the validation metric of the only network of a run, by the rounds that logged it."""
+        logged = self.rounds.set_index("round").filter(regex=f"^val/[^/]*/{re.escape(metric)}$").astype(float)
+        return logged.iloc[:, 0].dropna() if len(logged.columns) else pd.Series(dtype=float)
+
     def subnets(self, split: str) -> pd.DataFrame:
         """Returns the evaluated subnets of a split, ``val`` or ``test``."""
         columns = ("subnet", "arch", "split", *self.metrics, *COST_NAMES[:3])
@@ -245,6 +251,11 @@ def family_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
     costs = independent_costs(ledger).set_index("training").drop(["this run", "one by one"])
     family = costs.sort_values("macs", ascending=False, kind="stable").cumsum()
     return family.set_index(pd.RangeIndex(1, len(family) + 1, name="subnets"))
+
+
+def by_rounds_done(table: Any) -> Any:
+    """Returns a table by the records' rounds (from 0) by how many rounds were done after each, as readers count."""
+    return table.set_axis(table.index + 1, axis=0)
 
 
 def _frame(rows: list[dict[str, Any]], columns: Iterable[str]) -> pd.DataFrame:

@@ -42,8 +42,8 @@ def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
 
 
 def draw_line(axes: Axes, line: pd.DataFrame, index: int, name: str | None = None, **style: Any) -> None:
-    """Draws ``mean`` by ascending x, which is the index, and a band from ``min`` to ``max`` where these differ."""
-    style = {**look(index), "marker": "", "linewidth": 1.3, **style}
+    """Draws ``mean`` by ascending x, the index, and a band from ``min`` to ``max`` where they differ."""
+    style = {**look(index), "marker": "" if len(line) > 1 else "o", "linewidth": 1.3, **style}
     axes.plot(line.index, line["mean"], **style, label=None if name is None else figure_text(name))
     if (line["max"] > line["min"]).any():
         band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import pandas as pd
 from markupsafe import Markup
 
-from lit_fednas.formatting import cost_text, short, text_table
+from lit_fednas.formatting import cost_text, metric_text, scale_of, short, text_table
 from lit_fednas.records import COST_NAMES
 from lit_fednas.records.files import as_cell
 
@@ -64,6 +65,8 @@ class Table:
     title: str = ""  # above the table
     notes: Sequence[Cell] = ()  # sentences below it
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)  # the values behind it, which may be more, for CSV
+    marked: Collection[int] = ()  # rows that have a star behind their words,
+    mark: str = ""  # and what it means
 
     @classmethod
     def of(cls, frame: pd.DataFrame, columns: Mapping[str, Column], **settings: Any) -> Table:
@@ -85,8 +88,17 @@ class Table:
 
     def text(self, markdown: bool = False) -> str:
         """Returns it as text, or as a table of Markdown, without the title."""
-        body = [[str(cell) for cell in row] for row in self.body]
-        return "\n\n".join([text_table(self.head, body, self.left, markdown), *map(str, self.notes)])
+        body = [[str(cell) for cell in row] for row in self._starred()]
+        return "\n\n".join([text_table(self.head, body, self.left, markdown), *map(str, self._notes())])
+
+    def _starred(self) -> list[list[Cell]]:
+        rows = [list(row) for row in self.body]
+        for place in self.marked:
+            rows[place][self.left - 1] = f"{rows[place][self.left - 1]} *"
+        return rows
+
+    def _notes(self) -> list[Cell]:
+        return [*([f"* {self.mark}."] if self.marked else []), *self.notes]
 
     def csv(self) -> str:
         """Returns the values as a CSV file has them."""
@@ -99,16 +111,17 @@ class Table:
             Markup('<th scope="col"{}>{}</th>').format(*cell) for cell in zip(kinds, self.head, strict=True)
         )
         rows = Markup("\n").join(
-            Markup("<tr>{}</tr>").format(
-                Markup("").join(Markup("<td{}>{}</td>").format(*cell) for cell in zip(kinds, row, strict=True))
+            Markup("<tr{}>{}</tr>").format(
+                Markup(' class="marked"') if place in self.marked else "",
+                Markup("").join(Markup("<td{}>{}</td>").format(*cell) for cell in zip(kinds, row, strict=True)),
             )
-            for row in self.body
+            for place, row in enumerate(self._starred())
         )
         title = Markup("<h3>{}</h3>\n").format(self.title) if self.title else ""
         table = Markup("<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>").format(head, rows)
         box = '{}<div class="scroll" tabindex="0" role="region" aria-label="table by {}">{}</div>'
-        notes = Markup("").join(Markup("\n<p>{}</p>").format(note) for note in self.notes)
-        return Markup(box).format(title, self.head[0], table) + notes
+        notes = Markup("").join(Markup("\n<p>{}</p>").format(note) for note in self._notes())
+        return Markup("<div>{}</div>").format(Markup(box).format(title, self.head[0], table) + notes)
 
     def _is_number(self, column: int) -> bool:
         cells = [row[column] for row in self.body]
@@ -160,6 +173,15 @@ def cost_range(costs: pd.Series, write: Callable[[float], str]) -> str:
     return mean if costs.nunique() == 1 else f"{mean} ({write(costs.min())} to {write(costs.max())})"
 
 
-def scale_of(metric: str) -> tuple[float, str]:
-    """Returns what values of a metric are multiplied by to be shown, and the unit behind its name."""
-    return (100.0, " (%)") if metric == "accuracy" else (1.0, "")
+def rated(metric: str, heading: str = "") -> Column:
+    """Returns how a metric's values are written, below its name or another heading, with its unit."""
+    return f"{heading or metric}{scale_of(metric)[1]}", partial(metric_text, metric)
+
+
+def repeats(keys: Sequence[Any], names: Sequence[str]) -> list[str]:
+    """Returns ``as in NAME`` for each key that an earlier name had, and else nothing."""
+    first: dict[Any, str] = {}
+    return [
+        "" if first.setdefault(key, name) == name else f"as in {first[key]}"
+        for key, name in zip(keys, names, strict=True)
+    ]

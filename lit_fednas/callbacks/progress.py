@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.formatting import draws_bars
+from lit_fednas.formatting import draws_bars, metric_text, scale_of
 from lit_fednas.messages import ClientTask
 
 _MAX_ARCHS = 4
@@ -66,6 +66,8 @@ class RoundProgress(FederatedCallback, ProgressBar):
         shown |= {"privacy/epsilon": "epsilon"}
         known = trainer.callback_metrics
         figures = {label: f"{float(known[name]):.4g}" for name, label in shown.items() if name in known}
+        if (label := f"val {metric}") in figures and scale_of(metric)[1]:
+            figures[label] = metric_text(metric, float(known[f"val/mean/{metric}"]), "%")
         if self._rounds is not None:
             self._rounds.set_postfix(figures, refresh=False)
             self._rounds.update()

@@ -14,7 +14,7 @@ from lit_fednas.costs import RoundCost
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.trainer import keeps_files, run_folder
-from lit_fednas.formatting import cost_text, text_table
+from lit_fednas.formatting import cost_text, metric_text, scale_of, text_table
 from lit_fednas.messages import ClientResult
 from lit_fednas.records.files import FolderLock, replace_json, replace_table
 from lit_fednas.records.partition import write_partition
@@ -158,9 +158,13 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the rows as aligned text."""
     first, *others = metrics = [name for name in rows[0] if name not in (*NAMES, *COSTS)]
-    head = ["subnet", "architecture", "MACs", "parameters", "bytes", f"{rows[0]['split']} {first}", *others]
+    rated = [f"{name}{scale_of(name)[1]}" for name in (f"{rows[0]['split']} {first}", *others)]
+    head = ["subnet", "architecture", "MACs", "parameters", "bytes", *rated]
     body = []
     for row in rows:
-        costs, figures = (cost_text(name, row[name]) for name in COSTS), (f"{row[name]:.4f}" for name in metrics)
+        costs, figures = (
+            (cost_text(name, row[name]) for name in COSTS),
+            (metric_text(name, row[name]) for name in metrics),
+        )
         body.append([row["subnet"], row["arch"], *costs, *figures])
     return text_table(head, body, left=2)

@@ -23,7 +23,7 @@ from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
-from lit_fednas.formatting import cost_text, draws_bars, text_table
+from lit_fednas.formatting import cost_text, draws_bars, metric_text, scale_of, text_table
 from lit_fednas.records import ALL_TIERS, SearchFiles, TierFiles
 from lit_fednas.records.run import note_after_training, write_client_scores
 from lit_fednas.rng import generator
@@ -118,7 +118,7 @@ class Search(AfterTraining):
     def _run(self, ckpt_path: str | None, search: SearchSettings) -> SearchFiles:
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files = SearchFiles(self.folder / search.name)
-        progress = SearchProgress(search)
+        progress = SearchProgress(search, search.metric or self.datamodule.task.metric)
 
         def watch(*reached: Any) -> None:
             if self.trainer.progress_bar_callback is not None:
@@ -234,8 +234,8 @@ def _share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:
 class SearchProgress:
     """Shows a bar per tier, or plain lines without a terminal: evaluations, best metric and hypervolume."""
 
-    def __init__(self, settings: SearchSettings) -> None:
-        self.evaluations = settings.evaluations_of
+    def __init__(self, settings: SearchSettings, metric: str) -> None:
+        self.evaluations, self.metric = settings.evaluations_of, metric
         self._tier: str | None = None
         self._bar: Any = None
         self._line = ""  # that was not printed yet
@@ -247,8 +247,8 @@ class SearchProgress:
             self.close()
             self._tier = tier
             self._bar = tqdm(total=self.evaluations(tier), desc=tier, unit="evaluation", disable=not draws_bars())
-        figures = {"best": best} if hypervolume is None else {"best": best, "hypervolume": hypervolume}
-        texts = {name: f"{value:.4f}" for name, value in figures.items()}
+        texts = {"best": metric_text(self.metric, best, "%")}
+        texts |= {} if hypervolume is None else {"hypervolume": f"{hypervolume:.4f}"}
         if not self._bar.disable:
             self._bar.set_postfix(texts, refresh=False)
             self._bar.update(evaluations - self._bar.n)
@@ -274,14 +274,15 @@ class SearchProgress:
 def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:
     """Returns the tiers as aligned text."""
     allowed = {ALL_TIERS: {}, **{tier["name"]: tier["at_most"] for tier in limits}}
-    head = ["tier", "architecture", "limit", "MACs", "parameters", "bytes", f"val {metric}", f"test {metric}"]
+    rated = [f"{split} {metric}{scale_of(metric)[1]}" for split in ("val", "test")]
+    head = ["tier", "architecture", "limit", "MACs", "parameters", "bytes", *rated]
     body = [
         [
             row["tier"],
             row["arch"],
             ", ".join(f"{name} {cost_text(name, limit)}" for name, limit in allowed[row["tier"]].items()),
             *(cost_text(name, row[name]) for name in ("macs", "parameters", "bytes")),
-            *("" if row.get(name) is None else f"{row[name]:.4f}" for name in (f"val_{metric}", f"test_{metric}")),
+            *(metric_text(metric, row.get(f"{split}_{metric}")) for split in ("val", "test")),
         ]
         for row in rows
     ]

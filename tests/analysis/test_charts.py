@@ -39,6 +39,15 @@ def test_lines_are_read_at_every_x() -> None:
     ]
 
 
+def test_accuracies_are_in_percent_and_words_say_what_is_drawn(tmp_path: Path) -> None:
+    chart = line_chart("Curves", {"a": line([1, 20], [0.125, 0.5])}, "rounds", "accuracy")
+    assert [tip.text for tip in chart.tips] == ["rounds 1\na: 12.5", "rounds 20\na: 50.0"]
+    page = Page(write_page("t", {"s": [Charts([chart])]}, tmp_path / "page.html"))
+    (words,) = [given["aria-label"] for kind, given in page.elements if kind == "svg"]
+    assert words == "Curves; accuracy (%) over rounds: a from 12.5 to 50"
+    assert "svg text { fill: currentColor; }" in page.text  # else black on a dark page
+
+
 def places(page: Page, kind: str, *names: str) -> np.ndarray:
     found = [attributes for tag, attributes in page.elements if tag == kind and attributes.get("class") == "tip"]
     return np.array([[float(attributes[name]) for name in names] for attributes in found])

@@ -16,6 +16,7 @@ from lit_fednas import cli
 from lit_fednas.analysis.comparison import (
     best_within,
     compared,
+    comparison_figure,
     comparison_rows,
     comparison_table,
     least_spent,
@@ -26,7 +27,7 @@ from lit_fednas.analysis.comparison import (
     tiers_of,
 )
 from lit_fednas.analysis.networks import COLUMNS, Result, history, methods_of, networks
-from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.runs import SPENT, Run
 from lit_fednas.errors import DataError, FedNASError
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.run import OF_CLASSES, append_round, write_suite
@@ -185,7 +186,7 @@ def test_a_row_per_tier_method_and_seed(methods: dict) -> None:
     np.testing.assert_allclose(table["test"], [0.4, 0.2, np.nan, 0.7, 0.5, 0.85])
     np.testing.assert_allclose(table["spent_macs"], [400, 400, np.nan, 400, 400, 800])
     text = comparison_rows(table).text().splitlines()
-    assert "40.00 (30.00 to 50.00)" in text[1]
+    assert "40.0 (30.0 to 50.0)" in text[1]
     assert text[-1] == "No network within the tier: B (s)."
 
 
@@ -198,8 +199,42 @@ def test_at_equal_computation_the_last_validation_within_it_counts(methods: dict
     both = comparison_table(methods, {"l": TIERS["l"]}, budget={"macs": 400.0})
     assert both["val"].tolist() == [0.8, 0.6, 0.3]
     assert both["rounds"].tolist() == [4, 4, 1]
-    with pytest.raises(DataError, match="had spent 400 macs by its first validation; give more than 399"):
+    with pytest.raises(
+        DataError, match=r"macs: B \(B/B0\) had spent 400 by its first validation, and 399 are compared; give more"
+    ):
         comparison_table(methods, TIERS, budget={"macs": 399.0})
+
+
+def test_budgets_that_do_not_overlap_say_what_to_change(tmp_path: Path) -> None:
+    """400 MACs of the short one are in the long one's fourth round of 100, which validates after eight."""
+    long = made_run(tmp_path / "long", {LARGE: [*[None] * 7, 0.9]}, seed=0, subnets=SUBNETS)
+    short = made_run(tmp_path / "short", {LARGE: [None, 0.9]}, macs=200, seed=0, subnets=SUBNETS)
+    methods = methods_of({"L": [long], "S": [short]})
+    remedy = r"validate every 4 rounds \(trainer.check_val_every_n_rounds\), or train S 2 times as long"
+    with pytest.raises(DataError, match=f"macs: L .* had spent 800 by its first validation, and 400 are.*; {remedy}$"):
+        compared(methods, TIERS, macs="equal")
+
+
+def test_networks_that_are_trained_alone(tmp_path: Path, methods: dict) -> None:
+    """They are curves as if trained side by side, lines in the front, and told where one network is a tier's again."""
+    run = methods["A"][0].run
+    files = tuned(run, "alone", "random", {"a": (0.6, 0.5, 30), "b": (0.7, 0.6, 50)})
+    made_run(files.folder / "alone" / "runs" / "t0-0", {"val/network/accuracy": [0.3, None, None]})
+    table = history(Result(run, "alone"))
+    # after a round of three, of six rounds, 80 MACs and 300 bytes in all
+    moments = [["a", 2, 80 / 3, 100, 0.3], ["a", 6, 80, 300, 0.6], ["b", 6, 80, 300, 0.7]]
+    for row, moment in zip(table[["arch", *SPENT, "val"]].to_numpy().tolist(), moments, strict=True):
+        assert row == [moment[0], *map(pytest.approx, moment[1:])]
+    found = compared({**methods, "alone": [Result(run, "alone")]}, TIERS)
+    head, *rows = found.text().splitlines()[2:9]
+    assert head.split()[:2] + head.split()[-1:] == ["tier", "method", "network"]
+    assert [row.split()[:3] for row in rows if "*" in row] == [["s", "alone", "*"], ["l", "B", "*"]]
+    assert [row.split()[:2] for row in rows if row.endswith("as in s")] == [["l", "alone"]]
+    assert "* The best of its tier, by test accuracy." in found.text()
+    figure = comparison_figure(found.methods, found.tiers, found.tables["compare"].frame, found.curves)
+    front, *panels = figure.axes
+    assert [line.get_ydata()[0] for line in front.lines if line.get_linestyle() == ":"] == [60.0]
+    assert [[line.get_label() for line in axes.lines] for axes in panels] == [["A", "alone"], ["A", "B", "alone"]]
 
 
 def test_targets_by_hand(methods: dict) -> None:
@@ -234,7 +269,7 @@ def test_clients_where_their_own_data_rated_them(methods: dict) -> None:
     assert set(shown.frame["name"]) == {"A"}
     line = shown.text().splitlines()[1].split()
     # means of both seeds: deviation sqrt(0.05) and 0, worst 0.2 and 0.5, quartiles 0.35 and 0.65
-    assert line == ["A", "2", "4", "50.00", f"{100 * math.sqrt(0.05) / 2:.2f}", "35.00", "15.00"]
+    assert line == ["A", "2", "4", "50.0", f"{100 * math.sqrt(0.05) / 2:.1f}", "35.0", "15.0"]
     assert "clients" not in compared({"B": methods["B"]}, TIERS).tables
 
 
@@ -277,7 +312,7 @@ def test_what_measures_something_else_or_is_a_copy_is_left_out_with_a_line(tmp_p
         f"left out: C: {text.folder} measures NextToken of 3: a, b, c, and {first.run.folder} "
         "Classification of 2: a, b",
     ]
-    assert "70.00 (60.00 to 80.00)" in next(line for line in lines if " A " in line)
+    assert "70.0 (60.0 to 80.0)" in next(line for line in lines if " A " in line)
     assert list(found.methods) == ["A", "B"]
     found.write(tmp_path / "out")
     assert f"{copy} is a copy of" in (tmp_path / "out" / "compare.html").read_text()

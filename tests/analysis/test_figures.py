@@ -39,16 +39,16 @@ def test_pareto_figure(finished_run: Path, run_folder: Path) -> None:
     assert search is not None
     figure = pareto_figure(search)
     axes = figure.axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("MACs per example (k)", "validation accuracy")
-    cloud = search.evaluations[["macs", "accuracy"]].to_numpy() / [1e3, 1]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("MACs per example (k)", "validation accuracy (%)")
+    cloud = search.evaluations[["macs", "accuracy"]].to_numpy() / [1e3, 0.01]
     assert np.allclose(axes.collections[0].get_offsets(), cloud)
     stars = [line.get_data() for line in axes.lines if line.get_marker() == "*"]
     upright = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
     for place, tier in enumerate(["small", "large"]):
         front = search.front[search.front["tier"] == tier]
-        assert np.allclose(lines(figure)[tier], front[["macs", "accuracy"]].to_numpy() / [1e3, 1])
+        assert np.allclose(lines(figure)[tier], front[["macs", "accuracy"]].to_numpy() / [1e3, 0.01])
         best = search.tiers[search.tiers["tier"] == tier].iloc[0]
-        assert np.allclose(np.ravel(stars[place]), [best["macs"] / 1e3, best["val_accuracy"]])
+        assert np.allclose(np.ravel(stars[place]), [best["macs"] / 1e3, 100 * best["val_accuracy"]])
         assert upright[place] == pytest.approx(search.limits(tier)[1] / 1e3)
     for name in ("history", "front", "tiers"):  # a search that has just begun
         (run_folder / "search" / f"{name}.csv").unlink()
@@ -59,11 +59,11 @@ def test_pareto_figure(finished_run: Path, run_folder: Path) -> None:
 def test_fronts_compared_by_hand() -> None:
     figure = fronts_figure({"a": [searched((1, 0.2), (3, 0.6)), searched((2, 0.4))], "b": [searched((2, 0.9))]})
     drawn = lines(figure)
-    assert drawn["a"].tolist() == [[2, pytest.approx(0.3)], [3, pytest.approx(0.5)]]  # where both have something
-    assert drawn["b"].tolist() == [[2, 0.9], [3, 0.9]]
+    assert drawn["a"].tolist() == [[2, pytest.approx(30)], [3, pytest.approx(50)]]  # where both have something
+    assert drawn["b"].tolist() == [[2, 90], [3, 90]]
     (band,) = figure.axes[0].collections
     heights = {round(float(y), 6) for _, y in band.get_paths()[0].vertices}
-    assert heights == {0.2, 0.4, 0.6}
+    assert heights == {20, 40, 60}
 
 
 def test_progress_by_hand() -> None:
@@ -71,7 +71,7 @@ def test_progress_by_hand() -> None:
     left, right = generations((2, 0.1), (2, 0.3), (4, 0.4)), generations((3, 0.5), (4, 0.5))
     other = generations((2, 0.1), tier="other")
     figure = progress_figure({"a": [left, right, other], "b": [left]}, "t")
-    for axes, factor in zip(figure.axes, (0.5, 1), strict=True):
+    for axes, factor in zip(figure.axes, (0.5, 100), strict=True):
         mean, alone = axes.get_lines()
         assert mean.get_xydata().tolist() == [[x, pytest.approx(y * factor)] for x, y in ((3, 0.4), (4, 0.45))]
         assert alone.get_xydata().tolist() == [[2, 0.3 * factor], [4, 0.4 * factor]]

@@ -52,6 +52,7 @@ def test_losses_are_weighted_by_the_examples_and_clients_are_those_that_ended(gr
         ALL_CLIENTS: [70 / 40, 2.0, (10 + 30 + 80) / 40, 0.5],
     }
     assert counts.to_dict("list") == {"model 0": [2, 1, 1, 0], "model 1": [0, 0, 2, 0], "model 2": [0, 0, 0, 1]}
+    assert losses.index.tolist() == [1, 2, 3, 4]  # rounds that are done
     losses, counts = model_rounds(grown, window=2)  # over the rounds before
     assert losses["model 0"].tolist() == pytest.approx([70 / 40, 90 / 50, 50 / 20, 3.0])
     assert losses["model 1"].tolist()[2:] == pytest.approx([3.0, 3.0])

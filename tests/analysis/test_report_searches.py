@@ -45,7 +45,7 @@ def test_searches_that_have_not_ended_or_that_clients_scored(run_folder: Path, f
     first, second = section(page, "Search"), section(page, "Search: random")
     said = "on the validation data of client 3. The search has not ended. The clients were sent 2 kB, sent 30 B, and"
     assert f"{said} computed 5 M MACs." in first
-    words = ("Hypervolume", "test accuracy", "All")
+    words = ("Hypervolume", "test accuracy (%)", "All")
     assert [f">{word}<" in first for word in words] == [False, True, True]
     assert [f">{word}<" in second for word in words] == [True, False, False]
     assert all(f">{word}<" in section(finished_page, "Search") for word in words)
@@ -53,17 +53,19 @@ def test_searches_that_have_not_ended_or_that_clients_scored(run_folder: Path, f
 
 def test_a_fine_tuning(run_folder: Path) -> None:
     files = finetune(run_folder, [candidate("small", 0, 0.5, 0.75), candidate("large", 0, 0.25, 0.5, macs=7)])
-    for number, metrics in enumerate(({}, {"val/network/accuracy": 0.625})):
+    for number, metrics in enumerate(({"val/network/accuracy": 0.625}, {})):
         append_round(files.folder / "runs" / "small-0", {"round": number, "metrics": metrics, "clients": []})
     page = Page(write_report(run_folder))
     assert "The networks of search, trained from the supernet's weights." in page.texts["p"]
     cells = page.texts["td"]
     start = cells.index("large", cells.index("632"))
-    row = ["large", "632", "50", "200 B", "8", "2", "0.2500", "0.5000", "0.3750", "7", "3 kB", "4 kB"]
+    row = ["large", "25.0", "50.0", "37.5", "632", "50", "200 B", "8", "2", "7", "3 kB", "4 kB"]
     assert cells[start : start + 12] == row
     assert "arch-large-0" in page.texts["code"]
-    curves = [tip.splitlines() for tip in page.tips if tip.startswith("round") and "small: 0." in tip]
-    assert curves[-2:] == [["round 0", "small: 0.5", "large: 0.25"], ["round 2", "small: 0.625"]]
+    curves = [tip.splitlines() for tip in page.tips if tip.startswith("rounds") and "small: " in tip]
+    ends = [["rounds 0", "small: 50.0", "large: 25.0"], ["rounds 2", "small: 75.0", "large: 50.0"]]
+    assert [curves[-3], curves[-1]] == ends
+    assert curves[-2] == ["rounds 1", "small: 62.5"]
 
 
 def test_models_that_clients_tested_and_a_fine_tuning_that_has_just_begun(run_folder: Path) -> None:
@@ -76,5 +78,5 @@ def test_models_that_clients_tested_and_a_fine_tuning_that_has_just_begun(run_fo
     text = section(page, "Fine-tuning")
     assert "The models that were named, trained from the supernet's weights. The fine-tuning has not ended." in text
     cells = [cell.partition("</td>")[0].partition(">")[2] for cell in text.split("<td")[1:]]
-    assert cells[-12:] == ["a", "1 k", "3", "1,234", "0.2500", "0.5000", "b", "1 k", "3", "1,234", "0.2500", "–"]
+    assert cells[-12:] == ["a", "1 k", "3", "1,234", "25.0", "50.0", "b", "1 k", "3", "1,234", "25.0", "–"]
     assert "The networks of search. The fine-tuning has not ended." in section(page, "Fine-tuning: begun")

@@ -14,7 +14,7 @@ from lit_fednas.callbacks import RoundProgress, progress
 from lit_fednas.federation import UniformCohort
 from tests.support import Noted, linear_net, make_module, make_trainer, tiny_data
 
-LINE = r"round {}/{}  loss \d\.\d+  val accuracy [01]\.?\d*  failed 0  \d+\.\d\d s/round"
+LINE = r"round {}/{}  loss \d\.\d+  val accuracy \d+\.\d%  failed 0  \d+\.\d\d s/round"
 
 
 def run(shown, rounds=3, callbacks=(), count=3, **settings):
@@ -101,7 +101,7 @@ def test_in_a_terminal_there_are_two_bars(bars):
     assert (clients.desc, clients.totals, clients.n) == ("clients", [None, 5, 5, 5], 5)
     assert rounds.closed
     assert clients.closed
-    assert re.fullmatch(r"loss=\d\.\d+, val accuracy=[01]\.?\d*, failed=0", rounds.postfix)
+    assert re.fullmatch(r"loss=\d\.\d+, val accuracy=\d+\.\d%, failed=0", rounds.postfix)
     assert progress.sys.stderr.getvalue() == ""  # no lines beside the bars
 
 

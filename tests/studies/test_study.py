@@ -132,7 +132,7 @@ def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
     (words,) = calls("x=0.2,max_rounds=7/seed5")
     assert words[3:6] == ["--data.num_clients=5", "--x=0.2", "--trainer.max_rounds=7"]
     printed = capsys.readouterr()
-    assert "20.00 (20.00 to 20.00)" in printed.out
+    assert "20.0 (20.0 to 20.0)" in printed.out
     assert "2 does not divide trainer.max_rounds, 7: round 6 is compared" in printed.err
     assert len(pd.read_csv("runs/small/compare.csv")) == 8
     arms = read_study(write(arms={"A": None, "B": None}, parameters=parameters)).arms

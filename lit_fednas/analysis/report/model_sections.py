@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, draw_front, line_chart, tree_chart
-from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.runs import Run, by_rounds_done
 from lit_fednas.analysis.style import label, new_figure
-from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count
-from lit_fednas.formatting import GREY, axis, figure_text, fixed, percent, short
+from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count, rated
+from lit_fednas.formatting import GREY, axis, figure_text, metric_text, percent, scale_of, short
 from lit_fednas.records.run import read_sequence, read_suite, step_words
 
 _SEQUENCE_NOTE = (
@@ -38,7 +38,7 @@ def suite(run: Run) -> list[Any]:
     models = record["models"]
     charts = [_tree(models)]
     events = [
-        Event(float(model["round"]), f"+{model['number']}", f"model {model['number']} is added", model["number"])
+        Event(float(model["round"] + 1), f"+{model['number']}", f"model {model['number']} is added", model["number"])
         for model in models
         if model["round"] is not None
     ]
@@ -50,7 +50,7 @@ def suite(run: Run) -> list[Any]:
     )
     for title, y_label, table in tables:
         if table.notna().any(axis=None):
-            charts.append(line_chart(title, table, "round", y_label, names=names, wide=ALL_CLIENTS, events=events))
+            charts.append(line_chart(title, table, "rounds", y_label, names=names, wide=ALL_CLIENTS, events=events))
     charts += _convergence(run, events)
     ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
     text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
@@ -58,7 +58,7 @@ def suite(run: Run) -> list[Any]:
 
 
 def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns each model's losses and clients, round by round, from 0."""
+    """Returns each model's losses and clients, by how many rounds were done."""
     trained = _trained(run).assign(clients=1.0)
     trained["sum"] = trained["loss"] * trained["num_units"]
     # of each model, or of each combination that was trained side by side
@@ -71,7 +71,8 @@ def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]
         units = within["num_units"].sum()
         losses[name] = within["sum"].sum() / units.where(units > 0)
         clients[name] = within["clients"].mean()
-    return pd.DataFrame(losses, index=rounds), pd.DataFrame(clients, index=rounds)[list(groups)]
+    tables = pd.DataFrame(losses, index=rounds), pd.DataFrame(clients, index=rounds)[list(groups)]
+    return by_rounds_done(tables[0]), by_rounds_done(tables[1])
 
 
 def _trained(run: Run) -> pd.DataFrame:
@@ -108,7 +109,7 @@ def suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
 
 def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
     """Draws the degree of convergence with its standard error, and the threshold below which a model is added."""
-    degree, error = (run.logged(f"transform/{name}") for name in ("doc", "doc_error"))
+    degree, error = (by_rounds_done(run.logged(f"transform/{name}")) for name in ("doc", "doc_error"))
     if degree.empty or error.empty:
         return []
     lines = {"degree of convergence": pd.DataFrame({"mean": degree, "min": degree - error, "max": degree + error})}
@@ -116,7 +117,7 @@ def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
     if threshold is not None:
         lines["threshold"] = pd.Series(float(threshold), index=degree.index)
     title = "Degree of convergence and its standard error; upright: a model is added"
-    return [line_chart(title, lines, "round", "fall of the loss per round", wide="threshold", events=events)]
+    return [line_chart(title, lines, "rounds", "fall of the loss per round", wide="threshold", events=events)]
 
 
 def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
@@ -187,18 +188,22 @@ def _sequence_table(run: Run, record: Mapping[str, Any], table: pd.DataFrame) ->
     table = table.merge(
         tested[["accuracy_before", "accuracy"]].assign(number=numbers), "left", "number", suffixes=("", "_after")
     )
-    tests: dict[str, Column] = {"accuracy_before": ("test", fixed), "accuracy_after": ("test, fine-tuned", fixed)}
+    tests: dict[str, Column] = {
+        "accuracy_before": rated("accuracy", "test"),
+        "accuracy_after": rated("accuracy", "test, fine-tuned"),
+    }
     spent = ["client_macs", "up_mb", "down_mb"]
     table[spent] = table[spent].where(table["number"] > 0)
+    table["round"] += 1  # as readers count
     columns: dict[str, Column] = {
         "number": ("model", str),
         "unit": lambda unit: unit or DASH,
-        "round": count,
+        "round": ("selected after", count),
         "budget": short,
         **({} if record["resource"] == "macs" else {"resource": short}),
         "share": percent,
         **COSTS,
-        "accuracy": ("decides", fixed),
+        "accuracy": rated("accuracy", "decides"),
         **(tests if len(tested) else {}),
         "rounds": count,
         "candidates": count,
@@ -227,18 +232,18 @@ def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
     """Draws the models by resource; a model that another one dominates is a dot of the cloud."""
     rows = table.dropna(subset=["accuracy"]).sort_values(["share", "accuracy"], ascending=[True, False])
     front = rows[rows["accuracy"] > rows["accuracy"].cummax().shift(fill_value=-1.0)]
-    tips = []
+    tips, (times, unit) = [], scale_of("accuracy")
     for row in front.itertuples():
         lost = f", {row.unit} lost filters" if row.unit else ""
-        lines = (f"model {row.number}{lost}", f"accuracy {row.accuracy:.4f}")
+        lines = (f"model {row.number}{lost}", f"accuracy {metric_text('accuracy', row.accuracy, '%')}")
         tip = "\n".join([*lines, f"{short(row.resource)} ({percent(row.share)})"])
-        tips.append(Tip(float(row.share), float(row.accuracy), tip))
+        tips.append(Tip(float(row.share), times * float(row.accuracy), tip))
     figure = new_figure()
     (axes,) = figure.axes
-    axes.scatter(rows["share"], rows["accuracy"], s=6, color=GREY)
+    axes.scatter(rows["share"], times * rows["accuracy"], s=6, color=GREY)
     limits = [record["budget"] / record["initial"]] if record.get("budget") else []
-    draw_front(axes, front.set_index("share")["accuracy"], 0, "front", limits)
-    label(axes, f"share of the initial {_resource(record)}", "accuracy")
+    draw_front(axes, times * front.set_index("share")["accuracy"], 0, "front", limits)
+    label(axes, f"share of the initial {_resource(record)}", f"accuracy{unit}")
     return Chart("Accuracy on the clients' validation data, and the front", figure, tips)
 
 
@@ -301,7 +306,7 @@ def _layers(record: Mapping[str, Any]) -> Table:
 
 def _added(model: Mapping[str, Any]) -> str:
     """Returns when a model was added."""
-    return "start" if model["round"] is None else f"round {model['round']}"
+    return "start" if model["round"] is None else f"after {model['round'] + 1} rounds"
 
 
 def _resource(record: Mapping[str, Any]) -> str:

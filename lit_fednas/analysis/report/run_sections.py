@@ -8,9 +8,9 @@ import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart
 from lit_fednas.analysis.clients import fairness_chart, fairness_table
-from lit_fednas.analysis.runs import Run, SearchResult, family_costs, independent_costs
-from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, size
-from lit_fednas.formatting import axis, fixed, short
+from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done, family_costs, independent_costs
+from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, rated, repeats, size
+from lit_fednas.formatting import axis, fixed, metric_text, short
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.partition import plot_partition
 from lit_fednas.records.run import CLIENTS_FILE
@@ -31,10 +31,11 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
         name = str(row["subnet"])
         shown.append(_headline("best evaluated subnet", tested.get(name), row[run.metric], run.metric, name))
     for search in searches:
-        for _, row in search.tiers.iterrows():
+        again = repeats(search.tiers["arch"], search.tiers["tier"])
+        for (_, row), same in zip(search.tiers.iterrows(), again, strict=True):
             cost, metric = cost_words(search.cost, row[search.cost]), search.metric
             values = row.get(f"test_{metric}"), row[f"val_{metric}"]
-            shown.append(_headline(f"best of {row['tier']}", *values, metric, cost))
+            shown.append(_headline(f"best of {row['tier']}", *values, metric, same or cost))
     if run.ledger and run.ledger.get("times_less_computation"):
         times = f"{run.ledger['times_less_computation']:.2f} ×"
         shown.append(("less computation", times, "than the subnets one by one"))
@@ -47,7 +48,7 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
 def _headline(title: str, test: Any, val: float, metric: str, note: str) -> tuple[str, str, str]:
     """Returns a figure that says on which data it was found."""
     value, split = (val, "validation") if pd.isna(test) else (test, "test")
-    return title, f"{value:.3f}", f"{split} {metric}, {note}"
+    return title, metric_text(metric, value, "%"), f"{split} {metric}, {note}"
 
 
 def summary(settings: Mapping[str, Any]) -> str:
@@ -65,17 +66,18 @@ def summary(settings: Mapping[str, Any]) -> str:
 def training(run: Run) -> list[Any]:
     """Shows the validation metric per subnet, the clients' losses, and a table of the clients."""
     charts = []
-    values = run.rounds.set_index("round").filter(regex=f"^val/(?!mean/).*/{run.metric}$")
+    values = by_rounds_done(run.rounds.set_index("round")).filter(regex=f"^val/(?!mean/).*/{run.metric}$")
     values = values.rename(columns=lambda name: name.removeprefix("val/").removesuffix(f"/{run.metric}"))
     if values.notna().any(axis=None):
-        charts.append(line_chart(f"Validation {run.metric}", values, "round", run.metric))
-    losses = run.clients.groupby("round")["loss"].quantile([0.25, 0.5, 0.75]).unstack().dropna()
+        charts.append(line_chart(f"Validation {run.metric}", values, "rounds", run.metric))
+    losses = by_rounds_done(run.clients.groupby("round")["loss"].quantile([0.25, 0.5, 0.75]).unstack().dropna())
     if len(losses):
         title = "Loss in the clients' training: median, and half of the clients"
         line = losses.set_axis(["min", "mean", "max"], axis=1)
-        charts.append(line_chart(title, {"median": line}, "round", "loss"))
+        charts.append(line_chart(title, {"median": line}, "rounds", "loss"))
     if len(spent := run.logged("privacy/epsilon")):
-        charts.append(line_chart("Differential privacy of a client", {"epsilon": spent}, "round", "epsilon", zero=True))
+        lines = {"epsilon": by_rounds_done(spent)}
+        charts.append(line_chart("Differential privacy of a client", lines, "rounds", "epsilon", zero=True))
     columns: dict[str, Column] = {
         "client": str,
         "examples": count,
@@ -112,23 +114,27 @@ def client_table(run: Run) -> pd.DataFrame:
 def subnets(run: Run) -> list[Any]:
     """Shows the evaluated subnets with their costs."""
     tables = {split: run.subnets(split).set_index("subnet") for split in ("val", "test")}
-    rated = {split: table[list(run.metrics)].add_prefix(f"{split} ") for split, table in tables.items() if len(table)}
-    if not rated:
+    splits = {split: table[list(run.metrics)].add_prefix(f"{split} ") for split, table in tables.items() if len(table)}
+    if not splits:
         return []
     every = tables["val"].combine_first(tables["test"])[["arch", *COSTS]]
-    table = every.join(list(rated.values())).sort_values("macs").reset_index()
-    metrics: dict[str, Column] = {name: fixed for part in rated.values() for name in part}
-    return [Table.of(table, {"subnet": str, **COSTS, **metrics, "arch": ("architecture", Code)})]
+    table = every.join(list(splits.values())).sort_values("macs").reset_index()
+    metrics: dict[str, Column] = {name: rated(name) for part in splits.values() for name in part}
+    columns: dict[str, Column] = {"subnet": str, **metrics, **COSTS, "arch": ("architecture", Code)}
+    split = next(iter(splits))
+    best = table[f"{split} {run.metric}"].rank(ascending=run.metrics[run.metric] is False, method="min") == 1
+    mark = f"The best, by {split} {run.metric}"
+    return [Table.of(table, columns, marked=[*best.to_numpy().nonzero()[0]] if len(table) > 1 else (), mark=mark)]
 
 
 def costs(run: Run) -> list[Any]:
     """Shows what the clients spent, and what training the evaluated subnets on their own would have taken."""
     charts = []
     for name, title in (("spent_macs", "Computation of all clients"), ("spent_bytes", "Communication, both ways")):
-        spent = run.spent[name]
+        spent = by_rounds_done(run.spent[name])
         if spent.max() > 0:
             scale, label = axis(name, float(spent.max()))
-            charts.append(line_chart(title, {title: spent / scale}, "round", label, zero=True))
+            charts.append(line_chart(title, {title: spent / scale}, "rounds", label, zero=True))
     blocks: list[Any] = [Charts(charts)] if charts else []
     if run.ledger and run.ledger.get("independent"):
         digits: Column = ("× this run", lambda times: fixed(times, 2))
@@ -188,10 +194,10 @@ def fairness(run: Run) -> list[Any]:
         "name": ("folder", str),
         "tier": str,
         "clients": count,
-        "mean": (f"mean {run.metric}", fixed),
-        "deviation": fixed,
-        "iqr": ("interquartile range", fixed),
-        "worst": fixed,
+        "mean": rated(run.metric, f"mean {run.metric}"),
+        "deviation": rated(run.metric, "deviation"),
+        "iqr": rated(run.metric, "interquartile range"),
+        "worst": rated(run.metric, "worst"),
     }
     return [
         f"Each client's {run.metric} on its own test data, with the network of its tier (of the run: what it deploys).",

@@ -4,6 +4,7 @@ A part whose table is missing is left out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -11,9 +12,21 @@ from typing import Any
 import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart, pareto_figure
-from lit_fednas.analysis.runs import Run, SearchResult
-from lit_fednas.analysis.tables import COST_WORDS, Bar, Code, Column, Fold, Table, cost_words, count, size
-from lit_fednas.formatting import axis, cost_text, fixed, short
+from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done
+from lit_fednas.analysis.tables import (
+    COST_WORDS,
+    Bar,
+    Code,
+    Column,
+    Fold,
+    Table,
+    cost_words,
+    count,
+    rated,
+    repeats,
+    size,
+)
+from lit_fednas.formatting import axis, cost_text, metric_text, scale_of, short
 from lit_fednas.records import ALL_TIERS, FinetuneFiles, TierModel
 
 
@@ -46,16 +59,14 @@ def fronts(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
 
 def _front(search: SearchResult, tier: str, index: int) -> Chart:
     scale, _ = axis(search.cost, float(search.evaluations[search.cost].max()))
-    rated = {"": (search.front, search.metric), f"best of {tier}\n": (search.tiers, f"val_{search.metric}")}
-    tips = [
-        Tip(
-            row[search.cost] / scale,
-            row[metric],
-            f"{first}{search.metric} {row[metric]:.4f}, {cost_words(search.cost, row[search.cost])}\n{row['arch']}",
-        )
-        for first, (table, metric) in rated.items()
-        for _, row in table[table["tier"] == tier].iterrows()
-    ]
+    times, _ = scale_of(search.metric)
+    chosen = {"": (search.front, search.metric), f"best of {tier}\n": (search.tiers, f"val_{search.metric}")}
+    tips = []
+    for first, (table, metric) in chosen.items():
+        for _, row in table[table["tier"] == tier].iterrows():
+            rating = f"{search.metric} {metric_text(search.metric, row[metric], '%')}"
+            words = f"{first}{rating}, {cost_words(search.cost, row[search.cost])}\n{row['arch']}"
+            tips.append(Tip(row[search.cost] / scale, times * row[metric], words))
     limit = search.limits(tier)[1]
     bound = "" if limit is None else f", at most {cost_words(search.cost, limit)}"
     title = f"{'All' if tier == ALL_TIERS else tier}{bound}"
@@ -63,8 +74,8 @@ def _front(search: SearchResult, tier: str, index: int) -> Chart:
 
 
 def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
-    """Shows hypervolume and best metric of each tier against evaluations, if there were several generations."""
-    if not search.history["tier"].duplicated().any():
+    """Shows hypervolume and best metric of each tier against evaluations, of three generations or more."""
+    if search.history["tier"].value_counts().max() < 3 or search.history.empty:
         return []
     charts = []
     best = f"best_{search.metric}", f"Best validation {search.metric}"
@@ -75,16 +86,25 @@ def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
 
 
 def architectures(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
-    """Shows the best of every tier: a table, and each drawn."""
+    """Shows the best of every tier: a table, and each network drawn once."""
     if search.tiers.empty:
         return []
     best = search.tiers
     costs: dict[str, Column] = {
         name: (words, partial(cost_text, name)) for name, words in COST_WORDS.items() if best[name].notna().any()
     }
-    metrics: dict[str, Column] = {f"{split}_{search.metric}": fixed for split in ("val", "test")}
-    table = Table.of(best, {"tier": str, **costs, **metrics})
+    metrics: dict[str, Column] = {
+        f"{split}_{search.metric}": rated(search.metric, f"{split} {search.metric}") for split in ("val", "test")
+    }
+    table = Table.of(_with_repeats(best), {"tier": str, **metrics, **costs, "network": str})
+    best = best.drop_duplicates("arch")
     return [table, *draw_all(dict(zip(best["tier"], best["arch"].map(str), strict=True)), search.models)]
+
+
+def _with_repeats(tiers: pd.DataFrame) -> pd.DataFrame:
+    """Returns a table with a column that names the earlier tier of the same network, where one has one."""
+    again = repeats(tiers["arch"], tiers["tier"])
+    return tiers.assign(network=again) if any(again) else tiers
 
 
 def draw_all(archs: Mapping[str, str], models: Mapping[str, TierModel]) -> list[Any]:
@@ -124,8 +144,11 @@ def tuned(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
         return [summary]
     metric = settings["metric"]
     lines = {row["tier"]: _curve(run, name, row, metric) for _, row in table.iterrows()}
-    chart = line_chart(f"Validation {metric} by rounds of fine-tuning", lines, "round", metric, names=tiers)
-    return [summary, _trained(table, metric), Charts([chart])]
+    shown = [summary, _trained(_with_repeats(table), metric)]
+    if max(map(len, lines.values())) < 3:
+        return shown  # the table has both
+    chart = line_chart(f"Validation {metric} in fine-tuning", lines, "rounds", metric, names=tiers)
+    return [*shown, Charts([chart])]
 
 
 def candidates(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
@@ -133,7 +156,10 @@ def candidates(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
     table = run.finetuned(name, "candidates")
     if table["tier"].is_unique:
         return []
-    shown = _trained(table, FinetuneFiles(run.folder / name).settings()["metric"], number=str)
+    metric, best = FinetuneFiles(run.folder / name).settings()["metric"], run.finetuned(name)
+    chosen = {*zip(best["tier"], best["number"], strict=True)}
+    marked = [place for place, key in enumerate(zip(table["tier"], table["number"], strict=True)) if key in chosen]
+    shown = replace(_trained(table, metric, number=str), marked=marked, mark=f"The tier's best, by validation {metric}")
     return [Fold(f"All {len(table)} networks that were fine-tuned", [shown])]
 
 
@@ -142,7 +168,8 @@ def tested(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
     table, metric = run.finetuned(name, "models"), FinetuneFiles(run.folder / name).settings()["metric"]
     if table.empty or metric not in table:
         return []
-    metrics: dict[str, Column] = {f"{metric}_before": fixed, metric: ("fine-tuned", fixed)}
+    metrics: dict[str, Column] = {f"{metric}_before": rated(metric, f"{metric} before")}
+    metrics[metric] = rated(metric, "fine-tuned")
     costs: dict[str, Column] = {
         "macs_per_example": ("MACs", short),
         "clients": count,
@@ -166,17 +193,18 @@ def _trained(table: pd.DataFrame, metric: str, **more: Any) -> Table:
     columns: dict[str, Column] = {
         "tier": str,
         **more,
+        f"val_{metric}_before": rated(metric, "val before"),
+        f"val_{metric}": rated(metric, f"val {metric}"),
+        f"test_{metric}": rated(metric, f"test {metric}"),
         "macs_per_example": ("MACs", short),
         "parameters": short,
         "bytes": size,
         "eligible": ("clients", count),
         "rounds": count,
-        f"val_{metric}_before": ("val before", fixed),
-        f"val_{metric}": fixed,
-        f"test_{metric}": fixed,
         "macs": ("MACs in all", short),
         "bytes_down": ("sent down", size),
         "bytes_up": ("sent up", size),
+        "network": str,
         "arch": ("architecture", Code),
     }
     return Table.of(table.fillna({"eligible": 0, "rounds": 0}), columns)
@@ -184,10 +212,9 @@ def _trained(table: pd.DataFrame, metric: str, **more: Any) -> Table:
 
 def _curve(run: Run, name: str, row: pd.Series, metric: str) -> pd.Series:
     """Returns the validation metric by the number of rounds that a network was trained."""
-    rounds = Run(run.folder / name / "runs" / f"{row['tier']}-{row['number']}").rounds.set_index("round")
-    logged = rounds.filter(regex=f"^val/[^/]*/{metric}$").astype(float)
-    known = logged.iloc[:, 0].set_axis(logged.index + 1) if len(logged.columns) else pd.Series(dtype=float)
-    return pd.concat([pd.Series({0: row[f"val_{metric}_before"]}, dtype=float), known])
+    known = Run(run.folder / name / "runs" / f"{row['tier']}-{row['number']}").logged_alone(metric)
+    ends = {0: row[f"val_{metric}_before"], row["rounds"]: row[f"val_{metric}"]}
+    return pd.Series({**by_rounds_done(known), **ends}, dtype=float).sort_index()
 
 
 #: What each table of a fine-tuning is shown as, in this order.

@@ -303,7 +303,7 @@ class PruneByBudgets(FederatedCallback):
             "model %d: %s loses %s filters; %.4g %s, %.3g of the initial model's; accuracy %s",
             *(newest["number"], unit, "+".join(map(str, removed)), newest["resource"]),
             *(self.resource, newest["resource"] / self.record.initial),
-            "unknown" if newest["accuracy"] is None else f"{newest['accuracy']:.4g}",
+            "unknown" if newest["accuracy"] is None else f"{newest['accuracy']:.1%}",
         )
         self._begin(trainer, module, round)
 
