@@ -20,9 +20,9 @@ from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records.files import reading, replacing
 from lit_fednas.supernets import Supernet
 
-#: Prefixes of a whole network's tensors in a checkpoint: an ordinary network, one that is cut in width, the first
-#: of several.
-_PREFIXES = ("supernet.network.", "supernet.networks.0.", "network.", "")
+#: Prefixes of a supernet's tensors where it holds one network: an ordinary network, or the first of several.
+_NETWORK = ("network.", "networks.0.", "")
+_PREFIXES = (*(f"supernet.{prefix}" for prefix in _NETWORK), *_NETWORK)  # of the same in a file
 #: What a checkpoint of a run has in any case, and what the part of it that is ours has.
 _WEIGHTS = ("state_dict", "pytorch-lightning_version", "federation")
 _FEDERATION = ("supernet", "assignment", "seed")
@@ -70,12 +70,14 @@ def check_checkpoint(path: Any, needed: Collection[str] = ()) -> None:
 
 
 def load_initial(network: nn.Module, file: Path, field: str) -> None:
-    """Writes the weights of a checkpoint or of a state dictionary into a network, in place."""
+    """Writes the weights of a checkpoint or of a state dictionary into a supernet or a network, in place."""
     loaded = read_tensors(file, field, "give a checkpoint or a state dictionary")
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ConfigError(f"{field}: {file} holds no weights; give a checkpoint or a state dictionary")
-    present = network.state_dict()
+    own = network.state_dict()
+    own_prefix = next(prefix for prefix in _NETWORK if all(name.startswith(prefix) for name in own))
+    present = {name.removeprefix(own_prefix): tensor for name, tensor in own.items()}
     given: dict[str, Tensor] = max(
         ({n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)} for prefix in _PREFIXES),
         key=lambda tensors: len(tensors.keys() & present.keys()),
@@ -87,7 +89,7 @@ def load_initial(network: nn.Module, file: Path, field: str) -> None:
                 f"{field}: {file} has {'no tensor' if given_shape is None else given_shape} for {name}, which is "
                 f"{list(tensor.shape)} in the network; give the file of the same network"
             )
-    network.load_state_dict({name: given[name] for name in present})
+    network.load_state_dict({own_prefix + name: given[name] for name in present})
 
 
 def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str,
     with reading(path):
         settings = yaml.safe_load(path.read_text())["model"]
         settings["supernet"]["init_args"].update(saved["data"])
-    return {**settings, "seed": saved["seed"]}
+    return {**settings, "seed": saved["seed"], "initial": None}
 
 
 def check_supernet(supernet: Supernet, saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

@@ -20,7 +20,7 @@ from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment, Round
 from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation.checkpoints import check_supernet, model_settings, read_checkpoint
+from lit_fednas.federation.checkpoints import check_supernet, load_initial, model_settings, read_checkpoint
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.data_checks import check_data
 from lit_fednas.federation.evaluation import (
@@ -67,6 +67,8 @@ class FederatedLightningModule(pl.LightningModule):
         evaluation: Which subnets are evaluated, and how.
         tiers: The clients' device tiers, where they differ in what they can afford.
         transport: How weights travel between server and clients: as they are, or in fewer bits.
+        initial: A file of weights that training starts from, a run's checkpoint or a state dictionary of the same
+            supernet (or of the one network that it holds). A checkpoint to go on from replaces them.
         metrics: Metrics of torchmetrics by name, reported of every evaluated subnet beside those of the task. They are
             given the network's outputs and the targets; of tokens, those that count, one after the other.
         seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
@@ -94,12 +96,16 @@ class FederatedLightningModule(pl.LightningModule):
         evaluation: EvaluationSettings = EvaluationSettings(),
         tiers: ClientTiers | None = None,
         transport: Transport = Transport(),
+        initial: str | None = None,
         metrics: dict[str, Metric] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.supernet = supernet
+        self.initial = initial
+        if initial is not None:
+            load_initial(supernet, Path(initial), "model.initial")
         self.assignment = assignment
         self.aggregation = aggregation
         self.client = client

@@ -324,7 +324,7 @@ def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> Federat
     """Returns the module of a run's configuration, given the data that its networks read."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(FederatedLightningModule, "model")
-    section = {**config["model"], "seed": config["seed_everything"]}
+    section = {**config["model"], "seed": config["seed_everything"], "initial": None}  # the server sends the weights
     given = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
     supernet = {**section["supernet"], "init_args": {**section["supernet"].get("init_args", {}), **given}}
     configuration = parser.parse_object({"model": {**section, "supernet": supernet}})

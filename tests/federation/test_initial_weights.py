@@ -1,4 +1,4 @@
-"""A network's first weights out of a file."""
+"""The weights that training starts from, out of a file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.errors import FedNASError
-from lit_fednas.federation.checkpoints import load_initial
-from tests.support import assert_same
+from lit_fednas.federation.checkpoints import load_initial, model_settings
+from tests.federation.runs import LAST, run_in
+from tests.support import assert_same, linear_net, make_module, tiny_data, tiny_supernet
 
 
 def network(units: int = 3) -> nn.Module:
@@ -49,3 +51,19 @@ def test_a_bit_of_a_tensor_that_has_changed_is_found(tmp_path) -> None:
     path.write_bytes(content)
     with pytest.raises(FedNASError, match=r"^field: .*file.pt cannot be read: it is damaged"):
         load_initial(network(), path, "field")
+
+
+@pytest.mark.parametrize("make", [tiny_supernet, linear_net])
+def test_training_starts_from_the_weights_of_another_run(tmp_path, make) -> None:
+    trained = make(seed=1)
+    run_in(tmp_path, make_module(supernet=trained), RoundCheckpoint(), rounds=1, data=tiny_data(3))
+    module = make_module(supernet=make(seed=2), initial=str(tmp_path / LAST))
+    assert_same(dict(module.supernet.state_dict()), dict(trained.state_dict()))
+
+
+def test_a_module_of_a_checkpoint_does_not_read_what_its_run_started_from(tmp_path) -> None:
+    saved = {"seed": 3, "data": {"num_classes": 4}}
+    (tmp_path / "config.yaml").write_text("model: {initial: nowhere.pt, supernet: {init_args: {}}}")
+    assert model_settings(tmp_path / "checkpoints" / "last.ckpt", saved)["initial"] is None
+    with pytest.raises(FedNASError, match=r"model\.initial: nowhere\.pt does not exist"):
+        make_module(initial="nowhere.pt")

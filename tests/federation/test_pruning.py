@@ -230,7 +230,7 @@ def test_the_initial_model_is_trained_first_or_comes_from_a_file(tmp_path) -> No
     assert models[0]["costs"]["bytes_up"] >= sum(client["bytes_up"] for client in trained) > 0
     assert models[0]["accuracy"] == pytest.approx(fused(rounds[2]["clients"]))
 
-    run(tmp_path / "second", callback=budgets(initial=str(tmp_path / "first" / LAST)), rounds=1)
+    run(tmp_path / "second", initial=str(tmp_path / "first" / LAST), rounds=1)
     given = torch.load(tmp_path / "second" / LAST, weights_only=True)["state_dict"]
     for name, tensor in module.supernet.views(Model(0)).items():
         assert torch.equal(given[f"supernet.networks.0.{name}"], tensor)
@@ -305,7 +305,6 @@ def test_what_had_ended_stays_ended_and_needs_its_network(tmp_path, straight) ->
         ({}, {"cohort": UniformCohort(count=3)}, "model.cohort: takes 3 of 6"),
         ({}, {"source": data(client_val=0.0)}, "client_val"),
         ({"groups": 7}, {}, "groups: 7 is more than 6 clients"),
-        ({"initial": "nowhere.ckpt"}, {}, "initial: nowhere.ckpt does not exist"),
         ({"budget": 1.2}, {}, "prune_by_budgets.budget: 1.2"),
         ({"resource": "latency_ms"}, {}, "latency: is null and resource is latency_ms"),
     ],

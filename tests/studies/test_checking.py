@@ -58,7 +58,7 @@ def test_architectures_that_training_makes_are_not_expected_before_it() -> None:
     words = ["lit-fednas", "search", "--config", "fednas/digits.yaml", "--search.method=lit_fednas.search.Exhaustive"]
     tiers = "--search.tiers={class_path: lit_fednas.tiers.Budgets, init_args: {budgets: {t: {macs: 1e5}}}}"
     check([([*words, tiers], True)])  # the initial model has 0.8 million
-    with pytest.raises(ConfigError, match="data.server_val: 0 leaves nothing"):
+    with pytest.raises(ConfigError, match=r"data\.server_val: 0 leaves nothing"):
         check([([*words, tiers, "--data.server_val=0"], True)])
 
 

@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from typing_extensions import override
@@ -23,7 +22,6 @@ from lit_fednas.callbacks.pruning.iteration import (
 from lit_fednas.costs import LatencySource, RoundCost
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.checkpoints import load_initial
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import (
     NonNegativeInt,
@@ -76,9 +74,8 @@ class PruneByBudgets(FederatedCallback):
         schedule: How long a candidate stays with a group of clients: an ``iteration``, or a ``round``, after which it
             waits for any group that is free (Algorithm 4.1, line 15).
         partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` distributes clients at random.
-        initial: A file with the initial model's weights, a checkpoint of a run or a state dictionary; read when
-            training begins, and not again on resuming.
-        initial_rounds: Rounds in which the initial model is trained before the first iteration.
+        initial_rounds: Rounds in which the initial model is trained before the first iteration; ``model.initial`` reads
+            its weights from a file.
         latency: How latency is estimated, if it is the resource.
 
     Attributes:
@@ -103,7 +100,6 @@ class PruneByBudgets(FederatedCallback):
         balance: Annotated[float, Range(at_least=1)] = 1.1,
         partition: Literal["balanced", "random"] = "balanced",
         schedule: Literal["iteration", "round"] = "iteration",
-        initial: str | None = None,
         initial_rounds: NonNegativeInt = 0,
         latency: LatencySource | None = None,
     ) -> None:
@@ -117,7 +113,7 @@ class PruneByBudgets(FederatedCallback):
         self.division = ClientDivision(groups, balance, partition)
         self.resource, self.latency = resource, latency
         self.drop, self.schedule = drop, schedule
-        self.initial, self.initial_rounds = initial, initial_rounds
+        self.initial_rounds = initial_rounds
         self._reset()
 
     def _reset(self) -> None:
@@ -149,8 +145,6 @@ class PruneByBudgets(FederatedCallback):
             raise ConfigError(
                 f"prune_by_budgets.groups: {self.division.groups} is more than {clients.num_clients} clients; lower it"
             )
-        if self.initial is not None and not Path(self.initial).is_file():
-            raise ConfigError(f"prune_by_budgets.initial: {self.initial} does not exist; give a file, or null")
         self._costs = ArchitectureCosts(pl_module.supernet, self.latency)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
@@ -166,12 +160,10 @@ class PruneByBudgets(FederatedCallback):
             self._costs.prepare_latency([UnitCounts.of(sizes) for sizes in networks])
         if trainer.global_step == 0 and len(sequence.models) == 1 and not sequence.cuts:  # a new run
             self._reset()
-            if self.initial is not None:
-                load_initial(sequence.networks[0], Path(self.initial), "prune_by_budgets.initial")
-            elif self.initial_rounds == 0:
+            if pl_module.initial is None and self.initial_rounds == 0:
                 log.warning(
-                    "prune_by_budgets.initial: is null and initial_rounds is 0, so an untrained network is pruned; "
-                    "give a file of weights, or rounds to train it in"
+                    "model.initial: is null and prune_by_budgets.initial_rounds is 0, so an untrained network is "
+                    "pruned; give a file of weights, or rounds to train it in"
                 )
         self._write(trainer, pl_module)
         trainer.should_stop |= self.complete
