@@ -41,8 +41,9 @@ BUDGETS = dict(zip(("rounds", "macs", "bytes"), SPENT, strict=True))
 #: A budget of training, or ``equal`` for the most that all have reached.
 Limit: TypeAlias = float | Literal["equal"]
 _KEYS = ["method", "result"]
+_MOST_STEPS = 50  # of a curve, more or less
 _SPLITS = {"val": "validation", "test": "test"}
-#: What curves are drawn over in a page, and in words.
+#: What curves are drawn over in a page, and in words; the first two that are counted.
 _OVER = {"spent_macs": "computation", "spent_bytes": "communication", "rounds": "rounds"}
 #: What a comparison writes into a folder, the tables as far as there are any.
 _PAGES = ("compare.md", "compare.png", "compare.html")
@@ -158,7 +159,7 @@ def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve:
     split = _split(table)
     means = table.groupby(["tier", "method"], sort=False)[split].mean()
     best = means.groupby(level="tier").rank(ascending=not table.attrs["higher"], method="min") == 1
-    several = means.groupby(level="tier").transform("count") > 1
+    several = means.groupby(level="tier").transform("nunique") > 1
     mark = f"The best of its tier, by {_SPLITS[split]} {metric}"
     return replace(_shown(rows, table, 2, title, notes), marked=[*(best & several).to_numpy().nonzero()[0]], mark=mark)
 
@@ -243,12 +244,12 @@ def _charts(comparison: "Comparison") -> list[Charts]:
     tips = _draw_fronts(figure.axes[0], methods, tiers, comparison.tables["compare"].frame)
     legend(figure)
     front, curve_charts = Chart("The best network of each tier", figure, tips), []
-    for spent, words in _OVER.items():
-        if curves is not None and curves[spent].notna().any():
-            figure = new_figure(len(tiers), in_row=3)
-            _draw_curves(figure.axes, methods, tiers, curves, spent)
-            legend(figure)
-            curve_charts.append(Chart(f"The best network of each tier over {words}", figure))
+    counted = [] if curves is None else [spent for spent in _OVER if curves[spent].notna().any()]
+    for spent in counted[:2]:
+        figure = new_figure(len(tiers), in_row=3)
+        _draw_curves(figure.axes, methods, tiers, curves, spent)
+        legend(figure)
+        curve_charts.append(Chart(f"The best network of each tier over {_OVER[spent]}", figure))
     return [Charts([front]), *([Charts(curve_charts)] if curve_charts else [])]
 
 
@@ -298,7 +299,9 @@ def _draw_curves(panels: Sequence[Axes], methods: Methods, tiers: Tiers, curves:
     for axes, (tier, limits) in zip(panels, tiers.items(), strict=True):
         for method, rows in best_within(curves[counted], limits, [*_KEYS, "rounds"]).groupby("method", sort=False):
             lines = [times * run.set_index(spent)["val"] for _, run in rows.groupby("result")]
-            draw_stairs(axes, stairs(lines), names.index(method), method, scale=scale)
+            steps = stairs(lines)
+            steps = steps[:: -(len(steps) // _MOST_STEPS + 1)][::-1]  # with the last
+            draw_stairs(axes, steps, names.index(method), method, scale=scale)
         label(axes, text, f"validation {metric}{unit}")
         axes.set_title("" if tier == ALL_TIERS else f"within {figure_text(tier)}", fontsize=9)
 
