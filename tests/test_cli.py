@@ -111,7 +111,7 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys
     assert "lit-fednas: trainer.callbacks: the checkpoint's" in refused(
         capsys, *resume, "--trainer.callbacks=users.Own"
     )
-    watching = ["--trainer.callbacks=ModelSummary", "--model.evaluation.top_k", "2", "--trainer.threads", "1"]
+    watching = ["--trainer.callbacks=ModelSummary", "--model.evaluation.sampled", "2", "--trainer.threads", "1"]
     allowed = ["--model.client.batch_size", "7", "--changed", "[model.client]"]
     assert main([*resume, *watching, *allowed]) == 0
     assert "model.client.batch_size: the checkpoint's run was trained with" in capsys.readouterr().err
@@ -281,9 +281,11 @@ def refused(capsys, *args, code=2):
     [
         (["--model.client.batch_size", "abc"], 'key "model.client.batch_size": Expected'),
         (["--data.source", "Digit"], "import path string: Digit; did you mean Digits?"),
+        (["--data.source", "LeafImages"], "LeafImages was removed: use CelebA, or ImageTable"),
         (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
         (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
         (["--search.racing", "{}"], "search.racing was removed: leave it out, and search with"),
+        (["--model.evaluation.top_k", "5"], "top_k was removed: leave it out, and add torchmetrics"),
         (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
         (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
         (

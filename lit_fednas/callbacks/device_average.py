@@ -38,7 +38,7 @@ class DeviceAverage(FederatedCallback):
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Prepares the metrics; ``metric_names`` says what will be logged at a validation."""
-        self._metrics = SubnetMetrics(pl_module.subnets, trainer.datamodule.task, pl_module.evaluation.top_k)
+        self._metrics = SubnetMetrics(pl_module.subnets, trainer.datamodule.task)
         self._metrics.to(trainer.strategy.root_device)
         self.metric_names = [f"val/devices/{name}" for name in self._metrics.metric_names]
 

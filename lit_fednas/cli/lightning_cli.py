@@ -54,8 +54,12 @@ NEXT = {
     "search": "export --config {run}/config.yaml --tier TIER, or report {run}",
     "finetune": "export --config {run}/config.yaml --name finetune --tier TIER, or report {run}",
 }
-#: Former settings, and what replaces them.
-REMOVED = {"search.racing": "leave it out, and search with lit_fednas.search.PredictorSearch for fewer evaluations"}
+#: Former settings and classes, and what replaces them.
+REMOVED = {
+    "LeafImages": "use CelebA, or ImageTable with a table of files, labels and clients",
+    "search.racing": "leave it out, and search with lit_fednas.search.PredictorSearch for fewer evaluations",
+    "model.evaluation.top_k": "leave it out, and add torchmetrics.classification.MulticlassAccuracy to model.metrics",
+}
 #: Arguments of a supernet that are taken from the data.
 LINKED = {"num_classes", "input_shape"}
 #: Every parser raises errors, takes no shortened options, and writes the versions into a saved configuration.
@@ -178,8 +182,8 @@ class FederatedCLI(LightningCLI):
             unknown = re.search(forms, message)
             word = next(filter(None, unknown.groups())) if unknown else ""
             known = {action.dest for parser in self._subcommand_parsers.values() for action in parser._actions}
-            if former := next((name for name in REMOVED if among(word, [name])), None):
-                return f"; {former} was removed: {REMOVED[former]}"
+        if former := next((name for name in REMOVED if among(word, [name])), None):
+            return f"; {former} was removed: {REMOVED[former]}"
         return did_you_mean(word, known)
 
     @override

@@ -12,7 +12,7 @@ from lit_fednas.data.partitioners import IID, BalancedDirichlet, ByColumn, Diric
 from lit_fednas.data.sources.arrays import ArrayFiles, ArraySource
 from lit_fednas.data.sources.base import DataSource
 from lit_fednas.data.sources.images import ImageFolder, ImageTable, LazyImageFolder
-from lit_fednas.data.sources.leaf import Leaf, LeafImages, LeafText
+from lit_fednas.data.sources.leaf import Leaf, LeafText
 from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, CelebA, Digits, DistortedDigits, FashionMNIST
 from lit_fednas.data.sources.speech import SpeechFeatures, SpeechFolder
 from lit_fednas.data.sources.text import ShakespeareRoles, TextFiles
@@ -54,7 +54,6 @@ __all__ = [
     "ImageTable",
     "LazyImageFolder",
     "Leaf",
-    "LeafImages",
     "LeafText",
     "LoaderReader",
     "MultiLabel",

@@ -28,7 +28,7 @@ class Task(ABC):
         metrics: What is reported, by name, and whether higher is better; the first is the one that counts most.
             Each is in :attr:`averaged` or what :meth:`derived` adds.
         averaged: The names of :meth:`values`.
-        has_classes: Whether outputs are logits of classes, of which the ``k`` most likely can be named.
+        has_classes: Whether outputs are logits of classes.
         labelled: Whether each example has one class, by which examples can be dealt out.
         ignored: Which class is not counted as a target, if there is one.
     """
@@ -46,13 +46,12 @@ class Task(ABC):
         return next(iter(self.metrics))
 
     @abstractmethod
-    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+    def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Returns what is averaged over units: sums over each example's units, ``[batch]``, by name.
 
         Args:
             outputs: ``[batch, ...]``, of the network.
             targets: ``[batch, ...]``.
-            top_k: Where targets are classes: one among so many most likely counts as correct.
         """
 
     def units(self, targets: Tensor) -> Tensor:
@@ -105,9 +104,9 @@ class Classification(Task):
         self.num_outputs = num_classes
 
     @override
-    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+    def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         losses = functional.cross_entropy(outputs, targets, reduction="none")
-        return {"accuracy": hits(outputs, targets, top_k).to(losses.dtype), "loss": losses}
+        return {"accuracy": (outputs.argmax(-1) == targets).to(losses.dtype), "loss": losses}
 
     @override
     def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -153,9 +152,9 @@ class NextToken(Classification):
         self.ignored = ignored
 
     @override
-    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+    def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         losses = functional.cross_entropy(outputs.mT, targets, reduction="none", ignore_index=self._index)
-        right = hits(outputs, targets, top_k) & self._counted(targets)
+        right = (outputs.argmax(-1) == targets) & self._counted(targets)
         return {"accuracy": right.sum(1).to(losses.dtype), "loss": losses.sum(1)}
 
     @override
@@ -219,7 +218,7 @@ class MultiLabel(Task):
         self.num_outputs = num_classes
 
     @override
-    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+    def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         losses = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
         right = (outputs > 0) == (targets > 0.5)
         return {"accuracy": right.to(losses.dtype).mean(1), "loss": losses.mean(1)}
@@ -248,7 +247,7 @@ class Regression(Task):
         self.num_outputs = num_outputs
 
     @override
-    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+    def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         errors = outputs - targets
         return {"mae": errors.abs().mean(1), "loss": errors.square().mean(1)}
 
@@ -274,14 +273,6 @@ def require_few(num_classes: int, num_examples: int, what: str) -> None:
             f"{what} would be {num_classes:,} classes of {num_examples:,} examples; are these numbers (give the task "
             "Regression), or names of something else? Number classes from 0, or state them (num_classes, or folders)"
         )
-
-
-def hits(outputs: Tensor, targets: Tensor, top_k: int = 1) -> Tensor:
-    """Returns whether classes are among the most likely ones."""
-    if top_k == 1:
-        return outputs.argmax(-1) == targets
-    likeliest = outputs.topk(min(top_k, outputs.shape[-1]), -1).indices
-    return (likeliest == targets[..., None]).any(-1)
 
 
 def _check_integers(targets: Tensor, ndim: int, count: int, what: str) -> None:

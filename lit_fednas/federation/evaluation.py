@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData, Task
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, checked
+from lit_fednas.ranges import NonNegativeInt, Range, checked
 from lit_fednas.records.run import Directions
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -46,7 +46,6 @@ class EvaluationSettings:
         subnets: Architectures, each as the space writes it, or ``smallest`` or ``largest``. A name may
             stand before it: ``tiny = d: [0,0,0,0], e: 0.1``; otherwise metrics are named after the architecture.
             If not given, those of the supernet (for SuperFed's those of Table 4).
-        top_k: The accuracy counts a class among the k most likely as correct.
         recalibrate_batches: Batches of the clients' training data on which batch-norm statistics are gathered
             anew, on a copy, before a subnet is evaluated. If not given, 20 where the norms keep no statistics, so that
             metrics are those of the network once it is deployed, and none elsewhere. 0 for none: such norms then use
@@ -60,7 +59,6 @@ class EvaluationSettings:
     """
 
     subnets: Sequence[str] | None = None
-    top_k: PositiveInt = 1
     recalibrate_batches: NonNegativeInt | None = None
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = False
@@ -117,13 +115,7 @@ class EvaluationSettings:
 class SubnetMetrics(nn.Module):
     """The metrics of several subnets on one data set: the task's, and others that a user adds."""
 
-    def __init__(
-        self, names: Iterable[str], task: Task, top_k: int = 1, added: Mapping[str, Metric] | None = None
-    ) -> None:
-        if top_k > 1 and not task.has_classes:
-            raise ConfigError(f"evaluation.top_k: {top_k} needs classes, which a {type(task).__name__} has not; give 1")
-        if top_k > task.num_outputs:
-            raise ConfigError(f"evaluation.top_k: {top_k} is more than the {task.num_outputs} classes; give less")
+    def __init__(self, names: Iterable[str], task: Task, added: Mapping[str, Metric] | None = None) -> None:
         for name in added or {}:
             if name in task.metrics:
                 raise ConfigError(f"model.metrics: {name!r} is a metric of every {type(task).__name__}; rename it")
@@ -131,7 +123,7 @@ class SubnetMetrics(nn.Module):
         self.task = task
         self.names = list(names)
         self.directions = directions_of_metrics(task, added or {})
-        self._of_task = nn.ModuleList(TaskMetrics(task, top_k) for _ in self.names)
+        self._of_task = nn.ModuleList(TaskMetrics(task) for _ in self.names)
         self._added = nn.ModuleList(MetricCollection(dict(added or {})).clone() for _ in self.names)
 
     def update(self, index: int, outputs: Tensor, targets: Tensor) -> None:
@@ -189,16 +181,15 @@ class TaskMetrics(Metric):
     sums: Tensor
     units: Tensor
 
-    def __init__(self, task: Task, top_k: int = 1) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
         self.task = task
-        self.top_k = top_k
         self.add_state("sums", torch.zeros(len(task.averaged)), dist_reduce_fx="sum")
         self.add_state("units", torch.zeros(()), dist_reduce_fx="sum")
 
     @override
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        values = self.task.values(outputs, targets, self.top_k)
+        values = self.task.values(outputs, targets)
         self.sums += torch.stack([values[name].sum() for name in self.task.averaged])
         self.units += self.task.units(targets).sum()
 
@@ -249,7 +240,7 @@ def client_scores(
     rows = []
     for x, y in batches:
         labels = targets(y)
-        values = task.values(settings.logits(network, x), labels, settings.top_k)
+        values = task.values(settings.logits(network, x), labels)
         rows.append(torch.stack([task.units(labels).double(), *(values[name].double() for name in task.averaged)], 1))
     sizes = [data.size(client, split) for client in clients]
     scores = []

@@ -127,7 +127,7 @@ class FederatedLightningModule(pl.LightningModule):
         self.subnets = self.evaluation.named(self.supernet)
         evaluated = [*self.subnets, SAMPLED] if self.evaluation.sampled else self.subnets
         self.val_metrics, self.test_metrics = (
-            SubnetMetrics(evaluated, self.task, self.evaluation.top_k, self.metrics).to(self.device) for _ in range(2)
+            SubnetMetrics(evaluated, self.task, self.metrics).to(self.device) for _ in range(2)
         )
 
     # ---- before the first round -----------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Evaluator:
     Args:
         supernet: The weights.
         batches: ``(inputs, targets)``, on the supernet's device.
-        settings: How: top-k, precision, layout.
+        settings: How: precision, layout.
         recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
         task: What targets are; classes if not given.
         added: Metrics beside the task's, by name (``model.metrics``).
@@ -58,7 +58,7 @@ class Evaluator:
         self.recalibration = recalibration
         device = next(supernet.parameters()).device
         self.task = task or Classification(supernet.num_classes)
-        self._metrics = SubnetMetrics(["arch"], self.task, settings.top_k, added).to(device)
+        self._metrics = SubnetMetrics(["arch"], self.task, added).to(device)
         for metric in self._metrics.modules():
             if isinstance(metric, Metric):  # processes that share a search evaluate architectures of their own
                 metric.distributed_available_fn = lambda: False
@@ -85,7 +85,6 @@ class Evaluator:
         """Returns how the architectures of these tiers are scored, for ``settings.json``."""
         return {
             "num_examples": self.num_examples,
-            "top_k": self.settings.top_k,
             "recalibrate_batches": len(self.recalibration),
             "precision": self.settings.precision,
             "federated": None,
@@ -228,7 +227,7 @@ class FederatedEvaluator(Evaluator):
     Args:
         supernet: The weights.
         draw: Which clients are asked.
-        settings: How: top-k, precision, layout.
+        settings: How: precision, layout.
         recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
         batch_size: The most examples per batch.
     """
@@ -308,7 +307,7 @@ class FederatedEvaluator(Evaluator):
 
         def answer(inputs: Tensor, classes: Tensor) -> Tensor:
             targets = self.supernet.targets(arch, classes)
-            values = self.task.values(self.settings.logits(network, inputs), targets, self.settings.top_k)
+            values = self.task.values(self.settings.logits(network, inputs), targets)
             sums = (values[name].sum() for name in self.task.averaged)
             return torch.stack([self.task.units(targets).sum().float(), *sums])
 

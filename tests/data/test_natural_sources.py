@@ -19,7 +19,6 @@ from lit_fednas.data import (
     FederatedDataModule,
     ImageTable,
     Leaf,
-    LeafImages,
 )
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
@@ -152,8 +151,8 @@ class TestLeaf:
             *((one_user("[1]", y), "one length, for user 'a'") for y in ("", "0, 1")),
             *((one_user("[1]", y), "user 'a' the class") for y in ("0.5", "-1", "1e999", "true", '"1"', "[0]")),
             *((one_user("[1]", y), "user 'a' the class") for y in ("null", "1" * 400, "2147483648")),
-            *((one_user(x, "0"), "user 'a' an x .*use LeafImages") for x in ('"1.jpg"', '["1"]', "[null]", "[true]")),
-            *((one_user(x, "0"), "user 'a' an x .*use LeafImages") for x in ("{}", "[{}]", "[[1], [2, 3]]", "1" * 30)),
+            *((one_user(x, "0"), "user 'a' an x .*use LeafText") for x in ('"1.jpg"', '["1"]', "[null]", "[true]")),
+            *((one_user(x, "0"), "user 'a' an x .*use LeafText") for x in ("{}", "[{}]", "[[1], [2, 3]]", "1" * 30)),
             (one_user("[1], [1, 2]", "0, 1"), "user 'a' an x that is not a list of numbers"),
             *((one_user(x, "0"), r"an x of \d numbers; .* fits, not \[1\]") for x in ("[]", "[1, 2]", "[[[]]]")),
             *((one_user(x, "0"), "user 'a' an x with NaN or infinity") for x in ("[1e999]", "[-1e39]")),
@@ -214,38 +213,6 @@ def test_leaf_labels_that_are_numbers(tmp_path: Path) -> None:
     assert Leaf(tmp_path, input_shape=(1,), num_classes=20231106).load("train") is not None
     with pytest.raises(ConfigError, match=r"task\.num_classes: 20,231,106 are more than 100,000"):
         _ = Leaf(tmp_path, input_shape=(1,), num_classes=20231106).class_names
-
-
-class TestLeafImages:
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        images(tmp_path / "raw", *(f"{number}.jpg" for number in range(4)), size=(8, 10))
-        write_leaf(tmp_path / "train" / "a.json", **{"7": (["2.jpg", "0.jpg"], [1, 0]), "5": (["3.jpg"], [1])})
-        write_leaf(tmp_path / "test" / "a.json", **{"9": (["1.jpg"], [2])})
-        return tmp_path
-
-    def test_names_become_images(self, root: Path, decoded: list[str]) -> None:
-        source = LeafImages(root, root / "raw", image_size=8)
-        data = module(source, in_memory=False)
-        assert client_targets(data) == [[1], [1, 0]]
-        assert not decoded
-        source.prepare()
-        assert (source.num_classes, source.input_shape) == (3, (3, 8, 8))
-        train = load(source)
-        assert values(train) == pytest.approx([20, 0, 30], abs=2)
-        assert train.targets.tolist() == [1, 0, 1]
-        assert train.columns["client"].tolist() == ["7", "7", "5"]
-        assert values(load(source, "test")) == pytest.approx([10], abs=2)
-        assert len(decoded) == len(list((root / "raw" / ".lit_fednas_cache").iterdir())) == 2  # once each
-        assert len(load(LeafImages(root, root / "raw", deal="all"))) == 4
-        assert load(LeafImages(root, root / "raw", least=2)).columns["client"].tolist() == ["7", "7"]
-
-    def test_missing_files_are_named(self, root: Path) -> None:
-        with pytest.raises(DataError, match=r"data\.source: .*2\.jpg is missing"):
-            LeafImages(root, root).load("train")
-        write_leaf(root / "train" / "a.json", **{"7": (["2.jpg\n"], [1])})
-        with pytest.raises(DataError, match=r"a\.json .* user '7' an x that is not a name of a file"):
-            LeafImages(root, root / "raw").load("train")
 
 
 class TestCelebA:

@@ -20,7 +20,6 @@ from lit_fednas.data import (
     ImageTable,
     LazyImageFolder,
     Leaf,
-    LeafImages,
     LeafText,
     ShakespeareRoles,
     SpeechFolder,
@@ -30,11 +29,6 @@ from lit_fednas.testing import DataSourceContract
 from lit_fednas.testing.networks import tiny_examples
 from tests.data.files import SmallCIFAR10, celeba, images, leaf, recordings, roles
 from tests.support import concrete_classes
-
-
-def leaf_images(folder: Path) -> LeafImages:
-    users = {"ann": (["a.png", "b.png"], [0, 1]), "bob": (["c.png"], [1])}
-    return LeafImages(leaf(folder, **users), images(folder / "raw", "a.png", "b.png", "c.png"))
 
 
 def table(folder: Path) -> ImageTable:
@@ -71,7 +65,6 @@ class TestSources(DataSourceContract):
         "image-folder-lazy": lambda folder: LazyImageFolder(images(folder, *CLASSES)),
         "image-table": table,
         "leaf": lambda folder: Leaf(leaf(folder, ann=(NUMBERS, [0, 1]), bob=(NUMBERS, [1, 0])), input_shape=(2,)),
-        "leaf-images": leaf_images,
         "leaf-text": lambda folder: LeafText(
             leaf(folder, ann=(["abcde", "bcdea"], ["f", "g"]), bob=(["cdeab"], ["h"])), length=5
         ),

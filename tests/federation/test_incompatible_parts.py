@@ -15,7 +15,7 @@ from lit_fednas.aggregation import OperatorAverage, OverlapAverage
 from lit_fednas.assignment import CandidateGroups, FixedArchitecture, InvariantUnits
 from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal, SideObjective, TaskLoss
 from lit_fednas.parts import check_callbacks
@@ -113,10 +113,6 @@ PARTS += [
     (
         {"data": LABELS, "objective": CrossEntropy},
         "model.objective: CrossEntropy needs classes, and the data's task is",
-    ),
-    (
-        {"data": NUMBERS, "evaluation": lambda: EvaluationSettings(["largest"], top_k=2)},
-        "evaluation.top_k: 2 needs classes, which a Regression has not",
     ),
     (
         {

@@ -77,12 +77,11 @@ def examples_of(data: Any, clients: list[int], split: str = "val") -> tuple[torc
     return next(iter(data.clients.reader.read(rows, 1000)))
 
 
-@pytest.mark.parametrize(("split", "top_k", "batch_size"), [("val", 2, 3), ("train", 1, 512)])
-def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained, split, top_k, batch_size):
+@pytest.mark.parametrize(("split", "batch_size"), [("val", 3), ("train", 512)])
+def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained, split, batch_size):
     module, data = trained
-    settings = EvaluationSettings(["largest"], top_k=top_k)
-    central = Evaluator(module.supernet, [examples_of(data, list(range(6)), split)], settings)
-    clients = evaluator(trained, rounds=3, split=split, settings=settings, batch_size=batch_size)
+    central = Evaluator(module.supernet, [examples_of(data, list(range(6)), split)])
+    clients = evaluator(trained, rounds=3, split=split, batch_size=batch_size)
     assert clients.num_examples == central.num_examples > 20
     rng = np.random.default_rng(0)
     archs = [module.supernet.space.sample(rng) for _ in range(8)]

@@ -31,7 +31,6 @@ from lit_fednas.data.sources.base import (
     of_large_clients,
     reading,
 )
-from lit_fednas.data.sources.images import ImageSource, LazyImages
 from lit_fednas.data.sources.text import SHAKESPEARE, TextSource
 from lit_fednas.data.tasks import require_few
 from lit_fednas.data.transforms import Augmentation
@@ -99,7 +98,7 @@ class Leaf(DataSource):
         except ValueError:  # lists of different lengths
             array = np.array([None])
         if array.dtype.kind not in "iuf":
-            raise ValueError("an x that is not a list of numbers; use LeafImages for names of files, LeafText for text")
+            raise ValueError("an x that is not a list of numbers; use LeafText for text, ImageTable for names of files")
         held, shape = ([size for size in sizes if size != 1] for sizes in (array.shape[1:], self.input_shape))
         if held not in (shape, [math.prod(shape)]):
             text = "x".join(map(str, held or [1]))
@@ -109,46 +108,6 @@ class Leaf(DataSource):
         if not np.isfinite(array).all():
             raise ValueError("an x with NaN or infinity")
         return array
-
-
-@checked("data.source")
-class LeafImages(ImageSource):
-    """LEAF data whose ``x`` are names of image files, such as LEAF's CelebA (Smiling or not).
-
-    The examples have a column ``client``, the user.
-
-    Args:
-        root: The folder that holds ``train`` and ``test`` with the JSON files.
-        images: The folder that the names of files start from; LEAF's is ``data/celeba/data/raw/img_align_celeba``.
-        num_classes: None counts from all labels.
-        deal: As for :class:`Leaf`.
-        least: As for :class:`Leaf`.
-        decoding: Settings of :class:`ImageSource`; LEAF's ``image_size`` is 84.
-    """
-
-    def __init__(
-        self,
-        root: str | Path,
-        images: str | Path,
-        num_classes: PositiveInt | None = None,
-        deal: Deal = "train",
-        least: PositiveInt = 1,
-        **decoding: Any,
-    ) -> None:
-        super().__init__(images, **decoding)
-        self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, self.left_out, _names)
-
-    @cached_property
-    def num_classes(self) -> int:  # type: ignore[override]
-        """As given, or counted."""
-        return self._files.classes
-
-    @override
-    def list_files(self, split: Split) -> LazyImages | None:
-        if (part := self._files.split(split)) is None:
-            return None
-        names, labels, users = part
-        return LazyImages(self, names.tolist(), labels, {"client": users}, f"leaf-{split}")
 
 
 @checked("data.source")
@@ -205,12 +164,6 @@ def _whole_number(value: Any) -> int:
     if type(value) in (int, float) and 0 <= value < 2**31 and value == int(value):
         return int(value)
     raise ValueError(f"the class {repr(value)}; give whole numbers from 0")
-
-
-def _names(x: list[Any]) -> np.ndarray:
-    if not all(isinstance(name, str) and name.isprintable() for name in x):
-        raise ValueError("an x that is not a name of a file; use Leaf for lists of numbers")
-    return np.array(x)
 
 
 @dataclass
