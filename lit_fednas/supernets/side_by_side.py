@@ -316,7 +316,7 @@ class BaseNetworks(NetworkCollection):
 def _whole(width: float, count: int, field: str) -> int:
     """Returns how many of the base networks have a share of the whole width."""
     bases = round(width * count)
-    if not 1 <= bases <= count or not isclose(bases, width * count, rel_tol=1e-5):
+    if not 1 <= bases <= count or not isclose(bases, width * count, rel_tol=1e-4):
         raise ConfigError(
             f"{field}: {width:g} is not the width of whole base networks, of which there are {count}; give a "
             f"multiple of 1/{count} (to five digits)"

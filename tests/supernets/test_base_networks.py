@@ -79,6 +79,9 @@ def test_widths_are_so_many_bases():
     assert net.default_eval_archs == ("width: 0.25", "width: 0.5", "width: 1")
     assert [net.space.parse(text).members for text in net.default_eval_archs] == [(0,), (0, 1), (0, 1, 2, 3)]
     assert BaseNetworks(SHAPE, 3, SlicedCNN((9, 9)), widths=[1, 1 / 3]).space.parse("width: 0.333333") == Bases((0,))
+    assert BaseNetworks(SHAPE, 3, SlicedCNN((18, 18)), count=6, widths=[1, 0.16667]).space.parse(
+        "width: 0.16667"
+    ) == Bases((0,))
     for text in ("width: 0.3", "width: 2", "width: 0"):
         with pytest.raises(ConfigError, match=r"is not the width of whole base networks, of which there are 4"):
             net.space.parse(text)
