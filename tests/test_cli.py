@@ -284,6 +284,7 @@ def refused(capsys, *args, code=2):
         (["--data.source", "LeafImages"], "LeafImages was removed: use CelebA, or ImageTable"),
         (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
         (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
+        (["--prune_by_budgets.initial", "x.ckpt"], "PruneByBudgets.initial was removed: give model.initial"),
         (["--search.racing", "{}"], "search.racing was removed: leave it out, and search with"),
         (["--model.evaluation.top_k", "5"], "top_k was removed: leave it out, and add torchmetrics"),
         (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
