@@ -282,6 +282,7 @@ def refused(capsys, *args, code=2):
         (["--model.client.batch_size", "abc"], 'key "model.client.batch_size": Expected'),
         (["--data.source", "Digit"], "import path string: Digit; did you mean Digits?"),
         (["--data.source", "LeafImages"], "LeafImages was removed: use CelebA, or ImageTable"),
+        (["--data.source", "lit_fednas.data.ImageFolders"], "no attribute 'ImageFolders'; did you mean ImageFolder?"),
         (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
         (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
         (["--prune_by_budgets.initial", "x.ckpt"], "PruneByBudgets.initial was removed: give model.initial"),

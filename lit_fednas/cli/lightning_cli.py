@@ -173,12 +173,13 @@ class FederatedCLI(LightningCLI):
             word, owner = argument[2], f"{argument[1].rpartition('.')[2]}."
             bases = inspect.getmro(cast(type, locate(argument[1])))
             known = {name for base in bases for name in inspect.signature(base).parameters}
-        elif name := re.search(r"import path string: (\w+)$", message):
+        elif name := re.search(r"(?:import path string: |module '[\w.]+' has no attribute ')(\w+)'?$", message):
             word = name[1]
             modules = [
                 sys.modules[name] for name in list(sys.modules) if name.startswith(("lit_fednas.", "torch.optim"))
             ]
             known = {name for module in modules for name, value in vars(module).items() if isinstance(value, type)}
+            known |= {name.rpartition(".")[2] for name in sys.modules if name.startswith("lit_fednas.")}
         else:
             forms = r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"|accept option '([\w.]+)'"
             unknown = re.search(forms, message)

@@ -27,7 +27,15 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
             f"{data.input_dtype}; choose one that reads what the source gives"
         )
     arch = supernet.space.smallest
-    found, wanted = output_shape(supernet, arch), wanted_shape(data.task, supernet.input_shape)
+    try:
+        found, wanted = output_shape(supernet, arch), wanted_shape(data.task, supernet.input_shape)
+    except RuntimeError as error:
+        if "allocate" in str(error):
+            raise
+        raise ConfigError(
+            f"model.supernet: {name}'s network {arch} cannot read an example of {list(supernet.input_shape)} "
+            f"({error}); build it from self.input_shape"
+        ) from error
     if data.task.has_classes:  # an architecture may have fewer labels, to which the classes are joined
         labels = supernet.targets(arch, torch.arange(data.task.num_outputs, device=next(supernet.parameters()).device))
         wanted = (*wanted[:-1], int(labels.max()) + 1)

@@ -134,6 +134,11 @@ class FederatedLightningModule(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Validates that data and parts fit together, before any training."""
+        if stage == "fit" and not hasattr(self.trainer, "max_rounds"):
+            raise ConfigError(
+                f"trainer: {type(self.trainer).__name__} trains batches, not rounds; use lit_fednas.federation."
+                f"FederatedTrainer(max_rounds=...)"
+            )
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "clients"):
             raise ConfigError(

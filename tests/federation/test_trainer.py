@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from lightning import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
+from torch import nn
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedTrainer
 from lit_fednas.supernets import ElasticResNet
 from tests.support import fit, make_module, make_trainer, refusals, tiny_data
+from tests.testing.own_parts import HiddenUnits
 
 test_arguments_that_are_refused = refusals(
     ({"max_epochs": 3}, "^trainer.max_epochs: 3 has no meaning here.*set max_rounds"),
@@ -22,6 +25,20 @@ def test_early_stopping_stops_after_a_round():
     stopping = EarlyStopping("val/largest/accuracy", mode="max", patience=1, min_delta=2.0)
     trainer = fit(make_module(), tiny_data(), 20, callbacks=[stopping])
     assert trainer.current_epoch == 2  # the first validation is best for ever, one more is waited for
+
+
+class ForColours(HiddenUnits):
+    def build(self, arch: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, arch, 3), nn.Flatten(), nn.Linear(36 * arch, self.num_classes))
+
+
+def test_an_own_network_that_cannot_read_the_data_and_a_plain_trainer_are_one_line():
+    with pytest.raises(
+        ConfigError, match=r"ForColours's network 4 cannot read .* \[1, 8, 8\] .*; build it from self.inp"
+    ):
+        fit(make_module(ForColours((1, 8, 8), 4, [4, 8])), tiny_data())
+    with pytest.raises(ConfigError, match=r"trainer: Trainer trains batches, not rounds; use .*FederatedTrainer"):
+        Trainer(max_epochs=1, accelerator="cpu", logger=False).fit(make_module(), datamodule=tiny_data())
 
 
 @pytest.mark.parametrize(
