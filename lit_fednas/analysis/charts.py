@@ -84,7 +84,7 @@ class Chart:
         return Markup('<div class="scroll"><img src="{}" alt="{}"></div>').format(source, self._words())
 
     def _words(self) -> str:
-        """Returns what a reader who does not see the figure is told: the axes, and where lines begin and end."""
+        """Returns the description for screen readers: the axes, and the first and last value of each line."""
         panels = []
         for axes in self.figure.axes:
             lines = [(str(line.get_label()), pd.Series(line.get_ydata()).dropna()) for line in axes.get_lines()]
