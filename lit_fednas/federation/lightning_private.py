@@ -17,6 +17,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.overrides.distributed import _sync_module_states
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
@@ -33,11 +34,20 @@ from lit_fednas.records.files import replace_saved
 T = TypeVar("T")
 
 
+class _RoundEpochLoop(_TrainingEpochLoop):
+    """Validates also after the round with which training stops, as its weights are those that are kept."""
+
+    def _should_check_val_epoch(self) -> bool:
+        trainer = self.trainer
+        return bool(super()._should_check_val_epoch() or (trainer.enable_validation and trainer.should_stop))
+
+
 class RoundFitLoop(_FitLoop):
     """Counts rounds as epochs, and passes each round to ``training_step``."""
 
     def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
         super().__init__(trainer, min_epochs=0, max_epochs=max_rounds)
+        self.epoch_loop = _RoundEpochLoop(trainer)
         self._one_batch: UserList[Any] = UserList([None])  # in a list Lightning would look for several loaders
 
     @abstractmethod

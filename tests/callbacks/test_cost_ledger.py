@@ -49,15 +49,19 @@ def test_a_linear_network_counted_by_hand(tmp_path):
     }
 
 
-@pytest.mark.parametrize("budget", [{"max_macs": 2 * 3 * 40 * 256}, {"max_bytes": 6240.5}])
-def test_training_ends_after_the_round_in_which_a_budget_is_spent(tmp_path, budget):
+@pytest.mark.parametrize(
+    ("budget", "rounds"), [({"max_macs": 2 * 3 * 40 * 256}, 2), ({"max_bytes": 6240.5}, 2), ({"max_macs": 30_720}, 1)]
+)
+def test_training_ends_with_a_validation_after_the_round_in_which_a_budget_is_spent(tmp_path, budget, rounds):
     def trained(ckpt_path=None):  # as above, a round costs 30,720 MACs and 6,240 bytes
         module = make_module(linear_net(), client=ClientSettings(sgd(0.1), batch_size=8, epochs=2))
         ledger = CostLedger(**budget)
-        return run_in(tmp_path, module, ledger, RoundCheckpoint(), rounds=-1, ckpt_path=ckpt_path).global_step
+        return run_in(tmp_path, module, ledger, RoundCheckpoint(), rounds=-1, ckpt_path=ckpt_path)
 
-    assert trained() == 2
-    assert trained(tmp_path / LAST) == 2  # nothing is left
+    ended = trained()
+    assert ended.global_step == rounds
+    assert "val/largest/accuracy" in ended.callback_metrics  # else every second round is validated
+    assert trained(tmp_path / LAST).global_step == rounds  # nothing is left
 
 
 def test_an_update_costs_its_examples_and_two_ways_and_none_only_the_way_down():
