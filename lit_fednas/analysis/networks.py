@@ -248,7 +248,7 @@ def history(result: Result, metric: str | None = None) -> pd.DataFrame:
 
 
 def validated(result: Result, metric: str) -> bool:
-    """Returns whether the metric of a network whose costs are known was logged while it was trained."""
+    """Returns whether training has validated the metric of any network with known costs."""
     return result.part in result.run.finetunings or any(
         len(result.run.logged(f"val/{name}/{metric}")) for name, _ in _named_networks(result.run)
     )
