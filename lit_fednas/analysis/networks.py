@@ -188,6 +188,9 @@ def tiers_of(methods: Methods) -> dict[str, dict[str, float]]:
 def within(networks: pd.DataFrame, limits: Mapping[str, float]) -> pd.DataFrame:
     """Returns the networks whose costs are known and at most the limits."""
     costs = networks.assign(**{_MEMORY: networks["bytes"] + networks["activation_bytes"]})
+    if unknown := [name for name in limits if name not in costs]:
+        known = ", ".join(_LIMITS)
+        raise DataError(f"tiers: {unknown[0]} is not recorded of networks; give limits (--tiers FILE) on {known}")
     return networks[(costs[list(limits)] <= pd.Series(limits, dtype=float)).all(axis=1)]
 
 

@@ -225,13 +225,17 @@ def read_run(folder: Path | str) -> Run:
     return Run(folder)
 
 
+def run_folders(root: Path | str) -> list[Path]:
+    """Returns the runs under a folder, also those that never finished a round, without those of a fine-tuning."""
+    begun = (path.parent for path in Path(root).glob(f"**/{INPUTS_FILE}") if path.with_name("config.yaml").is_file())
+    found = {*begun, *(path.parent for path in Path(root).glob(f"**/{ROUNDS_FILE}"))}
+    return sorted(folder for folder in found if found.isdisjoint(folder.parents))
+
+
 def newest_run(root: Path | str = "runs") -> Path:
-    """Returns the run under a folder that was written to last, except the trainings in a run's fine-tuning."""
-    written = {
-        path.parent: path.stat().st_mtime
-        for path in Path(root).glob(f"**/{ROUNDS_FILE}")
-        if not any((folder / ROUNDS_FILE).exists() for folder in path.parent.parents)
-    }
+    """Returns the run under a folder that was written to last, of those with a round."""
+    files = {folder: folder / ROUNDS_FILE for folder in run_folders(root)}
+    written = {folder: file.stat().st_mtime for folder, file in files.items() if file.exists()}
     if not written:
         raise DataError(f"{root}: holds no run; train one with lit-fednas fit")
     return max(written, key=lambda folder: written[folder])

@@ -1,8 +1,6 @@
 """Progress of a run: a bar over rounds and a bar over the cohort, or plain lines without a terminal."""
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -10,16 +8,13 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.formatting import draws_bars, metric_text, scale_of
-from lit_fednas.messages import ClientTask
-
-_MAX_ARCHS = 4
+from lit_fednas.formatting import draws_bars, metric_text, scale_of, short
 
 
 class RoundProgress(FederatedCallback, ProgressBar):
     """Shows rounds, clients, their loss and the mean validation metric.
 
-    While the cohort trains several architectures, it shows how many clients train which.
+    While the cohort trains several architectures, it shows how many, and their least and greatest cost.
 
     Args:
         refresh_seconds: Without a terminal, a line is printed at most this often (and for the last round).
@@ -52,7 +47,9 @@ class RoundProgress(FederatedCallback, ProgressBar):
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         if self._cohort is not None:
             self._cohort.reset(total=len(round.tasks))
-            self._cohort.set_postfix_str(clients_by_arch(round.tasks), refresh=False)
+            costs = [module.supernet.cost(arch).macs for arch in {task.arch for task in round.tasks}]
+            text = f"{len(costs)} networks, {short(min(costs))} to {short(max(costs))} MACs" if costs[1:] else ""
+            self._cohort.set_postfix_str(text, refresh=False)
 
     def on_client_end(self, *arguments: Any) -> None:
         if self._cohort is not None:
@@ -97,12 +94,3 @@ class RoundProgress(FederatedCallback, ProgressBar):
             if bar is not None:
                 bar.close()
         self._rounds = self._cohort = None
-
-
-def clients_by_arch(tasks: Sequence[ClientTask]) -> str:
-    """Returns how many clients train which architecture, the first few; nothing if all train the same."""
-    counts = Counter(str(task.arch) for task in tasks)
-    if len(counts) < 2:
-        return ""
-    shown = [f"{arch} ({count})" for arch, count in sorted(counts.items())[:_MAX_ARCHS]]
-    return ", ".join(shown) + (", ..." if len(counts) > _MAX_ARCHS else "")

@@ -351,6 +351,11 @@ def test_tiers_that_cannot_be_used(tmp_path: Path, content: str, message: str) -
         read_tiers(tmp_path / "tiers.yaml")
 
 
+def test_a_limit_on_what_is_not_recorded_is_told(methods: dict) -> None:
+    with pytest.raises(DataError, match=r"tiers: operations is not recorded of networks; give limits .* on macs, "):
+        comparison_table(methods, {"t": {"macs": 40, "operations": 9}})
+
+
 def test_tiers_are_those_of_the_searches_if_these_agree(methods: dict) -> None:
     assert tiers_of(methods) == {"t": {"macs": 40}}
     searched(methods["B"][0].run, "again", {}, tiers=[{"name": "u", "at_most": {"macs": 50}}])

@@ -10,16 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import RoundProgress, progress
 from lit_fednas.federation import UniformCohort
-from tests.support import Noted, linear_net, make_module, make_trainer, tiny_data
+from lit_fednas.formatting import short
+from tests.support import Noted, linear_net, make_module, make_trainer, tiny_data, tiny_supernet
 
 LINE = r"round {}/{}  loss \d\.\d+  val accuracy \d+\.\d%  failed 0  \d+\.\d\d s/round"
 
 
-def run(shown, rounds=3, callbacks=(), count=3, **settings):
+def run(shown, rounds=3, callbacks=(), count=3, module=None, **settings):
     trainer = make_trainer(rounds, enable_progress_bar=True, callbacks=[shown, *callbacks], **settings)
-    module = make_module(linear_net(), cohort=UniformCohort(count=count))
+    module = module or make_module(linear_net(), cohort=UniformCohort(count=count))
     trainer.fit(module, datamodule=tiny_data())
     return trainer
 
@@ -103,6 +105,14 @@ def test_in_a_terminal_there_are_two_bars(bars):
     assert clients.closed
     assert re.fullmatch(r"loss=\d\.\d+, val accuracy=\d+\.\d%, failed=0", rounds.postfix)
     assert progress.sys.stderr.getvalue() == ""  # no lines beside the bars
+
+
+def test_the_clients_bar_says_what_the_networks_of_a_round_cost(bars):
+    """A sandwich of two is the least and the greatest network; it fits beside a bar of 110 columns."""
+    supernet = tiny_supernet()
+    run(RoundProgress(), 1, module=make_module(supernet, TrackingSandwich(), cohort=UniformCohort(count=2)))
+    least, greatest = (short(supernet.cost(arch).macs) for arch in (supernet.space.smallest, supernet.space.largest))
+    assert bars[1].postfix == f"2 networks, {least} to {greatest} MACs"
 
 
 def test_bars_are_closed_after_an_error(bars):

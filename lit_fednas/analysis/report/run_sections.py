@@ -54,12 +54,12 @@ def _headline(title: str, test: Any, val: float, metric: str, note: str) -> tupl
 def summary(settings: Mapping[str, Any]) -> str:
     """Returns a sentence on what was composed, as far as the settings tell."""
     model, data = settings.get("model") or {}, settings.get("data") or {}
-    supernet = _class_name(model.get("supernet"))
+    supernet = class_name(model.get("supernet"))
     if supernet is None:
         return "The run has no configuration."
-    parts = [_class_name(model.get(role)) for role in ("assignment", "objective", "aggregation")]
+    parts = [class_name(model.get(role)) for role in ("assignment", "objective", "aggregation")]
     clients = f"{data['num_clients']:,} clients" if data.get("num_clients") else "clients"
-    source = f", data: {_class_name(data.get('source'))}" if data.get("source") else ""
+    source = f", data: {class_name(data.get('source'))}" if data.get("source") else ""
     return f"{supernet}, trained by {clients} with {', '.join(part for part in parts if part)}{source}."
 
 
@@ -227,7 +227,8 @@ def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
             yield f"{path}{name}", value
 
 
-def _class_name(part: Any) -> str | None:
+def class_name(part: Any) -> str | None:
+    """Returns the class of a part of the settings, without its module."""
     path = part.get("class_path") if isinstance(part, Mapping) else None
     return str(path).rsplit(".", 1)[-1] if path else None
 
