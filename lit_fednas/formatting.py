@@ -1,5 +1,6 @@
 """How quantities, tables and progress are written: units and prefixes of costs, aligned columns, bars."""
 
+import os
 import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -120,6 +121,12 @@ def figure_text(text: object, most: int = 60) -> str:
     if len(line) > most:
         line = f"{line[: most // 2]}…{line[len(line) - (most - 1) // 2 :]}"
     return f"{' ' * line.startswith('_')}{line}"
+
+
+def announce(text: str) -> None:
+    """Tells a person at a terminal what takes a while; in a log, such a line would say nothing."""
+    if sys.stderr.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"{text} ...", file=sys.stderr, flush=True)
 
 
 def draws_bars() -> bool:

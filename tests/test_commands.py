@@ -19,7 +19,10 @@ from lit_fednas.errors import DataError
 from lit_fednas.federation import FederatedTrainer
 
 ROOT = Path(lit_fednas.__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 HEAVY = {"torch", "lightning", "torchmetrics", "pymoo", "sklearn"}
+#: What no training on scikit-learn's digits needs.
+UNUSED = {"pandas", "pymoo", "scipy.signal", "scipy.stats", "sklearn", "torchmetrics.functional.audio", "torchvision"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -43,18 +46,39 @@ for words in {uses}:
     if found:
         sys.exit(f"{{words}} imports {{found}}")
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
     assert "nowhere: is not a run" in ended.stderr
 
 
+def test_training_imports_only_what_it_uses(tmp_path):
+    """In a process of its own; torchmetrics, which Lightning asks for two classes, is whole once more is used."""
+    script = f"""
+import sys
+from lit_fednas.cli import main
+words = ["fit", "--config", "superfed/digits.yaml", "--trainer.max_rounds", "1"]
+assert main(words) == 0
+found = {UNUSED} & sys.modules.keys()
+if found:
+    sys.exit(f"fit imports {{found}}")
+import torchmetrics
+from torchmetrics.classification import MulticlassAccuracy
+assert issubclass(torchmetrics.Accuracy, torchmetrics.Metric)
+assert issubclass(MulticlassAccuracy, torchmetrics.metric.Metric)
+assert len(torchmetrics._logger.handlers) == 1
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "loading" not in ended.stderr  # which is not a terminal
+
+
 def test_a_reader_that_has_seen_enough(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-m", "lit_fednas", "configs"]
-    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ours:
+    with subprocess.Popen(words, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ours:
         ours.stdout.close()
         assert ours.stderr.read() == b""
     assert ours.returncode == 0

@@ -38,9 +38,12 @@ class RoundProgress(FederatedCallback, ProgressBar):
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         self._started = self._printed = perf_counter()
         self._first = trainer.current_epoch
-        if not self._enabled or not draws_bars():
+        if not self._enabled:
             return
         total = trainer.max_rounds if trainer.max_rounds > 0 else None
+        if not draws_bars():
+            print(f"training starts at round {self._first + 1}/{total or '...'}", file=sys.stderr, flush=True)
+            return
         self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")
         self._cohort = tqdm(desc="clients", unit="client", leave=False)
 

@@ -2,12 +2,11 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from lightning import LightningDataModule
-from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
@@ -29,8 +28,12 @@ from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.tasks import Task
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import CheckpointError, ConfigError, DataError
+from lit_fednas.formatting import announce
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import numpy_generator
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +162,7 @@ class FederatedDataModule(LightningDataModule):
         """
         if hasattr(self, "clients"):
             return
+        announce(f"reading {type(self.source).__name__}")
         train = self._open("train")
         self._normalize = compute_once(lambda: self.source.normalization, self.trainer) or as_float
         if train is None or not len(train):
@@ -191,7 +195,7 @@ class FederatedDataModule(LightningDataModule):
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
 
     @property
-    def class_counts(self) -> csr_array | np.ndarray:
+    def class_counts(self) -> "csr_array | np.ndarray":
         """Each client's examples of each class, before its hold-outs, after ``setup``: sparse ``[clients, strata]``."""
         return self.partition.sparse_class_counts(self.targets, len(self.strata))
 

@@ -62,6 +62,19 @@ def test_bars_are_for_terminals_and_kernels(monkeypatch):
     assert progress.draws_bars()
 
 
+def test_a_person_at_a_terminal_knows_what_takes_a_while(capsys, monkeypatch):
+    tiny_data().setup()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    data = tiny_data()
+    data.setup()
+    data.setup()  # does nothing
+    assert terminal.getvalue() == f"reading {type(data.source).__name__} ...\n"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    tiny_data().setup()
+    assert terminal.getvalue().count("\n") == 1
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -143,4 +156,4 @@ def test_the_clients_trainers_say_nothing(capfd, monkeypatch):
     out, err = capfd.readouterr()
     ours = [line for line in err.splitlines() if ended not in line]
     assert out == ""
-    assert [line[:9] for line in ours] == ["round 1/2", "round 2/2"]
+    assert [line.partition("  ")[0] for line in ours] == ["training starts at round 1/2", "round 1/2", "round 2/2"]
