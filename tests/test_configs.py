@@ -358,7 +358,7 @@ DATA: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", one_of_many(DATA, "text"))
-def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch):
+def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write, metric = DATA[name]
     (tmp_path / "data").mkdir()
@@ -384,8 +384,9 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch):
     assert last["metrics"][f"val/largest/{metric}"] > 0
     main(["search", *config, "--search.evaluations", "4", "--search.method", "RandomSearch"])
     tiers = [folder.name for folder in (run / "search" / "tiers").iterdir()]
-    main(["finetune", *config, "--finetune.rounds", "1"])
-    assert {folder.name for folder in (run / "finetune" / "tiers").iterdir()} == set(tiers)
+    main(["finetune", *config, "--finetune.rounds", "1", "--finetune.name", "tuned"])
+    assert {folder.name for folder in (run / "tuned" / "tiers").iterdir()} == set(tiers)
+    assert " --name tuned --tier " in capsys.readouterr().out.splitlines()[-1]
     main(["export", *config, "--tier", tiers[0]])
     said = {"metadata.json": ""}
     program = torch.export.load(run / "search" / "tiers" / tiers[0] / "network.pt2", extra_files=said).module()

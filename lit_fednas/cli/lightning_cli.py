@@ -51,8 +51,8 @@ PARTS = ("trainer", "model", "datamodule")
 #: What may follow the commands that train or search.
 NEXT = {
     "fit": "search --config {run}/config.yaml --config TIERS.yaml, or report {run}",
-    "search": "export --config {run}/config.yaml --tier TIER, or report {run}",
-    "finetune": "export --config {run}/config.yaml --name finetune --tier TIER, or report {run}",
+    "search": "export --config {run}/config.yaml --name {name} --tier TIER, or report {run}",
+    "finetune": "export --config {run}/config.yaml --name {name} --tier TIER, or report {run}",
 }
 #: Former settings and classes, and what replaces them.
 REMOVED = {
@@ -266,7 +266,8 @@ class FederatedCLI(LightningCLI):
             folder = run_folder(self.trainer)
             print(f"written: {folder}")
             if (folder / "checkpoints").exists():  # else it is a plan, before training
-                print(f"next: lit-fednas {NEXT[subcommand].format(run=folder)}")
+                name = getattr(self.options.get(subcommand), "name", None)
+                print(f"next: lit-fednas {NEXT[subcommand].format(run=folder, name=name)}")
 
     @property
     def options(self) -> dict[str, Any]:
