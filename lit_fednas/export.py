@@ -1,8 +1,9 @@
-"""The command ``export``: a tier's network as one file that runs without this package.
+"""The command ``export``: a tier's network as one file that runs without this package, or the whole supernet.
 
-The file is torch.export's program, or ONNX. It takes inputs as the data source has them, images as uint8 from 0 to 255:
-the data's normalisation is part of it, and norms by each batch's statistics are given statistics first. It is read back
-and compared with the network, in batches of several sizes, before it is given its name.
+A supernet is a folder (``lit_fednas.pretrained``). The file of a network is torch.export's program, or ONNX. It takes
+inputs as the data source has them, images as uint8 from 0 to 255: the data's normalisation is part of it, and norms by
+each batch's statistics are given statistics first. It is read back and compared with the network, in batches of several
+sizes, before it is given its name.
 
 Its metadata (``metadata.json`` of a ``.pt2``, ``metadata_props`` of ONNX, with JSON for values that are not text) has
 ``class_names`` in the order of the logits, ``input_shape`` of an example, ``input_type``, ``input_range``; the ``mean``
@@ -32,7 +33,8 @@ from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
 from lit_fednas.formatting import metric_text
-from lit_fednas.records import TierFiles
+from lit_fednas.pretrained import write_pretrained
+from lit_fednas.records import SearchFiles, TierFiles
 from lit_fednas.records.files import check_output, replacing
 from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.evaluator import Evaluator
@@ -90,29 +92,37 @@ class Export(AfterTraining):
 
     def run(
         self,
-        tier: str,
+        tier: str | None = None,
         ckpt_path: str | None = "last",
+        supernet: bool = False,
         format: Format = "torch-export",
         output: str | None = None,
         name: str = "search",
         overwrite: bool = False,
-    ) -> Exported:
-        """Writes a tier's network as a file that runs without this package, and checks it.
+    ) -> Exported | Path:
+        """Writes a tier's network as a file that runs without this package, and checks it; or the supernet.
 
         Args:
             tier: The tier.
             ckpt_path: The checkpoint that was searched.
+            supernet: Write the shared weights in place of a tier's network, as a folder from which searches and
+                trainings start.
             format: ``torch-export`` (``.pt2``) or ``onnx``.
-            output: The file; by default ``network.pt2`` or ``network.onnx`` in the tier's folder.
+            output: The file, by default ``network.pt2`` or ``network.onnx`` in the tier's folder; or the folder, by
+                default ``supernet`` in the run's.
             name: The folder of the search or the fine-tuning in the run's folder.
             overwrite: Whether to replace an output that this command has not written.
 
         Returns:
-            The file, and how well it agrees with the network.
+            The file, and how well it agrees with the network; or the folder.
 
         Raises:
             ConfigError: The tier has no network, a package is missing, or the file cannot be written.
         """
+        if (tier is None) is not supernet:
+            raise ConfigError("export: needs one of --tier TIER, a tier of a search, and --supernet; give it")
+        if tier is None:
+            return self._write_supernet(ckpt_path, Path(output or self.folder / "supernet"), name, overwrite)
         files = TierFiles(self.folder / name)
         path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)
         check_output(path, overwrite=overwrite or output is None)
@@ -130,6 +140,17 @@ class Export(AfterTraining):
             f"{exported.difference:.1e}{agree}"
         )
         return exported
+
+    def _write_supernet(self, ckpt_path: str | None, folder: Path, name: str, overwrite: bool) -> Path:
+        """Writes the supernet as a folder, with what a search of the same weights has found."""
+        self.trainer.load(self.model, self.datamodule, ckpt_path)
+        files, supernet = SearchFiles(self.folder / name), self.model.supernet
+        for tier in files.tier_names:
+            _check_searched(supernet, files, tier, *load_tier_network(supernet, files, tier))
+        write_pretrained(self.model, self.datamodule, self.folder, files, folder, overwrite)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        print(f"written: {folder} ({size / 1e6:.2f} MB); give it as --model.initial, or as --ckpt_path of a search")
+        return folder
 
 
 def export_tier(

@@ -46,7 +46,9 @@ ALLOWED: dict[str, set[str]] = {
     "studies": FLOOR | {"records", "cli", "analysis", "federation"},  # the options of compare, commands that are set up
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
-    "export": ENGINE | {"search"},
+    "pretrained": ENGINE,
+    "export": ENGINE | {"search", "pretrained"},
+    "hub": FLOOR | {"records"},
     "cli": ENGINE | {"callbacks", "loggers", "analysis"},  # its table names the commands, and imports none
     "flower": ENGINE | {"cli", "finetune", "search"},
     "testing": ENGINE | {"search", "callbacks", "loggers", "cli"},  # on top of what it tests; nobody imports it

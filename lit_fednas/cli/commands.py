@@ -38,7 +38,7 @@ TRAINING = {
     ),
     "export": Command(
         "lit_fednas.export:Export",
-        "Writes a tier's network as a file that runs without this package, and checks it.",
+        "Writes a tier's network as a file that runs without this package, and checks it; or the supernet.",
     ),
     "partition": Command(
         "lit_fednas.data.overview:ShowPartition",
@@ -65,6 +65,8 @@ LIGHT = {
     "flower init": Command(
         "lit_fednas.flower.folder:init", "Writes a folder from which a run starts over Flower's devices."
     ),
+    "hub push": Command("lit_fednas.hub:push", "Uploads a supernet's folder to the Hugging Face hub."),
+    "hub pull": Command("lit_fednas.hub:pull", "Downloads a supernet's folder from the Hugging Face hub."),
     "report": Command(
         "lit_fednas.analysis.report:report", "Writes a finished run's folder as one HTML page that needs no network."
     ),

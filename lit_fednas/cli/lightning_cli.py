@@ -122,6 +122,9 @@ class FederatedCLI(LightningCLI):
             self._subcommand_method_arguments[name] = subparser.add_method_arguments(
                 owner, method, skip={"model", "datamodule"}
             )
+            for option in self._subcommand_method_arguments[name]:  # of two values, as of commands that are functions
+                if (action := subparser._option_string_actions[f"--{option}"]).default is False:
+                    action.nargs, action.const = "?", True
             self._subcommand_parsers[name] = subparser
             added.add_subcommand(name, subparser, help=description)
 

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from lit_fednas.config_files import flat
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation.checkpoints import read_checkpoint
+from lit_fednas.federation.checkpoints import read_checkpoint, weights_file
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records.files import replace_text
@@ -146,6 +146,14 @@ def check_same_settings(config: Namespace, command: str) -> None:
 def continue_run(loggers: Any, ckpt_path: str, checkpoints: Path | None = None) -> str:
     """Returns the file of a checkpoint, and lets a :class:`RunLogger` write into its run's folder."""
     settings = _logger_settings(loggers)
+    if (weights := weights_file(ckpt_path)).parent == Path(
+        ckpt_path
+    ):  # an exported supernet is the run of what follows
+        if settings is not None:
+            folder = weights.parent.resolve()
+            settings["save_dir"], settings["name"] = str(folder.parent.parent), folder.parent.name
+            settings["version"] = folder.name
+        return str(weights)
     if settings is None:
         last = None if checkpoints is None else checkpoints / "last.ckpt"
         return str(last) if ckpt_path == "last" and last is not None and last.exists() else ckpt_path

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records.files import reading, replacing
+from lit_fednas.records.run import WEIGHTS_FILE
 from lit_fednas.supernets import Supernet
 
 #: Prefixes of a supernet's tensors where it holds one network: an ordinary network, or the first of several.
@@ -69,8 +70,15 @@ def check_checkpoint(path: Any, needed: Collection[str] = ()) -> None:
         read_checkpoint(path, needed)
 
 
-def load_initial(network: nn.Module, file: Path, field: str) -> None:
+def weights_file(path: Path | str) -> Path:
+    """Returns the weights in the folder of an exported supernet; another path as it is."""
+    file = Path(path, WEIGHTS_FILE)
+    return file if file.is_file() else Path(path)
+
+
+def load_initial(network: nn.Module, path: Path, field: str) -> None:
     """Writes the weights of a checkpoint or of a state dictionary into a supernet or a network, in place."""
+    file = weights_file(path)
     loaded = read_tensors(file, field, "give a checkpoint or a state dictionary")
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
@@ -94,7 +102,8 @@ def load_initial(network: nn.Module, file: Path, field: str) -> None:
 
 def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the model's settings in the ``config.yaml`` of a checkpoint's run, with what its data gave."""
-    path = checkpoint_path.parent.parent / "config.yaml"
+    beside = checkpoint_path.with_name("config.yaml")  # of an exported supernet
+    path = beside if beside.exists() else checkpoint_path.parent.parent / "config.yaml"
     if not path.exists() or "data" not in saved:
         raise CheckpointError(
             f"checkpoint: its run's {path} does not exist, or is of an earlier version; give the module's parts: "

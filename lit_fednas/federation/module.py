@@ -67,8 +67,9 @@ class FederatedLightningModule(pl.LightningModule):
         evaluation: Which subnets are evaluated, and how.
         tiers: The clients' device tiers, where they differ in what they can afford.
         transport: How weights travel between server and clients: as they are, or in fewer bits.
-        initial: A file of weights that training starts from, a run's checkpoint or a state dictionary of the same
-            supernet (or of the one network that it holds). A checkpoint to go on from replaces them.
+        initial: The weights that training starts from: a run's checkpoint, the folder of an exported supernet, or a
+            state dictionary of the same supernet (or of the one network that it holds). A checkpoint to go on from
+            replaces them.
         metrics: Metrics of torchmetrics by name, reported of every evaluated subnet beside those of the task. They are
             given the network's outputs and the targets; of tokens, those that count, one after the other.
         seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
@@ -338,18 +339,22 @@ class FederatedLightningModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the parts' states, and what the checkpoint must fit; tensors and plain values only."""
-        checkpoint["federation"] = {
-            "supernet": self.supernet.fingerprint,
-            "structure": self.supernet.structure(),
-            **{name: getattr(self, name).state_dict() for name in _PARTS},
-            "seed": self.seed,
-            "version": __version__,
-            "data": {"input_shape": list(self.supernet.input_shape), "num_classes": self.supernet.num_classes},
-        }
+        states = {name: getattr(self, name).state_dict() for name in _PARTS}
+        checkpoint["federation"] = {**self.weights_record(), **states}
         for name in _PARTS:
             check_state(f"model.{name}: {type(getattr(self, name)).__name__}", checkpoint["federation"][name])
         for callback, state in checkpoint.get("callbacks", {}).items():
             check_state(f"callback {callback}", state)
+
+    def weights_record(self) -> dict[str, Any]:
+        """Returns what the weights are of, which whatever loads them must fit."""
+        return {
+            "supernet": self.supernet.fingerprint,
+            "structure": self.supernet.structure(),
+            "seed": self.seed,
+            "version": __version__,
+            "data": {"input_shape": list(self.supernet.input_shape), "num_classes": self.supernet.num_classes},
+        }
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Path | str, **parts: Any) -> Self:  # type: ignore[override]

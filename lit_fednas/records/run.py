@@ -29,6 +29,9 @@ CLIENTS_FILE = "clients.csv"
 CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples")
 SUITE_FILE = "suite.json"
 SEQUENCE_FILE = "sequence.json"
+#: In the folder of a supernet that was exported.
+WEIGHTS_FILE, SUPERNET_FILE, CARD_FILE = "weights.ckpt", "supernet.json", "README.md"
+PRETRAINED_FILES = ("config.yaml", WEIGHTS_FILE, SUPERNET_FILE, CARD_FILE)
 
 #: Whether higher is better, by metric; the first counts most. None where it is not known.
 Directions: TypeAlias = Mapping[str, bool | None]

@@ -1,5 +1,6 @@
 """``lit-fednas search | export | report`` as a user types them, on a run of digits."""
 
+import copy
 import json
 import os
 import signal
@@ -8,13 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from lit_fednas.cli import main
+from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.records import SearchFiles
 from lit_fednas.search.evaluations import Evaluations
 from tests.search.small import outcome
-from tests.support import SMALL, right_in_onnxruntime
+from tests.support import SMALL, assert_same, make_module, right_in_onnxruntime
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -94,9 +97,50 @@ def test_search_and_export(run, capsys):
     assert (json.loads(said["class_names"]), said["input_range"]) == ([str(digit) for digit in range(10)], "[0, 255]")
 
 
+def test_a_supernet_is_a_folder_of_its_own(run, capsys, tmp_path, monkeypatch):
+    """Wherever it is: a search finds what it found in the run, and training starts from its weights."""
+    assert main(["search", *run, "--config", "search.yaml", "--search.name", "found"]) == 0
+    config = RUN / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("privacy: null", "privacy: {clip_norm: 1.0, noise_multiplier: 1.0, noise_seed: 7}"))
+    assert main(["export", *run, "--supernet", "--name", "found", "--output", str(tmp_path / "mine")]) == 0
+    config.write_text(text)
+    saved = torch.load(RUN / "checkpoints/last.ckpt", weights_only=True)
+    tiers, trained = SearchFiles(RUN / "found").rows("tiers"), json.loads((RUN / "ledger.json").read_text())["total"]
+    search = Path("search.yaml").absolute()
+    monkeypatch.chdir(tmp_path)
+    content = torch.load("mine/weights.ckpt", weights_only=True)
+    assert content.keys() == {"pytorch-lightning_version", "state_dict", "federation"}
+    assert_same(content["state_dict"], saved["state_dict"])
+    described, card = json.loads(Path("mine/supernet.json").read_text()), Path("mine/README.md").read_text()
+    assert (described["input_type"], described["class_names"]) == ("uint8", [str(digit) for digit in range(10)])
+    assert described["training"]["macs"] == trained["macs"]
+    assert described["costs"]["largest"]["parameters"] == sum(map(torch.numel, saved["state_dict"].values()))
+    assert all(f"| {row['arch']} " in card for row in [*tiers, *described["front"]])
+    assert yaml.safe_load(Path("mine/config.yaml").read_text())["privacy"]["noise_seed"] is None
+    words = ["--config=mine/config.yaml", "--privacy=null"]
+    assert main(["search", *words, "--config", str(search), "--ckpt_path=mine"]) == 0
+    again = SearchFiles("mine/search").rows("tiers")
+    assert [(row["arch"], row["test_accuracy"]) for row in again] == [
+        (row["arch"], row["test_accuracy"]) for row in tiers
+    ]
+    assert not Path("runs").exists()
+    module = FederatedLightningModule.load_from_checkpoint("mine/weights.ckpt")
+    fresh = copy.deepcopy(module.supernet)
+    for tensor in fresh.parameters():
+        tensor.data.zero_()
+    for weights in (module.supernet, make_module(fresh, initial="mine").supernet):
+        assert_same({f"supernet.{name}": tensor for name, tensor in weights.state_dict().items()}, saved["state_dict"])
+    capsys.readouterr()
+    assert main(["fit", "--config=mine/config.yaml", "--ckpt_path=mine"]) == 2
+    assert "weights.ckpt is not of a run: it has no loops" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        ("export", "export: needs one of --tier TIER, a tier of a search, and --supernet"),
+        ("export --tier small --supernet", "export: needs one of --tier TIER"),
         ("search --data.server_val 0 --changed [data] --search.name x", "data.server_val: 0"),
         (
             "search --search.federated {} --trainer.devices 2 --data.client_val 0.1 --changed [data]",

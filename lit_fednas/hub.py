@@ -1,0 +1,69 @@
+"""The commands ``hub push`` and ``hub pull``: a supernet's folder on the Hugging Face hub, by its own library."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.records.files import check_room
+from lit_fednas.records.run import PRETRAINED_FILES, WEIGHTS_FILE
+
+
+def push(folder: Path, repo: str, private: bool = False) -> None:
+    """Uploads a supernet's folder to the Hugging Face hub.
+
+    Args:
+        folder: What lit-fednas export --supernet has written; its config.yaml names the paths of your data.
+        repo: Its name there, OWNER/NAME; made if it is not there. Log in before (hf auth login).
+        private: Whether a new one can be seen by its owner alone.
+
+    Raises:
+        ConfigError: The folder is not a supernet's, or the hub does not take it.
+    """
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise ConfigError(f"folder: {folder} has no {WEIGHTS_FILE}; write it with lit-fednas export --supernet")
+    with _hub(repo) as hub:
+        api = hub.HfApi()
+        api.create_repo(repo, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repo, folder_path=folder, allow_patterns=list(PRETRAINED_FILES))
+    print(f"uploaded: {folder} to {repo}")
+
+
+def pull(repo: str, output: Path | None = None, revision: str | None = None) -> None:
+    """Downloads a supernet's folder from the Hugging Face hub.
+
+    Its weights are read without running code; its config.yaml names classes that a command imports: look at it first.
+
+    Args:
+        repo: Its name there, OWNER/NAME.
+        output: A new folder; NAME if not given.
+        revision: A branch, a tag or a commit.
+
+    Raises:
+        ConfigError: The folder is there already, or the hub does not give it.
+    """
+    folder = output or Path(repo.rpartition("/")[2])
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"output: {folder} is there already; give a new folder")
+    check_room("output", folder)
+    with _hub(repo) as hub:
+        hub.snapshot_download(repo, revision=revision, local_dir=folder, allow_patterns=list(PRETRAINED_FILES))
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise ConfigError(f"repo: {repo} has no {WEIGHTS_FILE}; give one that lit-fednas hub push has uploaded")
+    print(f"written: {folder}")
+    print(f"next: lit-fednas search --config {folder}/config.yaml --config TIERS.yaml --ckpt_path {folder}")
+
+
+@contextmanager
+def _hub(repo: str) -> Iterator[Any]:
+    """Gives the library; whatever it raises becomes one line."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ConfigError("hub: needs the package huggingface_hub; pip install 'lit-fednas[hub]'") from None
+    try:
+        yield huggingface_hub
+    except Exception as error:  # of the library, of what it uses, of the network
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"repo: {repo}: the hub's library says: {reason}; correct the name, or log in") from error
