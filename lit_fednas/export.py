@@ -36,6 +36,7 @@ from lit_fednas.formatting import metric_text
 from lit_fednas.pretrained import write_pretrained
 from lit_fednas.records import SearchFiles, TierFiles
 from lit_fednas.records.files import check_output, replacing
+from lit_fednas.records.run import PRETRAINED_FILES
 from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.tier_models import load_tier_network
@@ -143,11 +144,12 @@ class Export(AfterTraining):
 
     def _write_supernet(self, ckpt_path: str | None, folder: Path, name: str, overwrite: bool) -> Path:
         """Writes the supernet as a folder, with what a search of the same weights has found."""
+        check_output(*(folder / name for name in PRETRAINED_FILES), overwrite=overwrite)
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files, supernet = SearchFiles(self.folder / name), self.model.supernet
         for tier in files.tier_names:
             _check_searched(supernet, files, tier, *load_tier_network(supernet, files, tier))
-        write_pretrained(self.model, self.datamodule, self.folder, files, folder, overwrite)
+        write_pretrained(self.model, self.datamodule, self.folder, files, folder)
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"written: {folder} ({size / 1e6:.2f} MB); give it as --model.initial, or as --ckpt_path of a search")
         return folder

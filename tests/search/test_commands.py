@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,6 +107,7 @@ def test_a_supernet_is_a_folder_of_its_own(run, capsys, tmp_path, monkeypatch):
     assert main(["export", *run, "--supernet", "--name", "found", "--output", str(tmp_path / "mine")]) == 0
     config.write_text(text)
     saved = torch.load(RUN / "checkpoints/last.ckpt", weights_only=True)
+    front = [row for row in SearchFiles(RUN / "found").rows("front") if row["tier"] == "*"]
     tiers, trained = SearchFiles(RUN / "found").rows("tiers"), json.loads((RUN / "ledger.json").read_text())["total"]
     search = Path("search.yaml").absolute()
     monkeypatch.chdir(tmp_path)
@@ -116,7 +118,12 @@ def test_a_supernet_is_a_folder_of_its_own(run, capsys, tmp_path, monkeypatch):
     assert (described["input_type"], described["class_names"]) == ("uint8", [str(digit) for digit in range(10)])
     assert described["training"]["macs"] == trained["macs"]
     assert described["costs"]["largest"]["parameters"] == sum(map(torch.numel, saved["state_dict"].values()))
-    assert all(f"| {row['arch']} " in card for row in [*tiers, *described["front"]])
+    for row in tiers:
+        shown = (100 * row[f"{split}_accuracy"] for split in ("val", "test"))
+        assert re.search(
+            rf"\| {row['tier']} \| {re.escape(row['arch'])} .*{' . '.join(map('{:.1f}%'.format, shown))}", card
+        )
+    assert card.count("\n| d: ") == len(front) > 1
     assert yaml.safe_load(Path("mine/config.yaml").read_text())["privacy"]["noise_seed"] is None
     words = ["--config=mine/config.yaml", "--privacy=null"]
     assert main(["search", *words, "--config", str(search), "--ckpt_path=mine"]) == 0
