@@ -106,11 +106,9 @@ class Export(AfterTraining):
         Args:
             tier: The tier.
             ckpt_path: The checkpoint that was searched.
-            supernet: Write the shared weights in place of a tier's network, as a folder from which searches and
-                trainings start.
+            supernet: Write the supernet, a folder from which searches and trainings start.
             format: ``torch-export`` (``.pt2``) or ``onnx``.
-            output: The file, by default ``network.pt2`` or ``network.onnx`` in the tier's folder; or the folder, by
-                default ``supernet`` in the run's.
+            output: The file or folder; by default in the tier's folder, or ``supernet`` in the run's.
             name: The folder of the search or the fine-tuning in the run's folder.
             overwrite: Whether to replace an output that this command has not written.
 
@@ -150,8 +148,7 @@ class Export(AfterTraining):
         for tier in files.tier_names:
             _check_searched(supernet, files, tier, *load_tier_network(supernet, files, tier))
         write_pretrained(self.model, self.datamodule, self.folder, files, folder)
-        size = sum(file.stat().st_size for file in folder.iterdir())
-        print(f"written: {folder} ({size / 1e6:.2f} MB); give it as --model.initial, or as --ckpt_path of a search")
+        print(f"written: {folder}; give it as --model.initial, or as --ckpt_path of a search")
         return folder
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import check_room
 from lit_fednas.records.run import PRETRAINED_FILES, WEIGHTS_FILE
 
 
@@ -23,31 +22,27 @@ def push(folder: Path, repo: str, private: bool = False) -> None:
     """
     if not (folder / WEIGHTS_FILE).is_file():
         raise ConfigError(f"folder: {folder} has no {WEIGHTS_FILE}; write it with lit-fednas export --supernet")
-    with _hub(repo) as hub:
-        api = hub.HfApi()
-        api.create_repo(repo, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo, folder_path=folder, allow_patterns=list(PRETRAINED_FILES))
+    with _library(repo) as hub:
+        hub.HfApi().create_repo(repo, private=private, exist_ok=True)
+        hub.HfApi().upload_folder(repo_id=repo, folder_path=folder, allow_patterns=list(PRETRAINED_FILES))
     print(f"uploaded: {folder} to {repo}")
 
 
 def pull(repo: str, output: Path | None = None, revision: str | None = None) -> None:
     """Downloads a supernet's folder from the Hugging Face hub.
 
-    Its weights are read without running code; its config.yaml names classes that a command imports: look at it first.
-
     Args:
-        repo: Its name there, OWNER/NAME.
+        repo: Its name there, OWNER/NAME. Its config.yaml names classes that a command imports: look at it first.
         output: A new folder; NAME if not given.
         revision: A branch, a tag or a commit.
 
     Raises:
-        ConfigError: The folder is there already, or the hub does not give it.
+        ConfigError: The folder is there already, or the hub does not give a supernet.
     """
     folder = output or Path(repo.rpartition("/")[2])
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists():
         raise ConfigError(f"output: {folder} is there already; give a new folder")
-    check_room("output", folder)
-    with _hub(repo) as hub:
+    with _library(repo) as hub:
         hub.snapshot_download(repo, revision=revision, local_dir=folder, allow_patterns=list(PRETRAINED_FILES))
     if not (folder / WEIGHTS_FILE).is_file():
         raise ConfigError(f"repo: {repo} has no {WEIGHTS_FILE}; give one that lit-fednas hub push has uploaded")
@@ -56,14 +51,14 @@ def pull(repo: str, output: Path | None = None, revision: str | None = None) -> 
 
 
 @contextmanager
-def _hub(repo: str) -> Iterator[Any]:
-    """Gives the library; whatever it raises becomes one line."""
+def _library(repo: str) -> Iterator[Any]:
+    """Gives ``huggingface_hub``; whatever it raises, also of the network, becomes one line."""
     try:
         import huggingface_hub
+
+        yield huggingface_hub
     except ImportError:
         raise ConfigError("hub: needs the package huggingface_hub; pip install 'lit-fednas[hub]'") from None
-    try:
-        yield huggingface_hub
-    except Exception as error:  # of the library, of what it uses, of the network
+    except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"repo: {repo}: the hub's library says: {reason}; correct the name, or log in") from error

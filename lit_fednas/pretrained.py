@@ -7,7 +7,6 @@ are, and the networks of the tiers and of the front if the run was searched; ``R
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import lightning
 import yaml
@@ -28,18 +27,7 @@ from lit_fednas.records.run import CARD_FILE, LEDGER_FILE, SUPERNET_FILE, WEIGHT
 def write_pretrained(
     model: FederatedLightningModule, datamodule: FederatedDataModule, run: Path, search: SearchFiles, folder: Path
 ) -> None:
-    """Writes a supernet with its weights, and all that is needed to use them.
-
-    Args:
-        model: The module, with the weights of a checkpoint.
-        datamodule: The data, set up.
-        run: The run's folder, for its configuration and what training has cost.
-        search: A search of these weights, whose networks are shown, if it exists.
-        folder: Where to write.
-
-    Raises:
-        ConfigError: The run has no configuration.
-    """
+    """Writes a supernet with its weights, and what is needed to use them; shows the networks of a search of them."""
     if not (run / "config.yaml").exists():
         raise ConfigError(f"export.supernet: {run}/config.yaml does not exist; export a run of lit-fednas fit")
     settings = read_yaml(run / "config.yaml")
@@ -52,7 +40,7 @@ def write_pretrained(
         "federation": {**model.weights_record(), "assignment": {}},  # the states of parts may be of clients
     }
     supernet, space, ledger = model.supernet, model.supernet.space, read_json(run / LEDGER_FILE)
-    ends = {name: getattr(space, name) for name in ("smallest", "largest")}
+    ends = (("smallest", space.smallest), ("largest", space.largest))
     described = {
         "lit_fednas_version": __version__,
         "supernet": type(supernet).__name__,
@@ -60,30 +48,14 @@ def write_pretrained(
         "clients": datamodule.clients.num_clients,
         **datamodule.inputs_record(),
         "space": {"size": space.size, "choices": [[str(value) for value in values] for values in space.choices]},
-        "costs": {name: {"arch": str(arch), **asdict(supernet.cost(arch))} for name, arch in ends.items()},
+        "costs": {name: {"arch": str(arch), **asdict(supernet.cost(arch))} for name, arch in ends},
         "training": {"rounds": ledger.get("rounds"), **ledger.get("total", {})},
         "metric": search.settings().get("metric"),
-        "tiers": _networks(search, "tiers"),
-        "front": [row for row in _networks(search, "front") if row["tier"] == ALL_TIERS],
+        "tiers": search.rows("tiers"),
+        "front": [row for row in search.rows("front") if row["tier"] == ALL_TIERS],
     }
     card = Template(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
-    name = "/".join(run.resolve().parts[-2:])
     replace_saved(folder / WEIGHTS_FILE, content)
     replace_text(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
     replace_json(folder / SUPERNET_FILE, described)
-    replace_text(folder / CARD_FILE, card.render(name=name, short=short, metric_text=metric_text, **described))
-
-
-def _networks(search: SearchFiles, table: str) -> list[dict[str, Any]]:
-    """Returns the rows of a search's table, with its metric as ``val`` and, where networks were tested, ``test``."""
-    if not search.exists():
-        return []
-    metric, columns = search.settings()["metric"], ("tier", "arch", "macs", "parameters", "bytes")
-    return [
-        {
-            **{name: row[name] for name in columns},
-            "val": row.get(f"val_{metric}", row.get(metric)),
-            "test": row.get(f"test_{metric}"),
-        }
-        for row in search.rows(table)
-    ]
+    replace_text(folder / CARD_FILE, card.render(run=run.resolve(), short=short, metric_text=metric_text, **described))

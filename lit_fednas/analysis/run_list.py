@@ -5,11 +5,10 @@ import shutil
 from pathlib import Path
 
 from lit_fednas.analysis.report.run_sections import class_name
-from lit_fednas.analysis.runs import Run, run_folders
+from lit_fednas.analysis.runs import Run, read_search, run_folders
 from lit_fednas.analysis.tables import DASH, size
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.formatting import metric_text, text_table
-from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.files import FolderLock
 from lit_fednas.records.run import ROUNDS_FILE
 
@@ -20,7 +19,7 @@ _BEGUN = re.compile(
 
 
 def runs(folder: Path = Path("runs"), /, clean: bool = False) -> None:
-    """Lists the runs under a folder: method, best networks, rounds, size on disk.
+    """Lists the runs under a folder: method, best networks, size.
 
     Args:
         folder: The folder of all runs, or of those of one name.
@@ -36,7 +35,11 @@ def runs(folder: Path = Path("runs"), /, clean: bool = False) -> None:
     for path in found:
         run, cells = Run(path), [DASH, DASH, DASH]
         try:
-            cells = [_method(run), _best(run), _rounds(run)]
+            model, trainer = (run.settings.get(name) or {} for name in ("model", "trainer"))
+            parts = [class_name(model.get(role)) for role in ("supernet", "assignment")]
+            done, planned = len(run.rounds), trainer.get("max_rounds", -1)
+            rounds = str(done) if planned in (-1, done) else f"{done} of {planned}"
+            cells = [", ".join(filter(None, parts)) or DASH, _best(run), rounds]
         except DataError as error:
             damaged.append(f"damaged: {error}")
         files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
@@ -47,32 +50,18 @@ def runs(folder: Path = Path("runs"), /, clean: bool = False) -> None:
             _remove(path)
 
 
-def _method(run: Run) -> str:
-    model = run.settings.get("model") or {}
-    return ", ".join(filter(None, (class_name(model.get(role)) for role in ("supernet", "assignment")))) or DASH
-
-
 def _best(run: Run) -> str:
     """Returns the metric of each tier's network, of the best subnet, or the last mean of a run that was stopped."""
-    metric, split, validated = run.metric, "val", run.logged(f"val/mean/{run.metric}")
-    values = {"mean": validated.iloc[-1]} if len(validated) else {}
-    subnets = {name: run.subnets(name)[metric] for name in ("val", "test") if len(run.subnets(name))}
-    if (search := run.search(next(iter(run.searches), ""))) is not None and len(search.tiers):
-        metric, table = search.metric, search.tiers.set_index("tier")
+    metric, split, values = run.metric, "val", dict.fromkeys(["mean "], run.logged(f"val/mean/{run.metric}"))
+    for name in ("val", "test"):
+        if len(table := run.subnets(name)):
+            split, values = name, {"": table[metric].sort_values(ascending=run.metrics[metric] is not False)}
+    for name in run.searches[:1]:
+        metric, table = (search := read_search(run.folder / name)).metric, search.tiers
         split = "val" if table[f"test_{metric}"].isna().any() else "test"
-        values = dict(table[f"{split}_{metric}"])
-    elif subnets:
-        split, found = subnets.popitem()
-        values = {ALL_TIERS: found.min() if run.metrics[metric] is False else found.max()}
-    named = (
-        f"{'' if tier == ALL_TIERS else f'{tier} '}{metric_text(metric, value, '%')}" for tier, value in values.items()
-    )
-    return f"{', '.join(named)} ({split} {metric})" if values else DASH
-
-
-def _rounds(run: Run) -> str:
-    done, planned = len(run.rounds), (run.settings.get("trainer") or {}).get("max_rounds", -1)
-    return str(done) if planned in (-1, done) else f"{done} of {planned}"
+        values = {f"{tier} ": rows[f"{split}_{metric}"] for tier, rows in table.groupby("tier", sort=False)}
+    named = [f"{tier}{metric_text(metric, found.iloc[-1], '%')}" for tier, found in values.items() if len(found)]
+    return f"{', '.join(named)} ({split} {metric})" if named else DASH
 
 
 def _remove(folder: Path) -> None:

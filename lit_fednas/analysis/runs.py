@@ -234,11 +234,10 @@ def run_folders(root: Path | str) -> list[Path]:
 
 def newest_run(root: Path | str = "runs") -> Path:
     """Returns the run under a folder that was written to last, of those with a round."""
-    files = {folder: folder / ROUNDS_FILE for folder in run_folders(root)}
-    written = {folder: file.stat().st_mtime for folder, file in files.items() if file.exists()}
+    written = [path for folder in run_folders(root) if (path := folder / ROUNDS_FILE).exists()]
     if not written:
         raise DataError(f"{root}: holds no run; train one with lit-fednas fit")
-    return max(written, key=lambda folder: written[folder])
+    return max(written, key=lambda path: path.stat().st_mtime).parent
 
 
 def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:

@@ -58,10 +58,7 @@ LIGHT = {
         "lit_fednas.analysis.comparison:compare",
         "Shows methods beside each other: the best network of every device tier, and what training cost.",
     ),
-    "runs": Command(
-        "lit_fednas.analysis.run_list:runs",
-        "Lists the runs under a folder: method, best networks, rounds, size on disk.",
-    ),
+    "runs": Command("lit_fednas.analysis.run_list:runs", "Lists the runs under a folder: method, best networks, size."),
     "flower init": Command(
         "lit_fednas.flower.folder:init", "Writes a folder from which a run starts over Flower's devices."
     ),

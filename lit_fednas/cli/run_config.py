@@ -146,13 +146,10 @@ def check_same_settings(config: Namespace, command: str) -> None:
 def continue_run(loggers: Any, ckpt_path: str, checkpoints: Path | None = None) -> str:
     """Returns the file of a checkpoint, and lets a :class:`RunLogger` write into its run's folder."""
     settings = _logger_settings(loggers)
-    if (weights := weights_file(ckpt_path)).parent == Path(
-        ckpt_path
-    ):  # an exported supernet is the run of what follows
+    if (weights := weights_file(ckpt_path)) != Path(ckpt_path):  # an exported supernet is the run of what follows
         if settings is not None:
-            folder = weights.parent.resolve()
-            settings["save_dir"], settings["name"] = str(folder.parent.parent), folder.parent.name
-            settings["version"] = folder.name
+            *root, settings["name"], settings["version"] = weights.parent.resolve().parts
+            settings["save_dir"] = str(Path(*root))
         return str(weights)
     if settings is None:
         last = None if checkpoints is None else checkpoints / "last.ckpt"

@@ -72,8 +72,7 @@ def check_checkpoint(path: Any, needed: Collection[str] = ()) -> None:
 
 def weights_file(path: Path | str) -> Path:
     """Returns the weights in the folder of an exported supernet; another path as it is."""
-    file = Path(path, WEIGHTS_FILE)
-    return file if file.is_file() else Path(path)
+    return Path(path, WEIGHTS_FILE) if Path(path, WEIGHTS_FILE).is_file() else Path(path)
 
 
 def load_initial(network: nn.Module, path: Path, field: str) -> None:
