@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import softmax
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
@@ -57,8 +58,6 @@ class ByUtility(Assignment):
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
-        from scipy.special import softmax  # takes a while to import
-
         tasks = []
         for client in round.cohort:
             numbers, utilities = self._compatible(client), self.utilities(client)

@@ -14,7 +14,6 @@ from itertools import pairwise
 from lit_fednas import __doc__ as package
 from lit_fednas import __version__
 from lit_fednas.cli.commands import COMMANDS, LIGHT, MOVED, TRAINING, Command, parsed
-from lit_fednas.cli.deferred import defer_torchmetrics
 from lit_fednas.config_files import find_config, read_yaml
 from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
 from lit_fednas.formatting import announce, listing
@@ -107,7 +106,6 @@ def _run(name: str | None, words: Sequence[str]) -> int:
             raise ConfigError(f"{variable}: {value!r} in the environment is not the number of a process; unset it")
     announce("loading PyTorch and Lightning")
     with _ending_at_once():
-        defer_torchmetrics()
         from lit_fednas.cli.lightning_cli import run
     return run(words)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -310,8 +311,6 @@ def calls(
 
 def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
     """Returns the line fitted on the first half of networks, and its check on the second half."""
-    from scipy.stats import spearmanr  # takes a while to import
-
     half = len(sums) // 2
     lines = np.stack([sums, np.ones_like(sums)], axis=1)
     # least squares of the relative error, so that small networks count as much as large

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
@@ -16,9 +17,6 @@ from lit_fednas.data.examples import Batch, Reader
 from lit_fednas.data.tasks import Classification, Task
 from lit_fednas.errors import DataError
 from lit_fednas.rng import numpy_generator
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 #: The owner of an example that is left out.
 NOBODY = -1
@@ -81,8 +79,6 @@ class Partition(ClientRows):
         classes = targets[self.rows]
         if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:
             raise DataError(f"num_classes: {num_classes} for classes {classes.min()}..{classes.max()}; give more")
-        from scipy.sparse import csr_array  # takes a while to import
-
         ones = np.ones(len(classes), dtype=np.int64)
         counts = csr_array((ones, classes, self.offsets.copy()), shape=(len(self), num_classes))
         counts.sum_duplicates()

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from lightning import LightningDataModule
+from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
@@ -31,9 +32,6 @@ from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.formatting import announce
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import numpy_generator
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +193,7 @@ class FederatedDataModule(LightningDataModule):
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
 
     @property
-    def class_counts(self) -> "csr_array | np.ndarray":
+    def class_counts(self) -> csr_array | np.ndarray:
         """Each client's examples of each class, before its hold-outs, after ``setup``: sparse ``[clients, strata]``."""
         return self.partition.sparse_class_counts(self.targets, len(self.strata))
 

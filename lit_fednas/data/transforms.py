@@ -13,6 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torchvision.transforms.v2 import functional as tv
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
@@ -235,12 +236,9 @@ class RandAugment(Augmentation):
 
     def operations(self, batch: Tensor) -> list[Operation]:
         """Returns the operations on images like these, each twice: either way, where there are two."""
-        from torchvision.transforms.v2 import functional as tv  # takes a while to import
-
         share = self.magnitude / 30
         height, width = batch.shape[-2:]
         brightest = 255 if batch.dtype == torch.uint8 else 1
-        affine = partial(tv.affine, angle=0.0, translate=[0, 0], scale=1.0, shear=[0.0, 0.0])
         unsigned: list[Operation] = [
             torch.clone,
             partial(tv.posterize, bits=8 - round(4 * share)),
@@ -253,10 +251,10 @@ class RandAugment(Augmentation):
             shear = math.degrees(math.atan(0.3 * sign * share))
             shift = 150 / 331 * share
             signed += [
-                partial(affine, shear=[shear, 0.0], center=[0, 0]),
-                partial(affine, shear=[0.0, shear], center=[0, 0]),
-                partial(affine, translate=[sign * int(shift * width), 0]),
-                partial(affine, translate=[0, sign * int(shift * height)]),
+                _affine(shear=[shear, 0.0], center=[0, 0]),
+                _affine(shear=[0.0, shear], center=[0, 0]),
+                _affine(translate=[sign * int(shift * width), 0]),
+                _affine(translate=[0, sign * int(shift * height)]),
                 partial(tv.rotate, angle=30 * sign * share),
                 partial(tv.adjust_brightness, brightness_factor=1 + 0.9 * sign * share),
                 partial(tv.adjust_saturation, saturation_factor=1 + 0.9 * sign * share),
@@ -264,3 +262,7 @@ class RandAugment(Augmentation):
                 partial(tv.adjust_sharpness, sharpness_factor=1 + 0.9 * sign * share),
             ]
         return [*unsigned, *unsigned, *signed]
+
+
+def _affine(**settings: list[float] | list[int]) -> Operation:
+    return partial(tv.affine, **{"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0], **settings})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import compress, product
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torchvision import datasets
 from typing_extensions import override
 
 from lit_fednas.data.clients import stratified_rows
@@ -43,13 +43,11 @@ class Digits(DataSource):
     def load(self, split: Split) -> Examples | None:
         if split == "val":
             return None
-        spec = find_spec("sklearn")  # is not imported, which takes longer than to read its file
-        assert spec is not None
-        assert spec.submodule_search_locations is not None
-        file = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
-        pixels = (table[:, :-1] * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)  # from 0..16
-        targets = table[:, -1]
+        from sklearn.datasets import load_digits  # takes a second to import
+
+        data = load_digits()
+        pixels = (data.images * (255 / 16)).round().astype(np.uint8)[:, None]  # from 0..16
+        targets = data.target.astype(np.int64)
         rows = stratified_rows(targets, round(0.2 * len(targets)), numpy_generator(0, "digits-test"))
         if split == "train":
             rows = np.setdiff1d(np.arange(len(targets)), rows)
@@ -163,8 +161,6 @@ class TorchvisionSource(DataSource):
         return Examples(images, torch.as_tensor(data.targets, dtype=torch.int64))
 
     def _open(self, train: bool, download: bool) -> Any:
-        from torchvision import datasets  # takes a while to import
-
         name = type(self).__name__
         try:
             return getattr(datasets, name)(str(self.root), train=train, download=download)
@@ -186,18 +182,7 @@ class FashionMNIST(TorchvisionSource):
 
     num_classes = 10
     input_shape = (1, 28, 28)
-    class_names = (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    )
+    class_names = tuple(datasets.FashionMNIST.classes)
     normalization = Normalize((0.2860,), (0.3530,))
     augmentation = (RandomCrop(4), RandomFlip())
 

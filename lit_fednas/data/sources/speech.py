@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.fft import dct
+from scipy.signal import resample_poly
 from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
@@ -102,8 +104,6 @@ class SpeechFeatures:
         bands = mel_filters(self.mels, size, self.rate) @ spectrum.abs().square()
         logs = (bands + FLOOR).log().numpy()
         if self.kind == "mfcc":
-            from scipy.fft import dct  # takes a while to import
-
             logs = dct(logs, axis=1, norm="ortho")[:, : self.coefficients]
         return logs[:, None].astype(np.float32)
 
@@ -331,11 +331,7 @@ def read_wave(path: Path, rate: int) -> np.ndarray:
             raise ValueError("it holds NaN or infinity")
     wave = samples.mean(axis=1)
     shared = math.gcd(rate, recorded)
-    if rate == recorded:
-        return wave
-    from scipy.signal import resample_poly  # takes a while to import
-
-    return resample_poly(wave, rate // shared, recorded // shared)
+    return resample_poly(wave, rate // shared, recorded // shared) if rate != recorded else wave
 
 
 def fitted(wave: np.ndarray, samples: int) -> np.ndarray:

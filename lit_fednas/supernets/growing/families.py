@@ -9,6 +9,7 @@ from math import lcm, prod
 from typing import ClassVar, NamedTuple
 
 from torch import nn
+from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
@@ -241,8 +242,6 @@ class InvertedResidualCell(NormedCell):
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
-        from torchvision.ops import Conv2dNormActivation, SqueezeExcitation  # takes a while to import
-
         middle = hidden["hidden"] if self.expands else inputs
         layer = partial(Conv2dNormActivation, norm_layer=self.norm, activation_layer=self.activation)
         squeeze = partial(SqueezeExcitation, scale_activation=nn.Hardsigmoid)

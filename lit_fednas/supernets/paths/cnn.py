@@ -23,6 +23,7 @@ from typing import Annotated, Literal
 
 import torch
 from torch import nn
+from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
 from typing_extensions import override
 
 from lit_fednas.costs import count_macs
@@ -33,10 +34,10 @@ from lit_fednas.supernets.layers import BatchNorm, Norm, Residual, sequential
 from lit_fednas.supernets.paths.supernet import ALL, Counter, Operators, PathNetwork, PathSpace, PathSupernet
 
 
-def convolution(inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1, groups: int = 1) -> nn.Module:
+def convolution(
+    inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1, groups: int = 1
+) -> Conv2dNormActivation:
     """Builds a convolution without bias, padded to keep the size (over the stride), a norm, ReLU."""
-    from torchvision.ops import Conv2dNormActivation  # takes a while to import
-
     return Conv2dNormActivation(inputs, outputs, kernel, stride, groups=groups, norm_layer=norm)
 
 
@@ -49,8 +50,6 @@ def separable(channels: int, expansion: float, norm: Norm, kernel: int = 3) -> n
 
 def mobile(channels: int, kernel: int, expansion: float, norm: Norm) -> nn.Module:
     """Builds a dense convolution to e times the channels, squeeze-and-excitation and a 1x1 convolution back."""
-    from torchvision.ops import SqueezeExcitation
-
     middle = int(channels * expansion)
     wide = convolution(channels, middle, kernel, norm)
     return Residual(nn.Sequential(wide, SqueezeExcitation(middle, middle), convolution(middle, channels, 1, norm)))
