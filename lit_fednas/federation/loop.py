@@ -195,7 +195,7 @@ class RoundLoop(RoundFitLoop):
             log.info(
                 "client.fast: %s; time as a multiple of that of the settings as written: %s",
                 self.fastest["chosen"],
-                ratios or "nothing else is possible",
+                ratios or "nothing else is possible, or worth the time to measure it",
             )
         torch.set_num_threads(self.fastest["threads"] or torch.get_num_threads())  # of the first rank
         self._make_runner(self._chosen())

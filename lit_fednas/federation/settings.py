@@ -173,10 +173,10 @@ class ClientSettings:
         compile: Whether full batches run through ``torch.compile``, once per architecture, which takes tens of
             seconds. Compiled dropout draws other masks, which belong to seed, round and client as well.
         fast: ``auto`` chooses ``channels_last``, ``clients_per_fit``, ``compile`` and the number of threads: what
-            trains this run's clients fastest on this machine, by some seconds of measurement in the first round, with
-            the same results up to the order of float sums, which batch norms of small maps amplify
+            trains this run's clients fastest on this machine, measured in the first round for up to 3 seconds and 5 %
+            of the run, with the same results up to the order of float sums, which batch norms of small maps amplify
             (:mod:`~lit_fednas.federation.fast.fastest`). The choice is logged, recorded, and kept in checkpoints, so
-            that a resumed run trains as it did.
+            that a resumed run trains as it did. Not the default, as two runs of one seed may choose differently.
         class_balanced: Whether a pass draws as many examples as the client has with replacement, each of its classes
             with equal probability (torch's ``WeightedRandomSampler``), instead of each example once. FedorAS' paper
             does not mention it; the code of its authors does so for spoken words.

@@ -4,7 +4,7 @@ Plain loop and settings take turns in one process on the same clients; a ratio i
 plain loop. The greatest difference of any weight is taken after every fit: settings that compute the same differ by
 float sums alone, which batch norms of small maps amplify from step to step; bfloat16 also by its rounding. Clients in
 one fit are timed together, and so is the plain loop. Compiled dropout has other masks, so the CNN is not compiled.
-"auto" is what ``client.fast`` chooses in a run without end.
+"auto" is what ``client.fast`` chooses in a long run.
 """
 
 from __future__ import annotations

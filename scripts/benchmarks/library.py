@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -50,15 +49,13 @@ def clients_of(setting: Setting, data: Examples) -> ClientData:
     return ClientData(TensorReader(data), {"train": [np.arange(start, start + size) for start, size in bounds]})
 
 
-def module_of(setting: Setting, net: Supernet, fused: bool | None = None, **client: Any) -> FederatedLightningModule:
+def module_of(setting: Setting, net: Supernet, **client: Any) -> FederatedLightningModule:
     """Federated averaging with plain SGD; clients of an elastic network draw their architectures."""
     return FederatedLightningModule(
         net,
         RandomArchitectures() if setting.network == "elastic" else FixedArchitecture(),
         OverlapAverage(),
-        ClientSettings(
-            lambda params: torch.optim.SGD(params, lr=setting.lr, fused=fused), batch_size=setting.batch_size, **client
-        ),
+        ClientSettings(lambda params: torch.optim.SGD(params, lr=setting.lr), batch_size=setting.batch_size, **client),
         cohort=UniformCohort(count=setting.cohort),
         faults=FaultPolicy(on_client_error="raise"),
         seed=setting.seed,
@@ -90,9 +87,9 @@ def _tasks(setting: Setting, number: int, clients: int, arch: Any) -> list[Clien
 
 
 def fastest_settings(setting: Setting, net: Supernet, data: Examples, arch: Any, clients: int) -> dict[str, Any]:
-    """Returns the settings that ``client.fast`` chooses for the first clients in a run without end."""
+    """Returns the settings that ``client.fast`` chooses for the first clients in a long run."""
     tasks, threads = _tasks(setting, 0, clients, arch), [torch.get_num_threads()]
-    found = fastest(module_of(setting, net), clients_of(setting, data), tasks, lambda: None, threads, inf)
+    found = fastest(module_of(setting, net), clients_of(setting, data), tasks, lambda: None, threads, 1e6)
     assert found is not None
     return found["settings"]
 

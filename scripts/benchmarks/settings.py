@@ -21,7 +21,6 @@ TOGETHER = 50
 _LAST, _BF16, _COMPILED = {"channels_last": True}, {"precision": "bf16-mixed"}, {"compile": True}
 #: Settings of ``model.client`` that may make fits faster.
 LEVERS: dict[str, dict[str, Any]] = {
-    "fused optimizer": {"fused": True},
     "channels last": _LAST,
     "compiled": _COMPILED,
     "compiled, ch. last": _LAST | _COMPILED,

@@ -70,7 +70,7 @@ def threads_restored():
     torch.set_num_threads(before)
 
 
-def choose(module, data, tasks=4, threads=(1,), rounds=1):
+def choose(module, data, tasks=4, threads=(1,), rounds=math.inf):
     arch = module.supernet.space.largest
     module.objective.setup(module.supernet, data)
     tasks = [ClientTask(0, client, arch, int(data.sizes[client])) for client in range(tasks)]
@@ -107,14 +107,34 @@ def test_threads_are_chosen_for_the_best_layout(monkeypatch, data, factor, threa
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.parametrize(("step", "stacked"), [(0.05, 4), (0.2, 2)])
-def test_long_fits_are_timed_by_some_of_their_steps(monkeypatch, data, step, stacked):
-    """Clients are stacked all the same: as many as make a step within a turn, and at least two."""
+@pytest.mark.parametrize(
+    ("step", "settings", "ratios"),
+    [(0.03, {"clients_per_fit": 4}, [0.5, 0.4]), (0.2, {"channels_last": True}, [0.5])],
+)
+def test_long_fits_are_timed_by_some_of_their_steps(monkeypatch, data, step, settings, ratios):
+    """Clients are stacked all the same: as many as make a step within a turn."""
     clock = timed(monkeypatch, step, channels_last=0.5, clients_per_fit=0.4)
     found = choose(make_module(client=ClientSettings(sgd(1e-3), batch_size=8, epochs=100)), data)
-    assert found["settings"] == {"clients_per_fit": stacked}
-    assert list(found["ratios"].values()) == pytest.approx([0.5, 0.4], abs=1e-3)
+    assert found["settings"] == settings
+    assert list(found["ratios"].values()) == pytest.approx(ratios, abs=1e-3)
     assert clock.now < step * 3 * 100  # less than one client takes, with three steps an epoch
+
+
+@pytest.mark.parametrize("most", [1.5, 3.0])
+def test_choosing_takes_a_share_of_the_run_and_some_seconds_at_most(monkeypatch, data, most):
+    """A step takes 10 ms. Without time for two turns of two contenders nothing is tried, and the settings stay."""
+    monkeypatch.setattr(fastest, "MOST_SECONDS", most)
+    round = 0.01 * sum(int(size) for size in data.sizes[:4]) / 8
+    for rounds in (1, 10, 100 * most / round, math.inf):
+        clock = timed(monkeypatch, channels_last=0.5)
+        monkeypatch.setattr(fastest, "_TURNS", (2, 1000))
+        found = choose(make_module(), data, rounds=rounds)
+        assert found["settings"] == ({"channels_last": True} if rounds > 10 else {})
+        if rounds > 10:
+            assert most - 0.5 < clock.now <= most
+        else:
+            assert found["ratios"] == {}
+            assert clock.now == pytest.approx(2 * 0.01)
 
 
 def failing(calls):
@@ -150,9 +170,8 @@ def test_what_fails_or_trains_differently_is_left_out(monkeypatch, data, layout)
 def test_compilation_is_tried_if_a_tenth_of_what_lies_ahead_would_pay_for_it(monkeypatch, data):
     """A step takes 10 ms, and a round has four clients of so many steps; the network has one architecture."""
     monkeypatch.setattr(client, "compile_network", lambda network, batch: None)
-    steps = -(-int(data.sizes[0]) // 8)  # batches of 8
-    enough = fastest.COMPILATION / (0.1 * 4 * 0.01 * steps)
-    for rounds, tried in ((enough - 1, False), (enough + 1, True)):
+    enough = fastest.COMPILATION / (0.1 * 0.01 * sum(int(size) for size in data.sizes[:4]) / 8)  # batches of 8
+    for rounds, tried in ((enough - 1, False), (enough + 1, True), (math.inf, False)):  # may end at any time
         clock = timed(monkeypatch, compile=0.5)
         found = choose(make_module(linear_net()), data, rounds=rounds)
         assert found["settings"] == ({"compile": True} if tried else {})

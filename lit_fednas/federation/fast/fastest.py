@@ -2,7 +2,8 @@
 
 It is measured in the first round, on some of that round's own tasks, which leave no trace. Contenders take turns, and
 one is taken only if its median time saves a tenth, and its first step is that of the settings as they were written, but
-for the order of float sums.
+for the order of float sums. Where measuring would take more than :data:`SHARE` of the run, or some seconds, settings
+stay as they were written.
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ WORTHWHILE = 0.9
 #: Seconds that a network's compilation is expected to take at most.
 COMPILATION = 60.0
 
-_TURN = 0.3  # seconds of training that are timed at once, about, if the clients have as much
+#: The share of the training that lies ahead that choosing may take at most; a compilation pays for itself.
+SHARE = 0.05
+#: Seconds that it may take at most, likewise.
+MOST_SECONDS = 3.0
+
+_TURN = 0.15  # seconds of training that are timed at once, about, if the clients have as much
 _TURNS = 3, 7  # how often: at least, and at most
-_MOST_SECONDS = 3.0  # after which there are no further turns
 _MOST_TASKS = 64
 # How far a first step may be from the plain one, as a share of it. Sums of float32 in another order differ by 0.04 at
 # most (ResNet-18 under Adam, whose steps have one size for large and small gradients), rounded products by 0.42, and
@@ -59,15 +64,19 @@ def fastest(
 ) -> dict[str, Any] | None:
     """Measures which settings train a round's clients fastest: layout or stacking, then threads, then compilation."""
     race = _Race(module, data, check, threads[0], tasks)
-    if not race.sample:
+    if not race.able:
         return None
-    race.run([(changes, threads[0]) for changes in race.layouts()])
-    race.run([(race.best.changes, number) for number in threads[1:]])
-    # compilation is tried only if a tenth of the training that lies ahead would pay for compiling each architecture
-    examples = sum(module.client.examples(task.num_examples, task.steps) for task in tasks)
-    ahead = rounds * race.seconds_per_example * examples
-    if (1 - WORTHWHILE) * ahead > COMPILATION * module.supernet.space.size:
-        race.run([({**race.best.changes, "compile": True}, race.best.threads)])
+    steps = sum(module.client.examples(task.num_examples, task.steps) for task in tasks) / module.client.batch_size
+    ahead = rounds * steps * race.step
+    race.end = race.start + min(SHARE * ahead, MOST_SECONDS)
+    # compilation is tried only if a tenth of what is known to lie ahead would pay for compiling each architecture
+    compiled = inf > (1 - WORTHWHILE) * ahead > COMPILATION * module.supernet.space.size
+    if (compiled or race.has_time(1)) and race.prepare():
+        race.run([(changes, threads[0]) for changes in race.layouts()])
+        race.run([(race.best.changes, number) for number in threads[1:]])
+        if compiled:
+            race.end = inf
+            race.run([({**race.best.changes, "compile": True}, race.best.threads)])
     torch.set_num_threads(race.best.threads)
     return {
         "settings": race.best.changes,
@@ -143,17 +152,28 @@ class _Race:
         # what a contender alone cannot do must not end the run
         self._faults = replace(module.faults, on_client_error="skip", time_limit=None)
         self._tolerance = _TOLERANCE[module.client.precision]
+        self.start = perf_counter()
+        self.end = inf  # when measuring ends
         self.plain = self.best = _Contender(self._parts, {}, threads, module.faults)
         self.ratios: dict[str, float] = {}
-        able = list(dropwhile(lambda task: not self.plain.first_steps([task]), tasks))
-        if able:
-            step, _ = self.plain.time(able[:1], 1)
-            able = able[: min(_MOST_TASKS, max(2, int(_TURN / step)))]  # two at least, which may be stacked
-        self._first_steps = self.plain.first_steps(able)
-        self.sample = [task for task in able if task.key in self._first_steps]
+        self.able = list(dropwhile(lambda task: not self.plain.first_steps([task]), tasks))
+        if self.able:
+            self.step, _ = self.plain.time(self.able[:1], 1)  # the seconds of a step
+            self.able = self.able[: min(_MOST_TASKS, max(1, int(_TURN / self.step)))]
+            self._turn = self.step * len(self.able)  # of a turn, about
+
+    def has_time(self, contenders: int) -> bool:
+        """Returns whether so many new contenders can be timed before the end."""
+        known = 1 + (self.best is not self.plain)
+        return perf_counter() + self._turn * (_TURNS[0] * (known + contenders) + contenders) <= self.end
+
+    def prepare(self) -> bool:
+        """Measures the plain contender; returns whether any task can be trained."""
+        self._first_steps = self.plain.first_steps(self.able)
+        self.sample = [task for task in self.able if task.key in self._first_steps]
         if self.sample:
-            self._steps = self._steps_of_a_turn(module.client)
-            self.seconds_per_example = self._pace(self.plain)
+            self._steps = self._steps_of_a_turn(self._parts[0].client)
+        return bool(self.sample)
 
     def layouts(self) -> Iterator[dict[str, Any]]:
         """Yields settings of how tensors lie in memory, where they mean anything."""
@@ -164,15 +184,17 @@ class _Race:
             yield {"clients_per_fit": alike}
 
     def run(self, contenders: Iterable[tuple[Mapping[str, Any], int]]) -> None:
-        """Times contenders against the plain one and the best so far, and takes the best of all."""
+        """Times contenders against the plain one and the best so far, and takes the best of all, if there is time."""
+        contenders = list(contenders)
+        if not self.has_time(len(contenders)):
+            return
         able = (self._contender(changes, threads) for changes, threads in contenders)
         new = [contender for contender in able if contender is not None]
         if not new:
             return
         seconds: dict[_Contender, list[float]] = {contender: [] for contender in (self.plain, self.best, *new)}
-        start = perf_counter()
         for turn in range(_TURNS[1]):
-            if turn >= _TURNS[0] and perf_counter() - start > _MOST_SECONDS:
+            if turn >= _TURNS[0] and perf_counter() + self._turn * len(seconds) > self.end:
                 break
             for contender, times in seconds.items():
                 times.append(self._pace(contender))
@@ -187,13 +209,12 @@ class _Race:
         """Returns how many steps of each task are timed: as it was written, unless that takes too long."""
         examples = max(settings.examples(task.num_examples, task.steps) for task in self.sample)
         whole = ceil(examples / settings.batch_size)
-        steps = 1
-        while steps < whole:
+        steps, seconds = 1, self.step
+        while steps < whole and seconds * len(self.sample) < _TURN:
+            steps = min(2 * steps, whole)
             seconds, _ = self.plain.time(self.sample[:1], steps)
-            if seconds * len(self.sample) >= _TURN:
-                return steps
-            steps *= 2
-        return None
+        self._turn = seconds * len(self.sample)
+        return steps if steps < whole else None
 
     def _pace(self, contender: _Contender) -> float:
         """Returns the seconds per example; a contender with failed fits counts as slower, or as infinitely slow."""
