@@ -244,8 +244,10 @@ class LocalRunner(TaskRunner):
 
     def _epochs(self, task: ClientTask) -> int:
         """Returns how many passes the client has time for."""
+        if self.faults.straggler_rate == 0:
+            return self.settings.epochs
         draws = numpy_generator(self.seed, "epochs-of-client", task.round, task.client)
-        late = self.faults.straggler_rate and draws.random() < self.faults.straggler_rate
+        late = draws.random() < self.faults.straggler_rate
         return int(draws.integers(1, self.settings.epochs, endpoint=True)) if late else self.settings.epochs
 
     def _batches(

@@ -111,18 +111,24 @@ class LocalModule(pl.LightningModule, ABC):
         optimizer, self._scheduler = self.settings.optimizers(self.trained, self.lr_factor)
         return optimizer
 
+    @property
+    def strategy(self) -> ClientStrategy:
+        """That of the sub-Trainer."""
+        strategy = self.trainer.strategy
+        assert isinstance(strategy, ClientStrategy)
+        return strategy
+
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Takes one local step, if the batch allows it; returns -1 after the last."""
         self.keep_going()
-        strategy = self.trainer.strategy
-        assert isinstance(strategy, ClientStrategy)
+        strategy = self.strategy
         strategy.forget_gradients()  # before the forward: its activations take their room
         if not self.differentiate(batch):
             return None
         if self.settings.clip_norm is not None:
             strategy.unscale_gradients()
             self.clip(self.settings.clip_norm)
-        strategy.apply_gradients(self)
+        strategy.apply_gradients()
         if self._scheduler is not None:
             self._scheduler.step()
         self.num_steps += 1
@@ -175,7 +181,7 @@ class ClientModule(LocalModule):
         as_compiled = not self.settings.compile or size == self.settings.batch_size
         with nullcontext() if as_compiled else torch.compiler.set_stance("force_eager"):
             loss = self.objective.loss(self.network, inputs, targets)
-        self.manual_backward(loss)
+        self.strategy.add_gradients(loss)
         units = self.objective.data_task.units(targets).sum()
         self._loss_sum = self._loss_sum + loss.detach() * units
         self._units = self._units + units

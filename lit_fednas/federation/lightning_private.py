@@ -127,15 +127,27 @@ class ClientStrategy(SingleDeviceStrategy):
         """Releases the gradients of the last step."""
         self._optimizers[0].zero_grad(set_to_none=True)
 
-    def apply_gradients(self, module: pl.LightningModule) -> None:
-        """Steps the optimizer, after backward, through the precision plugin (which may scale gradients)."""
-        self.precision_plugin.optimizer_step(self._optimizers[0], model=module, closure=lambda: None)
+    @property
+    def _scaler(self) -> Any:
+        """What scales gradients (16-mixed), if anything does."""
+        return getattr(self.precision_plugin, "scaler", None)
+
+    def add_gradients(self, loss: torch.Tensor) -> None:
+        """Differentiates, without the hooks of Lightning's ``manual_backward``, which nothing of a client uses."""
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+
+    def apply_gradients(self) -> None:
+        """Steps the optimizer."""
+        if self._scaler is None:
+            self._optimizers[0].step()
+        else:
+            self._scaler.step(self._optimizers[0])
+            self._scaler.update()
 
     def unscale_gradients(self) -> None:
-        """Makes scaled gradients (16-mixed) comparable to a clipping norm."""
-        scaler = getattr(self.precision_plugin, "scaler", None)
-        if scaler is not None:
-            scaler.unscale_(self._optimizers[0])
+        """Makes scaled gradients comparable to a clipping norm."""
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizers[0])
 
     def teardown(self) -> None:
         """Releases the optimizers."""

@@ -77,3 +77,25 @@ def test_one_client_trainer_fits_many_modules_without_moving_them_also_after_a_f
         assert fitted(trainer, CrossEntropy()).num_steps == 2
         with pytest.raises(RuntimeError, match=r"^no$"):
             fitted(trainer, Broken())
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.01])
+def test_scaled_gradients_train_as_others(clip_norm):
+    """A power of two is exact. Updates with gradients that are not finite are left out, and the scale is halved."""
+    draws = torch.Generator().manual_seed(0)
+    batch = torch.rand(6, 4, generator=draws), torch.randint(2, (6,), generator=draws)
+    weights = []
+    for scale in (None, 2.0**10):
+        trainer, network = ClientTrainer(torch.device("cpu")), nn.Linear(4, 2)
+        scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
+        trainer.precision_plugin.scaler = scaler
+        module = ClientModule(CrossEntropy(), ClientSettings(sgd(0.1), clip_norm=clip_norm))
+        module.begin(ClientNetwork(network))
+        nn.init.constant_(network.weight, 0.5)
+        nn.init.constant_(network.bias, 0.0)
+        trainer.fit(module, train_dataloaders=iter([batch, batch, (batch[0] * torch.inf, batch[1])][: 2 + bool(scale)]))
+        weights.append([parameter.detach() for parameter in network.parameters()])
+    assert scaler.get_scale() == 2.0**9
+    for plain, scaled in zip(*weights, strict=True):
+        assert torch.equal(plain, scaled)
+    assert not torch.equal(weights[0][0], torch.full((2, 4), 0.5))
