@@ -72,7 +72,8 @@ class Runs:
         path = folder / STUDY_FILE
         kept = read_json(path, STUDY).get("runs", [])
         with reading(path):
-            earlier = {run["folder"]: Run(**run) for run in kept}
+            runs = [Run(**run) for run in kept]
+        earlier = {run.folder: run for run in runs if (folder / run.folder).exists()}  # else it was removed
         for run in wanted:
             begun = earlier.pop(run.folder, None)
             if begun is not None and not run.take_over(begun):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,9 @@ def test_it_goes_on_where_it_stopped_and_takes_more_arms_and_commands(write, cap
     assert main(["study", write(**{**content, "options": {"y": 1}}), *once]) == 2
     assert "runs/small/A/seed0 was begun with other options; remove it or" in capsys.readouterr().err
     assert Path("runs/small/study.json").read_text() == before
+    shutil.rmtree("runs/small/A/seed0")
+    assert main(["study", write(**{**content, "options": {"y": 1}}), "--arms", "A", *once]) == 1
+    assert [words[0] for words in calls("A/seed0")] == ["fit", "search"]  # from its beginning
     assert main(["study", write(**{**content, "arms": {**SEARCHED, "C": SEARCHED["B"]}}), "--arms", "C", *once]) == 0
     table = pd.read_csv("runs/small/compare.csv")
     assert table["method"].unique().tolist() == ["B", "C"]  # B of the earlier start, A is not finished
