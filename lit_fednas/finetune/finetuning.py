@@ -159,9 +159,10 @@ class Finetune(AfterTraining):
         """Returns the number of a candidate's rounds."""
         if self.macs is None:
             return self.settings.rounds
-        sizes, cohort = self.datamodule.clients.sizes, self._cohort(self.eligible[candidate.folder])
+        clients, cohort = self.datamodule.clients, self._cohort(self.eligible[candidate.folder])
+        sizes, tested = clients.sizes, clients.split_sizes("val") * (self.client.validate is not None)
         drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
-        examples = sum(self.client.examples(int(sizes[client])) for client in drawn) / _COHORTS
+        examples = sum(self.client.examples(int(sizes[client])) + tested[client] for client in drawn) / _COHORTS
         if not examples:
             raise ConfigError(
                 f"finetune.macs: {self.macs:g} cannot be spent, as no client is available to train "

@@ -27,6 +27,7 @@ from tests.finetune.small import (
     module_of,
     only_batch,
     rounds,
+    small_data,
     tier_weights,
 )
 from tests.support import assert_same, fit, make_module, sgd
@@ -153,6 +154,14 @@ def test_networks_are_trained_for_as_much_computation(trained):
     trained.finetune(initial="random", macs="equal", client=STILL, tiers=["large"], name="one")
     settings = FinetuneFiles(trained.folder / "one").settings()
     assert (settings["macs"], list(settings["candidates"])) == (3 * budget, ["large-0"])
+
+
+def test_what_clients_test_counts_as_computation(trained):
+    """Two fifths of their examples, beside two fifths that they train on."""
+    client = ClientSettings(sgd(0.0), batch_size=8, validate="trained")
+    made = trained._replace(data=small_data(client_val=0.4))
+    (row,) = by_tier(made.finetune(macs=40_000_000, client=client, tiers=["small"])).values()
+    assert int(row["macs"]) == pytest.approx(40_000_000, rel=0.15)
 
 
 def test_a_tiers_network_is_what_was_trained(tuned_once):
