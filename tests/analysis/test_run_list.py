@@ -1,20 +1,18 @@
 """The command ``runs``: rows whose values can be worked out, and what is removed."""
 
-from __future__ import annotations
-
-import csv
 import shutil
 from pathlib import Path
 
 import pytest
 
 from lit_fednas.cli import main
+from lit_fednas.records import SearchFiles
 from lit_fednas.records.files import FolderLock
 from tests.analysis.made_runs import made_run
 
 
 @pytest.fixture
-def runs(tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runs(tmp_path, finished_run, monkeypatch):
     """A finished run, two that never ended a round, one that was stopped with a fine-tuning's training in it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(finished_run, "runs/digits/version_0")
@@ -27,29 +25,27 @@ def runs(tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path / "runs"
 
 
-def test_rows_are_what_the_runs_files_say(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_what_the_runs_files_say(runs, capsys):
     assert main(["runs"]) == 0
     _, *rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows] == [f"runs/digits/version_{n}" for n in (0, 1, 2)] + ["runs/made/version_0"]
-    with open(runs / "digits/version_0/search/tiers.csv", newline="") as file:
-        tiers = [f"{row['tier']} {100 * float(row['test_accuracy']):.1f}%" for row in csv.DictReader(file)]
-    assert f"ElasticResNet, TrackingSandwich  {', '.join(tiers)} (test accuracy)  " in rows[0]
+    tiers = SearchFiles(runs / "digits/version_0/search").rows("tiers")
+    found = ", ".join(f"{row['tier']} {100 * row['test_accuracy']:.1f}%" for row in tiers)
+    assert f"ElasticResNet, TrackingSandwich  {found} (test accuracy)  " in rows[0]
     assert "0 of 3" in rows[1]
-    size = sum(file.stat().st_size for file in runs.glob("made/**/*.jsonl"))
     assert " mean 50.0% (val accuracy)  " in rows[3]
-    assert rows[3].endswith(f"  {size / 1000:.3g} kB")
+    assert rows[3].endswith(f"  {sum(file.stat().st_size for file in runs.glob('made/**/*.jsonl')) / 1000:.3g} kB")
 
 
-def test_only_what_never_ended_a_round_is_removed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    begun, other = runs / "digits/version_1", runs / "digits/version_2"
-    lock = FolderLock(begun)
+def test_only_what_never_ended_a_round_is_removed(runs, capsys):
+    lock, other = FolderLock(runs / "digits/version_1"), runs / "digits/version_2"
     (other / "notes.txt").touch()
     (runs / "made/version_0/rounds.jsonl").write_text("{}\n")
     assert main(["runs", "--clean"]) == 0
-    damaged, training, holds = capsys.readouterr().out.splitlines()[-3:]
+    damaged, *kept = capsys.readouterr().out.splitlines()[-3:]
     assert damaged.startswith("damaged: runs/made/version_0/rounds.jsonl: line 1 is not")
-    assert training == "kept: runs/digits/version_1, in which a process trains"
-    assert holds == "kept: runs/digits/version_2, which holds notes.txt"
+    assert kept[0] == "kept: runs/digits/version_1, in which a process trains"
+    assert kept[1] == "kept: runs/digits/version_2, which holds notes.txt"
     lock.release()
     (other / "notes.txt").unlink()
     (other / "checkpoints/last.ckpt").touch()  # the first round's, whose record is about to be written
