@@ -3,7 +3,7 @@
 The library and the plain loop train the small CNN; the library also trains an elastic network whose clients draw
 their architectures at random. MiB are what is resident above the imports (on a GPU: what its tensors take): at the
 start, with network and data; at the peak; at the end; and the growth per round, a least-squares slope over the
-rounds after --settled.
+rounds after --settled. Both keep freed memory for the next step, as a run does.
 """
 
 from __future__ import annotations

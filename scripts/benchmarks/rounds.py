@@ -53,6 +53,7 @@ from benchmarks.plain import PlainLoop
 from benchmarks.settings import CORES, TASKS
 from benchmarks.tasks import Setting
 from lit_fednas.federation import FederatedCallback
+from lit_fednas.federation.process import keep_freed_memory
 
 
 class Rounds(FederatedCallback):
@@ -134,6 +135,7 @@ def interleaved(
 def alone(setting: dict[str, Any], rounds: int, warmup: int, who: str) -> dict[str, Any]:
     """One of the two by itself: its times, the memory above the imports after every round, its first round's loss."""
     task = Setting(**setting)
+    keep_freed_memory()  # in either, as a run does: else the loop, a tenth slower, would hold less between its steps
     forget_peak(task.device)
     imports = memory(task.device)
     net, data = task.supernet(), task.data()
