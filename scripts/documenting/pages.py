@@ -1,18 +1,22 @@
-"""Writes the documentation as HTML that needs no network: ``index.html``, ``guides/``, ``notebooks/`` and ``api/``.
+"""Writes the documentation as HTML that needs no network: ``index.html``, the pages that it lists, and ``api/``.
 
 The API reference is pdoc's (https://pdoc.dev): it reads Google docstrings, follows ``__all__``, searches in the browser
-without a server, and needs no list of pages that somebody must keep. Notebooks are shown as they were executed.
+without a server, and needs no list of pages that somebody must keep. Notebooks are shown as they were executed, and the
+verdicts on a study's claims as the kept results give them. The index searches all pages and the names of the API.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pdoc
 from jinja2 import Environment, FileSystemLoader
 from nbconvert import HTMLExporter
@@ -22,17 +26,26 @@ from pygments.formatters import HtmlFormatter
 import lit_fednas
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import check_output
+from lit_fednas.studies import judged, read_study
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = ROOT / "notebooks"
 GUIDES = Path(__file__).parent / "guides"
 TEMPLATES = Path(__file__).parent / "templates"
 
-#: What the index shows: the files of a folder.
-SECTIONS = {
+#: What the index shows: of a folder the named files in their order, or those of a pattern that no section names.
+SECTIONS: dict[str, tuple[Path, str]] = {
+    "Start": (GUIDES, "install quickstart"),
     "Tutorials": (NOTEBOOKS, "tutorial_*.ipynb"),
+    "Concepts": (GUIDES, "rounds tiers costs evaluation privacy"),
+    "Systems": (GUIDES / "systems", "*.md"),
     "Guides": (GUIDES, "*.md"),
     "Results": (NOTEBOOKS, "results_*.ipynb"),
+    "Project": (GUIDES, "contributing versioning security"),
 }
+#: A command that judges what a study has measured: a page shows its table.
+JUDGED = re.compile(r"^lit-fednas study (studies/\w+\.yaml) --judge --results (\S+)$", re.MULTILINE)
+_JUDGED_LINK = "[how claims are judged](../guides/studies.html)"
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class Page:
     Attributes:
         title: Plain text.
         link: Relative to the index.
-        summary: The first paragraph as HTML.
+        summary: The first paragraph as HTML, without links.
     """
 
     title: str
@@ -50,10 +63,41 @@ class Page:
     summary: str
 
 
+def files_of_sections() -> dict[str, list[Path]]:
+    """Returns the files of each section; a guide that none names is in the section of all guides."""
+    named = {GUIDES / f"{stem}.md" for _, stems in SECTIONS.values() if "*" not in stems for stem in stems.split()}
+    return {
+        section: [path for path in sorted(folder.glob(pattern)) if path not in named]
+        if "*" in pattern
+        else [folder / f"{stem}.md" for stem in pattern.split()]
+        for section, (folder, pattern) in SECTIONS.items()
+    }
+
+
 def public_modules(module: Module | None = None) -> list[Module]:
     """Returns the modules with a page in the API reference, the package first, as ``__all__`` says."""
     module = module or Module(lit_fednas)
     return [module, *(found for one in module.submodules for found in public_modules(one))]
+
+
+def verdicts(command: re.Match[str]) -> str:
+    """Returns the verdicts that a command prints as a table."""
+    claims = judged([read_study(command[1])], pd.read_csv(ROOT / command[2]))
+    effects = [f"{one.effect:.3f} ({one.low:.3f} to {one.high:.3f})" for one in claims.itertuples()]
+    shown = claims[["where", "verdict", "claim"]].assign(**{"effect (95 %)": effects, "seeds": claims["seeds"]})
+    with pd.option_context("display.max_colwidth", None):
+        table = shown.to_html(index=False, border=0, classes="verdicts")
+    return f"{table}\n\nMeans over the seeds; differences of accuracy are shares, 0.01 is a point ({_JUDGED_LINK})."
+
+
+def with_verdicts(text: str) -> str:
+    """Returns a guide with the tables of its commands behind each block."""
+    return re.sub(
+        r"```bash\n.*?```",
+        lambda block: "\n\n".join([block[0], *map(verdicts, JUDGED.finditer(block[0]))]),
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def content_page(path: Path, link: str) -> tuple[Page, str]:
@@ -67,7 +111,7 @@ def content_page(path: Path, link: str) -> tuple[Page, str]:
         ValueError: It begins without a title or a paragraph.
     """
     if path.suffix == ".md":
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(path.read_text())])
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(with_verdicts(path.read_text()))])
     else:
         notebook = nbformat.read(path, as_version=4)
     cells, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
@@ -77,7 +121,7 @@ def content_page(path: Path, link: str) -> tuple[Page, str]:
     first = re.search(r"<p>(.*?)</p>", cells, re.DOTALL)
     if title is None or first is None:
         raise ValueError(f"{path.name}: begins without a title and a paragraph, which the index shows; add them")
-    return Page(re.sub(r"<.*?>", "", title[1]), link, first[1]), cells
+    return Page(re.sub(r"<.*?>", "", title[1]), link, re.sub(r"</?a\b[^>]*>", "", first[1])), cells
 
 
 def module_page(module: Module) -> Page:
@@ -86,20 +130,45 @@ def module_page(module: Module) -> Page:
     return Page(module.fullname, f"api/{module.fullname.replace('.', '/')}.html", summary.replace("``", ""))
 
 
+def searched(page: Page, cells: str) -> Iterator[tuple[str, str, str]]:
+    """Yields the title, the link and the text of each section of a page."""
+    for part in re.split(r"(?=<h[12] id=)", cells)[1:]:
+        heading = re.match(r'<h([12]) id="([^"]+)">(.*?)<a', part, re.DOTALL)
+        if heading is not None:
+            level, anchor, name = heading.groups()
+            text = re.sub(r"<(table|style).*?</\1>|</?(p|li|pre|div|h\d)\b[^>]*>", " ", part, flags=re.DOTALL)
+            text = re.sub(r"<[^>]+>|¶", "", text)
+            title = page.title if level == "1" else f"{page.title}: {re.sub('<.*?>', '', name)}"
+            yield unescape(title), f"{page.link}#{anchor}", " ".join(unescape(text).split())
+
+
 def build(folder: Path) -> None:
     """Writes all pages into a folder."""
     environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, lstrip_blocks=True)
     template = environment.get_template("page.html.j2")
-    style = (TEMPLATES / "pages.css").read_text() + HtmlFormatter(style="default").get_style_defs(".highlight")
-    sections: dict[str, list[Page]] = {}
-    for name, (origin, pattern) in SECTIONS.items():
-        (folder / origin.name).mkdir(parents=True, exist_ok=True)
-        for path in sorted(origin.glob(pattern)):
-            page, cells = content_page(path, f"{origin.name}/{path.stem}.html")
-            sections.setdefault(name, []).append(page)
-            (folder / page.link).write_text(template.render(title=page.title, style=style, cells=cells))
-    sections["API reference"] = [module_page(module) for module in public_modules()]
-    (folder / "index.html").write_text(template.render(title="lit_fednas", style=style, sections=sections))
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
+    light = HtmlFormatter(style="default").get_style_defs(".highlight")
+    style = (TEMPLATES / "pages.css").read_text() + light + f"@media (prefers-color-scheme: dark) {{{dark}}}"
+    files = files_of_sections()
+    contents = {
+        section: [content_page(path, f"{path.parent.name}/{path.stem}.html") for path in paths]
+        for section, paths in files.items()
+    }
+    sections = {section: [page for page, _ in pages] for section, pages in contents.items()}
+    for page, cells in (one for pages in contents.values() for one in pages):
+        (folder / page.link).parent.mkdir(parents=True, exist_ok=True)
+        (folder / page.link).write_text(template.render(page=page, style=style, cells=cells, sections=sections))
+    modules = public_modules()
+    index = [row for pages in contents.values() for page, cells in pages for row in searched(page, cells)]
+    index += [
+        (f"{module.fullname}.{one.name}", f"{module_page(module).link}#{one.name}", one.docstring.partition("\n\n")[0])
+        for module in modules
+        for one in module.own_members
+        if one.kind in ("class", "function") and not one.name.startswith("_")
+    ]
+    (folder / "search.js").write_text(f"const entries = {json.dumps(index)};\n" + (TEMPLATES / "search.js").read_text())
+    sections["API reference"] = [module_page(module) for module in modules]
+    (folder / "index.html").write_text(template.render(style=style, sections=sections))
     pdoc.render.configure(docformat="google", show_source=False, template_directory=TEMPLATES / "pdoc")
     pdoc.pdoc("lit_fednas", output_directory=folder / "api")
 

@@ -3,11 +3,14 @@
 import ast
 import builtins
 import inspect
+import json
 import pkgutil
 import pydoc
 import re
+import shlex
 import warnings
 from collections.abc import Iterator
+from html import unescape
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +21,7 @@ import pytest
 import yaml
 
 import lit_fednas
+from lit_fednas.cli import main
 
 ROOT = Path(lit_fednas.__file__).parent
 REFERENCE = re.compile(r":(?:class|func|meth|attr|data|mod):`([\w.]+)`")
@@ -67,7 +71,7 @@ def test_references_in_docstrings_exist() -> None:
 def blocks(language: str) -> list[str]:
     """The fenced blocks of all modules' docstrings and of the guides."""
     texts = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in ROOT.rglob("*.py")]
-    texts += [path.read_text() for path in (ROOT.parent / "scripts/documenting/guides").glob("*.md")]
+    texts += [path.read_text() for path in (ROOT.parent / "scripts/documenting/guides").rglob("*.md")]
     return [block for text in texts for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
 
 
@@ -97,6 +101,20 @@ def test_what_docstrings_show_exists() -> None:
     assert not [name for name in names if pydoc.locate(name) is None]
 
 
+@pytest.mark.slow
+def test_commands_that_guides_show_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the part of a guide in a package, and for files of a reader's own some that exist."""
+    (tmp_path / "my_package.py").write_text(next(block for block in blocks("python") if "class HiddenUnits" in block))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = dict.fromkeys(["X.yaml", "mine/config.yaml"], "superfed/digits.yaml") | {"TIERS.yaml": "search/digits.yaml"}
+    lines = "".join(blocks("bash")).replace("\\\n", " ").splitlines()
+    for command in (shlex.split(line, comments=True) for line in lines):
+        if command[:1] == ["lit-fednas"] and command[1] in ("fit", "search", "finetune", "export", "test"):
+            with pytest.raises(SystemExit) as end:
+                main([*(own.get(word, word) for word in command[1:]), "--print_config"])
+            assert not end.value.code, command
+
+
 def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType) -> None:
     files = {f"lit_fednas.{path.stem}" for path in ROOT.glob("[!_]*.py")}
     packages = {f"lit_fednas.{path.parent.name}" for path in ROOT.glob("*/__init__.py")}
@@ -114,15 +132,23 @@ def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType
 def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Path) -> None:
     pages.main([str(tmp_path)])
     written = {path.resolve(): path.read_text() for path in tmp_path.rglob("*.html")}
+    anchors = {path: {"", *re.findall(r'id="([^"]+)"', unescape(text))} for path, text in written.items()}
     index = written[tmp_path.resolve() / "index.html"]
     notebooks = [path for path in pages.NOTEBOOKS.iterdir() if path.name.startswith(("tutorial_", "results_"))]
-    shown = [*notebooks, *pages.GUIDES.iterdir()]
+    shown = [*notebooks, *pages.GUIDES.rglob("*.md")]
     for link in (*(f"{path.parent.name}/{path.stem}.html" for path in shown), "api/lit_fednas/data.html"):
         assert f'href="{link}"' in index
     for path, text in written.items():
         assert not re.findall(r'(?:src="|<link [^>]*href="|url\()https?:[^")]*', text)
         for link in re.findall(r'(?:href|src)="([^"]*)"', re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)):
-            file = unquote(link).partition("#")[0]
+            file, _, anchor = unquote(link).partition("#")
             if re.match(r"https?:|data:", file):
                 continue
-            assert (path.parent / file).exists(), f"{path.name} links to {link}"
+            target = (path.parent / file).resolve() if file else path
+            assert target.exists(), f"{path.name} links to {link}"
+            assert "api" in path.parts or anchor in anchors[target], f"{path.name} links to {link}"
+    (entries,) = re.findall(r"entries = (.*);\n", (tmp_path / "search.js").read_text())
+    for _, link, _ in json.loads(entries):
+        file, _, anchor = link.partition("#")
+        assert anchor in anchors[tmp_path.resolve() / file], link
+    assert ">not resolved<" in written[tmp_path.resolve() / "systems/superfed.html"]
