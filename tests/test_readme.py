@@ -34,11 +34,7 @@ def test_the_yaml_that_is_shown_is_the_quickstarts():
 
 
 def test_commands_that_are_shown_exist():
-    shown = commands()
-    assert {words[0] for words in shown} == {
-        *("fit", "search", "finetune", "export", "partition", "report", "study", "compare")
-    }
-    for words in shown:
+    for words in commands():
         for word in words:
             if word.endswith(".yaml") and "/" in word:
                 assert find(word).exists(), word

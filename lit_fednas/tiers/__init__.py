@@ -2,7 +2,7 @@
 
 A :class:`TierSource` says what the devices of each tier afford, and an :class:`Allocation` says which clients belong to
 which tier; every part of a method respects both. :class:`DeviceSpeeds` and :class:`CompletionTimes` simulate how long
-clients take. The guide *Device tiers* lists the sources and allocations and shows how to configure FedorAS.
+clients take. The guide *Device tiers* lists the sources and allocations.
 """
 
 from lit_fednas.tiers.allocation import Allocation, ClientTiers, ListedTiers, TierShares, TraceTiers

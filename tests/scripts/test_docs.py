@@ -107,12 +107,11 @@ def test_commands_that_guides_show_are_parsed(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "my_package.py").write_text(next(block for block in blocks("python") if "class HiddenUnits" in block))
     monkeypatch.syspath_prepend(str(tmp_path))
     own = dict.fromkeys(["X.yaml", "mine/config.yaml"], "superfed/digits.yaml") | {"TIERS.yaml": "search/digits.yaml"}
-    lines = "".join(blocks("bash")).replace("\\\n", " ").splitlines()
-    for command in (shlex.split(line, comments=True) for line in lines):
-        if command[:1] == ["lit-fednas"] and command[1] in ("fit", "search", "finetune", "export", "test"):
-            with pytest.raises(SystemExit) as end:
-                main([*(own.get(word, word) for word in command[1:]), "--print_config"])
-            assert not end.value.code, command
+    lines = sorted({*"".join(blocks("bash")).replace("\\\n", " ").splitlines()})
+    for line in (line for line in lines if re.match("lit-fednas (fit|search|finetune|export|test) ", line)):
+        with pytest.raises(SystemExit) as end:
+            main([*(own.get(word, word) for word in shlex.split(line, comments=True)[1:]), "--print_config"])
+        assert not end.value.code, line
 
 
 def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType) -> None:
@@ -138,17 +137,17 @@ def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Pa
     shown = [*notebooks, *pages.GUIDES.rglob("*.md")]
     for link in (*(f"{path.parent.name}/{path.stem}.html" for path in shown), "api/lit_fednas/data.html"):
         assert f'href="{link}"' in index
+    (entries,) = re.findall(r"entries = (.*);\n", (tmp_path / "search.js").read_text())
+    links = [(tmp_path.resolve() / "index.html", link) for _, link, _ in json.loads(entries)]
     for path, text in written.items():
         assert not re.findall(r'(?:src="|<link [^>]*href="|url\()https?:[^")]*', text)
-        for link in re.findall(r'(?:href|src)="([^"]*)"', re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)):
-            file, _, anchor = unquote(link).partition("#")
-            if re.match(r"https?:|data:", file):
-                continue
+        links += [
+            (path, link) for link in re.findall(r'(?:href|src)="([^"]*)"', re.sub(r"(?s)<script.*?</script>", "", text))
+        ]
+    for path, link in links:
+        file, _, anchor = unquote(link).partition("#")
+        if not re.match(r"https?:|data:", file):
             target = (path.parent / file).resolve() if file else path
             assert target.exists(), f"{path.name} links to {link}"
             assert "api" in path.parts or anchor in anchors[target], f"{path.name} links to {link}"
-    (entries,) = re.findall(r"entries = (.*);\n", (tmp_path / "search.js").read_text())
-    for _, link, _ in json.loads(entries):
-        file, _, anchor = link.partition("#")
-        assert anchor in anchors[tmp_path.resolve() / file], link
     assert ">not resolved<" in written[tmp_path.resolve() / "systems/superfed.html"]
