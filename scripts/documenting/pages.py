@@ -117,6 +117,9 @@ def content_page(path: Path, link: str) -> tuple[Page, str]:
     cells, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
     cells = re.sub(r'(href="[\w./-]+)\.ipynb\b', r"\1.html", cells)
     cells = re.sub(r"(<table.*?</table>)", r'<div class="scroll">\1</div>', cells, flags=re.DOTALL)
+    if path.name.startswith("results_"):  # what was found is read, and not how a table is made
+        folded = r"<details><summary>Code</summary>\1</details>"
+        cells = re.sub(r'(<div class="input_area">.*?</pre></div>\s*</div>)', folded, cells, flags=re.DOTALL)
     title = re.search(r"<h1[^>]*>(.*?)<a class=.anchor-link", cells, re.DOTALL)
     first = re.search(r"<p>(.*?)</p>", cells, re.DOTALL)
     if title is None or first is None:
