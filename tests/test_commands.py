@@ -33,8 +33,15 @@ def test_the_table_says_what_the_docstrings_say(name):
     assert inspect.getdoc(target).partition("\n")[0] == COMMANDS[name].summary
 
 
+def errors_of(script: str, folder: Path) -> str:
+    """What it says in a process of its own; the modules of this one have long been imported."""
+    words = [sys.executable, "-c", script]
+    ended = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr
+
+
 def test_light_commands_import_no_lightning(tmp_path):
-    """In a process of its own: the modules of this one have long been imported."""
     uses = [["--help"], ["--version"], ["serch"], *([*name.split(), "--help"] for name in LIGHT), ["report", "nowhere"]]
     script = f"""
 import contextlib, os, sys
@@ -46,15 +53,10 @@ for words in {uses}:
     if found:
         sys.exit(f"{{words}} imports {{found}}")
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "nowhere: is not a run" in ended.stderr
+    assert "nowhere: is not a run" in errors_of(script, tmp_path)
 
 
 def test_training_imports_only_what_it_uses(tmp_path):
-    """In a process of its own."""
     script = f"""
 import sys
 from lit_fednas.cli import main
@@ -64,11 +66,7 @@ found = {UNUSED} & sys.modules.keys()
 if found:
     sys.exit(f"fit imports {{found}}")
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "loading" not in ended.stderr  # which is not a terminal
+    assert "loading" not in errors_of(script, tmp_path)  # which is not a terminal
 
 
 def test_a_reader_that_has_seen_enough(tmp_path):
