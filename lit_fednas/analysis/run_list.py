@@ -26,7 +26,7 @@ def runs(folder: Path = Path("runs"), /, clean: bool = False) -> None:
         clean: Remove the runs that never finished a round, unless a process trains in them or they hold other files.
 
     Raises:
-        DataError: There is no run.
+        DataError: The folder holds no run.
     """
     found, damaged = run_folders(folder), []
     if not found:
