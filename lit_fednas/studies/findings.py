@@ -29,7 +29,9 @@ LEDGER = ("macs", "bytes_down", "bytes_up")
 METRICS: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "test"), ("accuracy", "loss", "perplexity", "rmse", "mae"))
 METRICS |= {"deployed": (*METRICS["val"], "iqr", "worst"), "time": ("round", "mean", "std", "total")}
 METRICS |= dict.fromkeys(("clients", "cost", "others_share", "privacy", "prune", "transform", "wire"), ())
-Verdict = Literal["seen", "not seen", "not resolved", "needs the paper's scale", "not run"]
+Verdict = Literal["seen", "not seen", "small", "not resolved", "needs the paper's scale", "not run"]
+#: With so many seeds an effect that is neither seen nor not seen is small: smaller than its interval's farther end.
+MOST_SEEDS = 10
 
 
 def check_metric(metric: str, where: str) -> None:
@@ -175,7 +177,9 @@ def _verdict(claim: Claim, effects: pd.Series, low: float, high: float) -> Verdi
         return "not run"
     if claim.above < low and high < claim.below:
         return "seen"
-    return "not seen" if high <= claim.above or low >= claim.below else "not resolved"
+    if high <= claim.above or low >= claim.below:
+        return "not seen"
+    return "small" if len(effects) >= MOST_SEEDS else "not resolved"
 
 
 def _bounds(claim: Claim) -> str:
