@@ -11,21 +11,19 @@ from lit_fednas.data.examples import Examples, LoaderReader, TensorReader
 from lit_fednas.data.partitioners import IID, BalancedDirichlet, ByColumn, Dirichlet, Partitioner, Shards
 from lit_fednas.data.sources.arrays import ArrayFiles, ArraySource
 from lit_fednas.data.sources.base import DataSource
-from lit_fednas.data.sources.images import ImageFolder, ImageTable, LazyImageFolder
-from lit_fednas.data.sources.leaf import Leaf, LeafText
+from lit_fednas.data.sources.images import ImageFolder, ImageTable
+from lit_fednas.data.sources.leaf import Leaf
 from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, CelebA, Digits, DistortedDigits, FashionMNIST
 from lit_fednas.data.sources.speech import SpeechFeatures, SpeechFolder
 from lit_fednas.data.sources.text import ShakespeareRoles, TextFiles
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
 from lit_fednas.data.transforms import (
-    AddNoise,
     Augmentation,
     Cutout,
     Normalize,
     RandAugment,
     RandomCrop,
     RandomFlip,
-    TimeShift,
 )
 
 __all__ = [
@@ -33,7 +31,6 @@ __all__ = [
     "CIFAR100",
     "IID",
     "MNIST",
-    "AddNoise",
     "ArrayFiles",
     "ArraySource",
     "Augmentation",
@@ -52,9 +49,7 @@ __all__ = [
     "FederatedDataModule",
     "ImageFolder",
     "ImageTable",
-    "LazyImageFolder",
     "Leaf",
-    "LeafText",
     "LoaderReader",
     "MultiLabel",
     "NextToken",
@@ -72,5 +67,4 @@ __all__ = [
     "Task",
     "TensorReader",
     "TextFiles",
-    "TimeShift",
 ]

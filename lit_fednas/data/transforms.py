@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as tv
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare, Range, UnitInterval, checked
+from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveShare, Range, UnitInterval, checked
 
 Operation = Callable[[Tensor], Tensor]
 
@@ -165,45 +165,6 @@ class Cutout(Augmentation):
         values = fill * channels if len(fill) == 1 else fill
         filled = [channel.masked_fill(square, value) for channel, value in zip(batch.unbind(1), values, strict=True)]
         return torch.stack(filled, 1)
-
-
-@checked("data.source.augmentation")
-class TimeShift(Augmentation):
-    """Moves the frames of each example, ``[N, 1, coefficients, frames]``, to earlier or later.
-
-    The first or last frame fills the gap.
-
-    Args:
-        frames: The furthest move, each one from ``-frames`` to ``frames`` being equally likely. A frame of
-            FedorAS' features is 20 ms; 5 of them are the 100 ms that are usual for Speech Commands (Warden, 2018).
-    """
-
-    def __init__(self, frames: PositiveInt = 5) -> None:
-        self.frames = frames
-
-    @override
-    def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        count, length = len(batch), batch.shape[-1]
-        draws = torch.randint(-self.frames, self.frames + 1, (count, 1), generator=generator, device=batch.device)
-        places = (torch.arange(length, device=batch.device) - draws).clamp_(0, length - 1)
-        return batch.gather(-1, places[:, None, None].expand(batch.shape))
-
-
-@checked("data.source.augmentation")
-class AddNoise(Augmentation):
-    """Adds normal noise to the features of each example.
-
-    Args:
-        strength: Its standard deviation, as a multiple of that of the example's own features.
-    """
-
-    def __init__(self, strength: NonNegativeFloat = 0.1) -> None:
-        self.strength = strength
-
-    @override
-    def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(batch.shape, generator=generator, device=batch.device, dtype=batch.dtype)
-        return batch + noise * (self.strength * batch.std(dim=(1, 2, 3), correction=0, keepdim=True))
 
 
 @checked("data.source.augmentation")

@@ -52,14 +52,14 @@ def leaf(folder: Path, **users: tuple[list[Any], list[Any]]) -> Path:
     return folder
 
 
-#: Of CelebA: name, identity, Smiling, Young, Male, Mouth_Slightly_Open, part.
+#: Of CelebA: name, identity, Smiling, Young, Male, Mouth_Slightly_Open.
 FACES = (
-    ("000001.jpg", 30, 1, -1, 1, -1, 0),
-    ("000002.jpg", 4, -1, 1, -1, -1, 0),
-    ("000003.jpg", 30, 1, 1, 1, 1, 1),
-    ("000004.jpg", 4, -1, 1, -1, 1, 0),
-    ("000005.jpg", 30, -1, 1, 1, -1, 0),
-    ("000006.jpg", 111, 1, 1, -1, -1, 2),
+    ("000001.jpg", 30, 1, -1, 1, -1),
+    ("000002.jpg", 4, -1, 1, -1, -1),
+    ("000003.jpg", 30, 1, 1, 1, 1),
+    ("000004.jpg", 4, -1, 1, -1, 1),
+    ("000005.jpg", 30, -1, 1, 1, -1),
+    ("000006.jpg", 111, 1, 1, -1, -1),
 )
 
 
@@ -71,7 +71,6 @@ def celeba(folder: Path) -> Path:
     attributes = "".join(f"{f[0]} {f[2]:2d} {f[3]:2d} {f[4]:2d} {f[5]:2d}\n" for f in FACES[3:] + FACES[:3])
     header = f"{len(FACES)}\nSmiling Young Male Mouth_Slightly_Open \n"
     (root / "list_attr_celeba.txt").write_text(header + attributes)
-    (root / "list_eval_partition.txt").write_text("".join(f"{f[0]} {f[6]}\n" for f in FACES))
     return folder
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lit_fednas.callbacks import RoundCheckpoint
-from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule, LazyImageFolder
+from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule, ImageFolder
 from lit_fednas.data.examples import content_of
 from lit_fednas.errors import CheckpointError
 from lit_fednas.testing.networks import tiny_examples
@@ -90,7 +90,7 @@ def test_of_files_that_are_decoded_on_access_names_and_stamps_are_known(
     images(tmp_path, "train/a/0.png", "train/a/1.png", "train/b/0.png")
 
     def content() -> dict[str, Any]:
-        lazy = LazyImageFolder(tmp_path, image_size=8).dataset("train")
+        lazy = ImageFolder(tmp_path, image_size=8).dataset("train")
         assert lazy is not None
         monkeypatch.setattr(type(lazy), "image", lambda *row: pytest.fail("a file is decoded"))
         return content_of(lazy)

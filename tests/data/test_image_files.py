@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from lit_fednas.data import ImageFolder, ImageTable, LazyImageFolder
+from lit_fednas.data import ImageFolder, ImageTable
 from lit_fednas.data.sources.decoding import read_image
 from lit_fednas.errors import ConfigError, DataError
 from tests.data.files import images
@@ -154,7 +154,7 @@ class TestFolder:
         (root / "train" / "cat" / ".1.png").write_bytes(encoded(picture(), "PNG"))
         (root / "train" / "cat" / "table.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(9))  # Pillow has a stub for it
         (root / "valid").mkdir()
-        source = LazyImageFolder(root, mean=[0.0] * 3, std=[1.0] * 3)
+        source = ImageFolder(root, mean=[0.0] * 3, std=[1.0] * 3)
         dataset: Any = source.dataset("train")
         names = ["1.png", "2.png", "a.JPG", "b", "c.jpg", "d.dat", "e.jp2", "f.tga", "g.pcx"]
         assert dataset.names == [f"train/cat/{name}" for name in names] + ["train/dog/1.png"]
@@ -179,7 +179,7 @@ class TestFolder:
     def test_those_of_no_known_content_are_refused_before_any_is_decoded(self, root: Path) -> None:
         (root / "train" / "dog" / "0.tga").write_bytes(b"no image")
         with pytest.raises(DataError, match=r"dog/0\.tga cannot be read"):
-            LazyImageFolder(root).files("train")
+            ImageFolder(root).files("train")
 
     @pytest.mark.parametrize("name", ["val", "train/emu", "metadata.csv"])
     def test_links_that_lead_nowhere(self, root: Path, name: str) -> None:

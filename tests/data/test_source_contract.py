@@ -18,9 +18,7 @@ from lit_fednas.data import (
     FashionMNIST,
     ImageFolder,
     ImageTable,
-    LazyImageFolder,
     Leaf,
-    LeafText,
     ShakespeareRoles,
     SpeechFolder,
     TextFiles,
@@ -62,12 +60,8 @@ class TestSources(DataSourceContract):
         "digits": lambda folder: Digits(),
         "digits-distorted": lambda folder: DistortedDigits(),
         "image-folder": lambda folder: ImageFolder(images(folder, *CLASSES)),
-        "image-folder-lazy": lambda folder: LazyImageFolder(images(folder, *CLASSES)),
         "image-table": table,
         "leaf": lambda folder: Leaf(leaf(folder, ann=(NUMBERS, [0, 1]), bob=(NUMBERS, [1, 0])), input_shape=(2,)),
-        "leaf-text": lambda folder: LeafText(
-            leaf(folder, ann=(["abcde", "bcdea"], ["f", "g"]), bob=(["cdeab"], ["h"])), length=5
-        ),
         "shakespeare": lambda folder: ShakespeareRoles(roles(folder), length=6),
         "speech": lambda folder: SpeechFolder(recordings(folder)),
         "text": text,

@@ -24,7 +24,6 @@ from lit_fednas.data import (
     FederatedDataModule,
     ImageFolder,
     ImageTable,
-    LazyImageFolder,
 )
 from lit_fednas.data.sources import images as image_sources
 from lit_fednas.errors import ConfigError, DataError
@@ -63,18 +62,20 @@ class TestImageFolder:
         assert (load(source).inputs[0] == 200).all()
         assert (load(source).inputs[1, 0] == 7).all()
 
-    def test_mean_and_std_are_those_of_the_training_images_and_lazily_of_a_sample(
+    def test_mean_and_std_are_those_of_the_training_images_and_out_of_memory_of_a_sample(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source = ImageFolder(root)
-        pixels = load(ImageFolder(root)).inputs.double() / 255
+        pixels = load(source).inputs.double() / 255
         assert source.normalization.mean == pytest.approx(pixels.mean(dim=(0, 2, 3)).tolist())
         assert source.normalization.std == pytest.approx(pixels.std(dim=(0, 2, 3), correction=0).tolist())
         assert ImageFolder(root, mean=[0.1] * 3, std=[0.2] * 3).normalization.mean == (0.1,) * 3
         monkeypatch.setattr(image_sources, "SAMPLE", 2)
         write_image(root / "train" / "cat" / "1.png", 60, SIZE)
-        assert ImageFolder(root).normalization.mean[0] == pytest.approx(30 / 255)
-        assert LazyImageFolder(root).normalization.mean[0] == pytest.approx(45 / 255)
+        assert ImageFolder(root).normalization.mean[0] == pytest.approx(45 / 255)
+        source = ImageFolder(root)
+        source.load("train")
+        assert source.normalization.mean[0] == pytest.approx(30 / 255)
 
     def test_metadata_becomes_columns(self, root: Path) -> None:
         names = ["train/dog/10", "train/dog/1", "train/cat/2", "train/cat/1", "test/dog/1"]
@@ -141,7 +142,7 @@ class TestFaults:
             ImageFolder(root).load("train")
         assert load(ImageFolder(root, image_size=4)).inputs.shape == (4, 3, 4, 4)
         with pytest.raises(DataError, match=r"dog/1\.png"):
-            LazyImageFolder(root).dataset("train")[2]  # type: ignore[index]
+            ImageFolder(root).dataset("train")[2]  # type: ignore[index]
 
 
 class TestCache:
@@ -210,7 +211,7 @@ def test_more_distorted_digits_than_memory_holds_end_at_once(copies: int, error:
 
 def test_lazy_images_are_decoded_on_access(root: Path, decoded: list[str]) -> None:
     """That they equal the array is in the sources' contract."""
-    dataset = LazyImageFolder(root).dataset("train")
+    dataset = ImageFolder(root).dataset("train")
     assert dataset is not None
     assert [int(dataset[row][0][0, 0, 0]) for row in range(4)] == [0, 10, 20, 30]
     assert not decoded

@@ -13,11 +13,10 @@ import pytest
 import soundfile
 import torch
 
-from lit_fednas.data import AddNoise, SpeechFeatures, SpeechFolder, TimeShift
+from lit_fednas.data import SpeechFeatures, SpeechFolder
 from lit_fednas.data.sources import speech
 from lit_fednas.data.sources.speech import mel_filters, official_split, read_wave
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.rng import generator
 from tests.data.files import OTHER, TEST, TRAIN, VAL, load, recordings, tone, write_wave
 
 
@@ -228,19 +227,3 @@ class TestSpeechFolder:
             write_wave(root / "odd" / "odd.wav", tone(100))
         with pytest.raises((ConfigError, DataError), match=message):
             load(SpeechFolder(root / folder, **settings))
-
-
-class TestAugmentation:
-    def test_frames_are_moved_together_and_the_end_is_repeated(self) -> None:
-        batch = torch.stack([torch.arange(6.0), 10 + torch.arange(6.0)])[None, None].repeat(200, 1, 1, 1)
-        moved = TimeShift(2)(batch, generator(0, "augment"))
-        rows = {"".join(f"{frame:.0f}" for frame in row) for row in moved[:, 0, 0].tolist()}
-        assert rows == {"234555", "123455", "012345", "001234", "000123"}
-        assert torch.equal(moved[:, :, 1], moved[:, :, 0] + 10)
-
-    def test_noise_is_as_strong_as_its_share_of_each_examples_spread(self) -> None:
-        spread = torch.tensor([1.0, 5.0])[:, None, None, None]
-        batch = torch.randn(2, 1, 100, 200, generator=generator(1, "batch")) * spread
-        noise = AddNoise(0.2)(batch, generator(0, "augment")) - batch
-        assert noise.std(dim=(1, 2, 3)).tolist() == pytest.approx([0.2, 1.0], rel=0.03)
-        assert float(noise.mean()) == pytest.approx(0, abs=0.02)

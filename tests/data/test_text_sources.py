@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from lit_fednas.data import DataSource, LeafText, ShakespeareRoles, TextFiles
+from lit_fednas.data import DataSource, ShakespeareRoles, TextFiles
 from lit_fednas.errors import ConfigError, DataError
-from tests.data.files import leaf, load, roles
+from tests.data.files import load, roles
 
 
 def read(source: DataSource, rows: torch.Tensor) -> list[str]:
@@ -152,26 +152,3 @@ class TestShakespeareRoles:
         monkeypatch.setitem(sys.modules, "h5py", None)
         with pytest.raises(ConfigError, match=r"needs h5py; pip install 'lit-fednas\[text\]'"):
             load(ShakespeareRoles(root))
-
-
-class TestLeafText:
-    def test_targets_are_the_next_characters(self, tmp_path: Path) -> None:
-        source = LeafText(leaf(tmp_path, u=(["dhl", "hlp"], ["p", "~"])), length=3)
-        train = load(source)
-        assert train.inputs.tolist() == [[1, 2, 3], [2, 3, 4]]
-        assert train.targets.tolist() == [[2, 3, 4], [3, 4, 87]]
-        assert train.columns["client"].tolist() == ["u", "u"]
-        source.task.check(load(source, "test").targets)
-        assert len(load(LeafText(tmp_path, 3, deal="all"))) == 4
-
-    @pytest.mark.parametrize(
-        ("x", "y", "message"),
-        [
-            (["dh"], ["d"], "an x of 2 characters; give a length that fits, not 3"),
-            ([[1, 2, 3]], ["d"], "an x that is not a string; use Leaf"),
-            (["dhl"], [1], "the y 1; give one character"),
-        ],
-    )
-    def test_faults_are_named(self, tmp_path: Path, x: list[object], y: list[object], message: str) -> None:
-        with pytest.raises(DataError, match=message):
-            load(LeafText(leaf(tmp_path, u=(x, y)), length=3))

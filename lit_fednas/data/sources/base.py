@@ -27,9 +27,6 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 #: The folder of decoded files beside them.
 CACHE = ".lit_fednas_cache"
 
-#: Which examples go to the clients: those that the data set has for training, or all.
-Deal = Literal["train", "all"]
-
 
 class DataSource(ABC):
     """Where examples come from, and what is usually done to them.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from lit_fednas.ranges import PositiveInt, checked
 
 #: Raise this when decoding changes, so that older cache files are not read.
 CACHE_VERSION = 2
-#: Where not all training images are decoded, mean and std come from this many.
+#: Where training images are decoded on access, mean and std come from this many.
 SAMPLE = 1024
 #: Labels that are numbers; longer ones are names.
 _NUMBER = "[0-9]{1,9}"
@@ -53,9 +53,9 @@ _BREAK = r"[\x00-\x1f]"
 class ImageSource(NamedClasses):
     """Image files below a folder; a subclass says which, and what they show.
 
-    ``load`` decodes a split once, and keeps it on disk as one uint8 array. ``dataset`` decodes whenever an image is
-    read and writes nothing. Mean and std come from 1024 training images spread evenly, so that they are the same
-    either way; a subclass with ``decodes_all`` has both from all decoded images.
+    ``load`` decodes a split once, keeps it on disk as one uint8 array, and has mean and std from all training images.
+    ``dataset``, with ``in_memory: false`` in the data module, decodes whenever an image is read and writes nothing;
+    mean and std come from 1024 training images spread evenly.
 
     Args:
         root: The folder.
@@ -69,8 +69,6 @@ class ImageSource(NamedClasses):
         classes: The names of all classes, in their order; None is those of the data, in alphabetical order. Devices
             with data of their own need it, as they may lack some.
     """
-
-    decodes_all: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -116,7 +114,7 @@ class ImageSource(NamedClasses):
 
     @override
     def prepare(self, in_memory: bool = True) -> None:
-        if self.cache and (in_memory or self.decodes_all):  # else images are decoded when they are read
+        if self.cache and in_memory:  # else images are decoded when they are read
             for split in SPLITS:
                 self.load(split)
 
@@ -126,13 +124,13 @@ class ImageSource(NamedClasses):
         if images is None:
             return None
         decoded = images.decoded()
-        if self.decodes_all and split == "train" and "normalization" not in vars(self):
+        if split == "train" and "normalization" not in vars(self):
             self.normalization = self._given or measured_normalization(decoded)
         return Examples(torch.from_numpy(decoded), images.targets, images.columns)
 
     @override
     def dataset(self, split: Split) -> ExampleDataset | None:
-        return self.load(split) if self.decodes_all else self.files(split)
+        return self.files(split)
 
     def _train_files(self) -> LazyImages:
         files = self.files("train")
@@ -142,8 +140,6 @@ class ImageSource(NamedClasses):
 
     def _sample(self) -> np.ndarray:
         images = self._train_files()
-        if self.decodes_all:
-            return images.decoded()
         rows = np.unique(np.linspace(0, len(images) - 1, SAMPLE).round().astype(int))
         return np.stack([images.image(row) for row in rows])
 
@@ -199,15 +195,13 @@ class LazyImages:
 
 
 class ImageFolder(ImageSource):
-    """Images in one folder per class, decoded once and then kept as one uint8 array per split.
+    """Images in one folder per class.
 
     The classes are the folders under ``root/train``, in alphabetical order, if none are given. ``root/val`` and
     ``root/test`` are optional. So is ``root/metadata.csv``, whose column ``file`` holds paths such as
-    ``train/cat/0001.jpg`` and whose other columns become natural groupings for ``ByColumn``. Mean and std, where not
-    given, come from all training images. The arguments are those of :class:`ImageSource`.
+    ``train/cat/0001.jpg`` and whose other columns become natural groupings for ``ByColumn``. The arguments are those
+    of :class:`ImageSource`.
     """
-
-    decodes_all = True
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -235,23 +229,6 @@ class ImageFolder(ImageSource):
             names.extend(f"{split}/{name}/{entry}" for entry in entries)
             targets.extend([classes.index(name)] * len(entries))
         return LazyImages(self, names, targets, _metadata(self.root / "metadata.csv", names), split)
-
-
-class LazyImageFolder(ImageFolder):
-    """An image folder that does not fit in memory: the same layout, decoded whenever an image is read.
-
-    Use it with ``in_memory: false`` in the data module. Nothing is written to disk. Mean and std, where not
-    given, come from 1024 training images spread evenly over the folder.
-
-    Args:
-        root: The folder.
-        images: Settings of :class:`ImageSource`, except ``cache``.
-    """
-
-    decodes_all = False
-
-    def __init__(self, root: str | Path, **images: Any) -> None:
-        super().__init__(root, cache=False, **images)
 
 
 class ImageTable(ImageSource):

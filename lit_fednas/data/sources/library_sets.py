@@ -18,15 +18,12 @@ from typing_extensions import override
 
 from lit_fednas.data.clients import stratified_rows
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import DataSource, Deal, Split, of_large_clients, reading
+from lit_fednas.data.sources.base import DataSource, Split, of_large_clients, reading
 from lit_fednas.data.sources.images import ImageSource, LazyImages
 from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import Count, NonNegativeFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import generator, numpy_generator
-
-#: The numbers in ``list_eval_partition.txt``.
-PARTS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 
 
 class Digits(DataSource):
@@ -211,20 +208,18 @@ class CelebA(ImageSource):
     """Faces, in classes made of a few attributes, with a column ``client``: the person.
 
     The files are laid out as by torchvision: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the files
-    ``identity_CelebA.txt``, ``list_attr_celeba.txt`` and ``list_eval_partition.txt``. Nothing is downloaded.
+    ``identity_CelebA.txt`` and ``list_attr_celeba.txt``. Nothing is downloaded; all images are dealt to clients.
 
     n attributes make 2^n classes. The first attribute is the highest bit: of (Smiling, Male, Mouth_Slightly_Open),
     class 6 = 110 in binary is a smiling man with closed mouth, ``Smiling+Male``; class 0 is ``none``.
 
-    FedNAS (section 5.1) deals all images, which makes 9,343 clients of the people with at least 5 images, LEAF's bound;
-    each client then splits its own 6:2:2, which is ``client_val: 0.2`` and ``client_test: 0.2`` in the data module.
+    FedNAS (section 5.1) has 9,343 clients, the people with at least 5 images, LEAF's bound; each client then splits its
+    own 6:2:2, which is ``client_val: 0.2`` and ``client_test: 0.2`` in the data module.
 
     Args:
         root: The folder that holds ``celeba``.
         attributes: What the classes are made of, highest bit first.
-        deal: ``all`` deals all images to the clients; ``train`` deals those of the training part of
-            ``list_eval_partition.txt`` and leaves its validation and test parts to the server.
-        least: People with fewer images to be dealt are left out.
+        least: People with fewer images are left out.
         image_size: The shorter side is scaled to this and the centre square cut out.
         images: Further settings of :class:`ImageSource`.
     """
@@ -233,7 +228,6 @@ class CelebA(ImageSource):
         self,
         root: str | Path = "data",
         attributes: Sequence[str] = ("Smiling", "Male", "Mouth_Slightly_Open"),
-        deal: Deal = "all",
         least: PositiveInt = 5,
         image_size: int = 128,
         **images: Any,
@@ -244,7 +238,6 @@ class CelebA(ImageSource):
                 f"data.source.attributes: {list(attributes)} make no classes; name one or more, each once"
             )
         self.attributes = list(attributes)
-        self.deal: Deal = deal
         self.least = least
 
     @cached_property
@@ -255,55 +248,41 @@ class CelebA(ImageSource):
 
     @override
     def list_files(self, split: Split) -> LazyImages | None:
-        faces = self._faces
-        if self.deal == "train":
-            faces = faces[self._table("list_eval_partition.txt", faces.index)[0] == PARTS[split]]
-        elif split != "train":
+        if split != "train":
             return None
-        if split == "train":
-            large = of_large_clients(faces["person"].to_numpy(), self.least)
-            self.left_out[split] = +Counter({f"of people with fewer than {self.least}": int((~large).sum())})
-            faces = faces[large]
+        large = of_large_clients(self._faces["person"].to_numpy(), self.least)
+        self.left_out[split] = +Counter({f"of people with fewer than {self.least}": int((~large).sum())})
+        faces = self._faces[large]
         if not len(faces):
             return None
         names = [f"img_align_celeba/{image}" for image in faces.index]
         people = {"client": faces["person"].to_numpy()}
-        return LazyImages(self, names, faces["label"].to_numpy(copy=True), people, f"celeba-{split}")
+        return LazyImages(self, names, faces["label"].to_numpy(copy=True), people, "celeba-train")
 
     @cached_property
     def _faces(self) -> Any:
         """Who is in each image and its class, by its name and in the order of the names."""
-        faces = self._table("identity_CelebA.txt").sort_index().set_axis(["person"], axis=1)
-        attributes = self._table("list_attr_celeba.txt", faces.index)
+        faces = self._table("identity_CelebA.txt", None).sort_index().set_axis(["person"], axis=1)
+        attributes = self._table("list_attr_celeba.txt", 1)
         if unknown := [attribute for attribute in self.attributes if attribute not in attributes]:
             path, known = self.root / "list_attr_celeba.txt", ", ".join(map(str, attributes.columns))
             raise DataError(f"data.source.attributes: {unknown[0]!r} is not in {path}; give one of: {known}")
-        bits = attributes[self.attributes].to_numpy() > 0  # they are 1 or -1 each
+        for image in sorted({*faces.index} ^ {*attributes.index}):
+            name = "list_attr_celeba.txt" if image in faces.index else "identity_CelebA.txt"
+            raise DataError(f"data.source.root: {self.root / name} has no line for {image}; add it")
+        bits = attributes.loc[faces.index, self.attributes].to_numpy() > 0  # they are 1 or -1 each
         return faces.assign(label=bits @ (1 << np.arange(len(self.attributes))[::-1]))
 
-    def _table(self, name: str, images: Sequence[str] | None = None) -> Any:
-        """Returns the numbers of each image, or of ``images`` in this order."""
+    def _table(self, name: str, header: int | None) -> Any:
+        """Returns the numbers of each image; ``header`` is the line of the columns' names, from 0."""
         import pandas as pd  # takes a while to import
 
         path = self.root / name
-        if not path.is_file():
-            raise DataError(f"data.source.root: {path} is missing; put CelebA's {name} into {self.root}")
-        with reading(path, "data.source.root"):
-            lines = path.read_text(encoding="utf-8").strip().splitlines()
-        skipped = 2 if name == "list_attr_celeba.txt" else 0  # their number, and the attributes
-        columns = (*lines, "", "")[1].split() if skipped else [0]
-        words = [line.split() for line in lines[skipped:]]
-        wrong_row = [""] * (len(columns) + 1)
-        rows = [row if len(row) == len(wrong_row) else wrong_row for row in words]
-        table = pd.DataFrame(rows, columns=["image", *columns]).set_index("image")
-        table = table.apply(pd.to_numeric, errors="coerce")
-        if (wrong := table.isna().any(axis=1).to_numpy()).any():
-            line = skipped + 1 + int(wrong.argmax())
-            raise DataError(f"data.source.root: {path}, line {line}, is not a name and {len(columns)} numbers; fix it")
+        with reading(path, "data.source.root", f"put CelebA's {name} there"):
+            table = pd.read_csv(path, sep=r"\s+", header=header, index_col=None if header else 0)
+            table = table.apply(pd.to_numeric, errors="coerce")
+        for image in table.index[table.isna().any(axis=1)]:
+            raise DataError(f"data.source.root: {path} has no number in a column of {image}; correct it")
         for image in table.index[table.index.duplicated()]:
             raise DataError(f"data.source.root: {path} has two lines for {image}; remove one")
-        images = table.index if images is None else images
-        for image in sorted({*images} ^ {*table.index}):
-            lacking = path if image in images else self.root / "identity_CelebA.txt"
-            raise DataError(f"data.source.root: {lacking} has no line for {image}; add it")
-        return table.loc[images].astype(np.int64)
+        return table.astype(np.int64)

@@ -133,7 +133,7 @@ class SpeechFolder(NamedClasses):
             the recordings in ``_background_noise_``, at a volume from 0 to 1; zeros, if there are none. Their
             speakers are drawn.
         features: What is computed from each recording.
-        augmentation: Applied to training batches, in this order; ``TimeShift`` and ``AddNoise`` are made for it.
+        augmentation: Applied to training batches, in this order.
 
     Example:
         >>> source = SpeechFolder("speech_commands", classes=["yes", "no"], unknown=True, silence=0.1)

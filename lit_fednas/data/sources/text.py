@@ -1,8 +1,7 @@
 """Text as windows of tokens whose targets are the next ones: plain files, and Shakespeare's roles.
 
 FedorAS trains on Shakespeare (appendix E). The paper names LEAF as the source and counts 715 clients in Table 3, those
-of TensorFlow Federated (:class:`ShakespeareRoles`), but 1,129 in the appendix, those of LEAF before small ones are left
-out (``LeafText``).
+of TensorFlow Federated (:class:`ShakespeareRoles`), but 1,129 in the appendix, those of LEAF with the small ones.
 """
 
 from __future__ import annotations
