@@ -10,7 +10,7 @@ import torch
 import lit_fednas
 from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.callbacks import CostLedger, RunRecorder
-from lit_fednas.federation import FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation import EvaluationSettings, FaultPolicy, FederatedCallback, UniformCohort
 from lit_fednas.messages import ClientTask, nbytes
 from lit_fednas.records import read_rounds
 from lit_fednas.rng import generator
@@ -186,8 +186,9 @@ def test_bytes_are_the_same_wherever_they_are_counted(tmp_path):
         transport=transport,
         faults=FaultPolicy(dropout_rate=0.3),
         cohort=UniformCohort(count=4),
+        evaluation=EvaluationSettings(["largest"]),
     )
-    ledger = CostLedger(["largest"])
+    ledger = CostLedger()
     fit(module, tiny_data(), 4, callbacks=[ledger, RunRecorder()], default_root_dir=str(tmp_path))
 
     def size(arch):

@@ -1,22 +1,15 @@
 """A run's costs and its time, and what the same subnets would cost one by one (SuperFed, section 3.3, App. E, G)."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.costs import RoundCost, SecureAggregation, client_cost, independent_cost
-from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import (
-    EvaluationSettings,
-    FederatedCallback,
-    FederatedLightningModule,
-    FederatedTrainer,
-    ServerRound,
-)
+from lit_fednas.costs import RoundCost, client_cost, independent_cost
+from lit_fednas.errors import CheckpointError
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import PositiveFloat, checked
@@ -33,52 +26,30 @@ class CostLedger(FederatedCallback):
 
     Logs ``cost/macs``, ``cost/bytes_down`` and ``cost/bytes_up`` of each round, and their totals as
     ``cost/total_macs`` and ``cost/total_bytes``. At the end it writes ``ledger.json`` and logs how many times
-    less the run cost than federated averaging of each subnet on its own with the same cohorts (iFedAvg).
+    less the run cost than federated averaging of each evaluated subnet on its own with the same cohorts (iFedAvg). A
+    model that is added during training counts from then on, one that is no longer evaluated not at all.
 
     Args:
-        independent: The subnets to compare with, written as in the evaluation's; those evaluated if not given. A
-            model that is added during training counts from then on, one that is no longer evaluated not at all.
-        secure_aggregation: If given, ``ledger.json`` also has the bytes of the rounds with secure aggregation.
         max_macs: A budget of multiply-accumulates: training ends after the round in which it is spent.
         max_bytes: A budget of bytes, down and up.
     """
 
     metric_names = tuple(f"cost/{name}" for name in ("macs", "bytes_down", "bytes_up", "total_macs", "total_bytes"))
 
-    def __init__(
-        self,
-        independent: Sequence[str] | None = None,
-        secure_aggregation: SecureAggregation | None = None,
-        max_macs: PositiveFloat | None = None,
-        max_bytes: PositiveFloat | None = None,
-    ) -> None:
-        self.independent, self.secure_aggregation = independent, secure_aggregation
+    def __init__(self, max_macs: PositiveFloat | None = None, max_bytes: PositiveFloat | None = None) -> None:
         self.max_macs, self.max_bytes = max_macs, max_bytes
-        self.rounds, self.total, self.secure = 0, RoundCost(), RoundCost()
+        self.rounds, self.total = 0, RoundCost()
         self.baseline: dict[str, RoundCost] = {}
-
-    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Validates the subnets to compare with."""
-        self._compared(pl_module)
-
-    def _compared(self, module: FederatedLightningModule) -> dict[str, Any]:
-        """Returns the subnets to compare with, by name; those of the evaluation grow with the supernet."""
-        if self.independent is None:
-            return module.subnets
-        try:
-            return EvaluationSettings(self.independent).named(module.supernet)
-        except ConfigError as error:
-            raise ConfigError(f"cost_ledger.independent: {error}") from None
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that a resumed run continues its comparison and has budget left."""
-        compared = self._compared(pl_module)
-        grows = bool(pl_module.supernet.structure()) and self.independent is None  # a new model has no round yet
+        compared = pl_module.subnets
+        grows = bool(pl_module.supernet.structure())  # a new model has no round yet
         changed = self.baseline.keys() - compared.keys() if grows else self.baseline.keys() ^ compared.keys()
         if self.rounds and changed:
             raise CheckpointError(
-                f"cost_ledger.independent: the run so far was compared with {', '.join(self.baseline)}, now it "
-                f"would be with {', '.join(compared)}; give the former"
+                f"evaluation.subnets: the run so far was compared with {', '.join(self.baseline)}, now it would be "
+                f"with {', '.join(compared)}; give the former"
             )
         self._end_if_spent(trainer)  # a resumed run's
 
@@ -87,14 +58,9 @@ class CostLedger(FederatedCallback):
         supernet = module.supernet
         spent = sum((cost_of(result, module) for result in round.results), RoundCost())
         before, self.baseline = self.baseline, {}
-        for name, arch in self._compared(module).items():
+        for name, arch in module.subnets.items():
             alone = independent_cost(round.results, supernet.cost(arch), module.traffic(arch))
             self.baseline[name] = before.get(name, RoundCost()) + alone
-        if self.secure_aggregation is not None and round.results:
-            network = supernet.skeleton(round.results[0].task.arch)
-            elements = sum(tensor.numel() for tensor in [*network.parameters(), *network.buffers()])
-            whole = sum(tensor.numel() for tensor in supernet.shared_tensors().values())
-            self.secure += self.secure_aggregation.cost(round.results, elements, whole, spent.bytes_down)
         self.total += spent
         self.rounds += 1
         totals = {"total_macs": self.total.macs, "total_bytes": self.total.bytes}
@@ -112,15 +78,7 @@ class CostLedger(FederatedCallback):
     def summary(self) -> dict[str, Any]:
         """Returns totals, and the comparison with independent training; plain values."""
         total, alone = self.total, sum(self.baseline.values(), RoundCost())
-        summary: dict[str, Any] = {}
-        if self.secure_aggregation is not None:
-            summary["secure_aggregation"] = {
-                "neighbours": self.secure_aggregation.neighbours,
-                "bytes_down": self.secure.bytes_down,
-                "bytes_up": self.secure.bytes_up,
-                "times_bytes_up": self.secure.bytes_up / total.bytes_up if total.bytes_up else None,
-            }
-        return summary | {
+        return {
             "rounds": self.rounds,
             "total": asdict(total),
             "independent": {name: asdict(cost) for name, cost in self.baseline.items()},
@@ -142,13 +100,12 @@ class CostLedger(FederatedCallback):
 
     def state_dict(self) -> dict[str, Any]:
         baseline = {name: asdict(cost) for name, cost in self.baseline.items()}
-        return {"rounds": self.rounds, "total": asdict(self.total), "baseline": baseline, "secure": asdict(self.secure)}
+        return {"rounds": self.rounds, "total": asdict(self.total), "baseline": baseline}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rounds = state_dict["rounds"]
         self.total = RoundCost(**state_dict["total"])
         self.baseline = {name: RoundCost(**cost) for name, cost in state_dict["baseline"].items()}
-        self.secure = RoundCost(**state_dict.get("secure", {}))  # checkpoints of 0.2.0 have none
 
 
 def cost_of(result: ClientResult, module: FederatedLightningModule) -> RoundCost:

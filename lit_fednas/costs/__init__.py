@@ -7,7 +7,6 @@ latency to choose, and what secure aggregation would and would not protect.
 from lit_fednas.costs.counting import (
     Cost,
     RoundCost,
-    SecureAggregation,
     client_cost,
     count_macs,
     count_operations,
@@ -24,7 +23,6 @@ __all__ = [
     "LatencyTable",
     "MeasuredLatency",
     "RoundCost",
-    "SecureAggregation",
     "client_cost",
     "count_macs",
     "count_operations",

@@ -22,7 +22,7 @@ from lit_fednas.testing import CallbackContract
 
 class TestCallbacks(CallbackContract):
     instances: ClassVar[dict[str, Callable[[], Any]]] = {
-        "costs": lambda: CostLedger(["smallest", "largest"]),
+        "costs": CostLedger,
         "devices": DeviceAverage,
         "privacy": lambda: Privacy(1.0, 0.5, buffer_norm=1.0, noise_seed=3),
         "subnets": SubnetTable,

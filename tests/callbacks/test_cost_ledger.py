@@ -10,8 +10,8 @@ import pytest
 from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.costs import Cost, RoundCost, client_cost
-from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
+from lit_fednas.errors import CheckpointError
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FaultPolicy, UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.records import read_rounds
 from tests.federation.runs import LAST, run_in
@@ -20,11 +20,9 @@ from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_sup
 FAMILY = ["smallest", "d: [0,1], e: 0.25", "largest"]
 
 
-def run(folder, module, rounds=3, independent=None, **settings):
-    ledger = CostLedger(independent)
-    trainer = fit(
-        module, tiny_data(), rounds, callbacks=[ledger, RunRecorder()], default_root_dir=str(folder), **settings
-    )
+def run(folder, module, rounds=3):
+    ledger = CostLedger()
+    trainer = fit(module, tiny_data(), rounds, callbacks=[ledger, RunRecorder()], default_root_dir=str(folder))
     return ledger, trainer
 
 
@@ -75,7 +73,7 @@ def test_an_update_costs_its_examples_and_two_ways_and_none_only_the_way_down():
 def test_totals_equal_a_recount_of_the_records(tmp_path):
     supernet, faults = tiny_supernet(), FaultPolicy(dropout_rate=0.5)
     module = make_module(supernet, RandomArchitectures(), cohort=UniformCohort(count=4), faults=faults)
-    ledger, _ = run(tmp_path, module, rounds=4, independent=FAMILY)
+    ledger, _ = run(tmp_path, module, rounds=4)
     total = [0, 0, 0]
     archs = set()
     for record in read_rounds(tmp_path):
@@ -93,7 +91,8 @@ def test_totals_equal_a_recount_of_the_records(tmp_path):
 
 def test_a_family_costs_the_sum_of_its_members(tmp_path):
     supernet = tiny_supernet()
-    ledger, _ = run(tmp_path, make_module(supernet, FixedArchitecture("largest")), independent=FAMILY)
+    evaluation = EvaluationSettings(FAMILY)
+    ledger, _ = run(tmp_path, make_module(supernet, FixedArchitecture("largest"), evaluation=evaluation))
     archs = [supernet.space.named(text) for text in FAMILY]
     largest = supernet.cost(supernet.space.largest)
     summary = ledger.summary()
@@ -107,13 +106,8 @@ def test_a_family_costs_the_sum_of_its_members(tmp_path):
     assert json.loads((tmp_path / "ledger.json").read_text()) == summary
 
 
-def test_an_unknown_subnet_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"cost_ledger.independent: .*depth 7"):
-        run(tmp_path, make_module(), independent=["d: 7, e: 0.5"])
-
-
 def test_a_resumed_run_is_compared_with_the_same_subnets(tmp_path):
-    run_in(tmp_path, make_module(), CostLedger(["smallest"]), RoundCheckpoint(), rounds=1)
-    ledger = CostLedger(["smallest", "largest"])
+    smallest, both = EvaluationSettings(["smallest"]), EvaluationSettings(["smallest", "largest"])
+    run_in(tmp_path, make_module(evaluation=smallest), CostLedger(), RoundCheckpoint(), rounds=1)
     with pytest.raises(CheckpointError, match="so far was compared with smallest, now it would be with smallest, larg"):
-        run_in(tmp_path, make_module(), ledger, rounds=2, ckpt_path=tmp_path / LAST)
+        run_in(tmp_path, make_module(evaluation=both), CostLedger(), rounds=2, ckpt_path=tmp_path / LAST)

@@ -35,7 +35,7 @@ def superfed(**settings):
 
 def run(folder: Path, *extra, ckpt_path=None, every_n_rounds=1, **settings):
     checkpoint = RoundCheckpoint(monitor="val/largest/accuracy", every_n_rounds=every_n_rounds)
-    callbacks = BetaDecay(), CostLedger(["smallest", "largest"]), RunRecorder(), checkpoint, *extra
+    callbacks = BetaDecay(), CostLedger(), RunRecorder(), checkpoint, *extra
     run_in(folder, superfed(**settings), *callbacks, rounds=ROUNDS, ckpt_path=ckpt_path)
     return folder / "run" / "only"
 
