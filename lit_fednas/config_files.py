@@ -42,7 +42,6 @@ def find_config(text: str) -> str:
     known, name = names(), text.removeprefix("configs/")
     near = [other for other in known if other.endswith(f"/{name}")] or get_close_matches(name, known)
     hint = f"did you mean {', '.join(near)}? " if near else ""
-    hint = "overlays are arms of studies now (CHANGELOG.md); " if "overlays/" in name else hint
     raise ConfigError(
         f"config: {text} does not exist, neither as a file nor in the package; {hint}(lit-fednas configs lists them)"
     )

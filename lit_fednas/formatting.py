@@ -115,11 +115,12 @@ def listing(texts: Mapping[str, str], width: int = 100) -> str:
 
 
 def figure_text(text: object, most: int = 60) -> str:
-    """Returns a user's text (a class, a method, a tier, a setting) as what matplotlib draws it from."""
+    """Returns a user's text (a class, a method, a tier) as what matplotlib draws it from, not as mathematics."""
     known = str(text).encode("utf-8", "replace").decode()  # names of files may contain undecodable bytes
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in known).split())
     if len(line) > most:
         line = f"{line[: most // 2]}…{line[len(line) - (most - 1) // 2 :]}"
+    line = line.replace("$", r"\$")
     return f"{' ' * line.startswith('_')}{line}"
 
 

@@ -281,13 +281,9 @@ def refused(capsys, *args, code=2):
     [
         (["--model.client.batch_size", "abc"], 'key "model.client.batch_size": Expected'),
         (["--data.source", "Digit"], "import path string: Digit; did you mean Digits?"),
-        (["--data.source", "LeafImages"], "LeafImages was removed: use CelebA, or ImageTable"),
         (["--data.source", "lit_fednas.data.ImageFolders"], "no attribute 'ImageFolders'; did you mean ImageFolder?"),
         (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
         (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
-        (["--prune_by_budgets.initial", "x.ckpt"], "PruneByBudgets.initial was removed: give model.initial"),
-        (["--search.racing", "{}"], "search.racing was removed: leave it out, and search with"),
-        (["--model.evaluation.top_k", "5"], "top_k was removed: leave it out, and add torchmetrics"),
         (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
         (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
         (

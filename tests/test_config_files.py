@@ -44,7 +44,6 @@ def test_a_file_of_the_working_directory_comes_first(capsys):
     ("given", "message"),
     [
         ("superfed/digts.yaml", f"did you mean {DIGITS}"),
-        ("superfed/overlays/random.yaml", "in the package; overlays are arms of studies now"),
         ("xyzzy", "config: xyzzy does not exist, neither as a file nor in the package; (lit-fednas configs"),
     ],
 )

@@ -16,7 +16,7 @@ import lit_fednas
 ROOT = Path(lit_fednas.__file__).parent
 PACKAGE = "lit_fednas"
 
-FLOOR = {"errors", "ranges", "rng", "formatting", "figures", "config_files"}
+FLOOR = {"errors", "ranges", "rng", "formatting", "config_files"}
 ROLES = {"assignment", "objectives", "aggregation"}
 SHARED = FLOOR | {"records", "messages", "parts", "transport", "costs", "data", "supernets", "tiers"}
 ENGINE = SHARED | ROLES | {"federation"}
@@ -26,7 +26,6 @@ ALLOWED: dict[str, set[str]] = {
     "ranges": {"errors"},
     "rng": set(),
     "formatting": set(),
-    "figures": set(),
     "config_files": {"errors", "formatting"},
     "records": FLOOR,
     "messages": FLOOR,

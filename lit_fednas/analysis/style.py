@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from lit_fednas.figures import PlainFigure, as_it_is
 from lit_fednas.formatting import GRID, PALETTE, figure_text
 
 #: What runs of several seeds are summarised as, for ``DataFrame.agg``.
@@ -30,7 +29,7 @@ def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
     """Returns a figure of panels of 3.6 x 3 inches, at most ``in_row`` (else all) side by side."""
     columns = min(panels, in_row or panels)
     rows = math.ceil(panels / columns)
-    figure = PlainFigure(figsize=(3.6 * columns, 3.0 * rows), dpi=200, layout="constrained")
+    figure = Figure(figsize=(3.6 * columns, 3.0 * rows), dpi=200, layout="constrained")
     for axes in figure.subplots(rows, columns, squeeze=False).flat[panels:]:
         axes.remove()
     for axes in figure.axes:
@@ -66,7 +65,6 @@ def log_axis(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-@as_it_is()  # it is measured before the figure is drawn
 def legend(figure: Figure) -> None:
     """Adds one legend of all panels below them, where it covers no point: as wide as it fits, and as high as needed."""
     entries = {

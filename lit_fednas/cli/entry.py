@@ -5,10 +5,8 @@ import inspect
 import os
 import signal
 import sys
-import threading
 from argparse import ArgumentError
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from lit_fednas import __doc__ as package
@@ -105,8 +103,8 @@ def _run(name: str | None, words: Sequence[str]) -> int:
         if not (value := os.environ.get(variable, "0")).isdecimal():
             raise ConfigError(f"{variable}: {value!r} in the environment is not the number of a process; unset it")
     announce("loading PyTorch and Lightning")
-    with _ending_at_once():
-        from lit_fednas.cli.lightning_cli import run
+    from lit_fednas.cli.lightning_cli import run
+
     return run(words)
 
 
@@ -146,24 +144,9 @@ def _validated(config: str) -> str:
 
 def _run_light(name: str, words: Sequence[str]) -> int:
     """Runs a function with its options; ``*words`` takes what follows ``--``. Its result is the status, None is 0."""
-    with _ending_at_once():
-        function = LIGHT[name].load()
-        arguments = inspect.getfullargspec(function)
-        end = words.index("--") if arguments.varargs and "--" in words else len(words)
-        options = parsed(name, function, words[:end])
+    function = LIGHT[name].load()
+    arguments = inspect.getfullargspec(function)
+    end = words.index("--") if arguments.varargs and "--" in words else len(words)
+    options = parsed(name, function, words[:end])
     positional = [options.pop(argument) for argument in arguments.args]
     return function(*positional, *words[end + 1 :], **options) or 0
-
-
-@contextmanager
-def _ending_at_once() -> Iterator[None]:
-    """Lets Ctrl-C end the process at once while the parts of a command are imported, which takes seconds."""
-    main_thread = threading.current_thread() is threading.main_thread()
-    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # ignored, as in the background
-        return
-    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -54,13 +54,6 @@ NEXT = {
     "search": "export --config {run}/config.yaml --name {name} --tier TIER, or report {run}",
     "finetune": "export --config {run}/config.yaml --name {name} --tier TIER, or report {run}",
 }
-#: Former settings and classes, and what replaces them.
-REMOVED = {
-    "LeafImages": "use CelebA, or ImageTable with a table of files, labels and clients",
-    "PruneByBudgets.initial": "give model.initial",
-    "search.racing": "leave it out, and search with lit_fednas.search.PredictorSearch for fewer evaluations",
-    "model.evaluation.top_k": "leave it out, and add torchmetrics.classification.MulticlassAccuracy to model.metrics",
-}
 #: Arguments of a supernet that are taken from the data.
 LINKED = {"num_classes", "input_shape"}
 #: Every parser raises errors, takes no shortened options, and writes the versions into a saved configuration.
@@ -171,9 +164,8 @@ class FederatedCLI(LightningCLI):
 
     def _similar(self, message: str) -> str:
         """Returns the option, the class or its argument that is closest to the one that an error calls unknown."""
-        owner = ""
         if argument := re.search(r"class_path '([\w.]+)'.*Option '(\w+)' is not accepted", message, re.DOTALL):
-            word, owner = argument[2], f"{argument[1].rpartition('.')[2]}."
+            word = argument[2]
             bases = inspect.getmro(cast(type, locate(argument[1])))
             known = {name for base in bases for name in inspect.signature(base).parameters}
         elif name := re.search(r"(?:import path string: |module '[\w.]+' has no attribute ')(\w+)'?$", message):
@@ -188,8 +180,6 @@ class FederatedCLI(LightningCLI):
             unknown = re.search(forms, message)
             word = next(filter(None, unknown.groups())) if unknown else ""
             known = {action.dest for parser in self._subcommand_parsers.values() for action in parser._actions}
-        if former := next((name for name in REMOVED if among(owner + word, [name])), None):
-            return f"; {former} was removed: {REMOVED[former]}"
         return did_you_mean(word, known)
 
     @override

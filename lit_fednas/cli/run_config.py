@@ -128,8 +128,6 @@ def check_same_settings(config: Namespace, command: str) -> None:
     if saved is None:
         return  # a run of Python code
     present = training_settings(config)
-    if _CALLBACKS not in saved:  # by a version that compared less
-        present = {name: value for name, value in present.items() if not among(name, ["trainer"])}
     for name in {**saved, **present}:
         if saved.get(name) == present.get(name) or (command != "fit" and name.partition(".")[0] not in _DATA):
             continue

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy.sparse import csr_array
 
-from lit_fednas.figures import PlainFigure
 from lit_fednas.formatting import GRID, PALETTE, figure_text, text_table
 from lit_fednas.records.files import MARK, replace_text, replacing, table_text
 
@@ -95,7 +94,7 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     names = [figure_text(class_names[label], 40) for label in labels]
     longest = max(map(len, names))
     size = num_clients * cell + 1.9 + 0.06 * max(0, longest - 16), num_classes * height + 1.1
-    figure = PlainFigure(figsize=(size[0], size[1] + _BELOW * many), layout="constrained")
+    figure = Figure(figsize=(size[0], size[1] + _BELOW * many), layout="constrained")
     grid = figure.add_gridspec(1 + many, 3, height_ratios=[size[1], *[_BELOW] * many])
     axes = figure.add_subplot(grid[0, :])
     clients, classes = np.nonzero(counts)
