@@ -22,7 +22,6 @@ DROPPED = "dropped"  #: The status of a client that went away.
 AWAY = "away"  #: The status of a client that was not there when the round began, and was sent nothing.
 WITHHELD = "withheld"  #: The status where the server rejected the update before it was sent.
 WILD = "wild"  #: The status where the update was rejected because of its norm.
-SCALED = "the update is scaled down"  #: The start of the reason where the update was scaled because of its norm.
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:

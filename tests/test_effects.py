@@ -13,7 +13,7 @@ USUAL = {
     "checkpoint": {"monitor": None, "save_top_k": 1, "mode": None},
     "model": {
         "objective": {"class_path": "lit_fednas.objectives.TaskLoss", "init_args": {}},
-        "faults": {"on_wild_update": "reject", "norm_bound": None, "straggler_rate": 0.0},
+        "faults": {"straggler_rate": 0.0},
         "client": {"epochs": 1, "steps": None, "validate": None},
     },
     "data": {"client_val": 0.0},
@@ -25,7 +25,6 @@ DEPLOYED = {"class_path": "lit_fednas.callbacks.DeployedAccuracy", "init_args": 
 CASES: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ({"checkpoint.save_top_k": 3}, [{"checkpoint.monitor": "val/mean/accuracy"}]),
     ({"checkpoint.mode": "min"}, [{"checkpoint.monitor": "val/mean/accuracy"}]),
-    ({"model.faults.on_wild_update": "scale"}, [{"model.faults.norm_bound": 3.0}]),
     ({"model.client.epochs": 5, "model.client.steps": 8}, [{"model.client.steps": None}]),
     ({"model.faults.straggler_rate": 0.5}, [{"model.client.epochs": 2}]),
     (

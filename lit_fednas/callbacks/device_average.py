@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.checkpoints import ClientStore, copied, state_in
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
@@ -121,11 +120,6 @@ class DeviceAverage(FederatedCallback):
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Finds the devices' last weights for an evaluation; a fit finds them when it begins."""
-        if checkpoint["callbacks"].get(self.state_key):
-            raise CheckpointError(
-                "device_average: the checkpoint is of an earlier version, which kept the devices' weights elsewhere; "
-                "continue with the version that began the run, or set device_average to null"
-            )
         if not trainer.training:
             self._store = ClientStore()
             self._store.load_state_dict(state_in(checkpoint), Path(str(trainer.ckpt_path)))

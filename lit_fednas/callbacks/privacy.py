@@ -224,8 +224,6 @@ class Privacy(FederatedCallback):
 
     def _continue(self, saved: dict[str, Any]) -> None:
         """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
-        if "record" not in saved:  # of an unreleased version, whose noise_seed may be a secret that has been used
-            raise CheckpointError("privacy: the checkpoint is of an earlier version; begin a new run")
         for name in ("noise_multiplier", "clip_norm", "noise_seed"):
             given = getattr(self, name)
             if given is not None and given != saved[name]:

@@ -15,12 +15,10 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.federation.fit import Outcome
-from lit_fednas.federation.settings import FaultPolicy
-from lit_fednas.messages import SCALED, WILD, ClientResult, ClientUpdate
+from lit_fednas.messages import WILD, ClientResult, ClientUpdate
 from lit_fednas.supernets import Supernet
 
 #: The sum of squares of each shared tensor's change, and the number of its elements.
@@ -42,14 +40,13 @@ class Acceptance:
 
 
 class NormBound(Acceptance):
-    """Updates whose norm stands out are rejected, or scaled down."""
+    """Updates whose norm stands out are rejected."""
 
     evidence: dict[Hashable, Changes]
 
-    def __init__(self, supernet: Supernet, bound: float, scale: bool = False) -> None:
+    def __init__(self, supernet: Supernet, bound: float) -> None:
         self.supernet = supernet
         self.bound = bound
-        self.scale = scale
         self.evidence = {}
         self._updates: dict[Hashable, ClientUpdate] = {}
 
@@ -71,7 +68,16 @@ class NormBound(Acceptance):
     def judge(self, evidence: Sequence[Mapping[Hashable, Changes]]) -> Callable[[ClientResult], Outcome | None]:
         ratios = self.ratios({update: changes for of_rank in evidence for update, changes in of_rank.items()})
         held, self.evidence, self._updates = self._updates, {}, {}
-        return lambda result: self._judged(result, ratios.get(result.task.key), held.get(result.task.key))
+
+        def judged(result: ClientResult) -> Outcome | None:
+            if (ratio := ratios.get(result.task.key)) is None:
+                return None
+            if ratio <= self.bound:
+                return result, held.get(result.task.key)
+            reason = f"its norm is {ratio:.3g} times the cohort's median, faults.norm_bound is {self.bound:g}"
+            return result.rejected(WILD, f"the update is not used: {reason}"), None
+
+        return judged
 
     def ratios(self, changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
         """Returns each update's norm as a multiple of the cohort's median at its size."""
@@ -85,33 +91,6 @@ class NormBound(Acceptance):
 
         trained, statistics = _ratios(of_kind(True)), _ratios(of_kind(False))
         return {update: max(trained[update], statistics[update]) for update in changes}
-
-    @torch.no_grad()
-    def _judged(self, result: ClientResult, ratio: float | None, update: ClientUpdate | None) -> Outcome | None:
-        if ratio is None:
-            return None
-        if ratio <= self.bound:
-            return result, update
-        reason = f"its norm is {ratio:.3g} times the cohort's median, faults.norm_bound is {self.bound:g}"
-        if not self.scale:
-            return result.rejected(WILD, f"the update is not used: {reason}"), None
-        result = replace(result, reason=f"{SCALED}: {reason}")
-        return result, update and replace(update, result=result, weights=self._scaled(update, self.bound / ratio))
-
-    def _scaled(self, update: ClientUpdate, factor: float) -> dict[str, Tensor]:
-        """Returns the weights after a part of the change."""
-        sent = self.supernet.views(update.task.arch)
-        return {
-            name: sent[name].lerp(tensor, factor) if tensor.is_floating_point() else tensor
-            for name, tensor in update.weights.items()
-        }
-
-
-def acceptance(supernet: Supernet, faults: FaultPolicy) -> Acceptance:
-    """Returns the rule that the policy asks for."""
-    if faults.norm_bound is None:
-        return Acceptance()
-    return NormBound(supernet, faults.norm_bound, faults.on_wild_update == "scale")
 
 
 def _ratios(changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:

@@ -303,7 +303,7 @@ def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
     if settings.compile:
         check_compilable(supernet, objective, settings.clients_per_fit)
     try:
-        settings.optimizers([torch.zeros(1, requires_grad=True)])
+        settings.local_optimizer([torch.zeros(1, requires_grad=True)])
     except Exception as error:  # else every client would fail by it
         raise ConfigError(f"client.optimizer: cannot be made ({error}); change its settings") from error
     if settings.validate is not None and not objective.testable:

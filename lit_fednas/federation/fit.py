@@ -107,9 +107,8 @@ class LocalModule(pl.LightningModule, ABC):
         self.settings = settings
 
     def configure_optimizers(self) -> Optimizer:
-        """Returns the local optimizer at the round's learning rate; its scheduler is kept."""
-        optimizer, self._scheduler = self.settings.optimizers(self.trained, self.lr_factor)
-        return optimizer
+        """Returns the local optimizer at the round's learning rate."""
+        return self.settings.local_optimizer(self.trained, self.lr_factor)
 
     @property
     def strategy(self) -> ClientStrategy:
@@ -129,8 +128,6 @@ class LocalModule(pl.LightningModule, ABC):
             strategy.unscale_gradients()
             self.clip(self.settings.clip_norm)
         strategy.apply_gradients()
-        if self._scheduler is not None:
-            self._scheduler.step()
         self.num_steps += 1
         return -1 if self.num_steps == self.most_steps else None
 

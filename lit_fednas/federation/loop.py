@@ -14,7 +14,7 @@ import torch
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.federation.acceptance import Acceptance, acceptance
+from lit_fednas.federation.acceptance import Acceptance, NormBound
 from lit_fednas.federation.checkpoints import ClientStore
 from lit_fednas.federation.client import LocalRunner, check_clients
 from lit_fednas.federation.fast.fastest import fastest, trained_with
@@ -250,7 +250,8 @@ class RoundLoop(RoundFitLoop):
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         clients = data.clients
         (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
-        self._acceptance = acceptance(module.supernet, module.faults)
+        bound = module.faults.norm_bound
+        self._acceptance = Acceptance() if bound is None else NormBound(module.supernet, bound)
         if keeps_state(module.objective):
             self.open_clients(_STATE)
         self._make_runner(module)  # also where a checkpoint has a choice: who trains may refuse to choose

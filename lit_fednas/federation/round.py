@@ -12,7 +12,6 @@ from torch import Tensor
 from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import (
-    SCALED,
     WILD,
     WITHHELD,
     ClientResult,
@@ -110,8 +109,7 @@ def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, f
     metrics["clients/used"] = float(len(survivors))
     metrics["clients/failed"] = float(sum(not result.answered for result in round.results))
     if bounded:
-        scaled = sum(result.reason.startswith(SCALED) for result in survivors)
-        metrics["clients/wild"] = float(scaled + sum(result.status == WILD for result in round.results))
+        metrics["clients/wild"] = float(sum(result.status == WILD for result in round.results))
     if any(result.num_tested_units for result in round.results):
         means = {name: mean_tested(round.results, name) for name in task.averaged}
         metrics[f"clients/{task.metric}"] = task.derived(means)[task.metric]

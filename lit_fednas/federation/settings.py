@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, final
 
 import torch
-from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -126,10 +126,9 @@ class FaultPolicy:
             every round, also without updates (for differential privacy, whose noise does not depend on failures).
         max_failed_rounds: Rounds in a row in which every client failed, after which the run stops; at once if all
             clients of its first round fail alike. Null for never.
-        norm_bound: The greatest norm of an update, as a multiple of the cohort's median for an update of its tensors
-            (:mod:`~lit_fednas.federation.acceptance`); without bound if not given. With one, each rank keeps the
-            updates of its clients until all have come.
-        on_wild_update: What happens above the bound: ``reject``, or ``scale`` down to it.
+        norm_bound: The greatest norm of an update that is used, as a multiple of the cohort's median for an update of
+            its tensors (:mod:`~lit_fednas.federation.acceptance`); without bound if not given. With one, each rank
+            keeps the updates of its clients until all have come.
     """
 
     on_client_error: Literal["skip", "raise"] = "skip"
@@ -139,7 +138,6 @@ class FaultPolicy:
     min_survivors: NonNegativeInt = 1
     max_failed_rounds: PositiveInt | None = 5
     norm_bound: PositiveFloat | None = None
-    on_wild_update: Literal["reject", "scale"] = "reject"
 
     def check(self, result: ClientResult, cause: Exception | None = None) -> None:
         """Raises a client's failure as :class:`ClientError` if the policy is to stop at once."""
@@ -160,7 +158,6 @@ class ClientSettings:
         epochs: Passes over the client's data per round.
         steps: Steps per round instead; passes follow each other until they are done.
         lr_schedule: What the learning rate is multiplied with, round by round.
-        scheduler: A local learning-rate scheduler within one fit, stepped after every batch.
         clip_norm: Greatest norm of a step's gradient; unclipped if not given.
         precision: Lightning's precision of the fit.
         channels_last: Whether convolutions keep the channels innermost in memory, which is often faster. Results are
@@ -190,7 +187,6 @@ class ClientSettings:
         epochs: PositiveInt = 1,
         steps: PositiveInt | None = None,
         lr_schedule: RateSchedule = ConstantRate(),
-        scheduler: LRSchedulerCallable | None = None,
         clip_norm: PositiveFloat | None = None,
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
         channels_last: bool = False,
@@ -221,7 +217,6 @@ class ClientSettings:
         self.epochs = epochs
         self.steps = steps
         self.lr_schedule = lr_schedule
-        self.scheduler = scheduler
         self.clip_norm = clip_norm
         self.precision = precision
         self.channels_last = channels_last
@@ -254,12 +249,12 @@ class ClientSettings:
 
     def learning_rate(self, lr_factor: float = 1.0) -> float:
         """Returns the learning rate of a fit's first step, of the optimizer's first group of parameters."""
-        optimizer, _ = self.optimizers([torch.nn.Parameter(torch.zeros(1))], lr_factor)
+        optimizer = self.local_optimizer([torch.nn.Parameter(torch.zeros(1))], lr_factor)
         return float(optimizer.param_groups[0]["lr"])
 
-    def optimizers(self, parameters: Iterable[Any], lr_factor: float = 1.0) -> tuple[Optimizer, Any | None]:
-        """Returns a fit's optimizer, and its scheduler if there is one."""
+    def local_optimizer(self, parameters: Iterable[Any], lr_factor: float = 1.0) -> Optimizer:
+        """Returns a fit's optimizer."""
         optimizer = self.optimizer(parameters)
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * lr_factor
-        return optimizer, self.scheduler(optimizer) if self.scheduler else None
+        return optimizer

@@ -109,11 +109,6 @@ class FederatedTrainer(pl.Trainer):
         self.fit_loop = RoundLoop(self, -1 if rounds is None else rounds, threads)
 
     @property
-    def current_round(self) -> int:
-        """The round that is running, from 0."""
-        return self.current_epoch
-
-    @property
     def max_rounds(self) -> int:
         """Rounds of the whole run."""
         return -1 if self.max_epochs is None else self.max_epochs

@@ -218,7 +218,6 @@ FAULTS: dict[str, FaultPolicy] = {
     "late": FaultPolicy(straggler_rate=0.7, time_limit=60),
     "few": FaultPolicy(dropout_rate=0.4, min_survivors=3),
     "reject": FaultPolicy(norm_bound=1.02),
-    "scale": FaultPolicy(norm_bound=1.05, on_wild_update="scale"),
 }
 SERVERS: dict[str, dict[str, Any]] = {
     "-": {},
@@ -340,30 +339,30 @@ elastic   tokens  smallest   -         entropy overlap   alike   away   private 
 elastic   labels  tracking   -         task    overlap   trimmed reject devices  yogi   packed stacked received -
 counting  tokens  largest    -         task    maxnet    alike   -      beta     yogi   -      layout  received one
 counting  tokens  largest    proximal  task    overlap   trimmed fail   devices  adam   -      -       trained  poisson
-counting  labels  largest    proximal  task    overlap   trimmed scale  -        adam   packed -       batches  all
+counting  labels  largest    proximal  task    overlap   trimmed reject -        adam   packed -       batches  all
 operators images  bytes      head      task    operators trimmed -      -        -      -      half    sampled  -
 operators images  bytes      paths     task    operators alike   late   -        -      -      -       sampled  one
-operators tokens  share      head      entropy operators -       scale  -        adam   packed half    -        -
+operators tokens  share      head      entropy operators -       reject -        adam   packed half    -        -
 widths    images  by-tier    distilled masked  classes   alike   -      -        -      packed layout  received one
 widths    numbers rolling    ordered   task    maxnet    trimmed late   beta     -      packed -       trained  all
 widths    numbers invariant  changes   task    overlap   alike   reject devices  -      -      -       -        all
 bases     numbers by-tier    -         task    overlap   alike   -      private  -      packed half    -        all
 bases     labels  bases      -         task    maxnet    -       away   devices  yogi   packed stacked -        one
-bases     numbers bases      bases     task    maxnet    -       scale  devices  adam   -      stacked trained  poisson
+bases     numbers bases      bases     task    maxnet    -       reject devices  adam   -      stacked trained  poisson
 exits     images  by-tier    side      task    maxnet    trimmed -      devices  yogi   packed layout  -        -
 exits     labels  cost       -         task    maxnet    alike   away   devices  -      -      -       -        poisson
-exits     images  random     -         task    overlap   alike   scale  devices  adam   -      -       trained  all
+exits     images  random     -         task    overlap   alike   reject devices  adam   -      -       trained  all
 exits     images  by-tier    dynamic   task    overlap   alike   late   devices  -      -      -       trained  -
 exits     images  by-tier    depthwise task    overlap   alike   few    -        adam   -      half    -        -
 suites    images  own        -         task    maxnet    alike   -      beta     yogi   -      stacked received one
 suites    images  own        -         masked  classes   -       late   -        yogi   -      half    received -
-suites    images  utility    proximal  masked  classes   trimmed scale  -        -      packed -       received poisson
+suites    images  utility    proximal  masked  classes   trimmed reject -        -      packed -       received poisson
 sequences labels  groups     -         task    maxnet    -       -      devices  adam   packed stacked trained  all
 sequences labels  groups     proximal  task    overlap   alike   few    -        -      packed layout  trained  all
-sequences images  few-groups -         masked  classes   trimmed scale  devices  yogi   -      layout  trained  all
+sequences images  few-groups -         masked  classes   trimmed reject devices  yogi   -      layout  trained  all
 cells     numbers mixture    search    task    overlap   -       -      -        -      packed -       trained  -
 cells     numbers mixture    search    task    overlap   alike   away   private  -      -      layout  received one
-cells     labels  mixture    -         task    maxnet    -       scale  beta     adam   -      half    received -
+cells     labels  mixture    -         task    maxnet    -       reject beta     adam   -      half    received -
 """
 
 

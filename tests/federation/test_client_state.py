@@ -139,11 +139,9 @@ def test_a_round_that_does_not_count_leaves_no_trace() -> None:
         assert {found[2, client] for client in range(6)} == {1}
 
 
-def test_a_scaled_update_counts_and_a_rejected_one_does_not() -> None:
-    for how, counted in (("scale", {2}), ("reject", {0, 1, 2})):
-        found = seen(Counting(), faults=FaultPolicy(norm_bound=1.01, on_wild_update=how))
-        assert {found[2, client] for client in range(6)} <= counted
-        assert (min(found[2, client] for client in range(6)) == 2) is (how == "scale")
+def test_a_rejected_update_does_not_count() -> None:
+    found = seen(Counting(), faults=FaultPolicy(norm_bound=1.01))
+    assert min(found[2, client] for client in range(6)) < 2
 
 
 class Stop(FederatedCallback):

@@ -40,7 +40,7 @@ QUICK = ("elastic away", "counting fail", "suites", "sequences", "exits late")
 
 #: What is one value where pairs are counted.
 ALIKE = {
-    "fault": {**dict.fromkeys(("away", "fail", "late", "few"), "missing"), "scale": "bound", "reject": "bound"},
+    "fault": {**dict.fromkeys(("away", "fail", "late", "few"), "missing"), "reject": "bound"},
     "server": {"adam": "adaptive", "yogi": "adaptive"},
 }
 OF_IMAGES = {"subject": "images numbers labels"}

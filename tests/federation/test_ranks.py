@@ -70,7 +70,7 @@ def test_other_strategies_are_refused():
 
 
 #: What differs between ranks in a way of its own; the run that is stopped is the first, which keeps states of clients.
-QUICK = ("exits late", "counting scale", "suites")
+QUICK = ("exits late", "counting reject", "suites")
 #: But for invariant units: which are kept may hang on the rounding of what several ranks report.
 OTHERS = [name for name in COVERING if name not in QUICK and METHODS[name].assignment != "invariant"]
 #: How far roundings carry: they turn over one of int8 on the way (2e-5), and norms of small maps amplify them (9e-5 on

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
-from functools import partial
 
 import pytest
 import torch
 from lightning import LightningModule, Trainer
 from torch import nn
 from torch.nn import functional
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from lit_fednas.aggregation import OverlapAverage
@@ -186,13 +184,6 @@ def test_round_schedule_scales_the_learning_rate():
     client = ClientSettings(sgd(0.1), batch_size=8, lr_schedule=MilestoneRate([0.6], 0.0))
     unscheduled = ClientSettings(sgd(0.1), batch_size=8)
     torch.testing.assert_close(moved(client, 3), moved(unscheduled, 2), rtol=0, atol=1e-7)
-
-
-def test_local_scheduler_steps_after_every_batch():
-    """The learning rate is 1 in the first step and 0 afterwards: as many steps as you like equal one."""
-    once = moved(ClientSettings(sgd(0.1), batch_size=8, steps=1))
-    scheduler = partial(LambdaLR, lr_lambda=lambda step: float(step < 1))
-    assert torch.equal(moved(ClientSettings(sgd(0.1), batch_size=8, steps=3, scheduler=scheduler)), once)
 
 
 @pytest.mark.parametrize(

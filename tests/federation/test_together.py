@@ -12,7 +12,6 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_fednas.aggregation import Aggregation
@@ -122,7 +121,7 @@ def stacked_fits(monkeypatch):
 
 BARE = BatchNorm(affine=False, running_statistics=False)
 SHORT = {"epochs": 2, "batch_size": 9, "optimizer": sgd(0.05, momentum=0.9)}
-ADAM = {"optimizer": partial(torch.optim.Adam, lr=0.003), "scheduler": partial(ExponentialLR, gamma=0.7)}
+ADAM = {"optimizer": partial(torch.optim.Adam, lr=0.003)}
 #: Each setting of a fit once, several together; other networks; and data that are given one pass at a time.
 CASES = {
     "momentum": {"local": {"epochs": 2, "optimizer": sgd(0.1, momentum=0.9, weight_decay=0.01), "drop_last": True}},

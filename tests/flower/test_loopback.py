@@ -49,7 +49,7 @@ from lit_fednas.flower.link import Link  # noqa: E402
 from lit_fednas.flower.server import FlowerCLI, FlowerEvaluator, ServerData  # noqa: E402
 from lit_fednas.flower.wire import Packet, result_fields, task_fields  # noqa: E402
 
-QUICK = ("counting scale", "suites", "elastic away", "exits late")
+QUICK = ("counting reject", "suites", "elastic away", "exits late")
 
 
 class Notes(FederatedCallback):

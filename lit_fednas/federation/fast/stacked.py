@@ -49,7 +49,7 @@ def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Ob
             f"{asked} clients in one fit is not possible with the objective {type(objective).__name__}, which is "
             f"not stackable; {_ALONE}"
         )
-    optimizer, _ = settings.optimizers([nn.Parameter(torch.zeros(1, 1))])
+    optimizer = settings.local_optimizer([nn.Parameter(torch.zeros(1, 1))])
     if type(optimizer) not in _ELEMENTWISE:
         raise ConfigError(
             f"{asked} clients in one fit need an optimizer of torch that steps element by element, such as SGD or "
