@@ -17,6 +17,7 @@ from lit_fednas.analysis.networks import Result, methods_of
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
+from lit_fednas.studies.jobs import Cluster
 from lit_fednas.studies.reading import MOST_RUNS, read_study
 from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
 from lit_fednas.studies.study import Study, check_seeds, require_known
@@ -33,6 +34,8 @@ def study(
     judge: bool = False,
     show: bool = False,
     jobs: PositiveInt = 1,
+    cluster: str | None = None,
+    cluster_options: dict[str, Any] | None = None,
     count: PositiveInt | None = None,
     draw_seed: NonNegativeInt = 0,
     out: Path = Path("runs"),
@@ -52,6 +55,8 @@ def study(
         judge: Trains nothing: compares what has finished, and judges the kept results.
         show: Prints the commands and runs nothing.
         jobs: Runs side by side.
+        cluster: Where each command is a job: "slurm", or "local" for processes of this machine; by submitit.
+        cluster_options: What a job gets, as {timeout_min: 600, gpus_per_node: 1, slurm_partition: gpu}.
         count: Draws of a random study.
         draw_seed: Seed of a random study's draws.
         out: Where the study's folder is made, which is named after the file's name.
@@ -94,12 +99,13 @@ def study(
         return 0
     with locked(folder):
         runs = Runs(folder, {"study": content.name, "file": str(file)}, wanted)
-        settings = checked(runs.waiting, jobs) if runs.waiting else {}
+        settings = checked(runs.waiting, 1 if cluster else jobs) if runs.waiting else {}
         _check_metrics(content, settings.values())
         warnings = [unvalidated_rounds(run, settings[run.folder], content.compare or {}) for run in runs.waiting]
         for warning in filter(None, dict.fromkeys(warnings)):
             print(f"lit-fednas: {warning}", file=sys.stderr)
-        status = run_all(runs, settings, jobs)
+        executor = Cluster(cluster, folder / "jobs", cluster_options or {}) if cluster else None
+        status = run_all(runs, settings, jobs, executor)
         if runs.finished or not status:
             _report(content, runs, kept, judge)
     return status

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -28,9 +27,9 @@ import yaml
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import FolderLock, read_json, reading, replace_json
 from lit_fednas.records.forms import STUDY
+from lit_fednas.studies.jobs import LOG_FILE, Cluster, Command, Job, LocalJob, environment
 
 STUDY_FILE = "study.json"
-LOG_FILE = "study.log"
 _SEED = re.compile(r"--seed_everything=\d+$")
 #: What sets commands up, given to its standard input.
 CHECK = [sys.executable, "-m", "lit_fednas.studies.checking"]
@@ -213,18 +212,11 @@ def in_folder(loggers: Sequence[Mapping[str, Any]], study: Path, run: str) -> st
     return f"--trainer.logger={json.dumps(placed)}"
 
 
-def environment(jobs: int) -> dict[str, str]:
-    """A run's: W&B without a server, the commands of this Python first, and its share of the cores."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} if jobs > 1 else {}
-    return {**threads, **os.environ, "PATH": path, "WANDB_MODE": "offline"}
-
-
-def run_all(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int) -> int:
+def run_all(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int, cluster: Cluster | None = None) -> int:
     """Starts or continues all that are not finished, some side by side, and names those that failed."""
     runs.write()
     with _ended_by_signals():
-        _run_waiting(runs, settings, jobs)
+        _run_waiting(runs, settings, jobs, cluster)
     failed = [run for run in runs.wanted if run.status == "failed"]
     for run in failed:
         print(f"lit-fednas: {run.folder} failed; see {runs.folder / run.folder / LOG_FILE}", file=sys.stderr)
@@ -234,63 +226,54 @@ def run_all(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int) ->
     return 1 if failed else 0
 
 
-def _run_waiting(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int) -> None:
+def _run_waiting(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int, cluster: Cluster | None) -> None:
     waiting = runs.waiting
-    running: list[tuple[Run, subprocess.Popen[bytes]]] = []
+    running: list[tuple[Run, Job]] = []
     with _stopping(runs, running):
         while waiting or running:
             finished = {run.folder for run in runs.finished}
             ready = [run for run in waiting if finished.issuperset(run.needs)]
             for run in ready[: jobs - len(running)]:
                 waiting.remove(run)
-                running.append((run, _start(runs, run, _loggers(settings[run.folder]), jobs)))
+                command = _command(runs, run, settings, 1 if cluster else jobs)
+                running.append((run, cluster.start(command) if cluster else LocalJob(command)))
                 runs.mark(run, "running")
             if not running:
                 break  # what is left reads a run that failed
             time.sleep(0.2)
-            for run, process in list(running):
-                if _ended(run, process):
-                    running.remove((run, process))
-                    run.done += not process.returncode
-                    if not process.returncode and run.done < len(run.commands):
+            for run, job in list(running):
+                if (status := _ended(run, job)) is not None:
+                    running.remove((run, job))
+                    run.done += not status
+                    if not status and run.done < len(run.commands):
                         waiting.insert(0, run)  # one run is finished before the next begins
                     else:
-                        runs.mark(run, "failed" if process.returncode else "finished")
+                        runs.mark(run, "failed" if status else "finished")
 
 
-def _ended(run: Run, process: subprocess.Popen[bytes]) -> bool:
-    """Returns whether a process has ended, and adds its processor time to that of its run."""
-    start = os.times()
-    ended = process.poll() is not None
-    end = os.times()  # differs by what poll has collected
-    spent = end.children_user - start.children_user + end.children_system - start.children_system
-    run.minutes += spent / 60
-    return ended
+def _ended(run: Run, job: Job) -> int | None:
+    """Returns the exit status of a job that has ended, and adds its processor time to that of its run."""
+    status = job.poll()
+    if status is not None:
+        run.minutes += job.minutes
+    return status
 
 
-def _start(runs: Runs, run: Run, loggers: Sequence[Mapping[str, Any]], jobs: int) -> subprocess.Popen[bytes]:
-    folder = runs.folder / run.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    last = folder / "checkpoints" / "last.ckpt"
-    command = [*run.commands[run.done], in_folder(loggers, runs.folder, run.folder)]
-    command += [f"--ckpt_path={last}"] if last.exists() else []
-    with open(folder / LOG_FILE, "ab") as log:
-        # a group of its own: Ctrl-C reaches this process alone, which then ends the runs in order
-        return subprocess.Popen(
-            command, env=environment(jobs), stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
-        )
+def _command(runs: Runs, run: Run, settings: Mapping[str, Mapping[str, Any]], jobs: int) -> Command:
+    loggers = in_folder(_loggers(settings[run.folder]), runs.folder, run.folder)
+    return Command([*run.commands[run.done], loggers], runs.folder / run.folder, jobs)
 
 
 @contextmanager
-def _stopping(runs: Runs, running: Sequence[tuple[Run, subprocess.Popen[bytes]]]) -> Iterator[None]:
+def _stopping(runs: Runs, running: Sequence[tuple[Run, Job]]) -> Iterator[None]:
     """Whatever ends the command ends the runs, which then save their state."""
     try:
         yield
     finally:
-        for _, process in running:
-            process.terminate()
-        for run, process in running:
-            while not _ended(run, process):
+        for _, job in running:
+            job.terminate()
+        for run, job in running:
+            while _ended(run, job) is None:
                 time.sleep(0.05)
             runs.mark(run, "stopped")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lit_fednas.studies import runs
+from lit_fednas.studies import jobs, runs
 from tests.analysis.made_runs import CLIENT
 
 #: Trains nothing: two networks, of which the option x says how accurate they are. It waits for another run or for its
@@ -77,7 +77,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(PROGRAM.format(python=sys.executable, client=client))
     program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
-    monkeypatch.setattr(runs, "environment", lambda jobs: environment)
+    for module in (jobs, runs):
+        monkeypatch.setattr(module, "environment", lambda jobs: environment)
     monkeypatch.setattr(runs, "CHECK", [str(program), "check"])
     return tmp_path
 

@@ -20,7 +20,7 @@ from lit_fednas.cli import main
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import FolderLock
 from lit_fednas.studies import read_study
-from lit_fednas.studies.runs import environment
+from lit_fednas.studies.jobs import environment
 from tests.studies.conftest import calls, statuses
 
 TIERS = {"small": {"macs": 10}, "big": {"macs": "4e1"}}
@@ -147,7 +147,8 @@ def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
 @pytest.mark.slow
 def test_a_signal_ends_the_runs_and_a_new_start_goes_on(write) -> None:
     words = [write(seeds=[0]), "--", "--forever=0.25"]
-    program = "from lit_fednas.studies import runs; runs.environment = lambda jobs: {**os.environ, 'PATH': sys.argv[1]}"
+    program = "from lit_fednas.studies import jobs, runs"
+    program += "; runs.environment = jobs.environment = lambda jobs: {**os.environ, 'PATH': sys.argv[1]}"
     program += "; runs.CHECK = ['lit-fednas', 'check']"
     script = f"import os, sys; {program}; from lit_fednas.cli import main; sys.exit(main(['study', *sys.argv[2:]]))"
     path = f"{Path('bin').absolute()}{os.pathsep}{os.environ['PATH']}"
@@ -173,6 +174,8 @@ def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(monkeypatch) -
     assert environment(1)["WANDB_MODE"] == "offline"
     assert "OMP_NUM_THREADS" not in environment(1)
     assert environment(2)["OMP_NUM_THREADS"] == "4"
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert "SLURM_JOB_ID" not in environment(1)  # else Lightning queues the job again, beside the study
 
 
 @pytest.mark.parametrize(
