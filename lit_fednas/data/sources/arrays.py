@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
-from zipfile import ZipFile
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +18,7 @@ from lit_fednas.data.sources.base import SPLITS, DataSource, Split, file_stamps,
 from lit_fednas.data.sources.tables import Table, read_table
 from lit_fednas.data.tasks import MOST_CLASSES, Classification, Regression, Task, require_few
 from lit_fednas.data.transforms import Augmentation, Normalize, as_float
-from lit_fednas.errors import ConfigError, DataError, require_different
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import checked
 
 #: The setting that names files.
@@ -315,20 +313,15 @@ def _read_arrays(path: Path, client: str | None, whole: bool) -> Arrays:
     names = ["inputs", "targets", *([client] if client else [])]
     if path.is_dir():
         files = {file.stem: file for file in sorted(path.glob("*.npy"))}
-        _require_names(names, list(files), path)
+        _require_names(names, files, path)
         for name in names:
-            with reading(files[name], FILES), files[name].open("rb") as stream:
-                arrays[name] = _read_array(stream, files[name].stat().st_size, whole or name != "inputs")
+            with reading(files[name], FILES):
+                arrays[name] = np.load(files[name], None if whole or name != "inputs" else "r")
     else:
-        with reading(path, FILES), ZipFile(path) as archive:
-            members = archive.infolist()
-            _require_names(names, [member.filename.removesuffix(".npy") for member in members], path)
-            for member in members:
-                if (name := member.filename.removesuffix(".npy")) in names:
-                    if member.file_size > 1100 * member.compress_size + 1000:  # deflate reaches 1032
-                        raise DataError(f"{FILES}: {path} claims more for {name} than it can hold; replace it")
-                    with archive.open(member) as stream:
-                        arrays[name] = _read_array(stream, member.file_size, whole or name != "inputs")
+        with reading(path, FILES), np.load(path) as archive:
+            _require_names(names, archive.files, path)
+            for name in names:
+                arrays[name] = archive[name] if whole or name != "inputs" else _unread(archive, name)
     for name, array in arrays.items():
         _check_array(array, name, path)
     if len(set(map(len, arrays.values()))) > 1:
@@ -337,24 +330,18 @@ def _read_arrays(path: Path, client: str | None, whole: bool) -> Arrays:
     return arrays["inputs"], arrays["targets"], {client: arrays[client]} if client else {}
 
 
-def _require_names(names: Sequence[str], known: Sequence[str], path: Path) -> None:
-    require_different(known, FILES, path)
+def _require_names(names: Sequence[str], known: Collection[str], path: Path) -> None:
     if absent := [name for name in names if name not in known]:
         raise DataError(f"{FILES}: {path} has no {absent[0]!r}; add it, it has: {', '.join(known)}")
 
 
-def _read_array(stream: IO[bytes], size: int, whole: bool) -> np.ndarray:
-    """Returns the array of a .npy file of so many bytes, or else zeros of its shape and type that take no memory."""
-    major, _ = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    if not dtype.hasobject and (bytes_left := size - stream.tell()) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{bytes_left:,} bytes are not an array of shape {shape} and type {dtype}")
-    if not whole:
-        return np.broadcast_to(np.zeros((), dtype), shape)
-    stream.seek(0)
-    array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
-    return array
+def _unread(archive: Any, name: str) -> np.ndarray:
+    """Returns zeros of the shape and type of an array in an .npz file, which take no memory."""
+    with archive.zip.open(f"{name}.npy") as stream:
+        major, _ = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def _check_array(array: np.ndarray, name: str, path: Path) -> None:
