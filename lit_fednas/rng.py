@@ -12,9 +12,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-#: Skipping numbers of a stream takes about as long as drawing so many.
-_SKIPPED = 500
-
 
 def address_seed(seed: int, purpose: str, *address: int) -> int:
     """Returns the 63-bit seed of an address, a hash.
@@ -36,28 +33,6 @@ def generator(seed: int, purpose: str, *address: int, device: torch.device | str
 def numpy_generator(seed: int, purpose: str, *address: int) -> np.random.Generator:
     """Returns numpy's generator of an address: for cohorts, architectures, partitions."""
     return np.random.default_rng(address_seed(seed, purpose, *address))
-
-
-def uniforms_at(indices: np.ndarray, seed: int, purpose: str, *address: int) -> np.ndarray:
-    """Returns the uniform numbers at ``indices`` (int64 [n]) of an address's stream, without drawing all before them.
-
-    Example:
-        >>> stream = numpy_generator(0, "availability", 1).random(1000)
-        >>> bool((uniforms_at(np.array([7, 999]), 0, "availability", 1) == stream[[7, 999]]).all())
-        True
-    """
-    draws = numpy_generator(seed, purpose, *address)
-    length = int(indices.max(initial=-1)) + 1
-    if length < _SKIPPED * len(indices):
-        return draws.random(length)[indices]
-    numbers, drawn = np.empty(len(indices)), 0
-    for position in np.argsort(indices, kind="stable").tolist():
-        index = int(indices[position])
-        if index >= drawn:  # not the same as the one before
-            draws.bit_generator.advance(index - drawn)  # type: ignore[attr-defined]
-            value, drawn = draws.random(), index + 1
-        numbers[position] = value
-    return numbers
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from lit_fednas.rng import numpy_generator
 
 #: The owner of an example that is left out.
 NOBODY = -1
-#: Clients whose splits are not drawn again; those of a round are drawn once per epoch.
+#: Clients whose splits are kept; those of a round are read once per epoch.
 _CLIENTS_KEPT = 64
 
 
@@ -110,22 +111,18 @@ class HoldOuts:
         held = {"val": np.rint(val * rows.sizes).astype(np.int64), "test": np.rint(test * rows.sizes).astype(np.int64)}
         held["train"] = rows.sizes - held["val"] - held["test"]
         self.sizes = {split: _read_only(sizes) for split, sizes in held.items()}
-        self._drawn: dict[int, dict[str, np.ndarray]] = {}
+        self.rows_of = lru_cache(_CLIENTS_KEPT)(self._draw)
 
     def splits(self) -> dict[str, ClientRows]:
         """Returns the rows of each split."""
         return {split: _Split(self, split) for split in self.sizes}
 
-    def rows_of(self, client: int) -> dict[str, np.ndarray]:
+    def _draw(self, client: int) -> dict[str, np.ndarray]:
         """Returns the rows of each of a client's splits, ascending."""
-        if client not in self._drawn:
-            if len(self._drawn) >= _CLIENTS_KEPT:
-                del self._drawn[next(iter(self._drawn))]
-            order = numpy_generator(self.seed, "client-split", self.first + client).permutation(self.rows[client])
-            num_val, num_test = self.sizes["val"][client], self.sizes["test"][client]
-            parts = np.split(order, [num_val, num_val + num_test])
-            self._drawn[client] = dict(zip(("val", "test", "train"), map(np.sort, parts), strict=True))
-        return self._drawn[client]
+        order = numpy_generator(self.seed, "client-split", self.first + client).permutation(self.rows[client])
+        num_val, num_test = self.sizes["val"][client], self.sizes["test"][client]
+        parts = np.split(order, [num_val, num_val + num_test])
+        return dict(zip(("val", "test", "train"), map(np.sort, parts), strict=True))
 
 
 class _Split(ClientRows):

@@ -201,20 +201,18 @@ class ByColumn(Partitioner):
 class Dirichlet(Partitioner):
     """Splits each class over the clients in proportions drawn from Dir(alpha); sizes differ too.
 
-    The partition of SuperFed (section 3.1, appendix L), after Lin et al. (2020), which says no more than that;
-    ``balance`` and ``min_size`` are those of common implementations.
+    The partition of SuperFed (section 3.1, appendix L), after Lin et al. (2020), which says no more than that. As in
+    common implementations, clients that hold N / num_clients already get nothing of a further class.
 
     Args:
         alpha: Small values give each client few classes; 100 is close to uniform.
         min_size: Draws are repeated, up to 100 times, until every client has as many examples.
-        balance: Whether clients that hold N / num_clients already get nothing of a further class.
     """
 
     by_class = True
 
     alpha: PositiveFloat
     min_size: PositiveInt = 10
-    balance: bool = True
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
@@ -240,9 +238,7 @@ class Dirichlet(Partitioner):
         alphas = np.full(num_clients, self.alpha)
         for label in np.unique(targets):
             members = rng.permutation(np.flatnonzero(targets == label))
-            share = rng.dirichlet(alphas)
-            if self.balance:
-                share = share * (sizes < len(targets) / num_clients)
+            share = rng.dirichlet(alphas) * (sizes < len(targets) / num_clients)
             if not share.sum() > 0:  # the open clients' shares all vanished: the emptiest takes the class
                 share = np.arange(num_clients) == sizes.argmin()
             # the last cut is at len(members): rounding must not hand a remainder to a full client

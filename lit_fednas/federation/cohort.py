@@ -13,7 +13,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.parts import Part
 from lit_fednas.ranges import PositiveInt, PositiveShare, ShareBelowOne, checked
-from lit_fednas.rng import numpy_generator, uniforms_at
+from lit_fednas.rng import numpy_generator
 
 
 class Availability(ABC):
@@ -67,7 +67,9 @@ class RandomAvailability(Availability):
 
     @override
     def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
-        return uniforms_at(clients, seed, "availability", round) >= self.away
+        draws = numpy_generator(seed, "availability", round).random(int(clients.max(initial=-1)) + 1)
+        away: np.ndarray = draws[clients] < self.away
+        return ~away
 
 
 class OnlyClients(Availability):

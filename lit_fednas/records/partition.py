@@ -1,7 +1,7 @@
 """How the data are dealt to the clients, as text, ``partition.csv`` and ``partition.png`` (SuperFed, Figure 9).
 
 Counts are each client's examples of each class, ``[clients, classes]``: arrays, or sparse ones. Of many clients the
-picture shows some that are evenly spaced, of many classes the most frequent, and then histograms of all.
+picture shows some that are evenly spaced, of many classes the most frequent.
 """
 
 import logging
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy.sparse import csr_array
@@ -19,16 +18,13 @@ from scipy.sparse import csr_array
 from lit_fednas.formatting import GRID, PALETTE, figure_text, text_table
 from lit_fednas.records.files import MARK, replace_text, replacing, table_text
 
-#: So many clients and classes are shown one by one, if a picture has no more than so many cells; of more there is a
-#: summary too.
+#: So many clients and classes are shown one by one, if a picture has no more than so many cells.
 SHOWN, SHOWN_CLASSES, CELLS = 200, 100, 8_000
 #: ``partition.csv`` is written with so many cells at most.
 LARGEST_TABLE = 1_000_000
 #: As many clients, or classes, has a table of more.
 FIRST = 20
 COLOUR = PALETTE[0]
-_BINS = 40
-_BELOW = 2.2  # inches of the histograms
 
 log = logging.getLogger(__name__)
 
@@ -88,29 +84,37 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     num_clients = min(everyone.shape[0], SHOWN, max(1, CELLS // len(labels)))
     numbers = np.arange(num_clients) * everyone.shape[0] // num_clients
     counts, num_classes = everyone[numbers][:, labels].toarray(), len(labels)
-    many = counts.shape != everyone.shape
     cell = float(np.clip(11 / num_clients, 0.12, 0.36))  # inches
     height = float(np.clip(12 / num_classes, 0.12, max(cell, 0.26)))
     names = [figure_text(class_names[label], 40) for label in labels]
     longest = max(map(len, names))
     size = num_clients * cell + 1.9 + 0.06 * max(0, longest - 16), num_classes * height + 1.1
-    figure = Figure(figsize=(size[0], size[1] + _BELOW * many), layout="constrained")
-    grid = figure.add_gridspec(1 + many, 3, height_ratios=[size[1], *[_BELOW] * many])
-    axes = figure.add_subplot(grid[0, :])
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
     clients, classes = np.nonzero(counts)
     values = counts[clients, classes]
     largest = 72**2 * min(cell * height, max(0.2, 0.94 * min(cell, height)) ** 2)  # in points²
     sizes = np.maximum(largest * values / max(1, counts.max()), 1.0)  # a single example stays visible
-    axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2, clip_on=False)
+    dots = axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2, clip_on=False)
     _frame(figure, numbers, names, height)
-    _legend(figure, int(counts.max()), largest)
-    if many:
+    axes.legend(
+        *dots.legend_elements(
+            "sizes", 3, fmt="{x:,.0f}", func=lambda area: area * counts.max() / largest, color=COLOUR
+        ),
+        title="examples",
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        labelspacing=max(0.6, largest**0.5 / 8 / 1.5),  # in font sizes: the dots must not touch
+        handletextpad=max(0.8, largest**0.5 / 8 / 2),
+    )
+    if counts.shape != everyone.shape:
         title = f"{num_clients} of {everyone.shape[0]:,} clients, evenly spaced by number"
         if num_classes < everyone.shape[1]:
             title += f"; the {num_classes} most frequent of {everyone.shape[1]:,} classes"
         axes.set_title(title, fontsize=9)
-        for place, (name, each) in enumerate(measures(everyone).items()):
-            _histogram(figure.add_subplot(grid[1, place]), name, each)
     return figure
 
 
@@ -122,8 +126,7 @@ def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) ->
         replace_text(table, table_text([["client", "size", *class_names], *rows]))
     else:
         log.info(
-            "partition.csv is left out: %s clients times %s classes are more than %s; partition.png has a summary, and "
-            "the data module's class_counts has all of them",
+            "partition.csv is left out: %s clients times %s classes are more than %s; class_counts of the data has them",
             *(f"{number:,}" for number in (*counts.shape, LARGEST_TABLE)),
         )
     with replacing(picture) as file:
@@ -134,23 +137,6 @@ def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) ->
 def most_frequent(counts: csr_array, most: int) -> np.ndarray:
     """Returns the classes, or so many that have the most examples, ascending."""
     return np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[:most])
-
-
-def _histogram(axes: Axes, name: str, values: np.ndarray) -> None:
-    """Draws how many clients have which value; a bar is one or several whole numbers wide where values are."""
-    low, high = values.min(), values.max()
-    if values.dtype.kind == "i":
-        width = -(-(high - low + 1) // _BINS)
-        edges = np.arange(low, high + width + 1, width) - 0.5
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    else:
-        edges = np.linspace(0, 1, _BINS + 1)
-    axes.stairs(np.histogram(values, edges)[0], edges, fill=True, color=COLOUR)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(name, fontsize=8)
-    axes.set_ylabel("clients", fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _frame(figure: Figure, numbers: np.ndarray, class_names: Sequence[str], height: float) -> None:
@@ -166,25 +152,3 @@ def _frame(figure: Figure, numbers: np.ndarray, class_names: Sequence[str], heig
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
-
-
-def _legend(figure: Figure, largest_count: int, largest: float) -> None:
-    """Shows what the dots' areas mean: the largest count, a quarter and a sixteenth of it."""
-    axes = figure.axes[0]
-    shown = sorted({max(1, round(largest_count * share)) for share in (1 / 16, 1 / 4, 1)})
-    handles = [
-        axes.scatter([], [], s=largest * count / max(1, largest_count), color=COLOUR, linewidths=0) for count in shown
-    ]
-    labels = [f"{count:,}" for count in shown]
-    axes.legend(
-        handles,
-        labels,
-        title="examples",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
-        labelspacing=max(0.6, largest**0.5 / 8 / 1.5),  # in font sizes: the dots must not touch
-        handletextpad=max(0.8, largest**0.5 / 8 / 2),
-    )

@@ -118,17 +118,6 @@ def of_large_clients(clients: np.ndarray, least: int) -> np.ndarray:
     return (sizes >= least)[codes]
 
 
-def given_normalization(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int) -> Normalize | None:
-    """Returns the normalisation by given numbers; None where neither is given."""
-    if mean is None and std is None:
-        return None
-    if mean is None or std is None:
-        raise ConfigError(f"data.source.mean: {mean} and std {std} do not belong together; give both or neither")
-    if len(mean) != channels:
-        raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
-    return Normalize(mean, std)
-
-
 @contextmanager
 def reading(path: Path, field: str, remedy: str = "replace or remove the file") -> Iterator[None]:
     """Makes one line with the file's name of whatever a library raises while it reads a file, which must not change.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -17,11 +16,6 @@ from lit_fednas.errors import DataError
 SIGNED = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "QOI", "SGI", "TIFF", "WEBP")
 #: Formats that Pillow does not decode itself.
 FOREIGN = frozenset({"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"})
-
-#: What was said of images already.
-_SAID: set[str] = set()
-
-log = logging.getLogger(__name__)
 
 
 def is_image(path: str) -> bool:
@@ -61,8 +55,6 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
 
 def _as_seen(image: Image.Image, path: Path) -> Image.Image:
     """Returns an image upright, of 8 bits per channel, and on white where it is transparent."""
-    if getattr(image, "is_animated", False):
-        _say_once(path, "several frames, of which the first is used")
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"}):  # up to 65,535
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -70,12 +62,5 @@ def _as_seen(image: Image.Image, path: Path) -> Image.Image:
         raise DataError(f"data.source: {path} has more than 16 bits per channel ({image.mode}); convert it to 8")
     if not image.has_transparency_data:
         return image
-    _say_once(path, "transparent parts, which are laid on white")
     coloured = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", coloured.size, "white"), coloured)
-
-
-def _say_once(path: Path, what: str) -> None:
-    if what not in _SAID:
-        _SAID.add(what)
-        log.warning("image: %s has %s; it is not said of others", path, what)

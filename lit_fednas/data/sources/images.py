@@ -27,7 +27,6 @@ from lit_fednas.data.sources.base import (
     cached,
     file_stamps,
     files_in,
-    given_normalization,
     kind_of,
     named_classes,
     require_separate,
@@ -36,7 +35,7 @@ from lit_fednas.data.sources.decoding import is_image, read_image
 from lit_fednas.data.sources.tables import filled, read_table, require_columns
 from lit_fednas.data.tasks import require_few
 from lit_fednas.data.transforms import Augmentation, Normalize
-from lit_fednas.errors import DataError
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
 
 #: Raise this when decoding changes, so that older cache files are not read.
@@ -82,7 +81,11 @@ class ImageSource(NamedClasses):
         classes: Sequence[str] | None = None,
     ) -> None:
         self.classes = classes
-        self._given = given_normalization(mean, std, channels)
+        if (mean is None) is not (std is None):
+            raise ConfigError(f"data.source.mean: {mean} and std {std} do not belong together; give both or neither")
+        if mean is not None and len(mean) != channels:
+            raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
+        self._given = None if mean is None or std is None else Normalize(mean, std)
         self._listed: dict[Split, LazyImages | None] = {}
         self.root = Path(root).expanduser()
         self.image_size = image_size
