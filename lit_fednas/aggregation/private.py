@@ -29,21 +29,12 @@ class GaussianMechanism:
     """How a round's updates are clipped, and the noise of their sum; what the callback ``Privacy`` gives to a round."""
 
     clip_norm: float  # the greatest norm S of an update's parameters
-    noise_multiplier: float  # z, of all that the round releases; 0 for clipping without noise
+    noise_multiplier: float  # z; 0 for clipping without noise
     seed: int  # what the noise is drawn from
     round: int  # from 0
     buffer_norm: float | None = None  # the greatest norm S_b of an update's running statistics, if there are any
-    count_noise: float | None = None  # standard deviation in the count of updates within the norm, if it is released
     planned: Sequence[ClientTask] | None = None  # a plan of some of the clients that can take part, if they are sampled
     expected: float = 0.0  # how many are expected to take part, if they are sampled
-
-    @property
-    def sum_multiplier(self) -> float:
-        """The multiplier of the sum, which with that of the count makes z (Andrew et al., 2021, Theorem 1)."""
-        if not self.noise_multiplier or self.count_noise is None:
-            return self.noise_multiplier
-        # each client moves the count of updates within the norm, less one half each, by at most one half
-        return (self.noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,6 @@ class Released:
     """What a private round has released, for the accountant; what the aggregation gives back to the round."""
 
     influences: Mapping[int, float]  # each asked client's coefficient, by the greatest, which the noise is made for
-    within: float | None  # the share of updates within the norm, with noise; None if it is not released
     clipped: float  # the share of the updates that were clipped, without noise; NaN without an update
 
 
@@ -80,8 +70,7 @@ class PrivateSums(Sums):
             for region in supernet.regions(arch).values():
                 if region.name in self.norms:
                     region.add_to(self.weights[region.name], 1.0, weight)
-        # of the updates: those within the norm less half of all, those that were clipped, all
-        self.counts = torch.zeros(3, dtype=torch.float64)
+        self.counts = torch.zeros(2, dtype=torch.float64)  # of the updates: those that were clipped, all
 
     def _norm(self, tensor: Tensor) -> float | None:
         """Returns the norm of a tensor's group; ``None`` if the tensor keeps its value."""
@@ -104,8 +93,7 @@ class PrivateSums(Sums):
             for region, change, weight in group:
                 region.add_to(self.values[region.name], change.to(self.values[region.name].dtype), weight * factor)
             if of_parameters:
-                within = norm <= bound
-                self.counts += torch.tensor([within - 0.5, not within, 1], dtype=torch.float64)
+                self.counts += torch.tensor([norm > bound, 1], dtype=torch.float64)
 
     @property
     @override
@@ -117,7 +105,7 @@ class PrivateSums(Sums):
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Adds the noise, the same on all ranks, and divides; sets ``released``."""
         groups = len(set(map(type, (self.shared[name] for name in self.norms))))
-        multiplier = self.mechanism.sum_multiplier * sqrt(groups) * self.greatest
+        multiplier = self.mechanism.noise_multiplier * sqrt(groups) * self.greatest
         # not torch's generator, of whose seed the CPU's takes 32 bits, so that one could try all
         draws = numpy_generator(self.mechanism.seed, "privacy", self.mechanism.round)
         averages = {name: tensor.detach().to(summable_dtype(tensor), copy=True) for name, tensor in shared.items()}
@@ -130,19 +118,9 @@ class PrivateSums(Sums):
             if name.endswith("running_var"):
                 averages[name].clamp_(min=0)
         influences = {client: weight / self.greatest for client, weight in self.coefficients.items()}
-        _, clipped, updates = self.counts.tolist()
-        self.released = Released(influences, self._within(), clipped / updates if updates else float("nan"))
+        clipped, updates = self.counts.tolist()
+        self.released = Released(influences, clipped / updates if updates else float("nan"))
         return averages
-
-    def _within(self) -> float | None:
-        """Returns the share of updates within the norm, with noise (Andrew et al., 2021, Algorithm 1)."""
-        if self.mechanism.count_noise is None:
-            return None
-        expected = len(self.coefficients) if self.mechanism.planned is None else self.mechanism.expected
-        draws = numpy_generator(self.mechanism.seed, "privacy-count", self.mechanism.round)
-        noise = draws.standard_normal() * self.mechanism.count_noise
-        count = float(self.counts[0]) + (noise if self.mechanism.noise_multiplier else 0.0)
-        return 0.5 + count / expected if expected else 0.5
 
 
 def dp_accounting() -> ModuleType:

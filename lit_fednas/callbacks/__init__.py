@@ -20,7 +20,7 @@ from lit_fednas.callbacks.checkpoint import RoundCheckpoint
 from lit_fednas.callbacks.cost_ledger import CostLedger, RoundTime
 from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.callbacks.device_average import DeviceAverage
-from lit_fednas.callbacks.privacy import AdaptiveNorm, Privacy
+from lit_fednas.callbacks.privacy import Privacy
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.pruning import PruneByBudgets
 from lit_fednas.callbacks.recorder import PartitionFiles, RunRecorder, SubnetTable
@@ -31,7 +31,6 @@ from lit_fednas.callbacks.weight_average import WeightAverage
 
 __all__ = [
     "OPTIONAL_CALLBACKS",
-    "AdaptiveNorm",
     "BetaDecay",
     "CostLedger",
     "DeployedAccuracy",

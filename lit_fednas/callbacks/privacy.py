@@ -11,7 +11,6 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -45,40 +44,22 @@ _WITHOUT_NOISE = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "c
 _PLANNED = 64
 
 
-@checked("privacy.adaptive")
-@dataclass(frozen=True)
-class AdaptiveNorm:
-    """A norm that follows a quantile of the updates' norms (Andrew et al., 2021, Algorithm 1).
-
-    Args:
-        quantile: The share of updates that shall be within the norm (gamma).
-        rate: The learning rate of its logarithm (eta).
-        count_noise: The standard deviation of the noise in the count of updates within the norm (sigma_b); a twentieth
-            of the cohort if not given, as in the paper.
-    """
-
-    quantile: OpenUnitInterval = 0.5
-    rate: PositiveFloat = 0.2
-    count_noise: PositiveFloat | None = None
-
-
 @final
 @checked("privacy")
 class Privacy(FederatedCallback):
     """Clips updates, adds noise to their sum once per round, and accounts for it: user-level differential privacy.
 
-    Logs ``privacy/epsilon`` (where there is noise), ``privacy/clip_norm``, and ``privacy/clipped``, the share of the
-    updates that were clipped. Cohorts of :class:`~lit_fednas.federation.PoissonCohort` are accounted for as sampled;
-    all others as known, so that epsilon is that of the client that was asked most often.
+    Logs ``privacy/epsilon`` (where there is noise) and ``privacy/clipped``, the share of the updates that were clipped.
+    Cohorts of :class:`~lit_fednas.federation.PoissonCohort` are accounted for as sampled; all others as known, so that
+    epsilon is that of the client that was asked most often.
 
     Args:
-        clip_norm: The greatest norm of an update's parameters; with ``adaptive`` that of the first round.
+        clip_norm: The greatest norm of an update's parameters.
         noise_multiplier: The noise's standard deviation, as a multiple of what a client can change the sum by; 0 clips
             without noise, which is no differential privacy. If not given, the smallest with which all of
             ``trainer.max_rounds`` stay within ``target_epsilon``, each client counted as one of greatest influence.
         target_epsilon: With a noise multiplier, the run ends before the round that could exceed it, counted likewise.
         delta: For which epsilon is stated; below 1 over the number of clients.
-        adaptive: Lets the norm follow a quantile of the updates'.
         buffer_norm: The greatest norm of the change of an update's running statistics, where the supernet has such.
         noise_seed: For tests and experiments that can be repeated: what the noise is drawn from, and cohorts that count
             as sampled; a secret that is new at every start if not given. Whoever knows it can subtract the noise.
@@ -90,7 +71,7 @@ class Privacy(FederatedCallback):
     """
 
     gives = (GaussianMechanism,)
-    metric_names = ("privacy/clip_norm", "privacy/clipped", "privacy/epsilon")
+    metric_names = ("privacy/clipped", "privacy/epsilon")
 
     def __init__(
         self,
@@ -98,7 +79,6 @@ class Privacy(FederatedCallback):
         noise_multiplier: NonNegativeFloat | None = None,
         target_epsilon: PositiveFloat | None = None,
         delta: OpenUnitInterval = 1e-5,
-        adaptive: AdaptiveNorm | None = None,
         buffer_norm: PositiveFloat | None = None,
         noise_seed: NonNegativeInt | None = None,
     ) -> None:
@@ -109,11 +89,10 @@ class Privacy(FederatedCallback):
                 f"privacy.noise_multiplier: 0 is no noise, and without noise no target_epsilon ({target_epsilon:g}) "
                 f"can be kept; raise it, leave it out, or set target_epsilon to null"
             )
-        self.clip_norm, self.buffer_norm, self.adaptive = clip_norm, buffer_norm, adaptive
+        self.clip_norm, self.buffer_norm = clip_norm, buffer_norm
         self.noise_multiplier, self.noise_seed = noise_multiplier, noise_seed
         self.target_epsilon, self.delta = target_epsilon, delta
         self.accountant: Accountant | None = None  # none without noise
-        self._norm: float = clip_norm
         self._secret = 0
         self._record: ReleaseRecord | None = None  # none without noise, nor with a noise_seed
         self._saved: dict[str, Any] | None = None
@@ -188,7 +167,6 @@ class Privacy(FederatedCallback):
                 f"privacy.delta: {self.delta:g} allows one of the {clients} clients to be given away entirely; set it "
                 f"below {1 / clients:.2g}"
             )
-        self._norm = self.clip_norm
         if self._saved is not None:
             self._continue(self._saved)
         drawn: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
@@ -199,15 +177,9 @@ class Privacy(FederatedCallback):
                 "privacy.noise_multiplier: %.4g, found for epsilon %g at delta %g in %d rounds",
                 *(self.noise_multiplier, self.target_epsilon, self.delta, trainer.max_rounds),
             )
-        noise, count_noise = self.noise_multiplier, self._count_noise(pl_module)
-        if noise and count_noise is not None and 2 * count_noise <= noise:
-            raise ConfigError(
-                f"privacy.adaptive.count_noise: {count_noise:g} leaves nothing of a noise multiplier of {noise:.4g} "
-                f"for the sum; set it above {noise / 2:.4g}"
-            )
         self.accountant = self._record = None
-        if noise:
-            self.accountant = self._account_so_far(trainer, pl_module.cohort, noise)
+        if self.noise_multiplier:
+            self.accountant = self._account_so_far(trainer, pl_module.cohort, self.noise_multiplier)
             self.accountant.epsilon(self.delta)  # fails here if dp-accounting is not installed
         checkpoints = trainer.strategy.checkpoint_io
         if not isinstance(checkpoints, AtomicCheckpointIO):
@@ -237,7 +209,6 @@ class Privacy(FederatedCallback):
                 f"without noise; set it to null, or begin a new run"
             )
         self.noise_multiplier, self.noise_seed = saved["noise_multiplier"], saved["noise_seed"]
-        self._norm = saved["norm"]
 
     def _account_so_far(self, trainer: FederatedTrainer, cohort: CohortSampler, noise: float) -> Accountant:
         """Accounts for what was released so far, also after the checkpoint, and begins the record of this start."""
@@ -292,19 +263,13 @@ class Privacy(FederatedCallback):
         rounds = Counter(client for number in range(trainer.max_rounds) for client in self._cohort(module, number))
         return KnownCohorts.noise_for(self.target_epsilon, self.delta, max(rounds.values(), default=1))
 
-    def _count_noise(self, module: FederatedLightningModule) -> float | None:
-        if self.adaptive is None:
-            return None
-        return self.adaptive.count_noise or module.cohort.size(module.population.num_clients) / 20
-
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         assert self.noise_multiplier is not None
         round.seed = self._seed(module)
         round.watch(lambda averages: self._write(trainer, module, round))
-        mechanism = self._norm, self.noise_multiplier, self._secret, round.number
-        planned, expected = self._planned(module, round)
-        round.give(GaussianMechanism(*mechanism, self.buffer_norm, self._count_noise(module), planned, expected))
+        mechanism = self.clip_norm, self.noise_multiplier, self._secret, round.number, self.buffer_norm
+        round.give(GaussianMechanism(*mechanism, *self._planned(module, round)))
 
     def _planned(
         self, module: FederatedLightningModule, round: ServerRound
@@ -324,29 +289,20 @@ class Privacy(FederatedCallback):
         """Writes what the round releases to disk, before any rank has the new weights."""
         released = round.values.get(Released)
         if self._record is not None and released is not None:
-            self._record.write(self._losses(released, module))
+            self._record.write(_losses(released))
             trainer.strategy.barrier()
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         released = round.values.get(Released)
         assert released is not None
-        module.log("privacy/clip_norm", self._norm)
         if not math.isnan(released.clipped):
             module.log("privacy/clipped", released.clipped)
         if self.accountant is not None:
-            self.accountant.add(self._losses(released, module))
+            self.accountant.add(_losses(released))
             if self._record is not None:
                 self._record.count()
             module.log("privacy/epsilon", self.accountant.epsilon(self.delta))
-        if self.adaptive is not None and released.within is not None:
-            self._norm *= math.exp(-self.adaptive.rate * (released.within - self.adaptive.quantile))
-
-    def _losses(self, released: Released, module: FederatedLightningModule) -> dict[int, float]:
-        """Returns the square of each client's influence; the count of updates within the norm is moved by all alike."""
-        count_noise, noise = self._count_noise(module), self.noise_multiplier or 0.0
-        count_loss = 0.0 if count_noise is None else (noise / (2 * count_noise)) ** 2
-        return {client: (1 - count_loss) * share**2 + count_loss for client, share in released.influences.items()}
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if self._exceeds(pl_module, trainer.current_epoch + 1):
@@ -378,10 +334,14 @@ class Privacy(FederatedCallback):
             "clip_norm": self.clip_norm,
             "noise_seed": self.noise_seed,
             "record": None if self._record is None else self._record.state_dict(),
-            "norm": self._norm,
             "accountant": {} if self.accountant is None else self.accountant.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps the state until the run begins, when it is compared with the settings."""
         self._saved = state_dict
+
+
+def _losses(released: Released) -> dict[int, float]:
+    """Returns the square of each client's influence."""
+    return {client: share**2 for client, share in released.influences.items()}

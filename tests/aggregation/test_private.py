@@ -6,7 +6,6 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -235,26 +234,6 @@ def test_sampled_rounds_divide_by_the_expected_cohort_and_add_noise_without_any_
     noise = step(net, [], [], mechanism(1.0, **sampled))
     for clients in (1.5, 2):
         assert float(noise[held == clients].std()) == pytest.approx(NORM / clients, rel=0.1)
-
-
-def test_the_count_of_updates_within_the_norm_has_noise_that_the_multiplier_includes() -> None:
-    """Andrew et al. (2021), Theorem 1: z = 1 and sigma_b = 1 leave (1 - 1/4)^(-1/2) for the sum."""
-    net = nested()
-    assert mechanism(1.0, count_noise=1.0).sum_multiplier == pytest.approx(1.1547005)
-    asked = random_updates(net, 4, largest=True, seed=1)
-    updates = [moved(net, one, size, 1) for one, size in zip(asked, [1e-4, 1e-4, 1e-4, 5.0], strict=True)]
-
-    def within(noise: float, round: int = 0, count: int = 4) -> float:
-        values = given(GaussianMechanism(NORM, noise, 3, round, count_noise=0.8))
-        aggregate(alike(), net, updates[:count], [one.task for one in asked], values=values)
-        released = values.get(Released)
-        return released.within  # type: ignore[union-attr,return-value]
-
-    assert within(0.0) == pytest.approx(3 / 4)
-    assert within(0.0, count=2) == pytest.approx((2 + 2 / 2) / 4)  # who fails counts one half
-    draws = [within(1.0, round) for round in range(200)]
-    assert np.mean(draws) == pytest.approx(3 / 4, abs=0.03)
-    assert np.std(draws) == pytest.approx(0.8 / 4, rel=0.1)
 
 
 class _ByOwn(OverlapAverage):

@@ -1,4 +1,4 @@
-"""Differential privacy over a run: what is spent, when it stops, how the norm follows, what is refused."""
+"""Differential privacy over a run: what is spent, when it stops, what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from lit_fednas.assignment import (
     TrackingSandwich,
 )
 from lit_fednas.callbacks import (
-    AdaptiveNorm,
     BetaDecay,
     Privacy,
     RoundCheckpoint,
@@ -114,12 +113,9 @@ def spent(trainer: Any) -> float:
 
 
 def test_with_maxnet_the_largest_networks_client_spends_nearly_all() -> None:
-    """With beta 0.9 the others have an influence of 0.05 / 0.9 each; the tracking sandwich takes turns.
-
-    All clients move the count of updates within the norm alike: of z = 1 a noise of 1 takes (1 / (2 * 1))^2.
-    """
+    """With beta 0.9 the others have an influence of 0.05 / 0.9 each; the tracking sandwich takes turns."""
     watch = Watch()
-    privacy, others = Privacy(1.0, 1.0, adaptive=AdaptiveNorm(count_noise=1.0)), 0.75 / 18**2 + 0.25
+    privacy, others = Privacy(1.0, 1.0), 1 / 18**2
     settings = {"assignment": TrackingSandwich(), "aggregation": MaxNet(weighted=False)}
     trainer = fit(module(**settings), tiny_data(), 6, callbacks=[BetaDecay(decay="constant"), privacy, watch])
     turns: Counter[int] = Counter()
@@ -145,22 +141,6 @@ def test_the_noise_is_found_for_the_target_and_all_rounds(cohort: CohortSampler)
     trainer = fit(module(cohort=cohort), tiny_data(), 3, callbacks=[Privacy(1.0, target_epsilon=1.0)])
     assert trainer.current_epoch == 3
     assert 0.98 < spent(trainer) <= 1.0 + 1e-6
-
-
-def test_the_norm_follows_the_released_share_within_it() -> None:
-    """Andrew et al. (2021), Algorithm 1, by hand; from a norm that is far too low it rises."""
-    watch, privacy = Watch(), Privacy(0.01, 0.5, adaptive=AdaptiveNorm(quantile=0.6, rate=0.3, count_noise=1.0))
-    trainer = fit(module(cohort=UniformCohort(count=5)), tiny_data(), 9, callbacks=[privacy, watch])
-    norm = 0.01
-    for mechanism, released in zip(watch.mechanisms, watch.released, strict=True):
-        assert mechanism.clip_norm == pytest.approx(norm)
-        assert mechanism.sum_multiplier == pytest.approx((1 / 0.5**2 - 1 / 2**2) ** -0.5)
-        assert released.within is not None
-        norm *= math.exp(-0.3 * (released.within - 0.6))
-    assert privacy.state_dict()["norm"] == pytest.approx(norm)
-    assert norm > 0.02
-    # sum and count together cost what the multiplier says
-    assert spent(trainer) == epsilon_of(0.5, {0: float(max(watch.asked.values()))})
 
 
 def test_a_norm_that_binds_nobody_without_noise_is_federated_averaging() -> None:

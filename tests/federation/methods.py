@@ -19,7 +19,6 @@ from lit_fednas import assignment, objectives
 from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
 from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import (
-    AdaptiveNorm,
     BetaDecay,
     DeviceAverage,
     Privacy,
@@ -249,7 +248,7 @@ CALLBACKS: dict[str, Callable[[], list[FederatedCallback]]] = {
     "-": list,
     "devices": lambda: [DeviceAverage()],
     "beta": lambda: [BetaDecay(rounds=ROUNDS)],
-    "private": lambda: [Privacy(0.02, 2.0, adaptive=AdaptiveNorm(count_noise=2.0), noise_seed=0)],
+    "private": lambda: [Privacy(0.02, 2.0, noise_seed=0)],
 }
 #: What belongs to a kind of shared weights: a suite grows on the way; an iteration of candidates ends, another begins.
 OF_KIND: dict[str, Callable[[], list[FederatedCallback]]] = {
