@@ -126,7 +126,7 @@ def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) ->
         replace_text(table, table_text([["client", "size", *class_names], *rows]))
     else:
         log.info(
-            "partition.csv is left out: %s clients times %s classes are more than %s; class_counts of the data has them",
+            "partition.csv is left out: %s clients times %s classes are more than %s; class_counts has them",
             *(f"{number:,}" for number in (*counts.shape, LARGEST_TABLE)),
         )
     with replacing(picture) as file:
