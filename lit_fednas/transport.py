@@ -55,9 +55,9 @@ class Float16(Packing):
     @override
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
         top = torch.finfo(torch.float16).max
-        numbers = _joined(tensors, tensors)
-        halves = torch.where(numbers.isinf(), numbers, numbers.clamp(-top, top)).half()
-        return {**tensors, **_divided(halves, tensors)}
+        packed = {name: tensors[name].detach() for name in _packed_names(tensors)}
+        halves = {name: torch.where(one.isinf(), one, one.clamp(-top, top)).half() for name, one in packed.items()}
+        return {**tensors, **halves}
 
     @override
     def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
@@ -84,19 +84,24 @@ class Int8(Packing):
 
     @override
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
-        numbers = _joined(tensors, tensors)
-        scales = torch.stack(torch._foreach_norm(numbers.split(_sizes(tensors)), torch.inf)) / _LEVELS
-        numbers = numbers / _spread(scales, tensors)
-        below = numbers.floor()
-        up = torch.rand(numbers.shape, generator=draws, device=numbers.device) < numbers - below
-        # NaN: by a scale of 0, or by one that is not finite, which leaves no element finite whatever its level is
-        levels = (below + up).clamp(-_LEVELS, _LEVELS).nan_to_num(0.0).to(torch.int8)
-        return {**tensors, **_divided(levels, tensors), SCALES: scales}
+        names = _packed_names(tensors)
+        sizes = [tensors[name].numel() for name in names]
+        drawn = torch.rand(sum(sizes), generator=draws, device=draws.device).split(sizes)
+        packed, scales = dict(tensors), []
+        for name, random in zip(names, drawn, strict=True):
+            numbers = tensors[name].detach().float()
+            scales.append(numbers.abs().max() / _LEVELS)
+            numbers = numbers / scales[-1]
+            below = numbers.floor()
+            up = random.view(numbers.shape) < numbers - below
+            # NaN: by a scale of 0, or by one that is not finite, which leaves no element finite whatever its level is
+            packed[name] = (below + up).clamp(-_LEVELS, _LEVELS).nan_to_num(0.0).to(torch.int8)
+        return {**packed, SCALES: torch.stack(scales)}
 
     @override
     def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
-        numbers = _joined(packed, like) * _spread(packed[SCALES], like)
-        tensors = {**packed, **_divided(numbers, like)}
+        scales = dict(zip(_packed_names(like), packed[SCALES], strict=True))
+        tensors = {name: packed[name].float() * scales[name] if name in scales else packed[name] for name in like}
         return {name: tensors[name].to(tensor.dtype) for name, tensor in like.items()}
 
     @override
@@ -169,23 +174,3 @@ def _is_packed(tensor: Tensor) -> bool:
 def _packed_names(like: Tensors) -> list[str]:
     """Returns the names of what is packed, in the same order for any mapping of the same tensors."""
     return sorted(name for name, tensor in like.items() if _is_packed(tensor))
-
-
-def _sizes(like: Tensors) -> list[int]:
-    return [like[name].numel() for name in _packed_names(like)]
-
-
-def _joined(tensors: Tensors, like: Tensors) -> Tensor:
-    """Returns all packed elements as one vector: few operations, whatever the number of tensors."""
-    return torch.cat([tensors[name].detach().flatten().float() for name in _packed_names(like)])
-
-
-def _divided(numbers: Tensor, like: Tensors) -> dict[str, Tensor]:
-    parts = zip(_packed_names(like), numbers.split(_sizes(like)), strict=True)
-    return {name: part.view(like[name].shape) for name, part in parts}
-
-
-def _spread(scales: Tensor, like: Tensors) -> Tensor:
-    """Returns each tensor's scale at each of its elements."""
-    sizes = torch.tensor(_sizes(like))
-    return scales.repeat_interleave(sizes.to(scales.device), output_size=int(sizes.sum()))
