@@ -20,7 +20,6 @@ from jsonargparse import ArgumentParser
 from typing_extensions import override
 
 from lit_fednas import __version__
-from lit_fednas.config_files import flat
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.clients import Partition
 from lit_fednas.data.examples import ExampleDataset
@@ -103,7 +102,6 @@ class Device:
     data: DeviceData
     make: Callable[[FederatedDataModule], FederatedLightningModule]
     number: int | None  # the client's; None if it is the one that the node's key is registered as
-    config: str  # the settings, YAML (device_settings)
     threads: int | None = None
     _made: dict[int | None, tuple[FederatedLightningModule, LocalRunner]] = field(default_factory=dict)
     _tuned: tuple[str, FederatedLightningModule, LocalRunner] | None = None
@@ -116,23 +114,13 @@ class Device:
         """Returns the answer to a message, or the reason why the device refuses as its field ``refused``."""
         self._memory = self._memory if memory is None else memory
         try:
-            self._check(packet.fields)
+            if (version := packet.fields["version"]) != __version__:
+                raise ConfigError(
+                    f"version: the device has lit-fednas {__version__}, the server {version}; install that"
+                )
             return {"join": self._join, "train": self._train, "score": self._score, "test": self._test}[kind](packet)
         except FedNASError as error:
             return Packet({"refused": str(error)})
-
-    def _check(self, fields: Mapping[str, Any]) -> None:
-        """Validates that the server has this version and configuration."""
-        if (version := fields["version"]) != __version__:
-            raise ConfigError(f"version: the device has lit-fednas {__version__}, the server {version}; install that")
-        if fields["config"] == digest(self.config):
-            return
-        here, server = (dict(flat(yaml.safe_load(text))) for text in (self.config, fields.get("settings", "{}")))
-        name = next((name for name in {**server, **here} if here.get(name) != server.get(name)), "config")
-        raise ConfigError(
-            f"{name}: {here.get(name)} on the device and {server.get(name)} at the server; start the run with one app "
-            f"folder"
-        )
 
     def _ready(self, fields: Mapping[str, Any], client: int) -> tuple[FederatedLightningModule, LocalRunner]:
         """Returns what trains a client, with the server's structure; its data are still those that it joined with."""
@@ -336,10 +324,9 @@ def _device(config: str, changed: str, share: bool, settings: tuple[tuple[str, A
     for name, _ in settings:
         if not name.startswith("data."):
             raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_NUMBERS)}, or data.SETTING")
-    text = device_settings(config, changed)
-    read = yaml.safe_load(text)
+    read = yaml.safe_load(device_settings(config, changed))
     data = read_data(read, dict(settings), share)
-    return Device(data, partial(read_module, read), None, text, read["trainer"]["threads"])
+    return Device(data, partial(read_module, read), None, read["trainer"]["threads"])
 
 
 def device_of(config: str, settings: Mapping[str, Any], changed: str = "") -> Device:

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from lit_fednas import __version__
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.flower.wire import KINDS, Joined, Packet, digest, one_line, read_joined, size_of, unreadable
+from lit_fednas.flower.wire import KINDS, Joined, Packet, one_line, read_joined, size_of, unreadable
 from lit_fednas.messages import AWAY
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Link:
         asked = {newcomer.node for newcomer in self._joining.values()}
         for node in sorted(present - set(self.nodes.values()) - self._refused - self._spare.keys() - asked):
             newcomer = _Newcomer(node, _number(names.get(node, "")))
-            if message := self._push(node, "join", Packet({"client": newcomer.number, "settings": self.config})):
+            if message := self._push(node, "join", Packet({"client": newcomer.number})):
                 self._joining[message] = newcomer
         joined: dict[int, Joined] = {}
         for newcomer, reply in sorted(self._pull(self._joining), key=itemgetter(0)):
@@ -167,7 +167,7 @@ class Link:
 
     def _push(self, node: int, kind: str, packet: Packet) -> str:
         """Sends a message to a node; returns the message's name, empty if it could not be sent."""
-        common = {"version": __version__, "config": digest(self.config), "changed": self.changed, "data": self.data}
+        common = {"version": __version__, "changed": self.changed, "data": self.data}
         content = Packet({**packet.fields, **common}, packet.tensors).record()
         self.bytes_down += size_of(content)
         (message,) = self.grid.push_messages([Message(content, node, KINDS[kind], ttl=self.longest)])

@@ -105,7 +105,7 @@ def device(
     """Returns a device with its share of the data, or all of them as its own."""
     own: DeviceData = like(data, DeviceData)
     own.share = share
-    return Device(own, lambda data: make(), number, CONFIG)
+    return Device(own, lambda data: make(), number)
 
 
 def connected(grid: Grid, **settings: Any) -> Link:

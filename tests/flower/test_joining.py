@@ -73,7 +73,7 @@ def test_a_second_node_takes_part_when_the_first_is_gone(caplog: pytest.LogCaptu
     assert link.nodes == {0: 10, 1: 12}
     assert len(grid.asked) == asked + 1
     grid.devices[13] = own(5)
-    grid.devices[13].config = "seed_everything: 1"  # it refuses: it is asked once, and no run ends
+    grid.devices[13].number = None  # it refuses: it is asked once, and no run ends
     link._newcomers()
     link._newcomers()
     assert link.nodes == {0: 10, 1: 12}
@@ -181,5 +181,5 @@ def test_a_node_s_files_take_the_place_of_the_server_s(tmp_path: Path):
     device = device_of(json.dumps(config), {"client": 0, "data.source.init_args.files": f"{{train: {own_file}}}"})
     (data := device.data).setup("fit")
     assert data.clients.sizes.tolist() == [20]
-    refusal = device_of(json.dumps(config), {"client": 0}).answer("join", Packet({"version": "0", "config": ""}))
+    refusal = device_of(json.dumps(config), {"client": 0}).answer("join", Packet({"version": "0"}))
     assert "refused" in refusal.fields

@@ -180,10 +180,6 @@ def test_a_registered_name_says_which_client_a_node_is() -> None:
     ("change", "message"),
     [
         (lambda grid: grid.names.update({1000: "client-1"}), "node-config: the client's number is 0, and its key is"),
-        (
-            lambda grid: setattr(grid.devices[1000], "config", "seed_everything: 1"),
-            "seed_everything: 1 on the device and 0 at the server; start the run with one app folder",
-        ),
         (lambda grid: grid.devices.pop(1007), r"flower: after 0.2 s, the clients \[0, 2\] are there and 3 are wanted"),
     ],
 )
