@@ -1,12 +1,17 @@
 """The commands ``hub push`` and ``hub pull``: a supernet's folder on the Hugging Face hub, by its own library."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.run import PRETRAINED_FILES, WEIGHTS_FILE
+
+#: Trained supernets of the package.
+_MODELS = Path(__file__).with_name("models")
 
 
 def push(folder: Path, repo: str, private: bool = False) -> None:
@@ -29,10 +34,11 @@ def push(folder: Path, repo: str, private: bool = False) -> None:
 
 
 def pull(repo: str, output: Path | None = None, revision: str | None = None) -> None:
-    """Downloads a supernet's folder from the Hugging Face hub.
+    """Downloads a supernet's folder from the Hugging Face hub, or copies the package's.
 
     Args:
-        repo: Its name there, OWNER/NAME. Its config.yaml names classes that a command imports: look at it first.
+        repo: Its name there, OWNER/NAME; or distorted-digits, which comes with the package. A config.yaml names
+            classes that a command imports: look at it first.
         output: A new folder; NAME if not given.
         revision: A branch, a tag or a commit.
 
@@ -42,12 +48,31 @@ def pull(repo: str, output: Path | None = None, revision: str | None = None) -> 
     folder = output or Path(repo.rpartition("/")[2])
     if folder.exists():
         raise ConfigError(f"output: {folder} is there already; give a new folder")
+    if "/" not in repo:
+        _copy(repo, folder)
+        return
     with _library(repo) as hub:
         hub.snapshot_download(repo, revision=revision, local_dir=folder, allow_patterns=list(PRETRAINED_FILES))
     if not (folder / WEIGHTS_FILE).is_file():
         raise ConfigError(f"repo: {repo} has no {WEIGHTS_FILE}; give one that lit-fednas hub push has uploaded")
+    _say_next(folder, "TIERS.yaml")
+
+
+def _copy(name: str, folder: Path) -> None:
+    """Writes a trained supernet that comes with the package."""
+    known = [path.name for path in _MODELS.iterdir()]
+    if name not in known:
+        raise ConfigError(
+            f"repo: {name} is not in the package, which has {', '.join(known)}; give OWNER/NAME of the hub"
+        )
+    shutil.copytree(_MODELS / name, folder)
+    shutil.copy(find(f"recommended/{name.replace('-', '_')}.yaml"), folder / "config.yaml")
+    _say_next(folder, "search/distorted_digits.yaml")
+
+
+def _say_next(folder: Path, tiers: str) -> None:
     print(f"written: {folder}")
-    print(f"next: lit-fednas search --config {folder}/config.yaml --config TIERS.yaml --ckpt_path {folder}")
+    print(f"next: lit-fednas search --config {folder}/config.yaml --config {tiers} --ckpt_path {folder}")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A supernet's folder to the Hugging Face hub and back: its library is a stand-in whose repositories are folders."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from lit_fednas.cli import main
+from lit_fednas.records.files import read_table
 
 FILES = {"README.md", "config.yaml", "supernet.json", "weights.ckpt"}
 
@@ -38,12 +40,26 @@ def test_a_supernet_comes_back_as_it_was(hub, capsys):
     assert "search --config digits/config.yaml --config TIERS.yaml --ckpt_path digits" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_the_packages_supernet_is_as_accurate_as_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["hub", "pull", "distorted-digits"]) == 0
+    _, _, words = capsys.readouterr().out.partition("next: lit-fednas ")
+    card = json.loads(Path("distorted-digits/supernet.json").read_text())
+    assert main([*words.split(), "--search.evaluations=4", "--search.method.init_args.population=4"]) == 0
+    rows = read_table(Path("distorted-digits/search/evaluations.csv"), ["arch", "accuracy"])
+    said = {row["arch"]: row["accuracy"] for row in card["front"]}
+    assert (found := [row for row in rows if row["arch"] in said])
+    assert [float(row["accuracy"]) for row in found] == pytest.approx([said[row["arch"]] for row in found], abs=2e-3)
+
+
 def test_what_cannot_work_is_one_line(hub, monkeypatch, capsys):
     (hub / "me/empty").mkdir(parents=True)
     for words, message in {
         "push hub me/digits": "folder: hub has no weights.ckpt; write it with lit-fednas export --supernet",
         "pull me/nowhere": "repo: me/nowhere: the hub's library says: [Errno 2] No such file or directory",
         "pull me/mine": "output: mine is there already; give a new folder",
+        "pull mnist": "repo: mnist is not in the package, which has distorted-digits; give OWNER/NAME of the hub",
         "pull me/empty": "repo: me/empty has no weights.ckpt",
         "push mine me/digits": "hub: needs the package huggingface_hub; pip install 'lit-fednas[hub]'",
     }.items():

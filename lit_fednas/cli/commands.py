@@ -63,7 +63,9 @@ LIGHT = {
         "lit_fednas.flower.folder:init", "Writes a folder from which a run starts over Flower's devices."
     ),
     "hub push": Command("lit_fednas.hub:push", "Uploads a supernet's folder to the Hugging Face hub."),
-    "hub pull": Command("lit_fednas.hub:pull", "Downloads a supernet's folder from the Hugging Face hub."),
+    "hub pull": Command(
+        "lit_fednas.hub:pull", "Downloads a supernet's folder from the Hugging Face hub, or copies the package's."
+    ),
     "report": Command(
         "lit_fednas.analysis.report:report", "Writes a finished run's folder as one HTML page that needs no network."
     ),
