@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, islice
-from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from lit_fednas.federation.fast.kernels import MOST_ARCHITECTURES, check_compila
 from lit_fednas.federation.fast.stacked import StackedClient, StackedGradients, StackedModule, check_stackable
 from lit_fednas.federation.fit import ClientModule, ClientNetwork, Fit, Outcome, TaskRunner
 from lit_fednas.federation.lightning_private import ClientTrainer
-from lit_fednas.federation.process import Interrupted, alarm
+from lit_fednas.federation.process import Interrupted
 from lit_fednas.messages import DROPPED, ClientResult, ClientTask
 from lit_fednas.objectives.base import collect_state, give_state, is_finite
 from lit_fednas.rng import generator, isolated, numpy_generator
@@ -148,9 +147,6 @@ class LocalRunner(TaskRunner):
                 fit.weights = self._arrived(fit.result.task, fit.weights)
         except (ConfigError, Interrupted):
             raise
-        except _LateError as error:
-            self.data.reader.close()  # one of its processes may hang
-            fit.fail("timeout", str(error))
         except Exception as error:
             cause = error
             fit.fail("error", in_one_line(error))
@@ -203,18 +199,9 @@ class LocalRunner(TaskRunner):
         network = recent(self._networks, task.arch, most, partial(self._network, task.arch))
         self._receive([task])
         network.receive(self._received[task.client])
-        limit = inf if self.faults.time_limit is None else self.faults.time_limit
-        late = _LateError(f"took longer than faults.time_limit, {limit:g} s")
-        end = perf_counter() + limit  # a compilation is not the client's time
-
-        def keep_going() -> None:
-            self.check()
-            if perf_counter() > end:  # outside of the main thread nothing rings
-                raise late
-
         module = self._module
-        module.begin(network, task.lr_factor, self._steps(task), keep_going)
-        with isolated(self.seed, "client", *address, device=self.device), alarm(self.faults.time_limit, late):
+        module.begin(network, task.lr_factor, self._steps(task), self.check)
+        with isolated(self.seed, "client", *address, device=self.device):
             give_state(self.objective, self.state_of(task.client), self.device)
             self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
@@ -288,7 +275,7 @@ def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
     """Validates that clients can train as the settings say, before the first round."""
     supernet, objective, settings, faults = module.supernet, module.objective, module.client, module.faults
     if settings.clients_per_fit > 1:
-        check_stackable(settings, faults, objective)
+        check_stackable(settings, objective)
     if faults.straggler_rate and (settings.epochs == 1 or settings.steps is not None):
         raise ConfigError(
             f"faults.straggler_rate: {faults.straggler_rate:g} of the clients would train fewer passes, but each "
@@ -314,7 +301,3 @@ def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
         )
     if settings.validate is not None and not data.split_sizes("val").any():
         raise ConfigError("client.validate: no client has validation data; set data.client_val, for instance to 0.2")
-
-
-class _LateError(Exception):
-    """A client's fit has taken too long."""

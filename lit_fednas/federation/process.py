@@ -41,29 +41,6 @@ class Interrupted(Exception):
         return f"stopped by {signal.Signals(self.signum).name}"
 
 
-@contextmanager
-def alarm(seconds: float | None, error: Exception) -> Iterator[None]:
-    """Raises an error inside the block after some seconds (``None``: never), also where it waits for something."""
-    # only the main thread is interrupted by signals, and some systems have no timers
-    main = threading.current_thread() is threading.main_thread()
-    if seconds is None or not main or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def ring(signum: int, frame: FrameType | None) -> None:
-        raise error
-
-    previous = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:
-        signal.signal(signal.SIGALRM, previous)
-
-
 class Interrupts:
     """Keeps a signal until the loop asks for it; the second Ctrl-C stops at once."""
 

@@ -113,12 +113,11 @@ class MilestoneRate(RateSchedule):
 class FaultPolicy:
     """Client failures are isolated: each leads to a skipped update, a logged reason and a count.
 
-    Failures are an exception in a client's fit, weights that are not finite, a fit that takes too long, a client that
-    drops out, and an update far larger than the others'.
+    Failures are an exception in a client's fit, weights that are not finite, a client that drops out, and an update far
+    larger than the others'. (How long devices are waited for over Flower is the setting ``timeout`` of their app.)
 
     Args:
         on_client_error: ``skip``, or ``raise``: stop at once, naming round and client.
-        time_limit: Seconds that a client's fit may take; without limit if not given.
         dropout_rate: Share of clients that drop out in mid-round, drawn by address (a simulation).
         straggler_rate: Share of clients that have no time for all their passes, drawn by address (a simulation): they
             train 1 to ``client.epochs``, each number equally likely (Li et al., 2020, FedProx' experiments).
@@ -132,7 +131,6 @@ class FaultPolicy:
     """
 
     on_client_error: Literal["skip", "raise"] = "skip"
-    time_limit: PositiveFloat | None = None
     dropout_rate: ShareBelowOne = 0.0
     straggler_rate: UnitInterval = 0.0
     min_survivors: NonNegativeInt = 1

@@ -214,7 +214,7 @@ FAULTS: dict[str, FaultPolicy] = {
     "-": FaultPolicy(),
     "away": FaultPolicy(dropout_rate=0.5),
     "fail": FaultPolicy(max_failed_rounds=2),
-    "late": FaultPolicy(straggler_rate=0.7, time_limit=60),
+    "late": FaultPolicy(straggler_rate=0.7),
     "few": FaultPolicy(dropout_rate=0.4, min_survivors=3),
     "reject": FaultPolicy(norm_bound=1.02),
 }

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import signal
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -23,7 +20,7 @@ from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_d
 
 
 class Troubled(CrossEntropy):
-    """Clients 0, 1 and 2 raise, turn to NaN and dawdle."""
+    """Clients 0 and 1 raise, and turn to NaN."""
 
     def begin(self, network, task, generator):
         self.client = task.client
@@ -31,7 +28,6 @@ class Troubled(CrossEntropy):
     def loss(self, network, inputs, targets):
         if self.client == 0:
             raise RuntimeError("the disk is full")
-        time.sleep(0.7 * (self.client == 2))
         return super().loss(network, inputs, targets) * (math.nan if self.client == 1 else 1)
 
 
@@ -66,15 +62,15 @@ def test_each_trouble_is_skipped_named_and_counted():
 
     class Only(UniformCohort):
         def asked(self, sizes, wanted, rng):
-            yield np.array([3, 4, 5])
+            yield np.array([2, 3, 4, 5])
 
-    results, module, _, trainer = run(time_limit=0.5)
-    assert results.status == {0: "error", 1: "non-finite", 2: "timeout", 3: "ok", 4: "ok", 5: "ok"}
-    for result, reason in zip(results.all, ("RuntimeError: the disk is full", "not finite", "0.5 s"), strict=False):
+    results, module, _, trainer = run()
+    assert results.status == {0: "error", 1: "non-finite", 2: "ok", 3: "ok", 4: "ok", 5: "ok"}
+    for result, reason in zip(results.all, ("RuntimeError: the disk is full", "not finite"), strict=False):
         assert reason in result.reason
-    assert float(trainer.callback_metrics["clients/failed"]) == 3
-    assert float(trainer.callback_metrics["clients/used"]) == 3
-    healthy = make_module(linear_net(), cohort=Only(count=3))
+    assert float(trainer.callback_metrics["clients/failed"]) == 2
+    assert float(trainer.callback_metrics["clients/used"]) == 4
+    healthy = make_module(linear_net(), cohort=Only(count=4))
     fit(healthy, tiny_data(), 1)
     assert_same(weights(module), weights(healthy), rtol=1e-5, atol=1e-7)
 
@@ -140,22 +136,6 @@ def test_stragglers_train_one_to_all_passes():
     assert shares == pytest.approx([0.2, 0.2, 0.6], abs=0.17)  # 72 draws: 3 standard deviations
     assert trained[:6] == passes(1, straggler_rate=0.6)
     assert set(passes(1)) == {3}
-
-
-def test_a_client_that_hangs_between_its_batches_is_skipped():
-    class Hanging(CrossEntropy):
-        """Client 2 waits for something outside of its batches, once."""
-
-        def begin(self, network, task, generator):
-            if task.client == 2 and task.round == 0:
-                threading.Event().wait(60)
-
-    start = time.perf_counter()
-    results, _, _, _ = run(rounds=2, objective=Hanging(), time_limit=1.0)
-    assert time.perf_counter() - start < 30
-    assert [one.status for one in results.all if one.task.client == 2] == ["timeout", "ok"]
-    assert [one.status for one in results.all].count("ok") == 11
-    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("says", ["loss", "report", "weights"])

@@ -261,7 +261,6 @@ REFUSED = {
     "noise": ({"supernet": plain(Noise(), LINEAR)}, "random numbers by randn_like"),
     "peek": ({"supernet": plain(Peek(), LINEAR)}, "cannot be stacked"),
     "objective": ({"objective": Stateful()}, "objective Stateful, which is not stackable"),
-    "time_limit": ({"faults": FaultPolicy(time_limit=5)}, "faults.time_limit, 5 s; set it to null"),
     "optimizer": ({"local": {"optimizer": torch.optim.LBFGS}}, "optimizer is LBFGS"),
 }
 

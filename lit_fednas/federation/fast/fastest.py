@@ -150,7 +150,7 @@ class _Race:
     ) -> None:
         self._parts = module, data, check
         # what a contender alone cannot do must not end the run
-        self._faults = replace(module.faults, on_client_error="skip", time_limit=None)
+        self._faults = replace(module.faults, on_client_error="skip")
         self._tolerance = _TOLERANCE[module.client.precision]
         self.start = perf_counter()
         self.end = inf  # when measuring ends

@@ -18,7 +18,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.fast.kernels import ImagesAsColumns, OwnDropout, compile_now
 from lit_fednas.federation.fit import LocalModule
-from lit_fednas.federation.settings import ClientSettings, FaultPolicy
+from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective
 from lit_fednas.objectives.base import keeps_state
@@ -36,14 +36,9 @@ _ELEMENTWISE = (
 )
 
 
-def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Objective) -> None:
+def check_stackable(settings: ClientSettings, objective: Objective) -> None:
     """Validates that the settings allow to train several clients in one fit."""
     asked = f"client.clients_per_fit: {settings.clients_per_fit}"
-    if faults.time_limit is not None:
-        raise ConfigError(
-            f"{asked} clients in one fit cannot be stopped one by one after faults.time_limit, "
-            f"{faults.time_limit:g} s; set it to null, or {_ALONE}"
-        )
     if not objective.stackable or keeps_state(objective):
         raise ConfigError(
             f"{asked} clients in one fit is not possible with the objective {type(objective).__name__}, which is "
