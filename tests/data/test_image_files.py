@@ -1,6 +1,7 @@
 """Image files as users have them: what is read, what is left out and counted, and what is refused by name."""
 
 import io
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -8,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
-from lit_fednas.data import ImageFolder
+from lit_fednas.data import ImageFolder, ImageTable
 from lit_fednas.data.sources.decoding import read_image
 from lit_fednas.errors import ConfigError, DataError
 from tests.data.files import images
@@ -191,8 +193,8 @@ class TestFolder:
             ImageFolder(root).load("train")
 
 
-class TestMetadata:
-    """What ``metadata.csv`` holds is tested with the sources."""
+class TestTables:
+    """Image tables, and ``metadata.csv``; what each of them holds is tested with the sources."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -206,19 +208,49 @@ class TestMetadata:
             ("train/x/b.png,0", r"no value of 'client'|fewer|cells"),
             ("train/x/b.png,0,", r"no value of 'client'"),
             (",0,ann", r"no value of 'file'"),
-            ("train/x/gone.png,0,ann", r"no row for train/x/b\.png"),
-            ("train/x/a.png,0,ann", r"lists train/x/a\.png twice"),
-            ("train/x/\0b.png,0,ann", r"cannot be read"),
+            ("train/x/gone.png,0,ann", r"gone\.png is missing|no row for train/x/b\.png"),
+            ("train/x/../x/a.png,0,ann", r"lists train/x/a\.png twice"),
+            ("train/x,0,ann", r"train/x is not a file|no row for train/x/b\.png"),
+            ("train/x/\0b.png,0,ann", r"cannot be read|line break|missing"),
         ],
     )
     @pytest.mark.parametrize("last", ["bob", '"bob"'])
-    def test_lines_that_cannot_be_right(self, root: Path, line: str, message: str, last: str) -> None:
+    @pytest.mark.parametrize("kind", ["table", "metadata"])
+    def test_lines_that_cannot_be_right(self, root: Path, line: str, message: str, last: str, kind: str) -> None:
         end = f"train/y/c.png,1,bob\ntrain/y/d.png,1,{last}\n"
         (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,0,ann\n{line}\n{end}")
         with pytest.raises(DataError, match=message):
-            ImageFolder(root).load("train")
+            (ImageFolder(root) if kind == "metadata" else ImageTable(root / "metadata.csv")).load("train")
+
+    def test_columns_without_a_name_are_not_in_the_way(self, root: Path) -> None:
+        (root / "metadata.csv").write_text(",file,label,client\n0,train/x/a.png,1,ann\n1,train/y/c.png,0,bob\n")
+        assert ImageTable(root / "metadata.csv").load("train").targets.tolist() == [1, 0]
+
+    def test_labels_that_are_numbers_or_names_of_something_else(self, root: Path) -> None:
+        (root / "metadata.csv").write_text("file,label,client\ntrain/x/a.png,100,ann\n")
+        with pytest.raises(DataError, match=r"source\.label: 'label' of .*metadata\.csv would be 101 classes of 1 ex"):
+            ImageTable(root / "metadata.csv").load("train")
 
     def test_quotes_that_are_open_from_the_header_on(self, root: Path) -> None:
         (root / "metadata.csv").write_text('file,label,"client\ntrain/x/a.png,0,ann\n"\ntrain/x/b.png,0,bob\n')
-        with pytest.raises(DataError, match=r"^data\.source\.root: .* no row for train/x/a\.png; add one per image$"):
+        with pytest.raises(DataError, match=r"^data\.source\.root: .* line break in [^\n]* close the quotes[^\n]*$"):
             ImageFolder(root).load("train")
+
+    def test_tables_of_parquet_hold_the_same(self, root: Path) -> None:
+        (root / "table.csv").write_text("file,label,client\ntrain/x/a.png,1,7\ntrain/y/c.png,0,8\n")
+        pd.read_csv(root / "table.csv").to_parquet(root / "table.parquet")
+        found = [ImageTable(root / f"table.{kind}").load("train") for kind in ("csv", "parquet")]
+        for examples in found:
+            assert examples is not None
+            assert (examples.targets.tolist(), examples.columns["client"].tolist()) == ([1, 0], ["7", "8"])
+
+    def test_pipes_are_not_waited_for(self, root: Path) -> None:
+        (root / "table.csv").write_text("file,label,client\npipe.png,0,ann\n")
+        os.mkfifo(root / "pipe.png")
+        with pytest.raises(DataError, match=r"pipe\.png is not a file"):
+            ImageTable(root / "table.csv").load("train")
+
+    def test_labels_of_many_digits_are_names(self, root: Path) -> None:
+        rows = "".join(f"train/{'x' if n < 'c' else 'y'}/{n}.png,{'1' * 5000 if n < 'c' else 2},ann\n" for n in "abcd")
+        (root / "table.csv").write_text(f"file,label,client\n{rows}")
+        assert ImageTable(root / "table.csv").class_names == ("1" * 5000, "2")
