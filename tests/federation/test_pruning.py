@@ -15,6 +15,7 @@ import torch
 from lit_fednas.assignment import CandidateGroups
 from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
 from lit_fednas.callbacks.pruning.groups import balanced_groups, group_report, groups_of_candidates, random_groups
+from lit_fednas.costs import MeasuredLatency
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
@@ -250,6 +251,19 @@ def test_groups_are_of_those_who_are_available(tmp_path) -> None:
     assert len(seen) > 1
 
 
+def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
+    """From a clock that says a nanosecond for each parameter."""
+
+    def said(self, network, input_shape, dtype):
+        return 1e-6 * sum(parameter.numel() for parameter in network.parameters())
+
+    monkeypatch.setattr(MeasuredLatency, "milliseconds", said)
+    callback = budgets(resource="latency_ms", latency=MeasuredLatency(), rounds={1: 1})
+    models = written(run(tmp_path, callback=callback, rounds=2)[0])["models"]
+    assert len(models) == 2
+    assert all(model["resource"] == pytest.approx(1e-6 * model["parameters"]) for model in models)
+
+
 def test_memory_as_the_resource(tmp_path) -> None:
     """Weights, and the most numbers at once, 4 bytes each: the image, the first layer's, and these pooled."""
     callback = budgets(resource="memory_bytes", rounds={1: 1})
@@ -292,6 +306,7 @@ def test_what_had_ended_stays_ended_and_needs_its_network(tmp_path, straight) ->
         ({}, {"source": data(client_val=0.0)}, "client_val"),
         ({"groups": 7}, {}, "groups: 7 is more than 6 clients"),
         ({"budget": 1.2}, {}, "prune_by_budgets.budget: 1.2"),
+        ({"resource": "latency_ms"}, {}, "latency: is null and resource is latency_ms"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(tmp_path, callback: dict, settings: dict, match: str) -> None:

@@ -19,7 +19,7 @@ from lit_fednas.callbacks.pruning.iteration import (
     Trial,
     fused_accuracy,
 )
-from lit_fednas.costs import RoundCost
+from lit_fednas.costs import LatencySource, RoundCost
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.trainer import keeps_files, run_folder
@@ -39,6 +39,8 @@ from lit_fednas.supernets import Model, PrunedSequence, UnitCounts, find_cuts
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
+
+_LATENCY_SAMPLES = 24
 
 
 @checked("prune_by_budgets")
@@ -74,6 +76,7 @@ class PruneByBudgets(FederatedCallback):
         partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` distributes clients at random.
         initial_rounds: Rounds in which the initial model is trained before the first iteration; ``model.initial`` reads
             its weights from a file.
+        latency: How latency is estimated, if it is the resource.
 
     Attributes:
         complete: Whether no iteration follows.
@@ -87,7 +90,7 @@ class PruneByBudgets(FederatedCallback):
     def __init__(
         self,
         budget: OpenUnitInterval,
-        resource: Literal["macs", "parameters", "bytes", "memory_bytes"] = "macs",
+        resource: Literal["macs", "parameters", "bytes", "memory_bytes", "latency_ms"] = "macs",
         first: OpenUnitInterval = 0.05,
         decay: PositiveShare = 0.98,
         least: ShareBelowOne = 0.0,
@@ -98,11 +101,18 @@ class PruneByBudgets(FederatedCallback):
         partition: Literal["balanced", "random"] = "balanced",
         schedule: Literal["iteration", "round"] = "iteration",
         initial_rounds: NonNegativeInt = 0,
+        latency: LatencySource | None = None,
     ) -> None:
         self.budgets = BudgetSchedule(budget, first, decay, least)
         self.rounds = RoundSchedule(rounds)
+        if (resource == "latency_ms") != (latency is not None):
+            raise ConfigError(
+                f"prune_by_budgets.latency: is {'null' if latency is None else 'given'} and resource is {resource}; "
+                "give it (lit_fednas.costs.MeasuredLatency) if, and only if, latency_ms is the resource"
+            )
         self.division = ClientDivision(groups, balance, partition)
-        self.resource, self.drop, self.schedule = resource, drop, schedule
+        self.resource, self.latency = resource, latency
+        self.drop, self.schedule = drop, schedule
         self.initial_rounds = initial_rounds
         self._reset()
 
@@ -135,11 +145,19 @@ class PruneByBudgets(FederatedCallback):
             raise ConfigError(
                 f"prune_by_budgets.groups: {self.division.groups} is more than {clients.num_clients} clients; lower it"
             )
-        self._costs = ArchitectureCosts(pl_module.supernet)
+        self._costs = ArchitectureCosts(pl_module.supernet, self.latency)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Begins the sequence; a run whose sequence is complete stops again."""
         sequence = _sequence(pl_module)
+        if self.latency is not None:
+            rng, whole = numpy_generator(pl_module.seed, "prune-latency"), sequence.models[0].sizes
+            multiple = sequence.prunable.multiple
+            networks = (
+                {group: multiple * int(rng.integers(1, size // multiple + 1)) for group, size in whole.items()}
+                for _ in range(_LATENCY_SAMPLES)
+            )
+            self._costs.prepare_latency([UnitCounts.of(sizes) for sizes in networks])
         if trainer.global_step == 0 and len(sequence.models) == 1 and not sequence.cuts:  # a new run
             self._reset()
             if pl_module.initial is None and self.initial_rounds == 0:
@@ -213,6 +231,7 @@ class PruneByBudgets(FederatedCallback):
             log.warning("round %d: no client could test the initial model; it is measured again", round.number)
             return
         resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
+        resource = trainer.fit_loop.ranks.gather(resource)[0]  # a latency is the first rank's
         entry: dict[str, Any] = {"first_round": 0, "budget": None, "groups": [], "candidates": []}
         self.record.add(sequence, resource, **entry, rounds=round.number + 1, accuracy=accuracy)
         self._begin(trainer, module, round)
@@ -232,6 +251,7 @@ class PruneByBudgets(FederatedCallback):
             return self._costs.cost(UnitCounts.of(sizes), self.resource)
 
         cuts = find_cuts(sequence.units, sequence.models[-1].sizes, sequence.prunable.multiple, cost, budget)
+        cuts = trainer.fit_loop.ranks.gather(cuts)[0]  # the first rank's, as measured latencies differ
         if not cuts:
             self.complete = True
             log.info("no unit of model %d can be cut so that it meets %.4g", number - 1, budget)
