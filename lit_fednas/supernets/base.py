@@ -228,10 +228,14 @@ class Supernet(nn.Module, ABC):
         shared = self.shared_tensors() if shared is None else shared
         return {name: region.of(shared[region.name]) for name, region in self.regions(arch).items()}
 
+    @torch.no_grad()
     def subnet(self, arch: Any) -> nn.Module:
         """Extracts the architecture as a standalone module with a copy of its weights: G(W, arch)."""
-        network = self.empty_subnet(arch)
-        self.load_into(network, arch)
+        network, views = self.empty_subnet(arch), self.views(arch)
+        parameters = dict(network.named_parameters())
+        torch._foreach_copy_(list(parameters.values()), [views[name] for name in parameters])
+        for name, buffer in network.named_buffers():
+            buffer.copy_(views[name])
         return network.train(self.training)
 
     def empty_subnet(self, arch: Any) -> nn.Module:
@@ -240,15 +244,6 @@ class Supernet(nn.Module, ABC):
         with torch.device("meta"):
             network = self.build(arch)
         return materialise(network, device)
-
-    @torch.no_grad()
-    def load_into(self, network: nn.Module, arch: Any) -> None:
-        """Writes the architecture's shared weights into the existing tensors of a network."""
-        views = self.views(arch)
-        parameters = dict(network.named_parameters())
-        torch._foreach_copy_(list(parameters.values()), [views[name] for name in parameters])
-        for name, buffer in network.named_buffers():
-            buffer.copy_(views[name])
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs an architecture (the largest if not given) in place: its weights are views into the shared ones.

@@ -246,41 +246,6 @@ class SupernetContract(SpaceContract):
             for name, tensor in shared.items():
                 assert torch.equal(tensor.flatten(), expected[name] + written[name].to(tensor.dtype)), name
 
-    @torch.no_grad()
-    def check_adding_to_regions_changes_just_them(self) -> None:
-        """Adding to regions changes their elements and no others."""
-        net = self.fresh()
-        for arch in some_archs(net.space, 1):
-            subnet, places = tensors(net.subnet(arch)), self.positions(arch)
-            totals = {name: torch.ones(t.shape, dtype=torch.float64) for name, t in net.shared_tensors().items()}
-            expected = {name: total.flatten().clone() for name, total in totals.items()}
-            for name, region in net.regions(arch).items():
-                value = subnet[name].double()
-                region.add_to(totals[region.name], value, 0.5)
-                region.add_to(totals[region.name], 2.0, 3.0)
-                expected[region.name][places[name]] += 0.5 * value.flatten() + 6.0
-            for name, total in totals.items():
-                torch.testing.assert_close(total.flatten(), expected[name])
-
-    @torch.no_grad()
-    def check_subnet_is_a_copy_and_load_into_refreshes_it(self) -> None:
-        """A subnet owns its weights; ``load_into`` copies the shared ones into the same tensors."""
-        net = self.fresh()
-        for arch in some_archs(net.space, 1):
-            subnet, shared = net.subnet(arch), net.shared_tensors()
-            before = copy.deepcopy(shared)
-            storages = {tensor.untyped_storage().data_ptr() for tensor in shared.values()}
-            for tensor in tensors(subnet).values():
-                assert tensor.untyped_storage().data_ptr() not in storages
-                tensor.add_(1)
-            assert_alike(net.shared_tensors(), before)
-            pointers = {name: tensor.data_ptr() for name, tensor in tensors(subnet).items()}
-            net.load_into(subnet, arch)
-            places, regions = self.positions(arch), net.regions(arch)
-            for name, tensor in tensors(subnet).items():
-                assert torch.equal(tensor.flatten(), shared[regions[name].name].flatten()[places[name]]), name
-                assert tensor.data_ptr() == pointers[name]
-
     def check_cost_is_that_of_the_extracted_subnet(self) -> None:
         """MACs are half of what PyTorch's counter counts; parameters and bytes are those of the subnet."""
         net = self.net.eval()
@@ -299,19 +264,6 @@ class SupernetContract(SpaceContract):
         for name in ("macs", "parameters", "bytes"):
             least, *costs, most = (getattr(self.net.cost(arch), name) for arch in archs)
             assert least <= min(costs) <= max(costs) <= most, name
-
-    @torch.no_grad()
-    def check_more_architectures_than_are_remembered(self) -> None:
-        """What is remembered of architectures is bounded, and forgetting changes nothing."""
-        net, archs = self.fresh().eval(), some_archs(self.space, 1)
-        expected = [(net.cost(arch), net(batch(net), arch)) for arch in archs]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lit_fednas.supernets.base._SKELETONS_KEPT", 2)
-            net._skeletons.clear()
-            for arch, (cost, output) in zip([*archs, archs[0]], [*expected, expected[0]], strict=True):
-                assert net.cost(arch) == cost
-                torch.testing.assert_close(net(batch(net), arch), output)
-                assert len(net._skeletons) <= 2
 
     def check_different_architectures_are_different_networks(self) -> None:
         """No two architectures hold the same elements of the shared weights: so the space's size counts networks."""
@@ -340,14 +292,6 @@ class SupernetContract(SpaceContract):
             torch.testing.assert_close(twin(x, arch), twin.subnet(arch)(x), rtol=1e-4, atol=1e-5)
             assert not torch.allclose(twin(x, arch), expected)
 
-    def check_state_dict_is_the_shared_tensors(self) -> None:
-        """The state dict is the shared tensors, parameters first."""
-        state, shared = self.net.state_dict(), self.net.shared_tensors()
-        assert set(shared) <= set(state)  # a tensor that two modules share has two names there
-        assert {tensor.data_ptr() for tensor in state.values()} == {tensor.data_ptr() for tensor in shared.values()}
-        parameters = [name for name, _ in self.net.named_parameters()]
-        assert list(shared)[: len(parameters)] == parameters
-
     def check_fingerprints_are_plain_and_tell_instances_apart(self) -> None:
         """A fingerprint can be written as JSON, and no two instances have the same."""
         fingerprint = self.net.fingerprint
@@ -361,10 +305,6 @@ class SupernetContract(SpaceContract):
         net(batch(net), net.space.largest)
         net.cost(net.space.smallest)
         assert_alike(net.state_dict(), before)
-
-    def check_the_skeleton_holds_no_memory(self) -> None:
-        """A skeleton's tensors are on the meta device."""
-        assert {tensor.is_meta for tensor in tensors(self.net.skeleton(self.space.largest)).values()} == {True}
 
 
 def _run(network: nn.Module, *given: Any) -> Tensor:

@@ -33,6 +33,21 @@ def test_every_supernet_has_an_instance() -> None:
     assert not missing, f"add instances of {missing} to tests/supernets/instances.py"
 
 
+@torch.no_grad()
+def test_what_is_remembered_of_architectures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And forgetting changes nothing; a subnet owns its weights."""
+    net = kept_instance("elastic-batchnorm").eval()
+    archs = list({net.space.sample(np.random.default_rng(seed)): None for seed in range(6)})
+    expected = [net(batch(net), arch) for arch in archs]
+    monkeypatch.setattr("lit_fednas.supernets.base._SKELETONS_KEPT", 2)
+    net._skeletons.clear()
+    for arch, output in zip([*archs, archs[0]], [*expected, expected[0]], strict=True):
+        for tensor in net.subnet(arch).state_dict().values():
+            tensor.zero_()
+        torch.testing.assert_close(net(batch(net), arch), output)
+        assert len(net._skeletons) <= 2
+
+
 def entries(net: Supernet, arch: Any) -> dict[str, torch.Tensor]:
     """Returns which entries of each shared tensor the architecture uses, as masks."""
     masks = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in net.shared_tensors().items()}
