@@ -18,7 +18,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -173,19 +172,15 @@ def export_tier(
             "clients' training data, which model.evaluation.recalibrate_batches: %d tests",
             *(len(batches), RECALIBRATION_BATCHES),
         )
-    labels = supernet.targets(arch, torch.arange(supernet.num_classes)).tolist()
-    names: dict[int, list[str]] = {}
-    for name, label in zip(datamodule.class_names, labels, strict=True):
-        names.setdefault(label, []).append(name)
     cost = supernet.cost(arch)
     metadata = {
         **datamodule.inputs_record(),
-        "class_names": ["/".join(names[label]) for label in sorted(names)],
+        "class_names": list(datamodule.class_names),
         "tier": tier,
         "arch": str(arch),
         "macs": cost.macs,
         "parameters": cost.parameters,
-        **_tested(network, model, datamodule, arch),
+        **_tested(network, model, datamodule),
         "lit_fednas_version": __version__,
     }
     raw = datamodule.raw_inputs(COMPARED)
@@ -207,16 +202,14 @@ def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, 
             )
 
 
-def _tested(
-    network: nn.Module, model: FederatedLightningModule, datamodule: FederatedDataModule, arch: Any
-) -> dict[str, Any]:
+def _tested(network: nn.Module, model: FederatedLightningModule, datamodule: FederatedDataModule) -> dict[str, Any]:
     """Returns the task's metrics on the test split, in float32."""
     try:
         batches = datamodule.test_dataloader()
     except DataError:
         return {**{f"test_{name}": None for name in datamodule.task.metrics}, "test_examples": 0}
     evaluator = Evaluator(model.supernet, batches, EvaluationSettings(), task=datamodule.task)
-    metrics = evaluator.metrics(network, partial(model.supernet.targets, arch))
+    metrics = evaluator.metrics(network)
     return {**{f"test_{name}": value for name, value in metrics.items()}, "test_examples": evaluator.num_examples}
 
 

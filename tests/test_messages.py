@@ -47,4 +47,4 @@ def test_examples_through_a_tensor() -> None:
     assert report.through("layers.1.conv1.weight") == 0  # it was not trained
     assert report.through("layers.10.id.weight") == 7
     assert report.through("stem.0.weight") is None
-    assert report.through("heads.own.classifier.bias") is None
+    assert report.through("head.classifier.bias") is None

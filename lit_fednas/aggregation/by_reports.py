@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate, OperatorReport, RoundValues
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate, OperatorReport
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets import Region, Supernet
 
@@ -101,13 +101,14 @@ class ClassAverage(OverlapAverage):
     def check_supernet(self, supernet: Supernet) -> None:
         super().check_supernet(supernet)
         for arch in (supernet.space.smallest, supernet.space.largest):
-            self._check(supernet, arch)
-
-    @override
-    def start(self, tasks: Sequence[ClientTask], values: RoundValues | None = None) -> None:
-        for arch in {task.arch for task in tasks}:
-            self._check(self._supernet, arch)
-        super().start(tasks, values)
+            modules = supernet.skeleton(arch).named_modules()
+            with_rows = [name for name, module in modules if _rows(module) == supernet.num_classes]
+            if self.classifier not in with_rows:
+                raise ConfigError(
+                    f"model.aggregation.classifier: {self.classifier!r} is not a module with a row for each of the "
+                    f"{supernet.num_classes} classes in the network of {arch}; "
+                    + (f"choose from {', '.join(with_rows)}" if with_rows else "it has none, use OverlapAverage")
+                )
 
     @override
     def partially_covered(self, tasks: Sequence[ClientTask]) -> set[str]:
@@ -138,17 +139,6 @@ class ClassAverage(OverlapAverage):
     def _has_rows(self, name: str) -> bool:
         module, _, kind = name.rpartition(".")
         return module == self.classifier and kind in ("weight", "bias")
-
-    def _check(self, supernet: Supernet, arch: Any) -> None:
-        with_rows = [
-            name for name, module in supernet.skeleton(arch).named_modules() if _rows(module) == supernet.num_classes
-        ]
-        if self.classifier not in with_rows:
-            raise ConfigError(
-                f"model.aggregation.classifier: {self.classifier!r} is not a module with a row for each of the "
-                f"{supernet.num_classes} classes in the network of {arch}; "
-                + (f"choose from {', '.join(with_rows)}" if with_rows else "it has none, use OverlapAverage")
-            )
 
 
 def _rows(module: nn.Module) -> int | None:

@@ -10,7 +10,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +24,6 @@ from lit_fednas.ranges import Count, NonNegativeFloat, PositiveFloat, PositiveSh
 from lit_fednas.records.files import reading
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, path_sampler
-from lit_fednas.supernets.space import labelled_space
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 log = logging.getLogger(__name__)
@@ -303,7 +302,6 @@ class Subspaces(Assignment):
         share: The budget as a share of the whole supernet's size.
         at_most: The budget itself instead, in units of ``size``.
         size: What is counted: ``parameters``, or ``bytes``, which include buffers.
-        labels: The label set that everybody trains on; that of a client's tier if not given.
 
     Raises:
         ConfigError: Not exactly one of share and at_most is given, or it is out of range; before training: the
@@ -316,7 +314,6 @@ class Subspaces(Assignment):
     share: PositiveShare | None = None
     at_most: PositiveFloat | None = None
     size: Literal["parameters", "bytes"] = "parameters"
-    labels: str | None = None
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.at_most is None):
@@ -326,10 +323,8 @@ class Subspaces(Assignment):
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
         self._sizes = self._supernet.path_costs(self.size)
-        space = self._supernet.space
-        self.budget = float(self._sizes.sent(space.superset) * self.share if self.share else self.at_most or 0)
-        if self.labels is not None:
-            labelled_space(space, self.labels, "assignment.labels")  # raises if the set is unknown
+        whole = self._sizes.sent(self._supernet.space.superset)
+        self.budget = float(whole * self.share if self.share else self.at_most or 0)
         for tier in population.tiers or (_EVERYBODY,):
             least = self._least(tier)
             if self.budget < least:
@@ -346,13 +341,11 @@ class Subspaces(Assignment):
     def draw(self, client: int, rng: np.random.Generator) -> Operators:
         """Returns operators whose weights, with the fixed parts, are within the communication budget."""
         tier = self._population.tier(client) or _EVERYBODY
-        space = self._supernet.space
         held = self._supported(tier)
         kept = [{name for name, size in layer.items() if size == 0} for layer in held]
         for layer, operator in enumerate(self._sampler(tier).sample(rng).path):
             kept[layer] = kept[layer] or {operator}
-        labels = self.labels or tier.labels
-        size = self._sizes.base(labels) + sum(sum(layer.values()) for layer in held)
+        size = self._sizes.fixed + sum(sum(layer.values()) for layer in held)
         removable = [(layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]]
         for index in rng.permutation(len(removable)):
             layer, name = removable[index]
@@ -360,8 +353,8 @@ class Subspaces(Assignment):
                 kept[layer].add(name)
             else:
                 size -= held[layer][name]
-        layers = zip(space.choices, kept, strict=True)
-        return Operators(tuple(tuple(name for name in names if name in chosen) for names, chosen in layers), labels)
+        layers = zip(self._supernet.space.choices, kept, strict=True)
+        return Operators(tuple(tuple(name for name in names if name in chosen) for names, chosen in layers))
 
     def _supported(self, tier: Tier) -> list[dict[str, int]]:
         """Returns, per layer, the operators that a tier's devices can run, and their sizes."""
@@ -372,11 +365,10 @@ class Subspaces(Assignment):
 
     def _sampler(self, tier: Tier) -> PathSampler:
         """Returns a sampler of paths that the client can compute; layers without free operators keep one."""
-        everything = replace(self._supernet.space.superset, labels=self.labels or tier.labels)
-        return path_sampler(self._supernet, everything, tier.at_most, tier.unsupported, tier.name)
+        return path_sampler(self._supernet, self._supernet.space.superset, tier.at_most, tier.unsupported, tier.name)
 
     def _least(self, tier: Tier) -> int:
         """Returns a budget that every draw for a tier can be reduced to."""
         self._sampler(tier)  # reported before training, if it cannot compute any path
         layers = [list(layer.values()) for layer in self._supported(tier)]
-        return self._sizes.base(self.labels or tier.labels) + sum(max(sizes) for sizes in layers if 0 not in sizes)
+        return self._sizes.fixed + sum(max(sizes) for sizes in layers if 0 not in sizes)

@@ -1,7 +1,6 @@
 """Each client's accuracy on its own data, with the model that it would use (FedTrans, section 5.1, "Metrics")."""
 
 import logging
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -141,8 +140,8 @@ class DeployedAccuracy(FederatedCallback):
         networks = Recalibration(statistics)
         for index in deal(work, trainer.world_size)[trainer.global_rank]:
             arch, group = batches[index]
-            network, targets = networks.network(str(arch), supernet, arch), partial(supernet.targets, arch)
-            scores = client_scores(network, clients, group, self.split, module.evaluation, _BATCH_SIZE, targets)
+            network = networks.network(str(arch), supernet, arch)
+            scores = client_scores(network, clients, group, self.split, module.evaluation, _BATCH_SIZE)
             for score in scores:
                 tier = module.population.tier(score.client)
                 rows.append({**score.row(), "tier": tier.name if tier else ALL_TIERS, "arch": str(arch)})

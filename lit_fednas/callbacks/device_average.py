@@ -97,10 +97,10 @@ class DeviceAverage(FederatedCallback):
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, outputs: Any, batch: Any, *indices: int
     ) -> None:
         inputs, targets = batch
-        for turn, (name, arch) in enumerate(pl_module.subnets.items()):
+        for turn, name in enumerate(pl_module.subnets):
             if name in self._networks and (indices[0] + turn) % trainer.world_size == trainer.global_rank:
                 logits = pl_module.evaluation.logits(self._networks[name], inputs)
-                self._metrics.update(turn, logits, pl_module.supernet.targets(arch, targets))
+                self._metrics.update(turn, logits, targets)
 
     def on_validation_epoch_end(
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str = "val"

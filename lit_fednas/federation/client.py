@@ -185,8 +185,7 @@ class LocalRunner(TaskRunner):
             # batch norm refuses a batch of one
             inputs = (inputs for inputs, _ in islice(batches, RECALIBRATION_BATCHES) if len(inputs) > 1)
             network = recalibrated(copy, inputs)
-        targets = partial(self.supernet.targets, arch)
-        for score in client_scores(network, self.data, [client], "val", targets=targets):
+        for score in client_scores(network, self.data, [client], "val"):
             fit.note(tested=score.means, num_tested=score.num_examples, num_tested_units=score.num_units)
 
     def _train(self, fit: Fit) -> None:
@@ -252,7 +251,6 @@ class LocalRunner(TaskRunner):
                 balanced=self.settings.class_balanced,
                 drop_last=self.settings.drop_last,
             )
-            batches = ((inputs, self.supernet.targets(task.arch, classes)) for inputs, classes in batches)
             yield from list(islice(batches, steps and steps - num_before)) if ahead else batches
             if taken.num_steps == num_before:
                 return

@@ -221,7 +221,6 @@ def client_scores(
     split: str = "test",
     settings: EvaluationSettings = EvaluationSettings(),
     batch_size: int = 512,
-    targets: Callable[[Tensor], Tensor] = lambda classes: classes,
 ) -> list[ClientScore]:
     """Evaluates a network on clients' own splits, without training, in one batch for several clients."""
     task = data.task
@@ -235,13 +234,12 @@ def client_scores(
         for batch in data.batches(client, batch_size, draws, split=split, shuffle=False, augment=False)
     )
     if len(clients) > 1:
-        inputs, classes = zip(*batches, strict=True)
-        batches = [(torch.cat(inputs), torch.cat(classes))]
+        inputs, targets = zip(*batches, strict=True)
+        batches = [(torch.cat(inputs), torch.cat(targets))]
     rows = []
     for x, y in batches:
-        labels = targets(y)
-        values = task.values(settings.logits(network, x), labels)
-        rows.append(torch.stack([task.units(labels).double(), *(values[name].double() for name in task.averaged)], 1))
+        values = task.values(settings.logits(network, x), y)
+        rows.append(torch.stack([task.units(y).double(), *(values[name].double() for name in task.averaged)], 1))
     sizes = [data.size(client, split) for client in clients]
     scores = []
     for client, size, part in zip(clients, sizes, torch.cat(rows).cpu().split(sizes), strict=True):

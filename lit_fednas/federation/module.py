@@ -305,8 +305,7 @@ class FederatedLightningModule(pl.LightningModule):
         for turn, (name, arch) in enumerate({**self.subnets, **self._sampled()}.items()):
             if (batch_idx + turn) % self.trainer.world_size == self.trainer.global_rank:
                 logits = self.evaluation.logits(self._network(name, arch), inputs)
-                labels = self.supernet.targets(arch, targets)
-                metrics.update(min(turn, len(self.subnets)), logits, labels)
+                metrics.update(min(turn, len(self.subnets)), logits, targets)
 
     def _sampled(self) -> dict[str, Any]:
         """Returns the sampled architectures, drawn anew after every step of the server."""

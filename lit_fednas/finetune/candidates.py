@@ -7,7 +7,7 @@ own without limits.
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +23,6 @@ from lit_fednas.records.files import check_folder_name, reading
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search import Feasible
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.space import OWN, labelled_space, labels_of, with_labels
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s+of\s+macs\s*")
@@ -40,7 +39,7 @@ class FinetuneSettings:
     Args:
         rounds: Rounds per tier.
         macs: A budget in place of ``rounds``: multiply-accumulates of all clients' forward passes per network, without
-            ``head_rounds`` and losses by ``faults``, of which as many rounds are made as come nearest to it, at least
+            losses by ``faults``, of which as many rounds are made as come nearest to it, at least
             one. ``equal`` divides the computation of the run's own training by the number of networks.
         client: How clients train; as in the run's training if not given. They may fail as there (``faults``), but none
             is a straggler.
@@ -49,9 +48,6 @@ class FinetuneSettings:
         initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's rand-init).
         tier_aware: Whether only clients of a tier and above train its network; else all clients do, as they do
             with named ``models``, and where clients have no tiers.
-        labels: The label set that all networks classify; that of their tier if not given. Clients need labels at least
-            as fine.
-        head_rounds: Additional rounds at the start that train the classifier alone (transfer to other labels, App. H).
         architectures: How many are drawn from each tier and trained in place of the search's; the best on the
             validation data is the tier's (random search, App. F.1); 0 for the search's.
         tiers: Names of the tiers whose networks are trained; all if not given.
@@ -76,8 +72,6 @@ class FinetuneSettings:
     objective: Objective | None = None
     initial: Literal["supernet", "random"] = "supernet"
     tier_aware: bool = True
-    labels: str | None = None
-    head_rounds: NonNegativeInt = 0
     architectures: NonNegativeInt = 0
     tiers: Sequence[str] | None = None
     models: Sequence[str] | None = None
@@ -128,7 +122,7 @@ def candidates_of(
 ) -> list[Candidate]:
     """Returns the networks to train, of the clients' tiers, or of the search's."""
     if settings.models is not None:
-        archs = named_architectures(supernet, settings.models, settings.labels)
+        archs = named_architectures(supernet, settings.models)
         return [Candidate(tier, 0, arch) for tier, arch in zip(own_tiers(archs), archs, strict=True)]
     if not settings.architectures:
         candidates = _searched(settings, supernet, search)
@@ -148,8 +142,7 @@ def candidates_of(
 
 def _drawn(settings: FinetuneSettings, supernet: Supernet, tier: Tier, seed: int) -> list[Candidate]:
     rng = numpy_generator(seed, f"finetune-architectures-{tier.name}")
-    tier = replace(tier, labels=settings.labels or tier.labels)
-    feasible = Feasible(labelled_space(supernet.space, tier.labels), ArchitectureCosts(supernet), tier, rng)
+    feasible = Feasible(supernet.space, ArchitectureCosts(supernet), tier, rng)
     drawn = feasible.distinct(set(), settings.architectures, rng)
     return [Candidate(tier, number, arch) for number, arch in enumerate(drawn)]
 
@@ -168,28 +161,23 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
         )
     tiers = {row["name"]: Tier(row["name"], row["at_most"], row.get("above") or {}) for row in searched["tiers"]}
     with reading(search.folder / "tiers.csv"):
-        archs = [_labelled(supernet, supernet.space.parse(row["arch"]), settings.labels) for row in rows]
+        archs = [supernet.space.parse(row["arch"]) for row in rows]
         return [Candidate(tiers[row["tier"]], 0, arch) for row, arch in zip(rows, archs, strict=True)]
 
 
 def eligible_clients(
     candidate: Candidate, population: Population, tier_aware: bool, costs: ArchitectureCosts
 ) -> list[int]:
-    """Returns the clients whose labels are those of a network, or finer; ``tier_aware``: that can run it, too."""
+    """Returns the clients that can run a network; all of them if not ``tier_aware``."""
+    if not tier_aware:
+        return list(range(population.num_clients))
     name, arch = candidate.tier.name, candidate.arch
-    clients = population.eligible(name) if tier_aware else range(population.num_clients)
-    tiers = {client: population.tier(client) for client in clients}
-    eligible = [
-        client
-        for client, tier in tiers.items()
-        if tier is None or (tier.labels in (OWN, labels_of(arch)) and (not tier_aware or costs.affordable(arch, tier)))
-    ]
-    if not eligible and not tier_aware:
-        raise ConfigError(f"finetune: no client has the labels of {arch}; change model.tiers")
+    tiers = {client: population.tier(client) for client in population.eligible(name)}
+    eligible = [client for client, tier in tiers.items() if tier is None or costs.affordable(arch, tier)]
     if not eligible:
         raise ConfigError(
-            f"finetune: no client of tier {name} or above can run {arch} and has its labels; change model.tiers, or "
-            f"set finetune.tier_aware to false"
+            f"finetune: no client of tier {name} or above can run {arch}; change model.tiers, or set "
+            f"finetune.tier_aware to false"
         )
     return eligible
 
@@ -215,12 +203,11 @@ def grouped(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) ->
     return {name: [clients[position] for position in group] for name, group in zip(eligible, groups, strict=True)}
 
 
-def named_architectures(supernet: Supernet, texts: Sequence[str], labels: str | None = None) -> list[Any]:
+def named_architectures(supernet: Supernet, texts: Sequence[str]) -> list[Any]:
     """Returns the architectures of ``finetune.models`` (FedNAS, section 4.4: "GM_T or other GMs if needed")."""
     texts_of_archs: dict[Any, str] = {}
     for text in texts:
-        for named in _named(supernet, text):
-            arch = _labelled(supernet, named, labels)
+        for arch in _named(supernet, text):
             if arch in texts_of_archs:
                 first = texts_of_archs[arch]
                 twice = f"{text!r}" if text == first else f"{first!r} and {text!r}"
@@ -239,10 +226,6 @@ def own_tiers(archs: Sequence[Any]) -> list[Tier]:
             name = f"{name[: _LONGEST - len(digest) - 1]}-{digest}".lstrip("-")
         tiers.append(Tier(name, {}))
     return tiers
-
-
-def _labelled(supernet: Supernet, arch: Any, labels: str | None) -> Any:
-    return arch if labels is None else with_labels(supernet.space, arch, labels)
 
 
 def _named(supernet: Supernet, text: str) -> list[Any]:

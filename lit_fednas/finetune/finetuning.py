@@ -7,7 +7,6 @@ continues: finished candidates are read from their last checkpoint, the interrup
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from lit_fednas.federation.process import Interrupts
 from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidates_of, eligible_clients, grouped
 from lit_fednas.formatting import cost_text, metric_text, scale_of, text_table
 from lit_fednas.loggers import RunLogger
-from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
+from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, read_rounds
 from lit_fednas.records.run import chosen, error, note_after_training
 from lit_fednas.rng import isolated
@@ -51,20 +50,15 @@ log = logging.getLogger(__name__)
 #: The name of a candidate's architecture in metrics.
 NETWORK = "network"
 _COHORTS = 100  # drawn to estimate the computation of a round
-_WRITTEN = ("initial", "tier_aware", "labels", "head_rounds", "architectures", "in_groups", "search")
+_WRITTEN = ("initial", "tier_aware", "architectures", "in_groups", "search")
 
 
 class TierNetwork(PlainNetwork):
-    """A tier's network as a supernet of one architecture, which may have other labels than the data."""
+    """A tier's network as a supernet of one architecture."""
 
     def __init__(self, supernet: Supernet, arch: Any, network: nn.Module) -> None:
         super().__init__(network, supernet.input_shape, supernet.num_classes, supernet.input_dtype)
         self.arch = arch
-        self._targets = partial(supernet.targets, arch)
-
-    @override
-    def targets(self, arch: Any, classes: Tensor) -> Tensor:
-        return self._targets(classes)
 
 
 class Finetune(AfterTraining):
@@ -250,13 +244,9 @@ class Finetune(AfterTraining):
         clients = f"{len(eligible)} of {self.model.population.num_clients} clients"
         log.info("%s: %s, %s, %s, %d rounds", candidate.folder, candidate.arch, origin, clients, rounds)
         folder = self.files.folder / "runs" / candidate.folder
-        head = folder.with_name(f"{folder.name}-head")
-        objective = self.objective
-        if self.settings.head_rounds and _last(folder) is None:
-            self._fit(network, eligible, HeadOnly(objective), head, self.settings.head_rounds)
-        self._fit(network, eligible, objective, folder, rounds)
+        self._fit(network, eligible, folder, rounds)
         after = self._score(network, "val")
-        parts = [part for record in [*read_rounds(head), *read_rounds(folder)] for part in record["clients"]]
+        parts = [part for record in read_rounds(folder) for part in record["clients"]]
         cost = network.cost("whole")
         row = {
             "tier": candidate.tier.name,
@@ -274,12 +264,10 @@ class Finetune(AfterTraining):
         }
         return row, network
 
-    def _fit(
-        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
-    ) -> None:
+    def _fit(self, network: PlainNetwork, eligible: Sequence[int], folder: Path, rounds: int) -> None:
         """Trains a network in place on some of the clients; resumes the folder's run, if there is one."""
         settings = {"client": self.client, "cohort": self._cohort(eligible), "metrics": self.model.metrics}
-        module = averaging(self.model, network, objective, seed=self.seed, **settings)
+        module = averaging(self.model, network, self.objective, seed=self.seed, **settings)
         self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=_last(folder))
         network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
 

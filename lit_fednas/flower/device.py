@@ -31,7 +31,7 @@ from lit_fednas.federation.evaluation import fresh_statistics
 from lit_fednas.federation.process import keep_freed_memory, threads_set
 from lit_fednas.finetune.finetuning import TierNetwork, averaging
 from lit_fednas.flower.wire import KINDS, SPLITS, Packet, digest, read_task, result_fields
-from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
+from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.rng import isolated
 from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
 from lit_fednas.search.evaluator import ClientDraw, covered
@@ -239,7 +239,7 @@ class Device:
             fresh_statistics(network)  # it has some, from the server's examples
         network.load_state_dict(dict(packet.tensors))
         with self._threads(module):
-            (score,) = scores_of_clients(module, self.data, arch, network, [client])
+            (score,) = scores_of_clients(module, self.data, network, [client])
         return Packet({"num_units": score.num_units, "means": dict(score.means)})
 
     def _candidate(
@@ -256,7 +256,6 @@ class Device:
             section = {name: candidate[name] for name in ("client", "objective")}
             settings = parser.instantiate(parser.parse_object(section))
             objective: Objective = settings.objective or TaskLoss()
-            objective = HeadOnly(objective) if candidate["head"] else objective
             tuned = averaging(module, network, objective, client=settings.client or module.client, seed=module.seed)
             tuned.objective.setup(network, self.data.clients)
             self._tuned = (key, tuned, self._runner(tuned))

@@ -44,7 +44,6 @@ from lit_fednas.flower.wire import (
     unreadable,
 )
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
-from lit_fednas.objectives import Objective
 from lit_fednas.objectives.base import keeps_state
 from lit_fednas.search import ClientDraw, FederatedEvaluator, Search
 from lit_fednas.search.command import AfterTraining
@@ -380,13 +379,10 @@ class FlowerFinetune(TestedOnDevices, Finetune):
         super().__init__(*args)
 
     @override
-    def _fit(
-        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
-    ) -> None:
+    def _fit(self, network: PlainNetwork, eligible: Sequence[int], folder: Path, rounds: int) -> None:
         assert isinstance(network, TierNetwork)
-        head = objective is not self.objective
-        self._candidate = {**self._settings_of_devices, "arch": str(network.arch), "head": head}
-        super()._fit(network, eligible, objective, folder, rounds)
+        self._candidate = {**self._settings_of_devices, "arch": str(network.arch)}
+        super()._fit(network, eligible, folder, rounds)
 
     @override
     def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:

@@ -14,14 +14,13 @@ from lit_fednas.objectives.differentiable_search import (
 )
 from lit_fednas.objectives.outputs import IndependentBases, OrderedDropout, SideObjective, UnitChanges
 from lit_fednas.objectives.path_sampling import Load, PathSampling, RandomLoad
-from lit_fednas.objectives.wrapped import HeadOnly, Proximal, WrappedObjective
+from lit_fednas.objectives.wrapped import Proximal, WrappedObjective
 
 __all__ = [
     "ArchitectureGradient",
     "CrossEntropy",
     "DifferentiableSearch",
     "FirstOrder",
-    "HeadOnly",
     "IndependentBases",
     "Load",
     "MaskedCrossEntropy",

@@ -151,7 +151,7 @@ class MaskedCrossEntropy(CrossEntropy):
     """Cross-entropy in which the logits of the classes that a client has no training example of are zero.
 
     So training leaves their rows of the classifier as they were received (but for weight decay). It reports the
-    client's classes, for :class:`~lit_fednas.aggregation.ClassAverage`. It knows no label sets.
+    client's classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
 
     Args:
         label_smoothing: As in ``torch.nn.functional.cross_entropy``; it is spread over all classes.

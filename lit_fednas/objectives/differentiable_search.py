@@ -230,7 +230,6 @@ class DifferentiableSearch(CountedObjective):
     def _validation(self, batch_size: int) -> Iterator[Batch]:
         """Yields batches of the client's validation data, pass after pass."""
         while True:
-            for inputs, classes in self._clients.batches(
+            yield from self._clients.batches(
                 self._task.client, batch_size, self._generator, split="val", drop_last=True
-            ):
-                yield inputs, self._supernet.targets(self._task.arch, classes)
+            )

@@ -84,7 +84,7 @@ class PathSampling(CountedObjective):
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         self._sampler = path_sampler(self._supernet, task.arch, task.limits, task.unsupported, task.tier)
         macs = self._supernet.path_costs("macs")
-        self._macs_fixed = macs.base(task.arch.labels)
+        self._macs_fixed = macs.fixed
         self._macs_of = macs.held(task.arch)
         self._task = task
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
@@ -113,7 +113,7 @@ class PathSampling(CountedObjective):
     def check_result(self, result: ClientResult) -> None:
         super().check_result(result)
         arch, seen, macs = result.task.arch, result.num_seen, self._supernet.path_costs("macs")
-        report, total = result.report(OperatorReport), macs.base(arch.labels) * seen
+        report, total = result.report(OperatorReport), macs.fixed * seen
         examples = {} if report is None else dict(report.examples)
         for layer, costs in enumerate(macs.held(arch)):
             through = {name: examples.pop(f"layers.{layer}.{name}", 0) for name in costs}

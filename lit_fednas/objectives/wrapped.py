@@ -84,34 +84,6 @@ class CountedObjective(WrappedObjective):
         return (MacsReport(self._macs), *super().report())
 
 
-class HeadOnly(WrappedObjective):
-    """Trains one module; the others get no gradients, and their norms run as in evaluation.
-
-    The first step of FedorAS' transfer to other labels (App. H).
-
-    Args:
-        objective: The loss.
-        head: The module's name in the network's ``named_modules``.
-    """
-
-    def __init__(self, objective: Objective = TaskLoss(), head: str = "heads") -> None:
-        super().__init__(objective)
-        self.head = head
-
-    @override
-    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Freezes the rest (the whole network is in training mode when a fit begins), then computes the loss."""
-        for name, module in network.named_modules():
-            if not self._trains(name):
-                module.training = False
-        for name, parameter in network.named_parameters():
-            parameter.requires_grad_(self._trains(name))
-        return self.objective.loss(network, inputs, targets)
-
-    def _trains(self, name: str) -> bool:
-        return name == self.head or name.startswith(f"{self.head}.")
-
-
 @checked("objective")
 class Proximal(WrappedObjective):
     """Adds ``mu / 2 * ||w - w_received||^2`` over the parameters that are trained (FedProx: Li et al., 2020).

@@ -78,7 +78,7 @@ class AfterTraining:
 
     def scores_of_clients(self, arch: Any, network: nn.Module, clients: Iterable[int]) -> list[ClientScore]:
         """Returns the metrics of a network for single clients, on their own test examples."""
-        return scores_of_clients(self.model, self.datamodule, arch, network, clients)
+        return scores_of_clients(self.model, self.datamodule, network, clients)
 
 
 class Search(AfterTraining):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -75,7 +75,7 @@ class Evaluator:
 
     def __call__(self, arch: Any) -> dict[str, float]:
         """Returns the metrics of an architecture."""
-        return self.metrics(self.running(arch), partial(self.supernet.targets, arch))
+        return self.metrics(self.running(arch))
 
     def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], dict[str, float]]:
         """Returns what scores a generation's architectures, of which none was scored before."""
@@ -112,17 +112,10 @@ class Evaluator:
         return recalibrated(network, self.recalibration) if self.recalibration else network
 
     @torch.no_grad()
-    def metrics(
-        self, network: Callable[[Tensor], Tensor], labels: Callable[[Tensor], Tensor] = lambda classes: classes
-    ) -> dict[str, float]:
-        """Returns the metrics of any network on the same data.
-
-        Args:
-            network: Returns logits.
-            labels: Its targets, given the examples' classes (``Supernet.targets``).
-        """
-        for inputs, classes in self.batches:
-            self._metrics.update(0, self.settings.logits(network, inputs), labels(classes))
+    def metrics(self, network: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """Returns the metrics of any network, which returns logits, on the same data."""
+        for inputs, targets in self.batches:
+            self._metrics.update(0, self.settings.logits(network, inputs), targets)
         values = self._metrics.compute()
         return {name: float(values[f"arch/{name}"]) for name in self.directions}
 
@@ -305,8 +298,7 @@ class FederatedEvaluator(Evaluator):
         """
         network = self.running(arch)
 
-        def answer(inputs: Tensor, classes: Tensor) -> Tensor:
-            targets = self.supernet.targets(arch, classes)
+        def answer(inputs: Tensor, targets: Tensor) -> Tensor:
             values = self.task.values(self.settings.logits(network, inputs), targets)
             sums = (values[name].sum() for name in self.task.averaged)
             return torch.stack([self.task.units(targets).sum().float(), *sums])

@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
     Attributes:
         inputs: ``[batch, *input_shape]``.
-        targets: Of the data's own label set.
+        targets: Of the task.
         task: What they are.
     """
 
@@ -166,8 +166,7 @@ class BatchProxy(Proxy):
                 f"search.method.proxy: {type(self).__name__} looks at validation data of the server, and there are "
                 f"none (data.server_val, search.federated); give some, or choose Fitness or CostProxy"
             )
-        supernet = costs.supernet
-        value = self.of_network(supernet.subnet(arch).train(), batch._replace(targets=supernet.targets(arch, batch[1])))
+        value = self.of_network(costs.supernet.subnet(arch).train(), batch)
         return value if math.isfinite(value) else -math.inf
 
     @abstractmethod

@@ -78,7 +78,6 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
 def scores_of_clients(
     model: FederatedLightningModule,
     datamodule: FederatedDataModule,
-    arch: Any,
     network: nn.Module,
     clients: Iterable[int],
 ) -> list[ClientScore]:
@@ -86,8 +85,7 @@ def scores_of_clients(
     data, network = datamodule.clients, network.to(next(model.supernet.parameters()).device)
     sizes = {client: data.size(client, "test") for client in clients}
     groups = batches_of_clients(sizes, 1 if normalises_over_batches(network) else _BATCH_SIZE)
-    targets = partial(model.supernet.targets, arch)
-    score = partial(client_scores, network, data, settings=model.evaluation, targets=targets)
+    score = partial(client_scores, network, data, settings=model.evaluation)
     return [one for group in groups for one in score(group)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from math import ceil
 from typing import Any
 
@@ -32,7 +32,6 @@ from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import NSGA2, Score, SearchMethod
 from lit_fednas.search.tier_models import save_tier_model, tier_model
 from lit_fednas.supernets import SearchSpace
-from lit_fednas.supernets.space import OWN, labelled_space
 from lit_fednas.tiers import ArchitectureCosts, Tier, TierSource
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,6 @@ class SearchSettings:
             search is in a new folder, with untrained weights.
         target: A value of the metric on the validation data; a search ends with the generation that reaches it
             (FedorAS, section 3.2).
-        labels: The label set that all architectures classify; that of their tier if not given (FedorAS, App. H).
         per_tier: Whether each tier has a search of its own; else one search covers the whole space with so many
             evaluations, and the tiers choose from it.
         cost: The objective besides the metric.
@@ -81,7 +79,6 @@ class SearchSettings:
     method: SearchMethod = field(default_factory=NSGA2)
     evaluations: NonNegativeInt | dict[str, PositiveInt] = 1000
     target: PositiveFloat | None = None
-    labels: str | None = None
     per_tier: bool = True
     cost: CostName = "macs"
     metric: str | None = None
@@ -159,11 +156,8 @@ class TierSearch:
         self.tiers = list(tiers)
         if settings.tiers is not None:
             self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
-        if settings.labels is not None:
-            self.tiers = [replace(tier, labels=settings.labels) for tier in self.tiers]
         _check_names(self.tiers, tiers)
-        # without limits; its metrics are comparable, so of one label set
-        self.everything = Tier(ALL_TIERS, {}, labels=settings.labels or OWN)
+        self.everything = Tier(ALL_TIERS, {})
         self.searched = self.tiers if settings.per_tier else [self.everything]
         searched = [tier.name for tier in self.searched]
         if isinstance(settings.evaluations, dict) and sorted(settings.evaluations) != sorted(searched):
@@ -175,8 +169,8 @@ class TierSearch:
         self.feasible: dict[str, Feasible] = {}
         for tier in self.searched:
             rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
-            space = labelled_space(self.space, tier.labels)
             # so that a search finds nothing less than what is known without it
+            space = self.space
             starts = [space.smallest, space.largest, *(arch for arch in subnets if _is_in(space, arch))]
             self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts, evaluator.batch())
         self.written = self._description(checkpoint, latency)
@@ -205,7 +199,6 @@ class TierSearch:
                     "at_most": dict(tier.at_most),
                     "above": dict(tier.above),
                     **({"unsupported": list(tier.unsupported)} if tier.unsupported else {}),
-                    **({"labels": tier.labels} if tier.labels != OWN else {}),
                 }
                 for tier in self.tiers
             ],
@@ -341,7 +334,7 @@ def _check_names(tiers: Sequence[Tier], clients_tiers: Sequence[Tier]) -> None:
     check_folder_names("search.tiers", [tier.name for tier in tiers])
     for tier in tiers:
         for other in clients_tiers:
-            if tier.name == other.name and replace(tier, labels=other.labels) != other:
+            if tier.name == other.name and tier != other:
                 raise ConfigError(
                     f"search.tiers: {tier.name!r} is also a tier of the clients, with other limits "
                     f"({other}; here {tier}); leave search.tiers out, or name it otherwise"
@@ -359,7 +352,7 @@ def _is_in(space: SearchSpace[Any], arch: Any) -> bool:
     """Returns whether a search of the space could find an architecture."""
     try:
         return bool(space.decode(space.encode(arch)) == arch)
-    except ConfigError:  # of another label set, or several networks in one
+    except ConfigError:  # several networks in one
         return False
 
 

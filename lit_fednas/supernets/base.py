@@ -218,10 +218,6 @@ class Supernet(nn.Module, ABC):
         """Returns the convolutions and linear layers, in the order in which they run; a subclass may know them."""
         return read_layers(self.skeleton(arch), self.input_shape, self.input_dtype)
 
-    def targets(self, arch: Any, classes: Tensor) -> Tensor:
-        """Returns an architecture's targets, ``[batch]``: the classes, unless its classifier has another label set."""
-        return classes
-
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Returns the architecture's tensors by their names in the subnet: views if regions allow it, else copies."""
         # finding the shared tensors takes longer than the views, and the caller may have them

@@ -189,10 +189,6 @@ class SeparateNetworks(NetworkCollection):
         for member in network.networks if isinstance(network, SideBySide) else [network]:
             self._template[0].initialise(member)
 
-    @override
-    def targets(self, arch: Any, classes: Tensor) -> Tensor:
-        return self._template[0].targets(members_of(arch)[-1], classes)
-
 
 class SeparateExits(SeparateNetworks):
     """:class:`SeparateNetworks` of an :class:`EarlyExitResNet`, in whose place configurations name it."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any, ClassVar, Generic, TypeVar
@@ -18,10 +17,6 @@ from lit_fednas.errors import ConfigError
 A = TypeVar("A")
 S = TypeVar("S", bound="Subset")
 
-#: The name of the label set of the data's own classes. Other sets group these classes, as coarsely as clients of a tier
-#: label them (FedorAS, App. H); a supernet has a classifier for each set, and an architecture names its own.
-OWN = "own"
-
 
 class SearchSpace(ABC, Generic[A]):
     """A family of architectures, each a vector of integers (genes).
@@ -30,11 +25,9 @@ class SearchSpace(ABC, Generic[A]):
 
     Attributes:
         choices: For each gene, the values to choose from.
-        labels: The label set of the architectures that are drawn and decoded.
     """
 
     choices: Sequence[Sequence[Any]]
-    labels: str = OWN
 
     @abstractmethod
     def decode(self, genes: Sequence[int]) -> A:
@@ -102,31 +95,6 @@ class SearchSpace(ABC, Generic[A]):
     def named(self, text: Any) -> A:
         """Like :meth:`parse`, and reads the words ``smallest`` and ``largest``."""
         return getattr(self, text) if text in ("smallest", "largest") else self.parse(text)
-
-
-def labels_of(arch: Any) -> str:
-    """Returns the label set of an architecture's classifier: the data's own unless it names another."""
-    return getattr(arch, "labels", OWN)
-
-
-def with_labels(space: SearchSpace[Any], arch: Any, labels: str, field: str = "labels") -> Any:
-    """Returns an architecture that is the same but for the classifier of a label set; ``field`` names it in errors."""
-    if labels_of(arch) == labels:
-        return arch
-    known = getattr(space, "label_sets", (OWN,))
-    if labels not in known:
-        raise ConfigError(f"{field}: {labels!r} is not a label set of the supernet; there are: {', '.join(known)}")
-    return replace(arch, labels=labels)
-
-
-def labelled_space(space: SearchSpace[Any], labels: str, field: str = "labels") -> SearchSpace[Any]:
-    """Returns the part of a space whose architectures have the classifier of a label set (as :func:`with_labels`)."""
-    with_labels(space, space.smallest, labels, field)
-    if labels == space.labels:
-        return space
-    labelled = copy.copy(space)
-    labelled.labels = labels
-    return labelled
 
 
 class Ladder(SearchSpace[A]):

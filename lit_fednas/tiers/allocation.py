@@ -13,7 +13,6 @@ from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.records.files import check_folder_names
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.space import labelled_space
 from lit_fednas.tiers.devices import DeviceTrace, Population
 from lit_fednas.tiers.limits import ArchitectureCosts, Tier, TierSource
 
@@ -164,17 +163,15 @@ class ClientTiers:
         source: What the tiers can afford, from the least to the most capable.
         allocation: Which clients belong to which.
         unsupported: Per tier, operators that its devices cannot run.
-        labels: Per tier, the label set that its clients have; the data's own classes by default.
         enforced: Whether an assignment must keep to the limits; without, they count for times, search and fine-tuning.
 
     Raises:
-        ConfigError: A tier, an operator or a label set is unknown (raised when the tiers are known).
+        ConfigError: A tier or an operator is unknown (raised when the tiers are known).
     """
 
     source: TierSource
     allocation: Allocation = field(default_factory=TierShares)
     unsupported: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
     enforced: bool = True
 
     def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
@@ -186,19 +183,9 @@ class ClientTiers:
         names_of_choices = (name for choices in supernet.space.choices for name in choices)
         known = list(dict.fromkeys(name for name in names_of_choices if isinstance(name, str)))  # its operators
         _check_known("tiers.unsupported", self.unsupported, names)
-        _check_known("tiers.labels", self.labels, names)
         for name, operators in self.unsupported.items():
             _check_known(f"tiers.unsupported.{name}", operators, known, f"an operator of {type(supernet).__name__}")
-        for name, labels in self.labels.items():
-            labelled_space(supernet.space, labels, f"tiers.labels.{name}")
-        return tuple(
-            replace(
-                tier,
-                unsupported=tuple(self.unsupported.get(tier.name, ())),
-                labels=self.labels.get(tier.name, tier.labels),
-            )
-            for tier in tiers
-        )
+        return tuple(replace(tier, unsupported=tuple(self.unsupported.get(tier.name, ()))) for tier in tiers)
 
     def population(
         self, supernet: Supernet, num_clients: int, seed: int, speeds: Sequence[float] | None = None

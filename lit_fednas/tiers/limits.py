@@ -15,7 +15,6 @@ from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.run import suite_of
 from lit_fednas.supernets import SearchSpace, Supernet
-from lit_fednas.supernets.space import OWN, labels_of
 
 #: Costs that follow from an architecture alone: ``lit_fednas.records.COST_NAMES`` without latency, what
 #: must be in memory at once, and FedorAS' count of FLOPs.
@@ -32,7 +31,6 @@ class Tier:
         at_most: The greatest value allowed, by cost.
         above: Values that must be exceeded, by cost; for tiers that are ranges.
         unsupported: Operators that its devices cannot run, in supernets of operators.
-        labels: The label set that its clients have.
 
     Raises:
         ConfigError: The name cannot be a folder's, a cost is unknown, or a limit is not positive.
@@ -46,7 +44,6 @@ class Tier:
     at_most: Mapping[str, float]
     above: Mapping[str, float] = field(default_factory=dict)
     unsupported: tuple[str, ...] = ()
-    labels: str = OWN
 
     def __post_init__(self) -> None:
         if self.name != ALL_TIERS:
@@ -109,16 +106,15 @@ class ArchitectureCosts:
 
     def excess(self, arch: Any, tier: Tier) -> float:
         """Returns by how much an architecture exceeds a tier's limits."""
-        # each layer with an unsupported operator counts 1, and so does a classifier of other labels than the tier's
+        # each layer with an unsupported operator counts 1
         choices = self.supernet.space.chosen(arch) if tier.unsupported else ()
         unsupported = sum(choice in tier.unsupported for choice in choices)
-        others = int(labels_of(arch) != tier.labels)
-        return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported + others
+        return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported
 
     def affordable(self, arch: Any, tier: Tier) -> bool:
         """Returns whether a tier's devices can run an architecture, as far as its costs are counted."""
         counted = {name: limit for name, limit in tier.at_most.items() if name != "latency_ms"}
-        return self.excess(arch, replace(tier, at_most=counted, above={}, labels=labels_of(arch))) == 0
+        return self.excess(arch, replace(tier, at_most=counted, above={})) == 0
 
     def all(self, arch: Any) -> dict[str, float | None]:
         """Returns all costs of ``lit_fednas.records.COST_NAMES``; latency is ``None`` where it is not known."""

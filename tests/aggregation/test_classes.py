@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from lit_fednas.aggregation import ClassAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate
-from lit_fednas.supernets import PathCNN, Supernet, Width
-from lit_fednas.supernets.space import labelled_space
-from lit_fednas.testing.aggregations import aggregate, changed, random_updates, start, update
+from lit_fednas.messages import ClassesReport, ClientUpdate
+from lit_fednas.supernets import Supernet, Width
+from lit_fednas.testing.aggregations import aggregate, changed, random_updates, update
 from tests.supernets.instances import kept_instance
 
 
@@ -94,15 +92,3 @@ def test_a_classifier_that_is_none_is_refused_at_setup() -> None:
         ConfigError, match=r"aggregation.classifier: 'head' is not a module with .*; choose from classifier"
     ):
         ClassAverage(classifier="head").setup(kept_instance("plain"))
-
-
-def test_the_networks_of_all_tasks_are_looked_at() -> None:
-    """A client that tells other labels apart has another classifier."""
-    net = PathCNN((3, 8, 8), 6, 8, [1], [2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]})
-    own = net.space.largest
-    pairs = labelled_space(net.space, "pairs").sample(np.random.default_rng(0))
-    name = next(name for name in net.regions(own) if ".heads." in f".{name}" and name.endswith(".weight"))
-    classifier = name.removesuffix(".weight")
-    start(ClassAverage(classifier=classifier), net, [ClientTask(0, 0, own, 5)])
-    with pytest.raises(ConfigError, match=r"it has none, use OverlapAverage"):
-        start(ClassAverage(classifier=classifier), net, [ClientTask(0, 0, own, 5), ClientTask(0, 1, pairs, 5)])

@@ -169,7 +169,6 @@ OBJECTIVES: dict[str, Callable[[Objective], Objective]] = {
     "-": lambda loss: loss,
     "proximal": lambda loss: objectives.Proximal(loss, mu=0.5),
     "paths": objectives.PathSampling,
-    "head": lambda loss: objectives.HeadOnly(objectives.PathSampling(loss)),
     "ordered": objectives.OrderedDropout,
     "distilled": lambda loss: objectives.OrderedDropout(loss, distill=True),
     "changes": objectives.UnitChanges,

@@ -99,11 +99,11 @@ def small_data(**settings: Any) -> FederatedDataModule:
     return tiny_data(**{"partitioner": BySizes(), "client_test": 0.2, **settings})
 
 
-def searched(folder: Path, labels: str | None = None, **settings: Any) -> Trained:
+def searched(folder: Path, **settings: Any) -> Trained:
     """Trains for two rounds, and searches."""
     made = Trained(module_of(**settings), small_data(), folder)
     fit(made.module, made.data, 4, check_val_every_n_rounds=4)
-    settings_of_search = SearchSettings(method=RandomSearch(), evaluations=6, labels=labels)
+    settings_of_search = SearchSettings(method=RandomSearch(), evaluations=6)
     Search(make_trainer(), made.module, made.data, folder).run(None, settings_of_search)
     return made
 

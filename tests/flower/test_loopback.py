@@ -341,7 +341,7 @@ def test_devices_score_architectures_as_simulated_clients_do() -> None:
 SEARCH = ["--config=search/fedoras.yaml", "--search.evaluations=8", "--search.method.init_args.population=8"]
 SEARCH += ["--search.method.init_args.sample=8"]
 TUNED = ["--finetune.objective=lit_fednas.objectives.CrossEntropy"]
-TUNED += ["--finetune.objective.init_args.label_smoothing=0.1", "--finetune.head_rounds=1"]
+TUNED += ["--finetune.objective.init_args.label_smoothing=0.1"]
 SMALL = ["--model.client.steps=1", "--model.supernet.init_args.stem_width=8"]
 SMALL += ["--model.supernet.init_args.stage_widths=[8,8,8,8]"]
 LARGE_STEPS = "--model.client.optimizer.init_args.lr=0.5"

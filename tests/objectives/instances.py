@@ -16,7 +16,7 @@ def around_task_loss(*names: str) -> dict[str, Callable[[], Objective]]:
 
 
 INSTANCES = {**LOSSES, **around_task_loss("proximal", "dynamic")}
-OF_OPERATORS = around_task_loss("head", "paths")
+OF_OPERATORS = around_task_loss("paths")
 OF_WIDTHS = around_task_loss("ordered", "distilled", "changes")
 OF_BASES = around_task_loss("bases")
 OF_EXITS = around_task_loss("side", "depthwise")

@@ -14,7 +14,7 @@ from tests.federation.methods import IMAGE, NETS, OBJECTIVES, OUTPUTS
 from tests.support import NO_DATA
 
 #: By name in the methods' table: shared weights that it works with.
-AROUND = {"bases": "bases", "changes": "widths", "head": "operators", "ordered": "widths", "paths": "operators"}
+AROUND = {"bases": "bases", "changes": "widths", "ordered": "widths", "paths": "operators"}
 AROUND |= {"proximal": "widths", "side": "exits"}
 
 

@@ -24,7 +24,6 @@ from lit_fednas.records.files import check_output
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import save_tier_model
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.space import OWN, with_labels
 from lit_fednas.testing.networks import batch
 from tests.search.test_tier_models import model_of
 from tests.supernets.instances import instance, kept_instance
@@ -34,7 +33,7 @@ from tests.support import assert_same, make_module
 NAME = "elastic"
 #: One of each kind of layer: the largest as it is as a program, the smallest with recalibrated norms as ONNX.
 PROGRAMS = (NAME, "rolling", "suite-vit")
-NETWORKS = ("cells", "early-exit", "elastic-transformer-text", "path-cnn-labels", "suite-vit", "widths-mobilenet")
+NETWORKS = ("cells", "early-exit", "elastic-transformer-text", "path-cnn", "suite-vit", "widths-mobilenet")
 CASES = [pytest.param("torch-export", name, "largest", False, id=f"program-{name}") for name in PROGRAMS]
 CASES += [pytest.param("onnx", name, "smallest", True, id=f"onnx-{name}", marks=pytest.mark.slow) for name in NETWORKS]
 
@@ -179,12 +178,10 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
     refused(r"onnx needs onnxruntime, .* pip install 'lit-fednas\[export\]'", network, format="onnx")
 
 
-def exported_tier(
-    folder: Path, net: Supernet, changed: str | None = None, again: bool = False, labels: str = OWN
-) -> export.Exported:
+def exported_tier(folder: Path, net: Supernet, changed: str | None = None, again: bool = False) -> export.Exported:
     """Exports the smallest architecture, searched before a tensor of the supernet changed."""
     files = SearchFiles(folder / "search")
-    arch = with_labels(net.space, net.space.smallest, labels)
+    arch = net.space.smallest
     network = net.subnet(arch).eval()
     network = recalibrated(network, [batch(net, 16)]) if again else network
     save_tier_model(files, model_of(net, arch, recalibrated=again), network)
@@ -219,9 +216,9 @@ def test_the_checkpoint_must_be_the_one_that_was_searched(tmp_path, name, again,
 
 
 def test_what_a_file_says_of_its_inputs_and_classes(tmp_path):
-    """The classes of a label set are named by those that they join."""
-    metadata = exported_tier(tmp_path, instance("path-cnn-labels"), labels="pairs").metadata
-    assert metadata["class_names"] == ["a/b", "c/d", "e/f"]
+    net = instance("path-cnn")
+    metadata = exported_tier(tmp_path, net).metadata
+    assert metadata["class_names"] == list("abcdef"[: net.num_classes])
     assert metadata["test_accuracy"] is None  # there is no test split
     assert (metadata["input_type"], metadata["mean"]) == ("uint8", [0.5] * 3)
     check_output(tmp_path / "new" / "net.pt2")  # is known as this package's

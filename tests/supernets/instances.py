@@ -150,9 +150,6 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     ),
     "grown-network": grown_network,
     "path-cnn": lambda: PathCNN(*IMAGES, width=8, stage_layers=[2, 1], strides=[2, 1]),
-    "path-cnn-labels": lambda: PathCNN(
-        (3, 8, 8), 6, 8, [1, 1], [2, 2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]}
-    ),
     "path-rnn": lambda: PathRNN((7,), 9, embedding=4, width=6),
     "pruned-sequence-of-several": pruned,
     "resnet18": lambda: ResNet18(*IMAGES, width=8),

@@ -143,7 +143,7 @@ def test_what_reads_the_same_input_is_added() -> None:
     x = network.stem(batch(RNN))
     x = first(x) + skip(x)
     x = second(x) + x
-    expected = functional.linear(x, network.heads["own"].weight, network.heads["own"].bias)
+    expected = functional.linear(x, network.head.weight, network.head.bias)
     torch.testing.assert_close(network(batch(RNN)), expected)
 
 

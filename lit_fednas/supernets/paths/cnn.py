@@ -30,8 +30,8 @@ from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, Range, checked
 from lit_fednas.supernets.families import check_image
-from lit_fednas.supernets.layers import BatchNorm, Norm, Residual, sequential
-from lit_fednas.supernets.paths.supernet import ALL, Counter, Operators, PathNetwork, PathSpace, PathSupernet
+from lit_fednas.supernets.layers import BatchNorm, Norm, Residual, pooled_classifier, sequential
+from lit_fednas.supernets.paths.supernet import Counter, Operators, PathNetwork, PathSpace, PathSupernet
 
 
 def convolution(
@@ -111,8 +111,6 @@ class PathCNN(PathSupernet):
         operators: The candidates of every layer, among ``conv1``, ``sep_e05``, ``sep_e1``, ``sep_e2``, ``mb1_e2``,
             ``mb3_e05``, ``mb3_e1``, ``mb3_e2``, ``id`` (the default), ``conv3``, ``sep1_e2``.
         norm: Normalisation layer.
-        label_sets: Label sets beside the data's own classes, each with its own classifier: for each class
-            its label in the set (App. H).
         reduction: The fixed block after a stage: a depthwise separable convolution with a residual link, on which
             there is a convolution of kernel 2 where it halves the size, or 1 (``residual``), or another depthwise
             separable one (``separable``); or an average pooling and a 1x1 convolution (``pooled``). The last two
@@ -135,12 +133,11 @@ class PathCNN(PathSupernet):
         strides: Sequence[Literal[1, 2]] = (2, 2, 2, 2),
         operators: Sequence[str] = CIFAR_OPERATORS,
         norm: Norm = BatchNorm(),
-        label_sets: dict[str, list[int]] | None = None,
         reduction: Literal["residual", "separable", "pooled"] = "residual",
         growth: Annotated[float, Range(at_least=1)] = 1.5,
         stem_stride: Literal[1, 2] = 1,
     ) -> None:
-        super().__init__(input_shape, num_classes, label_sets)
+        super().__init__(input_shape, num_classes)
         check_image(self, self.input_shape)
         if not 0 < sum(stage_layers) <= 1000 or len(strides) != len(stage_layers):
             raise ConfigError(
@@ -171,9 +168,8 @@ class PathCNN(PathSupernet):
         self.reduction = reduction
         self.norm = norm
         self.stem_stride = stem_stride
-        self.head_shape = self._shapes()[-1]
         candidates = [self.operators] * sum(stage_layers)
-        self.space = PathSpace(candidates, self.operator_costs(count_macs), self.label_sets.names)
+        self.space = PathSpace(candidates, self.operator_costs(count_macs))
         self.network = self.build(self.space.superset)
 
     @override
@@ -185,13 +181,8 @@ class PathCNN(PathSupernet):
                 layers.append(nn.ModuleDict({name: OPERATORS[name](width, self.norm) for name in names}))
             reductions[len(layers) - 1] = REDUCTIONS[self.reduction](width, wider, stride, self.norm)
         stem = convolution(self.input_shape[0], self.widths[0], 3, self.norm, self.stem_stride)
-        sets = self.label_sets.names if arch.labels == ALL else [arch.labels]
-        return PathNetwork(stem, layers, reductions, {name: self.head(name) for name in sets})
-
-    @override
-    def head(self, labels: str) -> nn.Module:
-        classifier = nn.Linear(self.widths[-1], self.label_sets.size(labels))
-        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier)
+        head = sequential(**pooled_classifier(self.widths[-1], self.num_classes))
+        return PathNetwork(stem, layers, reductions, head)
 
     def _shapes(self) -> list[tuple[int, int, int]]:
         """Returns the shapes of the feature maps in every stage, and after the last reduction."""

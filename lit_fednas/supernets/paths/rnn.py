@@ -169,7 +169,6 @@ class PathRNN(PathSupernet):
         identity, zero = ([name] if name in operators else [] for name in ("id", "zero"))
         self.candidates = [every, every + zero, every + identity, every + identity + zero]
         self._inputs = [embedding, embedding, width, width]
-        self.head_shape = (*self.input_shape, width)
         self.space = PathSpace(self.candidates, self.operator_costs(count_macs))
         self.network = self.build(self.space.superset)
 
@@ -180,12 +179,8 @@ class PathRNN(PathSupernet):
             for inputs, names in zip(self._inputs, arch.layers, strict=True)
         ]
         stem = nn.Embedding(self.num_classes, self.embedding)
-        heads = {arch.labels: self.head(arch.labels)}
-        return PathNetwork(stem, layers, {}, heads, parallel=len(layers) // _STAGES)
-
-    @override
-    def head(self, labels: str) -> nn.Module:
-        return nn.Linear(self.width, self.label_sets.size(labels))
+        head = nn.Linear(self.width, self.num_classes)
+        return PathNetwork(stem, layers, {}, head, parallel=len(layers) // _STAGES)
 
     @override
     def operator_costs(self, count: Counter) -> list[list[int]]:

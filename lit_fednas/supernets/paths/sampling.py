@@ -56,9 +56,8 @@ class PathSampler:
             self._prices.append([price for price, _ in held])
             self._names.append([name for _, name in held])
         cheapest = np.array([prices[0] for prices in self._prices])
-        base = costs.base(subspace.labels)
-        self.least = base + int(cheapest.sum())
-        self.most = min(budget, base + sum(prices[-1] for prices in self._prices))
+        self.least = costs.fixed + int(cheapest.sum())
+        self.most = min(budget, costs.fixed + sum(prices[-1] for prices in self._prices))
         if budget < self.least:
             raise ConfigError(f"a budget of {budget:g} is below the cheapest path, {self.least:g}")
         self._first, self._then = np.flatnonzero(cheapest > 0), np.flatnonzero(cheapest == 0)
