@@ -5,32 +5,22 @@ another.
 """
 
 from lit_fednas.objectives.base import CrossEntropy, MaskedCrossEntropy, Objective, TaskLoss
-from lit_fednas.objectives.differentiable_search import (
-    ArchitectureGradient,
-    DifferentiableSearch,
-    FirstOrder,
-    MixedLevel,
-    SecondOrder,
-)
+from lit_fednas.objectives.differentiable_search import DifferentiableSearch
 from lit_fednas.objectives.outputs import IndependentBases, OrderedDropout, SideObjective, UnitChanges
 from lit_fednas.objectives.path_sampling import Load, PathSampling, RandomLoad
 from lit_fednas.objectives.wrapped import Proximal, WrappedObjective
 
 __all__ = [
-    "ArchitectureGradient",
     "CrossEntropy",
     "DifferentiableSearch",
-    "FirstOrder",
     "IndependentBases",
     "Load",
     "MaskedCrossEntropy",
-    "MixedLevel",
     "Objective",
     "OrderedDropout",
     "PathSampling",
     "Proximal",
     "RandomLoad",
-    "SecondOrder",
     "SideObjective",
     "TaskLoss",
     "UnitChanges",

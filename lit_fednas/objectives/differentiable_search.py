@@ -1,11 +1,12 @@
 """Differentiable architecture search on a client: FedNAS' local search (He, Annavaram and Avestimehr, 2020).
 
 In "FedNAS: Federated Deep Learning via Neural Architecture Search", every client alternates between a step of the
-weights and a step of the architecture parameters, and the server averages both. Here the latter comes first.
+weights and a step of the architecture parameters, and the server averages both. Here the latter comes first. They
+descend on the training loss plus the validation loss (MiLeNAS: He, Ye, Shen and Zhang, 2020, "Mixed-Level
+Reformulation", CVPR); DARTS' bi-level gradients are left out.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar, cast
 
 import numpy as np
@@ -22,111 +23,9 @@ from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, checked
 from lit_fednas.supernets import CellSupernet, Supernet
 from lit_fednas.supernets.cells.supernet import MixedNetwork
 
-#: Computes a loss with the present values of weights and architecture parameters.
-Loss = Callable[[], Tensor]
-_STEP = 0.01  # of the finite differences, as a norm
-
-
-class ArchitectureGradient(ABC):
-    """What the architecture parameters alpha descend on.
-
-    Liu et al. (2019, "DARTS: Differentiable Architecture Search", ICLR) state a bi-level problem: alpha minimises the
-    loss on validation data of the weights w that are the best for alpha on training data. He, Ye, Shen and Zhang (2020,
-    "MiLeNAS: Efficient Neural Architecture Search via Mixed-Level Reformulation", CVPR) descend on both losses.
-    """
-
-    @abstractmethod
-    def gradients(
-        self, train_loss: Loss, val_loss: Loss, weights: Sequence[Tensor], alphas: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
-        """Returns a gradient for each architecture parameter; all parameters keep their values.
-
-        Args:
-            train_loss: Of a batch of training data.
-            val_loss: Of a batch of validation data.
-            weights: The other parameters that are trained.
-            alphas: The architecture parameters.
-        """
-
-
-class FirstOrder(ArchitectureGradient):
-    """DARTS' first-order approximation: the validation loss of the present weights (section 2.3, xi = 0)."""
-
-    @override
-    def gradients(
-        self, train_loss: Loss, val_loss: Loss, weights: Sequence[Tensor], alphas: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
-        return torch.autograd.grad(val_loss(), alphas)
-
-
-@checked("objective.gradient")
-class SecondOrder(ArchitectureGradient):
-    """DARTS' second-order approximation: the validation loss after one step on the training loss (Eq. 5 to 8).
-
-    With w' = w - xi d/dw L_train(w, alpha) and g = d/dw' L_val(w', alpha), the gradient is
-
-        d/dalpha L_val(w', alpha) - xi (d/dalpha L_train(w + e g, alpha) - d/dalpha L_train(w - e g, alpha)) / (2 e),
-
-    where e is 0.01 over the norm of g. The step to w' has no momentum and no weight decay. Norms with running
-    statistics count all five forward passes.
-
-    Args:
-        lr: xi, the learning rate of the step; a constant, which ``client.lr_schedule`` does not change.
-    """
-
-    def __init__(self, lr: PositiveFloat = 0.025) -> None:
-        self.lr = lr
-
-    @override
-    def gradients(
-        self, train_loss: Loss, val_loss: Loss, weights: Sequence[Tensor], alphas: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
-        # the finite difference is smaller than what half precision resolves
-        with torch.autocast(weights[0].device.type, enabled=False):
-            values = [weight.detach().clone() for weight in weights]
-            try:
-                _move(weights, values, torch.autograd.grad(train_loss(), weights), -self.lr)
-                both = torch.autograd.grad(val_loss(), (*alphas, *weights))
-                direct, along = both[: len(alphas)], both[len(alphas) :]
-                step = _STEP / float(torch.stack(torch._foreach_norm(along)).norm().clamp(min=1e-12))
-                _move(weights, values, along, step)
-                above = torch.autograd.grad(train_loss(), alphas)
-                _move(weights, values, along, -step)
-                below = torch.autograd.grad(train_loss(), alphas)
-            finally:
-                _move(weights, values, values, 0.0)
-        factor = self.lr / (2 * step)
-        return [validation - factor * (up - down) for validation, up, down in zip(direct, above, below, strict=True)]
-
-
-@checked("objective.gradient")
-class MixedLevel(ArchitectureGradient):
-    """MiLeNAS' mixed level (He et al., 2020): the training loss plus the validation loss, as FedNAS' clients search.
-
-    Args:
-        weight: lambda, the weight of the validation loss.
-    """
-
-    def __init__(self, weight: NonNegativeFloat = 1.0) -> None:
-        self.weight = weight
-
-    @override
-    def gradients(
-        self, train_loss: Loss, val_loss: Loss, weights: Sequence[Tensor], alphas: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
-        return torch.autograd.grad(train_loss() + self.weight * val_loss(), alphas)
-
-
-@torch.no_grad()
-def _move(weights: Sequence[Tensor], values: Sequence[Tensor], along: Sequence[Tensor], step: float) -> None:
-    """Sets weights to ``values + step * along``."""
-    for weight, value, direction in zip(weights, values, along, strict=True):
-        weight.copy_(value if step == 0 else value + step * direction)
-
-
 Batch = tuple[Tensor, Tensor]
 _BETAS = (0.5, 0.999)
-_MOST_PASSES = 16  # of an example that was seen: five of a gradient, over validation batches up to twice as large
+_MOST_PASSES = 8  # of an example that was seen: three are usual, over validation batches up to twice as large
 
 
 @checked("objective")
@@ -139,7 +38,7 @@ class DifferentiableSearch(CountedObjective):
 
     Args:
         objective: The loss of a batch, of weights and architecture alike.
-        gradient: What the architecture parameters descend on.
+        val_weight: lambda, what the validation loss counts in the architecture's step.
         lr: The learning rate of the architecture parameters.
         weight_decay: Their weight decay.
 
@@ -154,12 +53,12 @@ class DifferentiableSearch(CountedObjective):
     def __init__(
         self,
         objective: Objective = TaskLoss(),
-        gradient: ArchitectureGradient = MixedLevel(),
+        val_weight: NonNegativeFloat = 1.0,
         lr: PositiveFloat = 3e-4,
         weight_decay: NonNegativeFloat = 1e-3,
     ) -> None:
         super().__init__(objective)
-        self.gradient = gradient
+        self.val_weight = val_weight
         self.lr = lr
         self.weight_decay = weight_decay
 
@@ -188,8 +87,6 @@ class DifferentiableSearch(CountedObjective):
                 f"model.objective: {type(self).__name__} trains a mixture, and client {task.client} has {task.arch}; "
                 f"use FixedArchitecture with arch: {self._supernet.space.superset}, or another objective"
             )
-        alphas = set(map(id, self._alphas))
-        self._weights = [weight for weight in network.parameters() if weight.requires_grad and id(weight) not in alphas]
         self._adam = torch.optim.Adam(self._alphas, self.lr, _BETAS, weight_decay=self.weight_decay)
         self._task = task
         self._generator = generator
@@ -213,9 +110,8 @@ class DifferentiableSearch(CountedObjective):
         """Steps the architecture parameters, which require gradients during this step alone."""
         for alpha in self._alphas:
             alpha.requires_grad_(True)
-        gradients = self.gradient.gradients(
-            lambda: self._loss(network, train), lambda: self._loss(network, val), self._weights, self._alphas
-        )
+        loss = self._loss(network, train) + self.val_weight * self._loss(network, val)
+        gradients = torch.autograd.grad(loss, self._alphas)
         for alpha, gradient in zip(self._alphas, gradients, strict=True):
             alpha.grad = gradient
         self._adam.step()

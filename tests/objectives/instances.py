@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lit_fednas.objectives import DifferentiableSearch, FirstOrder, Objective, TaskLoss
+from lit_fednas.objectives import DifferentiableSearch, Objective, TaskLoss
 from tests.federation.methods import LOSSES, OBJECTIVES
 
 
@@ -20,5 +20,5 @@ OF_OPERATORS = around_task_loss("paths")
 OF_WIDTHS = around_task_loss("ordered", "distilled", "changes")
 OF_BASES = around_task_loss("bases")
 OF_EXITS = around_task_loss("side", "depthwise")
-#: Those that want a mixture of operators, and clients with validation data; in as few passes as there are.
-OF_CELLS = {"search": lambda: DifferentiableSearch(gradient=FirstOrder())}
+#: Those that want a mixture of operators, and clients with validation data.
+OF_CELLS = {"search": DifferentiableSearch}
