@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, RoundValues
+from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
 from lit_fednas.parts import Part
 from lit_fednas.supernets import Supernet
 
@@ -54,14 +54,3 @@ class Aggregation(Part, ABC):
             The new value of every shared tensor, by the supernet's names, in tensors that the caller may
             overwrite. Elements that no client trained have their old value.
         """
-
-    #: The names of :meth:`metrics`.
-    metric_names: ClassVar[Sequence[str]] = ()
-
-    def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
-        """Returns numbers to log for the round that has just ended.
-
-        Args:
-            results: Of the clients whose updates were merged, those of every rank.
-        """
-        return {}

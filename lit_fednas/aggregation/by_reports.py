@@ -1,16 +1,14 @@
 """Averages by what clients report: FedorAS' operators (OPA, Eq. 5) and HeteroFL's classes (Diao et al., 2021)."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate, OperatorReport
+from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate, OperatorReport
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets import Region, Supernet
 
@@ -33,7 +31,6 @@ class OperatorAverage(OverlapAverage):
 
     needs = (OperatorReport,)
     reads = ()
-    metric_names = ("aggregation/changed", "aggregation/total_variation")
 
     def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
         super().__init__(trim=trim)
@@ -45,33 +42,6 @@ class OperatorAverage(OverlapAverage):
         assert report is not None
         through = report.through(name)
         return float(update.result.num_seen if through is None else through)
-
-    @override
-    def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
-        """Returns which operators changed, and how far their clients' weights are from a plain average's.
-
-        ``aggregation/changed`` is the share of the supernet's operators that ``min_clients`` clients or more trained.
-        ``aggregation/total_variation`` is the mean over these of ``sum_i |p_i - q_i| / 2``, from 0 (alike) to 1: p_i is
-        client i's weight by Eq. 5 before any trimming, q_i that by the examples of all who received the operator.
-        """
-        held: dict[str, list[tuple[int, int]]] = {name: [] for name in self._operators(self._supernet.space.superset)}
-        for result in results:
-            report = result.report(OperatorReport)
-            assert report is not None
-            for name in self._operators(result.task.arch):
-                held[name].append((report.examples.get(name, 0), result.task.num_examples))
-        distances = []
-        for clients in held.values():
-            through, examples = np.array(clients, dtype=float).reshape(-1, 2).T
-            if np.count_nonzero(through) >= self.min_clients:
-                distances.append(np.abs(through / through.sum() - examples / examples.sum()).sum() / 2)
-        metrics = {"aggregation/changed": len(distances) / len(held)} if held else {}
-        return metrics | ({"aggregation/total_variation": float(np.mean(distances))} if distances else {})
-
-    def _operators(self, arch: Any) -> list[str]:
-        """Returns the operators of an architecture that have weights, by the names of their modules."""
-        names = map(OperatorReport.operator, self._supernet.regions(arch))
-        return list(dict.fromkeys(name for name in names if name is not None))
 
 
 class ClassAverage(OverlapAverage):

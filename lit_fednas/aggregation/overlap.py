@@ -16,7 +16,7 @@ from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.private import GaussianMechanism, PrivateSums
 from lit_fednas.aggregation.sums import OverlapSums, Sums, TrimmedSums
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, Largest, RoundValues, nbytes
+from lit_fednas.messages import ClientTask, ClientUpdate, Largest, RoundValues, nbytes
 from lit_fednas.ranges import OpenUnitInterval, Range, checked
 from lit_fednas.supernets import Region
 
@@ -206,7 +206,6 @@ class MaxNet(OverlapAverage):
     """
 
     reads = (Beta, GaussianMechanism)
-    metric_names = ("beta",)
 
     def __init__(self, beta: OpenUnitInterval = 0.9, weighted: bool = True, trim: Trim = 0.0) -> None:
         super().__init__(weighted, trim)
@@ -238,7 +237,3 @@ class MaxNet(OverlapAverage):
         if task.client == self._largest:
             return self._present * examples
         return (1 - self._present) / self._others * examples
-
-    @override
-    def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
-        return {"beta": self._present}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ from scipy.special import softmax
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.ranges import PositiveInt, ShareBelowOne, checked
 from lit_fednas.supernets import Model, ModelSuite, PrunedSequence, Supernet
@@ -102,12 +101,6 @@ class ByUtility(Assignment):
         super().load_state_dict(state)
         restored = {int(client): list(map(float, utilities)) for client, utilities in state["utilities"].items()}
         self.check_clients(restored)
-        for client, utilities in restored.items():
-            if len(utilities) > len(self._suite.models) or not all(map(math.isfinite, utilities)):
-                raise CheckpointError(
-                    f"assignment: the checkpoint's utilities of client {client}, {utilities}, are not those of "
-                    f"{len(self._suite.models)} models; use the checkpoint of this run's models"
-                )
         self._utilities = restored
 
     def _compatible(self, client: int) -> list[int]:
@@ -207,19 +200,12 @@ class ByOwnUtility(ByUtility):
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         Assignment.load_state_dict(self, state)
-        known = {model.number for model in self._suite.models}
         restored = [
             {int(client): {int(n): float(value) for n, value in values.items()} for client, values in kind.items()}
             for kind in (state["losses"], state["accuracies"])
         ]
         for kind in restored:
             self.check_clients(kind)
-            for client, values in kind.items():
-                if not values.keys() <= known:
-                    raise CheckpointError(
-                        f"assignment: the checkpoint knows client {client} with models {sorted(values)}, and here are "
-                        f"{len(known)} models; use the checkpoint of this run's models"
-                    )
         self._losses, self._accuracies = restored
         self._of_tiers = None
 

@@ -15,7 +15,7 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, checked
 from lit_fednas.supernets import Supernet
@@ -282,12 +282,6 @@ class InvariantUnits(ByTier):
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for changes in state["unit_changes"]:
-            if {group: len(units) for group, units in changes.items()} != self._supernet.units:
-                raise CheckpointError(
-                    "assignment: the checkpoint's changes are of other units than the supernet has; use the "
-                    "model.supernet settings that the run was started with"
-                )
         self._changes, self._kept = deepcopy(state["unit_changes"]), {}
 
     def _mask(self, ratio: float) -> UnitMask:

@@ -28,6 +28,7 @@ class BetaDecay(FederatedCallback):
     """
 
     gives = (Beta,)
+    metric_names = ("beta",)
 
     def __init__(
         self,
@@ -65,4 +66,9 @@ class BetaDecay(FederatedCallback):
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         cohort_size = module.cohort.size(module.population.num_clients)
-        round.give(Beta(self.beta(round.number, round.max_rounds, cohort_size)))
+        self._present = Beta(self.beta(round.number, round.max_rounds, cohort_size))
+        round.give(self._present)
+
+    @override
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        module.log("beta", self._present.value)

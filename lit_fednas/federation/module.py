@@ -81,7 +81,7 @@ class FederatedLightningModule(pl.LightningModule):
 
     Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` (of classes) are the global
     weights on the server's validation set, ``val/mean/accuracy`` is their mean over the subnets; ``test/...`` likewise.
-    ``clients/...`` are of the local training; an aggregation adds its own, such as ``aggregation/changed``.
+    ``clients/...`` are of the local training; callbacks add their own, such as ``beta``.
     """
 
     def __init__(
@@ -246,20 +246,18 @@ class FederatedLightningModule(pl.LightningModule):
         optimizer.zero_grad(set_to_none=True)
         clients = {result.task.client for result in survivors if merged}
         self.trainer.fit_loop.clients.commit(clients)  # type: ignore[attr-defined]
-        self._log_round(batch, merged)
+        self._log_round(batch)
 
     def on_train_batch_end(self, *step: Any) -> None:
         """Lets Lightning collect what the round has logged, for callbacks that follow it at the validation."""
         _ = self.trainer.callback_metrics
 
-    def _log_round(self, batch: ServerRound, merged: bool) -> None:
+    def _log_round(self, batch: ServerRound) -> None:
         if batch.tasks:
             self.log("clients/lr", self.client.learning_rate(batch.tasks[0].lr_factor))
         shown = "clients/loss", f"clients/{self.task.metric}"
         for name, value in client_metrics(batch, self.task, self.faults.norm_bound is not None).items():
             self.log(name, value, prog_bar=name in shown)
-        if merged:
-            self.log_dict(self.aggregation.metrics(batch.survivors))
 
     # ---- evaluation -----------------------------------------------------------------------------------
 

@@ -28,8 +28,8 @@ def logged_metrics(trainer: Any, module: Any) -> list[str]:
     """Returns the names of what a fit logs at every validation, or in every round."""
     validates = trainer.limit_val_batches and len(trainer.datamodule.val_dataloader())
     names = list(module.validation_metrics) if validates else []
-    for part in (*trainer.callbacks, module.aggregation):
-        names += getattr(part, "metric_names", ())
+    for callback in trainer.callbacks:
+        names += getattr(callback, "metric_names", ())
     names += [f"clients/{module.task.metric}"] if module.client.validate else []
     names += ["clients/wild"] if module.faults.norm_bound is not None else []
     return [*names, *(f"clients/{name}" for name in ("loss", "used", "failed", "lr"))]
@@ -38,7 +38,7 @@ def logged_metrics(trainer: Any, module: Any) -> list[str]:
 def check_logged(name: str, field: str, trainer: Any, module: Any) -> None:
     """Validates that a fit logs a metric; parts of the user's own may log what they do not announce."""
     names = logged_metrics(trainer, module)
-    parts = (module, module.aggregation, *trainer.callbacks)
+    parts = (module, *trainer.callbacks)
     others = [part for part in parts if type(part).__module__.partition(".")[0] not in _PACKAGES]
     if name not in names and all(getattr(part, "metric_names", ()) for part in others):
         near = did_you_mean(name, names)

@@ -7,20 +7,18 @@ another.
 from lit_fednas.objectives.base import CrossEntropy, MaskedCrossEntropy, Objective, TaskLoss
 from lit_fednas.objectives.differentiable_search import DifferentiableSearch
 from lit_fednas.objectives.outputs import IndependentBases, OrderedDropout, SideObjective, UnitChanges
-from lit_fednas.objectives.path_sampling import Load, PathSampling, RandomLoad
+from lit_fednas.objectives.path_sampling import PathSampling
 from lit_fednas.objectives.wrapped import Proximal, WrappedObjective
 
 __all__ = [
     "CrossEntropy",
     "DifferentiableSearch",
     "IndependentBases",
-    "Load",
     "MaskedCrossEntropy",
     "Objective",
     "OrderedDropout",
     "PathSampling",
     "Proximal",
-    "RandomLoad",
     "SideObjective",
     "TaskLoss",
     "UnitChanges",

@@ -1,6 +1,5 @@
 """Client-side path sampling: FedorAS' local training (section 3.1, Eq. 2 to 4)."""
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from typing import ClassVar, cast
 
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, MacsReport, OperatorReport, Report
 from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import CountedObjective
@@ -18,45 +16,7 @@ from lit_fednas.supernets import PathSupernet, path_sampler
 from lit_fednas.supernets.paths.supernet import PathNetwork
 
 
-class Load(ABC):
-    """The share of a client's budget that other work on its device leaves free (section 3.1, "dynamic")."""
-
-    @abstractmethod
-    def free(self, round: int, step: int, rng: np.random.Generator) -> float:
-        """Returns the share of the budget that is free in a client's step, from 0 (only the cheapest path) to 1."""
-
-
-class NoLoad(Load):
-    """All of the budget, always."""
-
-    @override
-    def free(self, round: int, step: int, rng: np.random.Generator) -> float:
-        return 1.0
-
-
-@checked("objective.load")
-class RandomLoad(Load):
-    """A free share drawn for every batch, uniformly.
-
-    Args:
-        least: The lowest free share.
-        most: The highest free share.
-
-    Raises:
-        ConfigError: A share is out of range, or least is above most.
-    """
-
-    def __init__(self, least: UnitInterval = 0.0, most: UnitInterval = 1.0) -> None:
-        if least > most:
-            raise ConfigError(f"objective.load.least: {least} is above most, {most}; lower it")
-        self.least = least
-        self.most = most
-
-    @override
-    def free(self, round: int, step: int, rng: np.random.Generator) -> float:
-        return self.least + (self.most - self.least) * float(rng.random())
-
-
+@checked("objective")
 class PathSampling(CountedObjective):
     """Trains a new path for every batch, out of the operators that the client received and under its budget.
 
@@ -65,20 +25,20 @@ class PathSampling(CountedObjective):
 
     Args:
         objective: The loss on a path.
-        load: The share of the client's budget that is free, batch by batch.
+        least_free: The lowest share of the client's budget that other work on its device leaves free (section 3.1,
+            "dynamic"): one is drawn for every batch, uniformly up to 1. With 0 only the cheapest path may fit.
 
-    Attributes:
-        highest_cost: The cost of the most expensive path drawn in the last fit, in the unit of the tier's limit.
+    Raises:
+        ConfigError: A setting is out of range.
     """
 
     supernet_kind: ClassVar[type] = PathSupernet
     testable = False  # a client holds several paths, and none of them is its network
     added_reports: ClassVar[tuple[type[Report], ...]] = (OperatorReport, MacsReport)
 
-    def __init__(self, objective: Objective = TaskLoss(), load: Load = NoLoad()) -> None:
+    def __init__(self, objective: Objective = TaskLoss(), least_free: UnitInterval = 1.0) -> None:
         super().__init__(objective)
-        self.load = load
-        self.highest_cost = 0
+        self.least_free = least_free
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
@@ -86,20 +46,17 @@ class PathSampling(CountedObjective):
         macs = self._supernet.path_costs("macs")
         self._macs_fixed = macs.fixed
         self._macs_of = macs.held(task.arch)
-        self._task = task
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
-        self._step = self.highest_cost = 0
         self._examples: Counter[str] = Counter()
         super().begin(network, task, generator)
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        path, cost = self._sampler.sample(self._rng, self.load.free(self._task.round, self._step, self._rng))
+        free = 1.0 if self.least_free == 1 else float(self._rng.uniform(self.least_free, 1))
+        path, cost = self._sampler.sample(self._rng, free)
         assert cost <= self._sampler.most, "a path over the client's budget"
         cast(PathNetwork, network).path = path
         loss = self.objective.loss(network, inputs, targets)
-        self._step += 1
-        self.highest_cost = max(self.highest_cost, cost)
         self._examples.update({f"layers.{layer}.{name}": len(targets) for layer, name in enumerate(path)})
         layers = zip(self._macs_of, path, strict=True)
         self._macs += len(targets) * (self._macs_fixed + sum(macs[name] for macs, name in layers))

@@ -9,7 +9,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from typing_extensions import override
@@ -26,7 +25,6 @@ from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, metric_text, scale_of, text_table
 from lit_fednas.records import ALL_TIERS, SearchFiles, TierFiles
 from lit_fednas.records.run import note_after_training, write_client_scores
-from lit_fednas.rng import generator
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
 from lit_fednas.search.tier_models import load_tier_network, scores_of_clients
 from lit_fednas.search.tier_search import SearchSettings, TierSearch, scorer_of
@@ -193,8 +191,7 @@ class Search(AfterTraining):
                     f"on; set it to 0.1, for instance, or leave search.client out"
                 )
             batches = EvalBatches(clients.reader, rows, self.datamodule.eval_batch_size)
-        share = _share_of(batches, search.validation_share, seed)
-        return Evaluator(model.supernet, share, model.evaluation, recalibration, clients.task, model.metrics)
+        return Evaluator(model.supernet, batches, model.evaluation, recalibration, clients.task, model.metrics)
 
     def federated(self, draw: ClientDraw, recalibration: Sequence[Tensor]) -> FederatedEvaluator:
         """Returns what scores architectures by the clients' own data.
@@ -217,18 +214,6 @@ class Search(AfterTraining):
         # clients that score know the task's metrics alone
         added = {name: metric for name, metric in model.metrics.items() if name in like.directions}
         return Evaluator(model.supernet, batches, model.evaluation, like.recalibration, task, added)
-
-
-def _share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:
-    """Returns a uniform draw of validation data (FedorAS, App. K.1)."""
-    rows = batches.rows
-    count = round(share * len(rows))
-    if count < 1:
-        raise ConfigError(f"search.validation_share: {share} of {len(rows)} examples leaves none; give more")
-    if count == len(rows):
-        return batches
-    chosen = torch.randperm(len(rows), generator=generator(seed, "search-validation"))[:count]
-    return EvalBatches(batches.reader, rows[chosen.sort().values], batches.batch_size)
 
 
 class SearchProgress:

@@ -20,10 +20,10 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.ranks import Ranks
-from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name, check_folder_names
-from lit_fednas.records.run import chosen, error, reaches
+from lit_fednas.records.run import chosen, error
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search.evaluations import Evaluations, Scorer
@@ -37,9 +37,8 @@ from lit_fednas.tiers import ArchitectureCosts, Tier, TierSource
 log = logging.getLogger(__name__)
 
 _LEAST = 1e-12  # of a worst value, to divide by
-_LATENCY_SAMPLES = 24  # architectures that a source of latencies may learn from
 #: Settings that a search that goes on may change.
-_FREE = {"evaluations", "target", "complete", "reference", "latency", "checkpoint"}
+_FREE = {"evaluations", "complete", "reference", "checkpoint"}
 
 
 @checked("search")
@@ -54,10 +53,6 @@ class SearchSettings:
             tier by its name (FedorAS, Table 10: ``{tier1: 100, tier2: 150}``). 0 for methods that need none
             (``ProxySearch``): then nothing is tested either, no networks are written, and with ``--ckpt_path null`` the
             search is in a new folder, with untrained weights.
-        target: A value of the metric on the validation data; a search ends with the generation that reaches it
-            (FedorAS, section 3.2).
-        per_tier: Whether each tier has a search of its own; else one search covers the whole space with so many
-            evaluations, and the tiers choose from it.
         cost: The objective besides the metric.
         metric: By what the best on the validation data is known: a metric of the task or of ``model.metrics``, the
             greatest or the least, as is better; for classes ``accuracy``, if not given, for tokens ``perplexity``.
@@ -66,7 +61,6 @@ class SearchSettings:
         client: The client that searches for itself (SuperFed, App. I): on its own validation data
             (``data.client_val``), and for its own tier unless ``tiers`` are given; what it finds is tested on the
             server's test data. If not given, the server searches.
-        validation_share: The share of the validation data that is used, drawn uniformly.
         latency: The source of latencies; they are not known if not given.
         seed: The search's seed; that of the run if not given.
         name: The name of the search's folder in the run's folder.
@@ -78,23 +72,19 @@ class SearchSettings:
     tiers: TierSource | None = None
     method: SearchMethod = field(default_factory=NSGA2)
     evaluations: NonNegativeInt | dict[str, PositiveInt] = 1000
-    target: PositiveFloat | None = None
-    per_tier: bool = True
     cost: CostName = "macs"
     metric: str | None = None
     federated: FederatedEvaluation | None = None
     client: NonNegativeInt | None = None
-    validation_share: PositiveShare = 1.0
     latency: LatencySource | None = None
     seed: int | None = None
     name: str = "search"
 
     def __post_init__(self) -> None:
         check_folder_name("search.name", self.name)
-        alone = {"client": self.client, "validation_share": 1 - self.validation_share or None}
-        for name in (name for name, value in alone.items() if value is not None and self.federated is not None):
+        if self.client is not None and self.federated is not None:
             raise ConfigError(
-                f"search.{name}: {getattr(self, name)} has no meaning for the scores of search.federated; leave one out"
+                f"search.client: {self.client} has no meaning for the scores of search.federated; leave one out"
             )
 
     def evaluations_of(self, tier: str) -> int:
@@ -139,8 +129,6 @@ class TierSearch:
         self.seed = seed if settings.seed is None else settings.seed
         self.watch = watch
         self.metric, self.higher = chosen(settings.metric, evaluator.directions, "search.metric")
-        if settings.target is not None and self.metric == "accuracy" and settings.target > 1:
-            raise ConfigError(f"search.target: {settings.target:g} is more than all, 1; give a share, such as 0.8")
         scorer = scorer or scorer_of(settings, evaluator)
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
@@ -151,15 +139,12 @@ class TierSearch:
                 f"two, such as --search.tiers '{_example_tiers(self.costs)}'"
             )
         self.costs.recall_latencies(files)
-        rng = numpy_generator(self.seed, "search-latency")
-        latency = self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
         self.tiers = list(tiers)
         if settings.tiers is not None:
             self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         _check_names(self.tiers, tiers)
         self.everything = Tier(ALL_TIERS, {})
-        self.searched = self.tiers if settings.per_tier else [self.everything]
-        searched = [tier.name for tier in self.searched]
+        searched = [tier.name for tier in self.tiers]
         if isinstance(settings.evaluations, dict) and sorted(settings.evaluations) != sorted(searched):
             given = ", ".join(settings.evaluations)
             raise ConfigError(
@@ -167,22 +152,22 @@ class TierSearch:
                 f"number for each of these, or one for all"
             )
         self.feasible: dict[str, Feasible] = {}
-        for tier in self.searched:
+        for tier in self.tiers:
             rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
             # so that a search finds nothing less than what is known without it
             space = self.space
             starts = [space.smallest, space.largest, *(arch for arch in subnets if _is_in(space, arch))]
             self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts, evaluator.batch())
-        self.written = self._description(checkpoint, latency)
+        self.written = self._description(checkpoint)
         # a score by clients belongs to the tier that asked first: with more evaluations, maybe another
-        bound = {"evaluations", "target"} if settings.federated else set()
+        bound = {"evaluations"} if settings.federated else set()
         if files.settings().get("racing"):  # of an earlier version: some rows are of a part of the examples
             raise ConfigError(f"search.name: {files.folder} had races, which were removed; give another name")
         files.begin(self.written, _FREE - bound)
         self.costs.keep_latencies(files)
         self.evaluations = Evaluations(scorer, files)
 
-    def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
+    def _description(self, checkpoint: str) -> dict[str, Any]:
         """Returns the content of ``settings.json``."""
         settings = self.settings
         largest = self.costs.cost(self.space.largest, settings.cost)
@@ -190,7 +175,7 @@ class TierSearch:
         return {
             "seed": self.seed,
             "method": _plain(settings.method),
-            **{name: getattr(settings, name) for name in ("evaluations", "target", "per_tier", "cost", "client")},
+            **{name: getattr(settings, name) for name in ("evaluations", "cost", "client")},
             "metric": self.metric,
             "metrics": dict(self.evaluator.directions),
             "tiers": [
@@ -205,10 +190,9 @@ class TierSearch:
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest(),
             "checkpoint": checkpoint,
-            **self.evaluator.description([tier.name for tier in self.searched]),
+            **self.evaluator.description([tier.name for tier in self.tiers]),
             "reference": {name: float(min(limit, largest)) for name, limit in limits.items()},  # of hypervolumes
-            "latency": latency,
-            "latency_source": None if settings.latency is None else settings.latency.identity,
+            "latency": None if settings.latency is None else settings.latency.identity,
             "complete": False,
         }
 
@@ -216,7 +200,7 @@ class TierSearch:
 
     def run(self) -> None:
         """Searches all tiers; writes the history, the front, and what the evaluations cost."""
-        history = [row for tier in self.searched for row in self._search(tier)]
+        history = [row for tier in self.tiers for row in self._search(tier)]
         self.files.write("history", history)
         fronts = []
         for tier in [*self.tiers, self.everything]:
@@ -227,14 +211,14 @@ class TierSearch:
         self.written |= self.evaluator.finish(self.files)
 
     def _search(self, tier: Tier) -> list[dict[str, Any]]:
-        """Drives the method until evaluations are spent, the target is reached or nothing new is proposed."""
+        """Drives the method until evaluations are spent or nothing new is proposed."""
         settings, most = self.settings, self.settings.evaluations_of(tier.name)
         rng = numpy_generator(self.seed, f"search-{tier.name}")
         proposals = settings.method.search(self.feasible[tier.name], rng)
         history: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
         value = volume = scores = None
-        while len(rows) < most and not self._reached(value):
+        while len(rows) < most:
             try:
                 proposed = next(proposals) if scores is None else proposals.send(scores)
             except StopIteration:
@@ -252,10 +236,6 @@ class TierSearch:
             figures = {"evaluations": len(rows), f"best_{self.metric}": value, "hypervolume": volume}
             history.append({"tier": tier.name, "generation": len(history), **figures})
         return history
-
-    def _reached(self, best: float | None) -> bool:
-        target = self.settings.target
-        return target is not None and best is not None and reaches(best, target, self.higher)
 
     def _error(self, row: dict[str, Any]) -> float:
         return error(row[self.metric], self.higher)
@@ -284,7 +264,7 @@ class TierSearch:
             The rows of ``tiers.csv``, without metrics.
         """
         rows = []
-        for tier in self.searched:
+        for tier in self.tiers:
             arch = self.settings.method.plan(
                 self.feasible[tier.name], numpy_generator(self.seed, f"search-{tier.name}")
             )

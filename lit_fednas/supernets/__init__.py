@@ -58,7 +58,7 @@ from lit_fednas.supernets.side_by_side import (
     SeparateNetworks,
     SeparateWidths,
 )
-from lit_fednas.supernets.sliced import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet, SlicedSmallCNN
+from lit_fednas.supernets.sliced import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet
 from lit_fednas.supernets.space import Ladder, SearchSpace
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 
@@ -115,7 +115,6 @@ __all__ = [
     "SlicedConvNet",
     "SlicedMobileNet",
     "SlicedResNet",
-    "SlicedSmallCNN",
     "SmallCNN",
     "Supernet",
     "UnitCounts",

@@ -99,18 +99,17 @@ class ElasticTCN(NestedSupernet):
     all. The paper keeps the "top two blocks" at depth 0: here the first ones, as in its other supernets, so that the
     receptive field is 13 tokens at depth 0 and 61 at depth 2.
 
-    Deviation: no weight norm, of which a narrower block would share directions and not lengths. Embedding and decoder
-    begin as in Bai et al.'s code for words (normal, standard deviation 0.01), convolutions as torch draws them.
+    Deviation: no weight norm, of which a narrower block would share directions and not lengths. Embedding and decoder,
+    which share their weight, begin as in Bai et al.'s code for words (normal, standard deviation 0.01), convolutions as
+    torch draws them.
 
     Args:
         input_shape: Tokens of an example.
         num_classes: Tokens of the vocabulary.
-        channels: Output channels of every block.
-        embedding: Entries of a token's embedding; ``None`` for as many as channels.
+        channels: Entries of a token's embedding, and output channels of every block.
         kernel: Tokens under a convolution's kernel.
         depths: Choices for the number of blocks beyond the first two.
         ratios: Choices of the expand ratio.
-        tied: Whether the decoder's weight is the embedding's, which then has as many entries as channels.
         dropout: Rate behind each convolution (Bai et al.: 0.45 for words).
         embedding_dropout: Rate behind the embedding (Bai et al.: 0.25 for words).
 
@@ -127,25 +126,16 @@ class ElasticTCN(NestedSupernet):
         input_shape: Iterable[int],
         num_classes: int,
         channels: PositiveInt = 600,
-        embedding: PositiveInt | None = None,
         kernel: PositiveInt = 3,
         depths: Sequence[NonNegativeInt] = (0, 1, 2),
         ratios: Sequence[PositiveFloat] = (0.1, 0.2, 0.5, 1.0),
-        tied: bool = True,
         dropout: ShareBelowOne = 0.0,
         embedding_dropout: ShareBelowOne = 0.0,
     ) -> None:
         super().__init__(input_shape, num_classes)
         check_tokens(self, self.input_shape)
         self.channels = channels
-        self.embedding = channels if embedding is None else embedding
-        if tied and self.embedding != channels:
-            raise ConfigError(
-                f"supernet.embedding: {embedding} is not the decoder's width, {channels} channels; leave it out, or "
-                f"set supernet.tied to false"
-            )
         self.kernel = kernel
-        self.tied = tied
         self.dropout = dropout
         self.embedding_dropout = embedding_dropout
         self.space: ElasticSpace = ElasticSpace(depths, ratios, (channels,), least=_LEAST)
@@ -161,33 +151,30 @@ class ElasticTCN(NestedSupernet):
 
     @override
     def build(self, arch: ElasticArch) -> nn.Module:
-        width, blocks = self.embedding, nn.Sequential()
-        for _, middle, out, _ in self.space.blocks_of(arch):
-            blocks.append(self._block(width, middle, out, dilation=2 ** len(blocks)))
-            width = out
+        blocks = nn.Sequential()
+        for _, middle, _, _ in self.space.blocks_of(arch):
+            blocks.append(self._block(middle, dilation=2 ** len(blocks)))
         network = sequential(
-            embedding=nn.Embedding(self.num_classes, self.embedding),
+            embedding=nn.Embedding(self.num_classes, self.channels),
             dropout=dropout_layer(self.embedding_dropout),
             to_channels=ChannelsAndTokens(),
             blocks=blocks,
             to_tokens=ChannelsAndTokens(),
-            decoder=nn.Linear(width, self.num_classes),
+            decoder=nn.Linear(self.channels, self.num_classes),
         )
-        if self.tied:
-            network.get_submodule("decoder").weight = network.get_parameter("embedding.weight")
+        network.get_submodule("decoder").weight = network.get_parameter("embedding.weight")
         return network
 
-    def _block(self, inputs: int, middle: int, outputs: int, dilation: int) -> nn.Module:
+    def _block(self, middle: int, dilation: int) -> nn.Module:
         block = sequential(
-            conv1=CausalConv1d(inputs, middle, self.kernel, dilation=dilation),
+            conv1=CausalConv1d(self.channels, middle, self.kernel, dilation=dilation),
             relu1=nn.ReLU(inplace=True),
             dropout1=dropout_layer(self.dropout),
-            conv2=CausalConv1d(middle, outputs, self.kernel, dilation=dilation),
+            conv2=CausalConv1d(middle, self.channels, self.kernel, dilation=dilation),
             relu2=nn.ReLU(inplace=True),
             dropout2=dropout_layer(self.dropout),
         )
-        shortcut = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else None
-        return Residual(block, shortcut, nn.ReLU(inplace=True))
+        return Residual(block, activation=nn.ReLU(inplace=True))
 
 
 @checked("supernet")

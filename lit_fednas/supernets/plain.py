@@ -13,7 +13,7 @@ from lit_fednas.costs.counting import meta_copy
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
-from lit_fednas.supernets.families import NetworkFamily, Sizes, multiplied
+from lit_fednas.supernets.families import NetworkFamily, Sizes, check_image, multiplied
 from lit_fednas.supernets.layers import (
     GroupNorm,
     Norm,
@@ -23,11 +23,11 @@ from lit_fednas.supernets.layers import (
     pooled_classifier,
     sequential,
 )
-from lit_fednas.supernets.sliced import SlicedSmallCNN
 from lit_fednas.supernets.space import Ladder
 
 _STAGES = 4
 _BLOCKS = 2
+_LEAST = 6  # pixels, of which two convolutions and a pooling leave one
 
 
 class PlainNetwork(NestedSupernet):
@@ -99,8 +99,8 @@ def _within(family: NetworkFamily, shape: tuple[int, ...], num_classes: int, sha
     return multiplied(units, ratios[within - 1], multiple)
 
 
-class SmallCNN(FamilyNetwork):
-    """Two 3x3 convolutions without padding, pooling, two linear layers, with dropout (:class:`SlicedSmallCNN`).
+class SmallCNN(PlainNetwork):
+    """Two 3x3 convolutions without padding, pooling, two linear layers, with dropout.
 
     The network of Reddi et al. (2021, "Adaptive Federated Optimization", App. A.2) for EMNIST, with their 1,206,590
     parameters for 1x28x28 inputs and 62 classes.
@@ -115,7 +115,18 @@ class SmallCNN(FamilyNetwork):
     """
 
     def __init__(self, input_shape: Iterable[int] = (3, 32, 32), num_classes: int = 10) -> None:
-        super().__init__(input_shape, num_classes, SlicedSmallCNN())
+        channels, height, width = shape = tuple(input_shape)
+        check_image(self, shape, _LEAST)
+        pooled = (height - 4) // 2 * ((width - 4) // 2)
+        network = sequential(
+            conv1=nn.Sequential(nn.Conv2d(channels, 32, 3), nn.ReLU()),
+            conv2=nn.Sequential(nn.Conv2d(32, 64, 3), nn.ReLU()),
+            pool=nn.Sequential(nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten()),
+            hidden=nn.Sequential(nn.Linear(64 * pooled, 128), nn.ReLU()),
+            dropout=nn.Dropout(0.5),
+            classifier=nn.Linear(128, num_classes),
+        )
+        super().__init__(network, shape, num_classes)
 
 
 @checked("supernet")

@@ -137,8 +137,7 @@ class SeparateNetworks(NetworkCollection):
     Args:
         input_shape: Shape of one example.
         num_classes: Classes.
-        supernet: Makes the other supernet.
-        archs: At most 64 architectures as its space writes them, or ``smallest`` or ``largest``; all if not given.
+        supernet: Makes the other supernet, of at most 64 architectures.
 
     Example:
         >>> from lit_fednas.supernets.early_exit import EarlyExitResNet
@@ -154,24 +153,18 @@ class SeparateNetworks(NetworkCollection):
         input_shape: Iterable[int],
         num_classes: int,
         supernet: Callable[[tuple[int, ...], int], Supernet],
-        archs: Sequence[str] | None = None,
     ) -> None:
         super().__init__(input_shape, num_classes)
         with torch.device("meta"):  # only its structure
             template = supernet(self.input_shape, self.num_classes)
         self._template = (template,)  # in a tuple, so that it is not a submodule
         self.input_dtype = template.input_dtype
-        if archs is None and template.space.size > _MOST:
+        if template.space.size > _MOST:
             raise ConfigError(
-                f"supernet.archs: is null, and {type(template).__name__} has {template.space.size} architectures; "
-                f"name those to train, at most {_MOST}"
+                f"supernet: {type(template).__name__} has {template.space.size} architectures, and at most {_MOST} "
+                f"are trained apart; give it fewer choices"
             )
-        given = template.space.each() if archs is None else map(template.space.named, archs)
-        members = sorted(given, key=template.macs)
-        if not members or len(set(members)) < len(members) or len(members) > _MOST:
-            raise ConfigError(
-                f"supernet.archs: {[str(arch) for arch in members]} must be 1 to {_MOST} architectures, each once"
-            )
+        members = sorted(template.space.each(), key=template.macs)
         self.space: MemberSpace = MemberSpace(template.space.named, members)
         self.networks = nn.ModuleList(map(template.build, members))
         self.initialise(SideBySide(self.networks))

@@ -69,56 +69,6 @@ class SlicedCNN(NetworkFamily):
 
 @checked("supernet.family")
 @dataclass(frozen=True)
-class SlicedSmallCNN(NetworkFamily):
-    """The small network of Reddi et al. (2021, App. A.2), ``SmallCNN``, with a scaler behind every layer that is cut.
-
-    Groups of units: ``conv1``, ``conv2``, ``hidden``.
-
-    Args:
-        channels: Output channels of the two convolutions.
-        hidden: Units of the hidden linear layer.
-
-    Raises:
-        ConfigError: A number is not positive, or there are not two convolutions.
-
-    Example:
-        >>> SlicedSmallCNN().units((1, 28, 28))
-        {'conv1': 32, 'conv2': 64, 'hidden': 128}
-    """
-
-    channels: tuple[PositiveInt, PositiveInt] = (32, 64)
-    hidden: PositiveInt = 128
-
-    def __post_init__(self) -> None:
-        if len(self.channels) != 2:
-            raise ConfigError(f"supernet.family.channels: {self.channels} must be two numbers")
-
-    @override
-    def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        check_image(self, input_shape, 6)
-        return {"conv1": self.channels[0], "conv2": self.channels[1], "hidden": self.hidden}
-
-    @override
-    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
-        channels, height, width = input_shape
-        pooled = (height - 4) // 2 * ((width - 4) // 2)
-        first, second, hidden = sizes["conv1"], sizes["conv2"], sizes["hidden"]
-
-        def scaled(layer: nn.Module) -> nn.Sequential:
-            return nn.Sequential(layer, Scaler(scale), nn.ReLU())
-
-        return sequential(
-            conv1=scaled(nn.Conv2d(channels, first, 3)),
-            conv2=scaled(nn.Conv2d(first, second, 3)),
-            pool=nn.Sequential(nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten()),
-            hidden=scaled(nn.Linear(second * pooled, hidden)),
-            dropout=nn.Dropout(0.5),
-            classifier=nn.Linear(hidden, num_classes),
-        )
-
-
-@checked("supernet.family")
-@dataclass(frozen=True)
 class SlicedConvNet(NetworkFamily):
     """FedNAS' ConvNet (Xu et al., section 5.1 and Table 2): "sequential CONV, Pooling, and final FC layers".
 

@@ -131,13 +131,6 @@ class AggregationContract(Contract):
         for name, region in net.regions(net.space.largest).items():
             torch.testing.assert_close(result[region.name], one.weights[name].to(result[region.name].dtype))
 
-    def check_numbers_to_log_are_plain(self) -> None:
-        """Metrics are floats by name."""
-        aggregation, updates = self.case.make(), self.updates(2, seed=9)
-        aggregate(aggregation, self.net, updates)
-        metrics = aggregation.metrics([one.result for one in updates])
-        assert all(type(name) is str and type(value) is float for name, value in metrics.items())
-
 
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     """Validates that two rounds' results are equal up to the order of float sums."""

@@ -7,7 +7,6 @@ import pytest
 
 from lit_fednas.assignment import InvariantUnits
 from lit_fednas.assignment.by_tier import left_out
-from lit_fednas.errors import CheckpointError
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
@@ -128,11 +127,6 @@ def test_whose_reports_count():
     assignment.observe([result(0, arch=Width(0.5)), result(4, status="error")])
     assignment.observe([])
     assert given(assignment)[0] == UnitMask(((2, 3), (3, 4, 5)))
-
-
-def test_a_state_of_something_else():
-    with pytest.raises(CheckpointError, match=r"assignment: the checkpoint.*run was started with"):
-        invariant().load_state_dict({"unit_changes": [{"layer0": [0.1] * 4}]})
 
 
 LIMITED = (Tier("slow", {"macs": NET.macs(Width(1.0)) - 1.0}), *TIERS[1:])

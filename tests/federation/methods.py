@@ -338,9 +338,9 @@ elastic   labels  tracking   -         task    overlap   trimmed reject devices 
 counting  tokens  largest    -         task    maxnet    alike   -      beta     yogi   -      layout  received one
 counting  tokens  largest    proximal  task    overlap   trimmed fail   devices  adam   -      -       trained  poisson
 counting  labels  largest    proximal  task    overlap   trimmed reject -        adam   packed -       batches  all
-operators images  bytes      head      task    operators trimmed -      -        -      -      half    sampled  -
+operators images  bytes      paths     task    operators trimmed -      -        -      -      half    sampled  -
 operators images  bytes      paths     task    operators alike   late   -        -      -      -       sampled  one
-operators tokens  share      head      entropy operators -       reject -        adam   packed half    -        -
+operators tokens  share      paths     entropy operators -       reject -        adam   packed half    -        -
 widths    images  by-tier    distilled masked  classes   alike   -      -        -      packed layout  received one
 widths    numbers rolling    ordered   task    maxnet    trimmed late   beta     -      packed -       trained  all
 widths    numbers invariant  changes   task    overlap   alike   reject devices  -      -      -       -        all

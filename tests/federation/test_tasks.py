@@ -84,7 +84,7 @@ def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, s
     ]
     of_any = {kind for kind in OPTIONAL_CALLBACKS.values() if getattr(kind, "supernet_kind", None) is None}
     assert of_any <= set(map(type, callbacks))
-    supernet = seeded(ElasticTCN, (LENGTH,), VOCABULARY, channels=10, depths=[0, 1], ratios=[0.2, 0.5], tied=False)
+    supernet = seeded(ElasticTCN, (LENGTH,), VOCABULARY, channels=10, depths=[0, 1], ratios=[0.2, 0.5])
     module = make_module(
         supernet,
         ByTier(),

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, OperatorReport
-from lit_fednas.objectives import Load, PathSampling, RandomLoad
-from lit_fednas.supernets import Operators, PathCNN
+from lit_fednas.objectives import PathSampling
+from lit_fednas.supernets import Operators, PathCNN, PathSampler
 from tests.support import NO_DATA, assert_same, seeded
 
 NET = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2])
@@ -32,19 +31,6 @@ def batches(count: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         size = SIZES[number % 4]
         inputs = torch.randn(size, 1, 8, 8, generator=draws)
         yield inputs, torch.randint(4, (size,), generator=draws)
-
-
-class Scheduled(Load):
-    """Free shares that repeat, each for two batches; notes what it was asked."""
-
-    shares = (1.0, 0.25, 0.0, 0.6)
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, int]] = []
-
-    def free(self, round, step, rng):
-        self.asked.append((round, step))
-        return self.shares[step // 2 % 4]
 
 
 class Step(NamedTuple):
@@ -104,7 +90,7 @@ def test_no_path_is_above_the_limit(cost, share):
     objective, limits = PathSampling(), limited(share, cost)
     steps = train(objective, task(limits=limits, tier="weak"), 40)
     costs = [NET.path_costs(cost).of(step.path) for step in steps]
-    assert objective.highest_cost == max(costs) <= limits[cost]
+    assert max(costs) <= limits[cost]
     assert (len(set(costs)) == 1) == (share == 0)
 
 
@@ -176,21 +162,19 @@ def test_operators_off_the_path_are_left_alone():
     assert min(stayed, moved, kept_momentum) > 50
 
 
-def test_a_busy_client_keeps_to_what_is_free():
-    load, limits = Scheduled(), limited(0.8)
-    steps = train(PathSampling(load=load), task(limits=limits), 80)
-    assert load.asked == [(3, step) for step in range(80)]
+def test_a_busy_client_keeps_to_what_is_free(monkeypatch):
+    """A share is drawn for every batch, uniformly up to 1."""
+    shares, sample = [], PathSampler.sample
+
+    def noted(sampler, rng, free):
+        shares.append(free)
+        return sample(sampler, rng, free)
+
+    monkeypatch.setattr(PathSampler, "sample", noted)
+    limits = limited(0.8)
+    steps = train(PathSampling(least_free=0.2), task(limits=limits), 200)
+    assert (min(shares), np.mean(shares), max(shares)) == pytest.approx((0.2, 0.6, 1.0), abs=0.05)
     least, most = NET.operations(NET.space.parse("id id id")), limits["operations"]
     costs = [NET.operations(step.path) for step in steps]
-    free = [load.shares[step // 2 % 4] for step in range(80)]
-    assert all(cost <= least + share * (most - least) + 1e-6 for cost, share in zip(costs, free, strict=True))
-    assert {cost for cost, share in zip(costs, free, strict=True) if share == 0} == {least}
+    assert all(cost <= least + free * (most - least) + 1e-6 for cost, free in zip(costs, shares, strict=True))
     assert max(costs) > least + 0.6 * (most - least)
-
-
-def test_random_loads_lie_between_their_bounds():
-    rng = np.random.default_rng(0)
-    free = [RandomLoad(0.2, 0.6).free(0, step, rng) for step in range(2000)]
-    assert (min(free), np.mean(free), max(free)) == pytest.approx((0.2, 0.4, 0.6), abs=0.015)
-    with pytest.raises(ConfigError, match=r"objective.load.least: 0.6 is above most, 0.5; lower it"):
-        RandomLoad(0.6, 0.5)

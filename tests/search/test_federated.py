@@ -38,7 +38,7 @@ MEMBERS = {"small": [0, 3], "large": [1, 2, 4, 5]}
 
 def federated_data(**settings: Any) -> Any:
     """Six clients with unlike numbers of validation examples; nothing is held by the server."""
-    data = tiny_data(**{"client_val": 0.25, "partitioner": Dirichlet(1.0, min_size=8, balance=False), **settings})
+    data = tiny_data(**{"client_val": 0.25, "partitioner": Dirichlet(1.0, min_size=8), **settings})
     data.source.val = None
     data.server_val = settings.get("server_val", 0)
     data.setup("fit")
@@ -96,7 +96,7 @@ def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained
 
 def test_a_lone_example_is_not_normalised_by_itself():
     """Networks that use the batch's statistics cannot run one example, be it a client's only one or its last."""
-    data = federated_data(client_val=0.12, partitioner=Dirichlet(0.3, min_size=5, balance=False))
+    data = federated_data(client_val=0.12, partitioner=Dirichlet(0.3, min_size=5))
     sizes = [data.clients.size(client, "val") for client in range(6)]
     assert 1 in sizes
     assert max(sizes) > 3

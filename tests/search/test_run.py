@@ -12,7 +12,6 @@ from torch.nn import functional
 from lit_fednas.assignment import FromFile
 from lit_fednas.data import Classification, NextToken
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.evaluation import recalibrated, recalibration_batches
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import (
@@ -84,7 +83,8 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     middle = next(arch for arch in space.each() if cost(arch).macs > 70_000 and cost(arch).parameters <= 4_000)
     monkeypatch.setattr(module, "subnets", {"largest": space.largest, "middle": middle})
     starts = [str(space.smallest), str(space.largest), str(middle)]
-    once = search(trained, tmp_path / "once", method=method, evaluations=3, per_tier=False)
+    whole = Budgets({"all": {"macs": float(cost(space.largest).macs)}})
+    once = search(trained, tmp_path / "once", method=method, evaluations=3, tiers=whole)
     assert [row["arch"] for row in once.rows("evaluations")] == starts
 
 
@@ -146,22 +146,6 @@ def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, t
     longer.write_settings({**longer.settings(), "racing": {"confidence": 0.95, "first": 64}})
     with pytest.raises(ConfigError, match=r"search.name: .* had races, which were removed; give another name"):
         search(trained, tmp_path)
-
-
-def test_a_search_ends_with_the_generation_that_reaches_its_target(tmp_path):
-    first = make_module(evaluation=EvaluationSettings(["smallest", "largest"])), tiny_data()  # its subnets differ
-    settings = {"method": Evolution(population=4), "evaluations": 12}
-    whole = search(first, tmp_path / "whole", **settings)
-    rows = {tier: [row for row in whole.rows("history") if row["tier"] == tier] for tier in ("small", "large")}
-    target = rows["small"][1]["best_accuracy"]
-    assert rows["small"][0]["best_accuracy"] < target < rows["small"][-1]["best_accuracy"]
-    files = search(first, tmp_path / "target", target=target, **settings)
-    expected = []
-    for of_tier in rows.values():
-        reached = [number for number, row in enumerate(of_tier) if row["best_accuracy"] >= target]
-        expected += of_tier[: reached[0] + 1] if reached else of_tier
-    assert len(expected) < len(whole.rows("history"))
-    assert files.rows("history") == expected
 
 
 def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, monkeypatch):

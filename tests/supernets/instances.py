@@ -132,9 +132,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic-widths-alone": lambda: elastic(stem_width=8, depths=[0], width_multipliers=[0.5, 1.0]),
     "elastic-mlp": lambda: ElasticMLP((3, 4), 5, dim=8, depths=[0, 1], ratios=[0.25, 0.5, 2]),
     "elastic-tcn": lambda: ElasticTCN((6,), 7, channels=10, depths=[0, 2], ratios=[0.2, 0.5, 1.0]),
-    "elastic-tcn-untied": lambda: ElasticTCN(
-        (6,), 7, 8, embedding=4, depths=[0, 1], tied=False, dropout=0.2, embedding_dropout=0.1
-    ),
+    "elastic-tcn-dropout": lambda: ElasticTCN((6,), 7, 8, depths=[0, 1], dropout=0.2, embedding_dropout=0.1),
     "elastic-transformer": lambda: ElasticTransformer(*IMAGES, dim=8, depths=[0, 1], heads=[1, 2]),
     "elastic-transformer-text": lambda: ElasticTransformer((6,), 7, dim=8, depths=[0, 1], heads=[1, 2, 4]),
     "elastic-transformer-pooled": lambda: ElasticTransformer((6,), 5, dim=8, heads=[2], vocabulary=9, pooled=True),
@@ -158,7 +156,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     ),
     "separate-widths": lambda: SeparateWidths(*IMAGES, family=SlicedCNN((4, 6)), widths=[1, 0.5]),
     "separate-tokens": lambda: SeparateNetworks(
-        (6,), 7, lambda *shape: ElasticTCN(*shape, channels=4, depths=[0], ratios=[0.5, 1.0]), ["largest", "smallest"]
+        (6,), 7, lambda *shape: ElasticTCN(*shape, channels=4, depths=[0], ratios=[0.5, 1.0])
     ),
     "suite-resnet": lambda: suite(GrowableResNet18(4, [1, 1], GroupNorm(2)), "stem", "stage2_block1"),
     "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),
@@ -181,7 +179,7 @@ SPACES = (
 
 #: The slowest, and those whose kinds are there without them; the contract runs them among the slow tests.
 VARIANTS = (
-    *("cells", "elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-untied", "elastic-transformer"),
+    *("cells", "elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-dropout", "elastic-transformer"),
     *("elastic-transformer-pooled", "early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens", "suite-vit"),
     *("tier-network", "widths-resnet", "widths-transformer"),
 )

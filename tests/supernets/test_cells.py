@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -39,25 +38,16 @@ from lit_fednas.supernets.growing.growth import (
     grown,
     plan,
 )
-from lit_fednas.supernets.growing.nasbench201 import NASBench201Cell
 from tests.support import refusals
 
 INPUT = (3, 6, 6)
 CLASSES = 5
 NORMS = {"batch": BatchNorm(), "batch-static": BatchNorm(running_statistics=False), "group": GroupNorm(2)}
-GENOTYPES = {
-    "chain": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
-    "dense": "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|",
-    "tied": "|nor_conv_3x3~0|+|none~0|avg_pool_3x3~1|+|skip_connect~0|none~1|nor_conv_1x1~2|",
-    "two-skips": "|skip_connect~0|+|nor_conv_3x3~0|nor_conv_1x1~1|+|none~0|skip_connect~1|nor_conv_3x3~2|",
-    "pooled-branch": "|avg_pool_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_3x3~1|none~2|",
-    "silent-middle": "|none~0|+|nor_conv_3x3~0|nor_conv_1x1~1|+|skip_connect~0|nor_conv_3x3~1|skip_connect~2|",
-}
 
 
 def network(*cells: Cell, entry: int = 4, out: int = 6) -> Blueprint:
     """A network of cells of a few units; the stream of the cell ``entry`` and that of ``it`` have so many."""
-    units = {"hidden": 6, "node1": 6, "node2": 6, "squeeze": 4, "heads": 2, "units": 8, "out": out}
+    units = {"hidden": 6, "squeeze": 4, "heads": 2, "units": 8, "out": out}
     sizes = {f"{cell.name}.{group}": units[group] for cell in cells for group in cell.groups}
     sizes |= {name: entry for name in sizes if name == "entry.out"}
     multiple = max(getattr(getattr(cell, "norm", None), "multiple", 1) for cell in cells)
@@ -83,10 +73,6 @@ def inverted(norm: Norm, **settings: Any) -> Blueprint:
     return network(first, cell, PerceptronHead("head"))
 
 
-def nasbench(genotype: str, norm: Norm) -> Blueprint:
-    return preactivated(norm, NASBench201Cell("it", norm, GENOTYPES[genotype]))
-
-
 #: For every kind of cell: a network in which it is named ``it``, for a norm.
 KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "conv": lambda norm: residual(norm, ConvCell("it", norm=norm, pool=2)),
@@ -97,7 +83,7 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "residual-opens": lambda norm: residual(norm, ResidualCell("it", norm, opens=True), out=4),
     "preactivated": lambda norm: preactivated(norm, PreactivatedCell("it", norm)),
     "preactivated-opens": lambda norm: preactivated(norm, PreactivatedCell("it", norm, opens=True, stride=2), out=4),
-    **{f"nasbench-{genotype}": functools.partial(nasbench, genotype) for genotype in GENOTYPES},
+    "preactivated-last": lambda norm: preactivated(norm, PreactivatedCell("it", norm, last_kernel=1)),
     "inverted": lambda norm: inverted(norm, squeezes=True, activation=nn.Hardswish, kernel=5),
     "inverted-relu": lambda norm: inverted(norm),
     "inverted-opens": lambda norm: inverted(norm, opens=True, stride=2, squeezes=True),
@@ -216,10 +202,6 @@ def test_new_units_are_used(kind: str) -> None:
         ("inverted-opens", "it.hidden it.squeeze it.out head.units"),  # the head's with its input
         ("inverted-no-expansion", "it.squeeze it.out head.units"),
         ("transformer", "it.heads it.units"),
-        ("nasbench-dense", "it.node1 it.node2"),
-        ("nasbench-tied", "it.node1"),
-        ("nasbench-two-skips", "it.node2"),
-        ("nasbench-pooled-branch", "entry.out"),  # all its nodes are on the stream
     ],
 )
 def test_what_widens_with_a_cell(kind: str, groups: str) -> None:
@@ -234,30 +216,6 @@ def test_hidden_units_with_which_a_cell_is_inserted() -> None:
     assert inverted_cell.fresh_hidden(8) == {"hidden": 20, "squeeze": 5}
     in_groups = InvertedResidualCell("a", GroupNorm(8), 2.5, squeezes=True)
     assert in_groups.fresh_hidden(8) == {"hidden": 24, "squeeze": 8}
-    assert NASBench201Cell("a", BatchNorm(), GENOTYPES["dense"]).fresh_hidden(8) == {"node1": 8, "node2": 8}
-
-
-class TestNASBench201Cell:
-    """Against the benchmark's definition, node by node."""
-
-    def test_nodes_add_up_what_they_get(self) -> None:
-        cell = NASBench201Cell("a", BatchNorm(), GENOTYPES["dense"])
-        module = cell.build(4, 4, {"node1": 6, "node2": 8}, scale=1).double().eval()
-        conv = dict(module.get_submodule("edges").named_children())
-        assert [conv[name].conv.kernel_size[0] for name in sorted(conv)] == [3, 1, 3, 1, 3]
-        assert [type(part) for part in conv["edge01"].children()] == [nn.ReLU, nn.Conv2d, nn.BatchNorm2d]
-        x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
-        one = conv["edge01"](x)
-        two = conv["edge02"](x) + conv["edge12"](one)
-        torch.testing.assert_close(module(x), x + conv["edge13"](one) + conv["edge23"](two))
-
-    def test_pooling_leaves_the_border_out_of_the_mean(self) -> None:
-        genotype = GENOTYPES["pooled-branch"]
-        module = NASBench201Cell("a", BatchNorm(), genotype).build(2, 2, {}, scale=1).eval()
-        x = torch.arange(18.0).view(1, 2, 3, 3)
-        pooled = torch.tensor([[2.0, 2.5, 3.0], [3.5, 4.0, 4.5], [5.0, 5.5, 6.0]])
-        pooled = torch.stack([pooled, pooled + 9])[None]
-        torch.testing.assert_close(module(x), x + module.get_submodule("edges.edge13")(pooled))
 
 
 def test_a_residual_block_is_that_of_the_paper() -> None:
@@ -282,14 +240,7 @@ def test_a_preactivated_block_is_that_of_the_benchmark() -> None:
     torch.testing.assert_close(block(x), y + functional.conv2d(pooled, block.shortcut.conv.weight))
 
 
-def of_genotype(edges: str) -> Callable[[], object]:
-    return lambda: NASBench201Cell("a", BatchNorm(), edges)
-
-
 test_what_cannot_be = refusals(
-    (of_genotype("|skip_connect~0|+|none~0|none~1|+|skip_connect~0|skip_connect~1|nor_conv_3x3~2|"), "has 2 paths"),
-    (of_genotype("|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|none~1|none~2|"), "genotype: .*no convolution"),
-    (of_genotype("|none~0|+|none~0|+|skip_connect~0|none~1|none~2|"), "genotype: .*cannot be read"),
     (lambda: ResidualCell("a", None), "supernet.family.norm: .* affine: true"),
     (lambda: ResidualCell("a", BatchNorm(affine=False)), "supernet.family.norm: .* affine: true"),
 )

@@ -3,7 +3,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import ElasticTCN
 from tests.supernets.instances import instance
 
@@ -49,7 +48,7 @@ def test_causality_and_receptive_field(depth: int, kernel: int) -> None:
 
 def test_a_subnet_by_hand() -> None:
     """From the first blocks and channels of the shared tensors."""
-    net = instance("elastic-tcn-untied").eval()
+    net = instance("elastic-tcn-dropout").eval()
     arch, x = net.space.parse("d: 0, e: [0.5,0.2,1.0]"), torch.randint(7, (3, 6))
     w = net.network.state_dict()
     h = w["embedding.weight"][x].transpose(1, 2)
@@ -62,12 +61,6 @@ def test_a_subnet_by_hand() -> None:
         y = functional.conv1d(
             past(y.relu()), own["block.conv2.weight"][:, :middle], own["block.conv2.bias"], dilation=2**i
         )
-        shortcut = functional.conv1d(h, own["shortcut.weight"], own["shortcut.bias"]) if i == 0 else h
-        h = (y.relu() + shortcut).relu()
-    expected = h.transpose(1, 2) @ w["decoder.weight"].T + w["decoder.bias"]
+        h = (y.relu() + h).relu()
+    expected = h.transpose(1, 2) @ w["embedding.weight"].T + w["decoder.bias"]
     torch.testing.assert_close(net(x, arch), expected)
-
-
-def test_a_decoder_is_tied_to_an_embedding_of_its_width() -> None:
-    with pytest.raises(ConfigError, match=r"supernet\.embedding: 4 is not the decoder's width, 8 channels"):
-        ElasticTCN((6,), 7, channels=8, embedding=4)

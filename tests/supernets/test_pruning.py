@@ -25,7 +25,6 @@ from lit_fednas.supernets import (
     SlicedConvNet,
     SlicedMobileNet,
     SlicedResNet,
-    SlicedSmallCNN,
     UnitCounts,
 )
 from lit_fednas.supernets.pruning import Cut, PrunedModel, find_cuts
@@ -45,12 +44,11 @@ MAKE: dict[str, Callable[[Norm | None], NetworkFamily]] = {
     "convnet-linear": lambda norm: SlicedConvNet((4, 6), (1,), norm, linear=10),
     "mobilenet": lambda norm: SlicedMobileNet(1.0, (4, 6, 8), (1, 2, 1), norm),
     "resnet": lambda norm: SlicedResNet((4, 8), (1, 2), norm),
-    "smallcnn": lambda norm: SlicedSmallCNN((4, 6), 10),
 }
 #: Every family, and every norm.
 CASES = [
     *[("cnn", "static"), ("convnet", "none"), ("convnet-linear", "group")],
-    *[("mobilenet", "batch"), ("resnet", "group"), ("smallcnn", "none")],
+    *[("mobilenet", "batch"), ("resnet", "group")],
 ]
 
 #: The layers whose filters a group's units are; an asterisk marks those whose channels only follow.
@@ -74,7 +72,6 @@ LAYERS: dict[str, dict[str, str]] = {
         "stage1.block0": "stage1.block0.sum.block.conv1 stage1.block0.sum.block.norm2*",
         "stage1.block1": "stage1.block1.block.conv1 stage1.block1.block.norm2*",
     },
-    "smallcnn": {"conv1": "conv1.0", "conv2": "conv2.0", "hidden": "hidden.0"},
 }
 
 
@@ -129,7 +126,7 @@ def images(size: int = 6) -> Tensor:
     return torch.randn(size, *SHAPE, generator=generator(0, "images"), dtype=torch.float64)
 
 
-def assert_same_function(one: nn.Module, other: nn.Module, train: bool) -> None:
+def assert_same_function(one: nn.Module, other: nn.Module, train: bool = True) -> None:
     for training in (False, True) if train else (False,):
         one, other = one.train(training), other.train(training)
         torch.testing.assert_close(one(images()), other(images()), rtol=1e-10, atol=1e-10)
@@ -141,14 +138,14 @@ def multiple_of(norm: str) -> int:
 
 @pytest.mark.parametrize(("name", "norm"), CASES)
 def test_the_weakest_filters_leave_and_what_is_left_computes_as_before(name: str, norm: str) -> None:
-    """In training too: batch statistics are each channel's own. But for dropout, which draws by the sizes."""
+    """In training too: batch statistics are each channel's own."""
     net = sequence(name, norm)
     whole = net.networks[0]
     for group, full in net.models[0].sizes.items():
         for count in range(2, full, 2):
             (arch,) = net.propose([one_cut(net, group, count)])
             expected = zeroed(whole, name, group, weakest(whole, name, group, count, multiple_of(norm)))
-            assert_same_function(net.subnet(arch).double(), expected, train=name != "smallcnn")
+            assert_same_function(net.subnet(arch).double(), expected)
 
 
 def test_filters_are_ranked_by_their_squares() -> None:
@@ -192,7 +189,7 @@ def test_units_of_several_groups_lose_the_weakest_filters_of_each() -> None:
     expected = whole
     for group, count in removed.items():
         expected = zeroed(expected, "resnet", group, weakest(whole, "resnet", group, count))
-    assert_same_function(net.subnet(arch).double(), expected, train=True)
+    assert_same_function(net.subnet(arch).double(), expected)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +248,7 @@ def test_pruning_again_composes(name: str, norm: str) -> None:
             if first == second:
                 again = [[unit for unit in range(sizes[first]) if unit not in gone][place] for place in again]
             expected = zeroed(zeroed(whole, name, first, gone), name, second, again)
-            assert_same_function(net.subnet(arch).double(), expected, train=True)
+            assert_same_function(net.subnet(arch).double(), expected)
 
 
 def test_models_candidates_and_names() -> None:

@@ -21,7 +21,6 @@ from lit_fednas.supernets import (
     SlicedConvNet,
     SlicedMobileNet,
     SlicedResNet,
-    SlicedSmallCNN,
     UnitMask,
     Width,
     WidthSupernet,
@@ -35,7 +34,6 @@ UNITS = {
     "cnn": {"layer0": 6, "layer1": 10},
     "convnet": {"conv1": 4, "conv2": 6, "conv3": 5},
     "mobilenet": {"conv0": 4, "conv1": 6, "conv2": 7},
-    "smallcnn": {"conv1": 4, "conv2": 6, "hidden": 10},
     "resnet": {"stage0": 4, "stage0.block0": 4, "stage1": 6, "stage1.block0": 6},
     "transformer": {"patches.out": 12, "layer1.heads": 3, "layer1.units": 24},
 }
@@ -44,7 +42,6 @@ FAMILIES: dict[str, NetworkFamily] = {
     "cnn": SlicedCNN((6, 10), BatchNorm()),
     "convnet": SlicedConvNet((4, 6, 5), pools=(1, 3)),
     "mobilenet": SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1)),
-    "smallcnn": SlicedSmallCNN((4, 6), 10),
     "resnet": SlicedResNet((4, 6), (1, 1), BatchNorm()),
     "transformer": GrowableViT(dim=12, heads=3, depth=1),
 }
@@ -53,7 +50,6 @@ KEPT = {
     "cnn": UnitMask(((0, 2, 5), (1, 2, 3, 9))),
     "convnet": UnitMask(((1, 3), (0, 3, 4), (0, 4))),
     "mobilenet": UnitMask(((0, 3), (1, 2, 5), (3, 6))),
-    "smallcnn": UnitMask(((1,), (0, 3, 4), (2, 3, 4))),
     "resnet": UnitMask(((0, 3), (1, 2), (2, 5), (0, 1, 2, 3, 4, 5))),
     "transformer": UnitMask(((0, 1, 7, 11), (0, 2), (3, 5, 8, 12, 20, 23))),
 }

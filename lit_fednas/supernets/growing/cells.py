@@ -147,7 +147,7 @@ class BlockCell(NormedCell):
 
     @override
     def follower(self, name: str) -> Self:
-        return type(self)(name, self.norm)
+        return replace(self, name=name, opens=False, stride=1)
 
 
 @dataclass(frozen=True)
@@ -169,13 +169,15 @@ class ResidualCell(BlockCell):
 class PreactivatedCell(BlockCell):
     """ReLU, convolution and norm, twice: if projected, NAS-Bench-201's block between stages (section 2.1)."""
 
+    last_kernel: int = 3
+
     silent: ClassVar[tuple[str, ...]] = ("block.second.norm",)
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         block = sequential(
             first=relu_conv_norm(inputs, hidden["hidden"], 3, self.norm, self.stride),
-            second=relu_conv_norm(hidden["hidden"], outputs, 3, self.norm),
+            second=relu_conv_norm(hidden["hidden"], outputs, self.last_kernel, self.norm),
         )
         shortcut = sequential(
             pool=nn.AvgPool2d(self.stride, ceil_mode=True) if self.stride != 1 else None,
