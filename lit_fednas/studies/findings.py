@@ -29,8 +29,8 @@ LEDGER = ("macs", "bytes_down", "bytes_up")
 METRICS: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "test"), ("accuracy", "loss", "perplexity", "rmse", "mae"))
 METRICS |= {"deployed": (*METRICS["val"], "iqr", "worst"), "time": ("round", "mean", "std", "total")}
 METRICS |= dict.fromkeys(("clients", "cost", "others_share", "privacy", "prune", "transform", "wire"), ())
-Verdict = Literal["seen", "not seen", "small", "not resolved", "needs the paper's scale", "not run"]
-#: With so many seeds an effect that is neither seen nor not seen is small: smaller than its interval's farther end.
+Verdict = Literal["seen", "not seen", "undecided", "not resolved", "needs the paper's scale", "not run"]
+#: So many seeds are enough: what they leave open is undecided, and its interval says how large it can be.
 MOST_SEEDS = 10
 
 
@@ -179,7 +179,7 @@ def _verdict(claim: Claim, effects: pd.Series, low: float, high: float) -> Verdi
         return "seen"
     if high <= claim.above or low >= claim.below:
         return "not seen"
-    return "small" if len(effects) >= MOST_SEEDS else "not resolved"
+    return "undecided" if len(effects) >= MOST_SEEDS else "not resolved"
 
 
 def _bounds(claim: Claim) -> str:

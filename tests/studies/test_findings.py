@@ -55,7 +55,7 @@ RATIO = replace(CLAIM, effect="ratio", above=1)
         (CLAIM, {0: 0.7, 1: 0.61, 2: 0.65}, {0: 0.5, 1: 0.5, 2: 0.5}, "not resolved"),  # all above, their mean unsure
         (CLAIM, {0: 0.52, 1: 0.5, 2: 0.51}, {0: 0.5, 1: 0.5, 2: 0.5}, "not seen"),
         (CLAIM, {0: 0.7}, {0: 0.5}, "not resolved"),  # one seed has no interval
-        (CLAIM, dict.fromkeys(range(9), 0.51) | {9: 0.9}, dict.fromkeys(range(10), 0.5), "small"),  # of ten seeds
+        (CLAIM, dict.fromkeys(range(9), 0.51) | {9: 0.9}, dict.fromkeys(range(10), 0.5), "undecided"),  # of ten seeds
         (CLAIM, dict.fromkeys(range(8), 0.51) | {9: 0.9}, dict.fromkeys(range(10), 0.5), "not resolved"),  # of nine
         (RATIO, {0: 120, 1: 120}, {0: 120, 1: 120}, "not seen"),  # equal runs confirm nothing
         (CLAIM, {0: 1.0}, {}, "not run"),
