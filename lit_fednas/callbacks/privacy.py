@@ -39,7 +39,7 @@ from lit_fednas.rng import numpy_generator
 log = logging.getLogger(__name__)
 
 #: What the names of metrics begin with that depend on clients' data, without noise.
-_WITHOUT_NOISE = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "cost/", "time/", "wire/")
+_WITHOUT_NOISE = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "cost/", "time/")
 #: Maximum number of clients by which the denominators of sampled cohorts are estimated.
 _PLANNED = 64
 

@@ -100,7 +100,7 @@ def load_initial(network: nn.Module, path: Path, field: str) -> None:
 
 
 def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the model's settings in the ``config.yaml`` of a checkpoint's run, with what its data gave."""
+    """Returns the model's settings in the ``config.yaml`` of a checkpoint's run."""
     beside = checkpoint_path.with_name("config.yaml")  # of an exported supernet
     path = beside if beside.exists() else checkpoint_path.parent.parent / "config.yaml"
     if not path.exists() or "data" not in saved:
@@ -109,9 +109,7 @@ def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str,
             f"load_from_checkpoint({str(checkpoint_path)!r}, supernet=..., assignment=..., ...)"
         )
     with reading(path):
-        settings = yaml.safe_load(path.read_text())["model"]
-        settings["supernet"]["init_args"].update(saved["data"])
-    return {**settings, "seed": saved["seed"], "initial": None}
+        return dict(yaml.safe_load(path.read_text())["model"])
 
 
 def check_supernet(supernet: Supernet, saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

@@ -368,17 +368,34 @@ class FederatedLightningModule(pl.LightningModule):
             CheckpointError: The checkpoint cannot be read, or the run's configuration is not beside it.
         """
         checkpoint = read_checkpoint(checkpoint_path)
-        module = cls(**parts) if parts else cls._from_config(Path(checkpoint_path), checkpoint["federation"])
+        saved = checkpoint["federation"]
+        if not parts:
+            settings = model_settings(Path(checkpoint_path), saved)
+            module = cls.from_settings(settings, seed=saved["seed"], **saved["data"])
+        else:
+            module = cls(**parts)
         module._restore_supernet(checkpoint)
         module.load_state_dict(checkpoint["state_dict"])
         return module.eval()
 
     @classmethod
-    def _from_config(cls, checkpoint_path: Path, saved: Mapping[str, Any]) -> Self:
-        """Returns the module that the ``config.yaml`` of a checkpoint's run describes."""
+    def from_settings(cls, settings: Mapping[str, Any], seed: int, **inputs: Any) -> Self:
+        """Makes the module of a run's configuration, without initial weights.
+
+        Args:
+            settings: Its section ``model``.
+            seed: Its ``seed_everything``.
+            **inputs: What its data give the supernet: ``input_shape`` and ``num_classes``.
+
+        Returns:
+            The module.
+        """
+        supernet = settings["supernet"]
+        supernet = {**supernet, "init_args": {**supernet.get("init_args", {}), **inputs}}
         parser = ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(cls, "model")
-        return parser.instantiate(parser.parse_object({"model": model_settings(checkpoint_path, saved)})).model
+        section = {**settings, "supernet": supernet, "seed": seed, "initial": None}
+        return parser.instantiate(parser.parse_object({"model": section})).model
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restores the parts' states and the supernet's structure.

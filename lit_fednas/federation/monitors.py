@@ -11,7 +11,7 @@ from lit_fednas.federation.evaluation import directions_of_metrics
 
 #: Whether higher is better, by name or by its first word, of what is not named after a metric.
 _DIRECTIONS = {"clients/used": True, "clients/failed": False, "clients/wild": False, "deployed/iqr": False}
-_DIRECTIONS |= dict.fromkeys(("cost", "time", "wire", "privacy/epsilon"), False)
+_DIRECTIONS |= dict.fromkeys(("cost", "time", "privacy/epsilon"), False)
 _PACKAGES = ("lit_fednas", "lightning", "pytorch_lightning")
 
 

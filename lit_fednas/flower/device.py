@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from io import BytesIO
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -308,14 +308,9 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: boo
 
 
 def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> FederatedLightningModule:
-    """Returns the module of a run's configuration, given the data that its networks read."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(FederatedLightningModule, "model")
-    section = {**config["model"], "seed": config["seed_everything"], "initial": None}  # the server sends the weights
-    given = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
-    supernet = {**section["supernet"], "init_args": {**section["supernet"].get("init_args", {}), **given}}
-    configuration = parser.parse_object({"model": {**section, "supernet": supernet}})
-    return cast(FederatedLightningModule, parser.instantiate(configuration).model)
+    """Returns the module of a run's configuration, given the data that its networks read; the server sends weights."""
+    inputs = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
+    return FederatedLightningModule.from_settings(config["model"], seed=config["seed_everything"], **inputs)
 
 
 @lru_cache(maxsize=2)  # a simulation's process answers for many nodes, which share one data set

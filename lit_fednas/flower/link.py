@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from lit_fednas import __version__
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.flower.wire import KINDS, Joined, Packet, one_line, read_joined, size_of, unreadable
+from lit_fednas.flower.wire import KINDS, Joined, Packet, one_line, read_joined, unreadable
 from lit_fednas.messages import AWAY
 
 T = TypeVar("T")
@@ -53,8 +53,6 @@ class Link:
     changed: str = ""  # the sections in which the server's command differs from the app's configuration, YAML
     data: str = ""  # the hash of what the devices' data must have in common with the server's, once that is known
     nodes: dict[int, int] = field(default_factory=dict)  # of each client that has joined
-    bytes_down: int = 0  # sent
-    bytes_up: int = 0  # received
     _joining: dict[str, _Newcomer] = field(default_factory=dict)  # those that have not answered, by message
     _refused: set[int] = field(default_factory=set)
     _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another disconnects
@@ -169,7 +167,6 @@ class Link:
         """Sends a message to a node; returns the message's name, empty if it could not be sent."""
         common = {"version": __version__, "changed": self.changed, "data": self.data}
         content = Packet({**packet.fields, **common}, packet.tensors).record()
-        self.bytes_down += size_of(content)
         (message,) = self.grid.push_messages([Message(content, node, KINDS[kind], ttl=self.longest)])
         return str(message or "")
 
@@ -187,7 +184,6 @@ class Link:
             return Reply(None, status, one_line(message.error.reason or f"code {message.error.code}"))
         try:
             packet = Packet.read(message.content)
-            self.bytes_up += size_of(message.content)
         except ClientError as error:
             return Reply(None, "error", str(error))
         if refused := packet.fields.get("refused"):

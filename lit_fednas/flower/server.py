@@ -19,7 +19,7 @@ from lit_fednas.cli.lightning_cli import FederatedCLI
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.checkpoints import read_checkpoint
 from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.fit import Outcome, TaskRunner
@@ -261,26 +261,6 @@ def _largest(tensor: torch.Tensor) -> float:
     return max(abs(end.item()) for end in tensor.aminmax()) if tensor.numel() else 0.0
 
 
-class WireBytes(FederatedCallback):
-    """Logs the bytes of each round's messages beside the ledger's, as ``wire/bytes_down`` and ``wire/bytes_up``."""
-
-    metric_names = ("wire/bytes_down", "wire/bytes_up")
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self._earlier = (0, 0)
-
-    @override
-    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        self._earlier = self.link.bytes_down, self.link.bytes_up
-
-    @override
-    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        down, up = self._earlier
-        module.log("wire/bytes_down", float(self.link.bytes_down - down))
-        module.log("wire/bytes_up", float(self.link.bytes_up - up))
-
-
 class FlowerEvaluator(FederatedEvaluator):
     """Lets devices score a generation on their own data; one that does not answer is left out."""
 
@@ -415,7 +395,6 @@ class FlowerCLI(FederatedCLI):
             self.datamodule.speeds = read_checkpoint(path).get(ServerData.__qualname__, {}).get("speeds")
         trainer: Any = self.trainer
         trainer.fit_loop.runner = FlowerRunner
-        trainer.callbacks.insert(0, WireBytes(self.link))
 
     def _resolved(self) -> str:
         """Returns the command's configuration with all defaults, YAML."""

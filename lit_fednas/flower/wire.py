@@ -82,12 +82,6 @@ class Packet:
             raise ClientError(f"flower: a message cannot be read ({reason})") from error
 
 
-def size_of(record: RecordDict) -> int:
-    """Returns a message's bytes: its arrays with their headers, and its text."""
-    arrays = sum(len(array.data) for array in record.array_records["tensors"].values())
-    return arrays + len(str(record.config_records["message"]["json"]).encode())
-
-
 def task_fields(task: ClientTask) -> dict[str, Any]:
     """Returns a task as plain values, its architecture as text."""
     return {**asdict(task), "arch": str(task.arch)}

@@ -28,7 +28,7 @@ LEDGER = ("macs", "bytes_down", "bytes_up")
 #: Metrics that the package logs: their first word, and what their last may be, if that is limited.
 METRICS: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "test"), ("accuracy", "loss", "perplexity", "rmse", "mae"))
 METRICS |= {"deployed": (*METRICS["val"], "iqr", "worst"), "time": ("round", "mean", "std", "total")}
-METRICS |= dict.fromkeys(("clients", "cost", "others_share", "privacy", "prune", "transform", "wire"), ())
+METRICS |= dict.fromkeys(("clients", "cost", "others_share", "privacy", "prune", "transform"), ())
 Verdict = Literal["seen", "not seen", "undecided", "not resolved", "needs the paper's scale", "not run"]
 #: So many seeds are enough: what they leave open is undecided, and its interval says how large it can be.
 MOST_SEEDS = 10

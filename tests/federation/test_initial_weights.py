@@ -8,7 +8,8 @@ from torch import nn
 
 from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.errors import FedNASError
-from lit_fednas.federation.checkpoints import load_initial, model_settings
+from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation.checkpoints import load_initial
 from tests.federation.runs import LAST, run_in
 from tests.support import assert_same, linear_net, make_module, tiny_data, tiny_supernet
 
@@ -61,9 +62,15 @@ def test_training_starts_from_the_weights_of_another_run(tmp_path, make) -> None
     assert_same(dict(module.supernet.state_dict()), dict(trained.state_dict()))
 
 
-def test_a_module_of_a_checkpoint_does_not_read_what_its_run_started_from(tmp_path) -> None:
-    saved = {"seed": 3, "data": {"num_classes": 4}}
-    (tmp_path / "config.yaml").write_text("model: {initial: nowhere.pt, supernet: {init_args: {}}}")
-    assert model_settings(tmp_path / "checkpoints" / "last.ckpt", saved)["initial"] is None
+def test_a_module_of_a_run_does_not_read_what_its_run_started_from() -> None:
+    settings = {
+        "initial": "nowhere.pt",
+        "supernet": {"class_path": "lit_fednas.supernets.ElasticMLP"},
+        "assignment": {"class_path": "lit_fednas.assignment.RandomArchitectures"},
+        "aggregation": {"class_path": "lit_fednas.aggregation.OverlapAverage"},
+        "client": {"optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}, "batch_size": 8},
+    }
+    module = FederatedLightningModule.from_settings(settings, seed=3, input_shape=[1, 8, 8], num_classes=4)
+    assert (module.initial, module.seed, module.supernet.num_classes) == (None, 3, 4)
     with pytest.raises(FedNASError, match=r"model\.initial: nowhere\.pt does not exist"):
         make_module(initial="nowhere.pt")

@@ -385,7 +385,7 @@ def test_all_stages_over_devices_equal_the_simulated_ones(
     assert {Path(stage, "clients.csv") for stage in after} <= set(files)
     for file in files:
         left, right = (pd.read_csv(run / file) for run in runs)
-        same = [name for name in left if "seconds" not in name]  # nor are bytes on the wire simulated
+        same = [name for name in left if "seconds" not in name]
         exact = file.name != "clients.csv"  # a simulation tests several clients in one batch
         pd.testing.assert_frame_equal(left[same], right[same], check_exact=exact)
 
