@@ -33,6 +33,8 @@ CHUNK_BYTES = 16 * 2**20
 
 #: Inputs that tell whether data are the same: in memory, and of data sets that decode on access.
 _SPREAD, _DECODED = 1024, 4
+#: What processes of a machine share.
+_FILE = "examples.pt"
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +151,7 @@ def load_once(load: Callable[[], ExampleDataset | None], trainer: pl.Trainer | N
     try:
         if not strategy.reduce_boolean_decision(written):
             return load()
-        examples = _mapped(folder)
+        examples: Examples = torch.load(folder / _FILE, mmap=True, weights_only=False)  # of the user's own
         strategy.barrier()  # what is mapped stays until the last process ends
         return examples
     finally:
@@ -179,19 +181,8 @@ def _write(examples: ExampleDataset | None, folder: Path) -> bool:
     if not isinstance(examples, Examples):
         return False
     folder.mkdir(mode=0o700)
-    for number, column in enumerate(map(np.asarray, examples.columns.values())):
-        np.save(folder / f"{number}.npy", column.astype(str) if column.dtype.kind == "O" else column)
-    content = examples.inputs.contiguous(), examples.targets.contiguous(), list(examples.columns)
-    torch.save(content, folder / "examples.pt")
+    torch.save(Examples(examples.inputs.contiguous(), examples.targets.contiguous(), examples.columns), folder / _FILE)
     return True
-
-
-def _mapped(folder: Path) -> Examples:
-    """Returns examples that were written, which stay on disk until they are used."""
-    inputs, targets, names = torch.load(folder / "examples.pt", mmap=True, weights_only=True)
-    files = (folder / f"{number}.npy" for number in range(len(names)))
-    columns = {name: np.asarray(np.load(file, mmap_mode="r")) for name, file in zip(names, files, strict=True)}
-    return Examples(inputs, targets, columns)
 
 
 @dataclass(eq=False)
