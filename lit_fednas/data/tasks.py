@@ -271,7 +271,7 @@ def require_few(num_classes: int, num_examples: int, what: str) -> None:
     if num_classes > min(MOST_CLASSES, max(100, num_examples // 10)):
         raise DataError(
             f"{what} would be {num_classes:,} classes of {num_examples:,} examples; are these numbers (give the task "
-            "Regression), or names of something else? Number classes from 0, or state them (num_classes, or folders)"
+            "Regression), or names of something else? Number classes from 0, or state them (task, classes, or folders)"
         )
 
 

@@ -36,14 +36,13 @@ class ArraySource(DataSource):
         train: The training examples.
         val: None lets the data module take them from ``train``.
         test: None for no test split.
-        num_classes: None counts from the training targets; of ``task``, if that is given.
         class_names: None numbers the classes.
         normalization: None scales uint8 to [0, 1] and leaves floats as they are.
         augmentation: Applied to training batches, in this order.
-        task: What targets are; one class per example if not given.
+        task: What targets are. None is one class per example, of as many as the training targets tell.
 
     Raises:
-        ConfigError: ``class_names`` are not one per class, or ``num_classes`` is given beside ``task``.
+        ConfigError: ``class_names`` are not one per class.
         DataError: A split is empty, or has a target outside the classes or inputs of another shape.
     """
 
@@ -52,7 +51,6 @@ class ArraySource(DataSource):
         train: Examples,
         val: Examples | None = None,
         test: Examples | None = None,
-        num_classes: int | None = None,
         class_names: Sequence[str] | None = None,
         normalization: Normalize | None = None,
         augmentation: Sequence[Augmentation] = (),
@@ -61,16 +59,11 @@ class ArraySource(DataSource):
         if not len(train):
             raise DataError("train: has no examples; give at least one")
         self._splits: dict[str, Examples | None] = {"train": train, "val": val, "test": test}
-        if task is not None and num_classes is not None:
-            raise ConfigError(f"num_classes: {num_classes} is given beside task, which has it; give one")
         if task is None:
             Classification(1).check(train.targets[:0])  # targets of another type cannot be counted
-            if num_classes is None:
-                num_classes = int(train.targets.max()) + 1
-                require_few(num_classes, len(train), "num_classes: the targets of train")
-            task = Classification(num_classes)
-        self.task = task
-        self.num_classes = task.num_outputs
+            require_few(count := int(train.targets.max()) + 1, len(train), "task: the targets of train")
+        self.task = Classification(count) if task is None else task
+        self.num_classes = self.task.num_outputs
         self.input_shape = tuple(train.inputs.shape[1:])
         self.input_dtype = as_float(train.inputs[:1]).dtype if normalization is None else torch.float32
         self.class_names = tuple(class_names or map(str, range(self.num_classes)))

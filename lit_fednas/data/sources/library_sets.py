@@ -25,6 +25,9 @@ from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import Count, NonNegativeFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import generator, numpy_generator
 
+#: What CelebA's classes are made of, highest bit first.
+ATTRIBUTES = ("Smiling", "Male", "Mouth_Slightly_Open")
+
 
 class Digits(DataSource):
     """The 1797 handwritten digits of scikit-learn, 8x8 pixels: real images that train in seconds, no download.
@@ -205,20 +208,19 @@ class CIFAR100(TorchvisionSource):
 
 @checked("data.source")
 class CelebA(ImageSource):
-    """Faces, in classes made of a few attributes, with a column ``client``: the person.
+    """Faces, in classes made of three attributes, with a column ``client``: the person.
 
     The files are laid out as by torchvision: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the files
     ``identity_CelebA.txt`` and ``list_attr_celeba.txt``. Nothing is downloaded; all images are dealt to clients.
 
-    n attributes make 2^n classes. The first attribute is the highest bit: of (Smiling, Male, Mouth_Slightly_Open),
-    class 6 = 110 in binary is a smiling man with closed mouth, ``Smiling+Male``; class 0 is ``none``.
+    The first attribute is the highest bit: class 6 = 110 in binary is a smiling man with closed mouth,
+    ``Smiling+Male``; class 0 is ``none``.
 
     FedNAS (section 5.1) has 9,343 clients, the people with at least 5 images, LEAF's bound; each client then splits its
     own 6:2:2, which is ``client_val: 0.2`` and ``client_test: 0.2`` in the data module.
 
     Args:
         root: The folder that holds ``celeba``.
-        attributes: What the classes are made of, highest bit first.
         least: People with fewer images are left out.
         image_size: The shorter side is scaled to this and the centre square cut out.
         images: Further settings of :class:`ImageSource`.
@@ -227,24 +229,18 @@ class CelebA(ImageSource):
     def __init__(
         self,
         root: str | Path = "data",
-        attributes: Sequence[str] = ("Smiling", "Male", "Mouth_Slightly_Open"),
         least: PositiveInt = 5,
         image_size: int = 128,
         **images: Any,
     ) -> None:
         super().__init__(Path(root) / "celeba", image_size, **images)
-        if not attributes or len(set(attributes)) < len(attributes):
-            raise ConfigError(
-                f"data.source.attributes: {list(attributes)} make no classes; name one or more, each once"
-            )
-        self.attributes = list(attributes)
         self.least = least
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The attributes that a class has, joined by ``+``; ``none`` for class 0."""
-        all_bits = product((0, 1), repeat=len(self.attributes))
-        return tuple("+".join(compress(self.attributes, bits)) or "none" for bits in all_bits)
+        all_bits = product((0, 1), repeat=len(ATTRIBUTES))
+        return tuple("+".join(compress(ATTRIBUTES, bits)) or "none" for bits in all_bits)
 
     @override
     def list_files(self, split: Split) -> LazyImages | None:
@@ -264,14 +260,11 @@ class CelebA(ImageSource):
         """Who is in each image and its class, by its name and in the order of the names."""
         faces = self._table("identity_CelebA.txt", None).sort_index().set_axis(["person"], axis=1)
         attributes = self._table("list_attr_celeba.txt", 1)
-        if unknown := [attribute for attribute in self.attributes if attribute not in attributes]:
-            path, known = self.root / "list_attr_celeba.txt", ", ".join(map(str, attributes.columns))
-            raise DataError(f"data.source.attributes: {unknown[0]!r} is not in {path}; give one of: {known}")
         for image in sorted({*faces.index} ^ {*attributes.index}):
             name = "list_attr_celeba.txt" if image in faces.index else "identity_CelebA.txt"
             raise DataError(f"data.source.root: {self.root / name} has no line for {image}; add it")
-        bits = attributes.loc[faces.index, self.attributes].to_numpy() > 0  # they are 1 or -1 each
-        return faces.assign(label=bits @ (1 << np.arange(len(self.attributes))[::-1]))
+        bits = attributes.loc[faces.index, list(ATTRIBUTES)].to_numpy() > 0  # they are 1 or -1 each
+        return faces.assign(label=bits @ (1 << np.arange(len(ATTRIBUTES))[::-1]))
 
     def _table(self, name: str, header: int | None) -> Any:
         """Returns the numbers of each image; ``header`` is the line of the columns' names, from 0."""

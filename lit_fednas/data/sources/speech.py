@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import CACHE, NamedClasses, Split, cached, file_stamps, kind_of, reading
-from lit_fednas.data.transforms import Augmentation, Normalize
+from lit_fednas.data.transforms import Normalize
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, checked
 from lit_fednas.rng import numpy_generator
@@ -133,7 +133,6 @@ class SpeechFolder(NamedClasses):
             the recordings in ``_background_noise_``, at a volume from 0 to 1; zeros, if there are none. Their
             speakers are drawn.
         features: What is computed from each recording.
-        augmentation: Applied to training batches, in this order.
 
     Example:
         >>> source = SpeechFolder("speech_commands", classes=["yes", "no"], unknown=True, silence=0.1)
@@ -150,7 +149,6 @@ class SpeechFolder(NamedClasses):
         unknown: bool = False,
         silence: NonNegativeFloat = 0.0,
         features: SpeechFeatures = SpeechFeatures(),
-        augmentation: Sequence[Augmentation] = (),
     ) -> None:
         self.root = Path(root).expanduser()
         self.pattern = _compiled(pattern, "pattern")
@@ -166,7 +164,6 @@ class SpeechFolder(NamedClasses):
         self.silence = silence
         self.features = features
         self.input_shape = features.shape
-        self.augmentation = tuple(augmentation)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
