@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "messages": FLOOR,
     "parts": {"errors", "messages"},
     "transport": FLOOR | {"messages"},
-    "costs": FLOOR | {"messages"},
+    "costs": FLOOR | {"messages", "records"},
     "data": FLOOR | {"records"},
     "supernets": FLOOR | {"costs", "parts", "records"},  # a run's grown model
     "tiers": FLOOR | {"messages", "records", "costs", "supernets"},

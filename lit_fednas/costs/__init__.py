@@ -1,7 +1,7 @@
 """What architectures, rounds and runs cost: multiply-accumulates, parameters, bytes, memory, latency.
 
-Costs are counted on the network that a client really receives, not estimated. The guide *Costs* says what secure
-aggregation would and would not protect.
+Costs are counted on the network that a client really receives, not estimated. The guide *Costs* says which source of
+latency to choose, and what secure aggregation would and would not protect.
 """
 
 from lit_fednas.costs.counting import (
@@ -15,11 +15,12 @@ from lit_fednas.costs.counting import (
     peak_activation_bytes,
     sent_bytes,
 )
-from lit_fednas.costs.latency import LatencySource, MeasuredLatency, measure
+from lit_fednas.costs.latency import LatencySource, LatencyTable, MeasuredLatency, measure
 
 __all__ = [
     "Cost",
     "LatencySource",
+    "LatencyTable",
     "MeasuredLatency",
     "RoundCost",
     "client_cost",

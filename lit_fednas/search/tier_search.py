@@ -37,8 +37,9 @@ from lit_fednas.tiers import ArchitectureCosts, Tier, TierSource
 log = logging.getLogger(__name__)
 
 _LEAST = 1e-12  # of a worst value, to divide by
+_LATENCY_SAMPLES = 24  # architectures that a source of latencies may learn from
 #: Settings that a search that goes on may change.
-_FREE = {"evaluations", "complete", "reference", "checkpoint"}
+_FREE = {"evaluations", "complete", "reference", "latency", "checkpoint"}
 
 
 @checked("search")
@@ -139,6 +140,8 @@ class TierSearch:
                 f"two, such as --search.tiers '{_example_tiers(self.costs)}'"
             )
         self.costs.recall_latencies(files)
+        rng = numpy_generator(self.seed, "search-latency")
+        latency = self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
         self.tiers = list(tiers)
         if settings.tiers is not None:
             self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
@@ -158,7 +161,7 @@ class TierSearch:
             space = self.space
             starts = [space.smallest, space.largest, *(arch for arch in subnets if _is_in(space, arch))]
             self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts, evaluator.batch())
-        self.written = self._description(checkpoint)
+        self.written = self._description(checkpoint, latency)
         # a score by clients belongs to the tier that asked first: with more evaluations, maybe another
         bound = {"evaluations"} if settings.federated else set()
         if files.settings().get("racing"):  # of an earlier version: some rows are of a part of the examples
@@ -167,7 +170,7 @@ class TierSearch:
         self.costs.keep_latencies(files)
         self.evaluations = Evaluations(scorer, files)
 
-    def _description(self, checkpoint: str) -> dict[str, Any]:
+    def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
         """Returns the content of ``settings.json``."""
         settings = self.settings
         largest = self.costs.cost(self.space.largest, settings.cost)
@@ -192,7 +195,8 @@ class TierSearch:
             "checkpoint": checkpoint,
             **self.evaluator.description([tier.name for tier in self.tiers]),
             "reference": {name: float(min(limit, largest)) for name, limit in limits.items()},  # of hypervolumes
-            "latency": None if settings.latency is None else settings.latency.identity,
+            "latency": latency,
+            "latency_source": None if settings.latency is None else settings.latency.identity,
             "complete": False,
         }
 

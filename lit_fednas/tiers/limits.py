@@ -1,7 +1,7 @@
 """What devices afford: tiers that limit the costs of architectures, and where limits come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
 
@@ -133,11 +133,19 @@ class ArchitectureCosts:
             files.write("latencies", [{"arch": str(arch), "latency_ms": value} for arch, value in known])
             self._files = files
 
+    def prepare_latency(self, archs: Sequence[Any]) -> dict[str, Any] | None:
+        """Lets the source of latencies measure what it needs, from typical architectures; returns its description."""
+        if self.latency is None:
+            return None
+        networks = [self.supernet.skeleton(arch) for arch in archs]
+        prepared = self.latency.prepare(networks, self.supernet.input_shape, self.supernet.input_dtype)
+        return {"source": type(self.latency).__name__, **prepared}
+
     def _latency(self, arch: Any) -> float:
         if self.latency is None:
             raise ConfigError(
                 "search.latency: is null, but a tier or the objective needs latency_ms; "
-                "set it to lit_fednas.costs.MeasuredLatency"
+                "set it to lit_fednas.costs.MeasuredLatency or LatencyTable"
             )
         net = self.supernet
         milliseconds = self.latency.milliseconds(net.skeleton(arch), net.input_shape, net.input_dtype)

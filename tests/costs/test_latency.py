@@ -123,4 +123,4 @@ def test_a_gpu_is_waited_for() -> None:
     network = nn.Sequential(*(nn.Conv2d(256, 256, 3, padding=1) for _ in range(8)))
     # 8 x 64 x 64x64 x 256 x 256 x 9 MACs: no GPU does them in the time of eight launches
     assert settings.milliseconds(network, (256, 64, 64)) > 3
-    assert settings.identity["device_name"] == torch.cuda.get_device_name()
+    assert settings.prepare([], ())["device_name"] == torch.cuda.get_device_name()

@@ -153,6 +153,10 @@ class CountedLatency(LatencySource):
 
     asked = 0
 
+    def prepare(self, networks, input_shape, dtype):
+        assert networks
+        return {"device_name": "counted"}
+
     def milliseconds(self, network, input_shape, dtype):
         self.asked += 1
         return sum(parameter.numel() for parameter in network.parameters()) / 1000
@@ -173,4 +177,4 @@ def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
     rows = search.files.rows("evaluations")
     assert rows
     assert all(row["latency_ms"] == row["parameters"] / 1000 <= 2.5 for row in rows)
-    assert search.files.settings()["latency"] == {"source": "CountedLatency"}
+    assert search.files.settings()["latency"] == {"source": "CountedLatency", "device_name": "counted"}
