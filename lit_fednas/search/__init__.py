@@ -19,11 +19,10 @@ from lit_fednas.search.method import (
     Score,
     SearchMethod,
 )
-from lit_fednas.search.proxies import NASWOT, BatchLoss, CostProxy, Fitness, GradientNorm, Proxy, SynFlow
+from lit_fednas.search.proxies import BatchLoss, CostProxy, Fitness, Proxy
 from lit_fednas.search.tier_search import SearchSettings, TierSearch
 
 __all__ = [
-    "NASWOT",
     "NSGA2",
     "BatchLoss",
     "ClientDraw",
@@ -36,7 +35,6 @@ __all__ = [
     "FederatedEvaluation",
     "FederatedEvaluator",
     "Fitness",
-    "GradientNorm",
     "PredictorSearch",
     "Proposals",
     "Proxy",
@@ -47,7 +45,6 @@ __all__ = [
     "Search",
     "SearchMethod",
     "SearchSettings",
-    "SynFlow",
     "TierSearch",
     "union_bytes",
 ]

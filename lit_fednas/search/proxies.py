@@ -1,7 +1,8 @@
 """Proxies: scores of architectures that need no training, from their shapes, or from their weights and one batch.
 
 To add one, write a frozen dataclass that subclasses :class:`Proxy`. How well scores order trained subnets differs from
-task to task: the cost in MACs is the proxy to beat.
+task to task: the cost in MACs is the proxy to beat. NASWOT, SynFlow and gradient norms did not
+(``notebooks/results_deepfednas.ipynb``).
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.costs.layers import Layer
@@ -42,13 +43,7 @@ class Batch(NamedTuple):
 
 
 class Proxy(ABC):
-    """A score of an architecture without training; more is better, minus infinity is for what cannot be chosen.
-
-    Attributes:
-        needs_batch: Whether it looks at examples; else it needs the architecture's shape alone.
-    """
-
-    needs_batch: ClassVar[bool] = False
+    """A score of an architecture without training; more is better, minus infinity is for what cannot be chosen."""
 
     @abstractmethod
     def score(self, arch: Any, costs: ArchitectureCosts, batch: Batch | None = None) -> float:
@@ -154,88 +149,22 @@ class _Stage(NamedTuple):
 _POSITIONS = attrgetter("positions")
 
 
-class BatchProxy(Proxy):
-    """A proxy that runs the architecture, with the weights that it has, on a batch."""
-
-    needs_batch = True
-
-    @override
-    def score(self, arch: Any, costs: ArchitectureCosts, batch: Batch | None = None) -> float:
-        if batch is None:
-            raise ConfigError(
-                f"search.method.proxy: {type(self).__name__} looks at validation data of the server, and there are "
-                f"none (data.server_val, search.federated); give some, or choose Fitness or CostProxy"
-            )
-        value = self.of_network(costs.supernet.subnet(arch).train(), batch)
-        return value if math.isfinite(value) else -math.inf
-
-    @abstractmethod
-    def of_network(self, network: nn.Module, batch: Batch) -> float:
-        """Returns the score of a network, a copy in training mode (norms have the batch's statistics)."""
-
-
 @dataclass(frozen=True)
-class BatchLoss(BatchProxy):
-    """Minus the loss on the batch, with the batch's statistics in norms: a very small evaluation."""
+class BatchLoss(Proxy):
+    """Minus the loss on a batch of validation data, with the batch's statistics in norms: a very small evaluation.
 
-    @override
-    @torch.no_grad()
-    def of_network(self, network: nn.Module, batch: Batch) -> float:
-        return -float(batch.task.loss(network(batch.inputs), batch.targets))
-
-
-@dataclass(frozen=True)
-class GradientNorm(BatchProxy):
-    """The norm of the loss's gradient on the batch (Abdelfattah et al., 2021, section 3.1)."""
-
-    @override
-    def of_network(self, network: nn.Module, batch: Batch) -> float:
-        with torch.enable_grad():
-            weights = [weight for weight in network.parameters() if weight.requires_grad]
-            gradients = torch.autograd.grad(batch.task.loss(network(batch.inputs), batch.targets), weights)
-        return float(torch.stack([gradient.norm() for gradient in gradients]).norm())
-
-
-@dataclass(frozen=True)
-class NASWOT(BatchProxy):
-    """How differently ReLUs separate the batch's examples: Mellor et al. (2021), Eq. 2, the log determinant of K_H."""
-
-    @override
-    @torch.no_grad()
-    def of_network(self, network: nn.Module, batch: Batch) -> float:
-        kernel = torch.zeros(len(batch.inputs), len(batch.inputs), dtype=torch.float64, device=batch.inputs.device)
-
-        def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            codes = (output.flatten(1) > 0).double()
-            kernel.add_(codes @ codes.T + (1 - codes) @ (1 - codes).T)
-
-        for module in network.modules():
-            if isinstance(module, nn.ReLU):
-                module.register_forward_hook(add)
-        network(batch.inputs)
-        return float(torch.linalg.slogdet(kernel)[1])
-
-
-@dataclass(frozen=True)
-class SynFlow(BatchProxy):
-    """The logarithm of the sum of weights times their gradients, of an input of ones (Tanaka et al., 2020, Eq. 1).
-
-    Weights are replaced by their absolute values and norms of batches left out, as by Abdelfattah et al. (2021).
+    Raises:
+        ConfigError: The server has no validation data (once it is known).
     """
 
     @override
-    def of_network(self, network: nn.Module, batch: Batch) -> float:
-        if not batch.inputs.is_floating_point():
-            raise ConfigError("search.method.proxy: SynFlow needs inputs that are numbers, not tokens; choose another")
-        network = network.double()
-        for module in network.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.forward = nn.Identity().forward  # type: ignore[method-assign]
-        weights = [weight for weight in network.parameters() if weight.requires_grad]
-        for weight in weights:
-            weight.data.abs_()
-        with torch.enable_grad():
-            ones = torch.ones_like(batch.inputs[:1], dtype=torch.float64)
-            gradients = torch.autograd.grad(network(ones).sum(), weights, allow_unused=True)
-        flows = zip(weights, gradients, strict=True)
-        return math.log(sum(float((weight * flow).sum()) for weight, flow in flows if flow is not None))
+    @torch.no_grad()
+    def score(self, arch: Any, costs: ArchitectureCosts, batch: Batch | None = None) -> float:
+        if batch is None:
+            raise ConfigError(
+                "search.method.proxy: BatchLoss looks at validation data of the server, and there are none "
+                "(data.server_val, search.federated); give some, or choose Fitness or CostProxy"
+            )
+        network = costs.supernet.subnet(arch).train()
+        loss = float(batch.task.loss(network(batch.inputs), batch.targets))
+        return -loss if math.isfinite(loss) else -math.inf
