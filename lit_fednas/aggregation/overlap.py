@@ -5,7 +5,7 @@ weight that is exactly zero for one that nobody trained). With one architecture 
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -80,21 +80,14 @@ class OverlapAverage(Aggregation):
             return
         self._scale = self._normaliser(tasks)
         if self._sums is None or not self._sums.reset(shared, partial):
-            self._sums = self.new_sums(shared, partial, self._holders(tasks) if self.trim else {})
+            self._sums = self._trimmed(tasks) if self.trim else OverlapSums(shared, partial, self.min_clients)
 
-    def _holders(self, tasks: Sequence[ClientTask]) -> dict[str, list[Any]]:
-        """Returns the tasks that hold some of each shared tensor, as clients and architectures."""
-        holders: dict[str, list[Any]] = {}
+    def _trimmed(self, tasks: Sequence[ClientTask]) -> TrimmedSums:
+        holders: dict[str, list[Any]] = {}  # of each shared tensor: the clients with architectures that hold some of it
         for task in tasks:
             for name in {region.name for region in self._supernet.regions(task.arch).values()}:
                 holders.setdefault(name, []).append(task.key)
-        return holders
-
-    def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str], holders: dict[str, list[Any]]) -> Sums:
-        """Returns sums of these tensors, all zero; ``holders`` are the clients, with architectures, that hold each."""
-        if not self.trim:
-            return OverlapSums(tensors, partial, self.min_clients)
-        sums = TrimmedSums(tensors, holders, self.trim, self.min_clients)
+        sums = TrimmedSums(self._shared, holders, self.trim, self.min_clients)
         if holders and not self._told:
             self._told = True
             size = nbytes(sums.values.values())
@@ -126,7 +119,7 @@ class OverlapAverage(Aggregation):
         """Returns sums with noise, where a bound on each client's influence is known."""
         sampled = mechanism.planned is not None
         planned = tasks if mechanism.planned is None else mechanism.planned
-        merging = ("weight", "contributions", "new_sums", "add", "sums", "finish")
+        merging = ("weight", "contributions", "add", "sums", "finish")
         own = [name for name in merging if _overrides(self, name)]
         for refused, reason in (
             (own, f"{type(self).__name__} merges in a way of its own ({', '.join(own)}); use OverlapAverage or MaxNet"),

@@ -284,10 +284,6 @@ class CostWeighted(Assignment):
     def plan(self, round: Round) -> list[ClientTask]:
         return [round.task(client, self._pools.draw(client, round.rng)) for client in round.cohort]
 
-    def chances(self, client: int) -> tuple[list[Any], np.ndarray]:
-        """Returns the architectures that a client may train, and the probability of each, float64 ``[archs]``."""
-        return self._pools.of_client(client)
-
 
 @checked("assignment")
 @dataclass(eq=False)

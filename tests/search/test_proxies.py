@@ -119,7 +119,7 @@ def test_the_loss_on_a_batch():
     inputs, targets = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
     batch, arch = Batch(inputs, targets, Classification(2)), net.space.largest
     loss = nn.functional.cross_entropy(net(inputs), targets)
-    assert BatchLoss().score(arch, ArchitectureCosts(net), batch) == pytest.approx(-float(loss), rel=1e-6)
+    assert BatchLoss().score(arch, ArchitectureCosts(net), batch) == pytest.approx(-loss.item(), rel=1e-6)
     with pytest.raises(ConfigError, match="BatchLoss looks at validation data of the server"):
         BatchLoss().score(arch, ArchitectureCosts(net))
 
