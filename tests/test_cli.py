@@ -212,7 +212,7 @@ def test_what_cannot_be_written_is_told_before_the_work(begun, capsys, monkeypat
 
 def test_the_owner_alone_reads_the_seed_of_a_private_runs_noise(tiny):
     """Whichever file holds it, whatever the umask."""
-    privacy = {"clip_norm": 1.0, "noise_multiplier": 1.0, "noise_seed": 314159265, "buffer_norm": 1.0}
+    privacy = {"clip_norm": 1.0, "noise_multiplier": 1.0, "noise_seed": 314159265}
     model = {
         "assignment": {"class_path": "lit_fednas.assignment.RandomArchitectures"},
         "aggregation": {"class_path": "lit_fednas.aggregation.OverlapAverage", "init_args": {"weighted": False}},

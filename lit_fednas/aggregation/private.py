@@ -1,6 +1,6 @@
 """User-level differential privacy of an overlap average: clipped updates, Gaussian noise once per round, accountants.
 
-The guide *privacy* derives the bound for architectures of different size, and the noise of buffers and sampled cohorts.
+The guide *privacy* derives the bound for architectures of different size, and the noise of sampled cohorts.
 """
 
 import logging
@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, sqrt
+from math import sqrt
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +32,6 @@ class GaussianMechanism:
     noise_multiplier: float  # z; 0 for clipping without noise
     seed: int  # what the noise is drawn from
     round: int  # from 0
-    buffer_norm: float | None = None  # the greatest norm S_b of an update's running statistics, if there are any
     planned: Sequence[ClientTask] | None = None  # a plan of some of the clients that can take part, if they are sampled
     expected: float = 0.0  # how many are expected to take part, if they are sampled
 
@@ -60,40 +59,33 @@ class PrivateSums(Sums):
         self.coefficients = dict(coefficients)
         self.greatest = greatest
         self.shared = supernet.shared_tensors()
-        norms = {name: self._norm(tensor) for name, tensor in self.shared.items()}
-        self.norms = {name: norm for name, norm in norms.items() if norm is not None}
-        released = {name: self.shared[name] for name in self.norms}
+        # buffers and frozen parameters keep their values
+        released = {
+            name: one for name, one in self.shared.items() if isinstance(one, nn.Parameter) and one.requires_grad
+        }
         dtypes = {name: summable_dtype(tensor) for name, tensor in released.items()}
         self.values = FlatTensors(released, dtypes)
         self.weights = FlatTensors(released, dtypes)
         for arch, weight in covered.items():
             for region in supernet.regions(arch).values():
-                if region.name in self.norms:
+                if region.name in released:
                     region.add_to(self.weights[region.name], 1.0, weight)
         self.counts = torch.zeros(2, dtype=torch.float64)  # of the updates: those that were clipped, all
-
-    def _norm(self, tensor: Tensor) -> float | None:
-        """Returns the norm of a tensor's group; ``None`` if the tensor keeps its value."""
-        if isinstance(tensor, nn.Parameter):
-            return self.mechanism.clip_norm if tensor.requires_grad else None
-        return self.mechanism.buffer_norm if tensor.is_floating_point() else None
 
     @torch.no_grad()
     @override
     def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
-        groups: dict[bool, list[tuple[Region, Tensor, float]]] = {True: [], False: []}
-        for region, value, weight in parts:
-            if region.name in self.norms:
-                sent = self.shared[region.name]
-                groups[isinstance(sent, nn.Parameter)].append((region, value - region.of(sent), weight))
-        for of_parameters, group in groups.items():
-            norm = sqrt(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for _, part, _ in group))
-            bound = self.norms[group[0][0].name] if group else inf
-            factor = min(1.0, bound / norm) if norm else 1.0
-            for region, change, weight in group:
-                region.add_to(self.values[region.name], change.to(self.values[region.name].dtype), weight * factor)
-            if of_parameters:
-                self.counts += torch.tensor([norm > bound, 1], dtype=torch.float64)
+        changes = [
+            (region, value - region.of(self.shared[region.name]), weight)
+            for region, value, weight in parts
+            if region.name in self.values
+        ]
+        norm = sqrt(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for _, part, _ in changes))
+        bound = self.mechanism.clip_norm
+        factor = min(1.0, bound / norm) if norm else 1.0
+        for region, change, weight in changes:
+            region.add_to(self.values[region.name], change.to(self.values[region.name].dtype), weight * factor)
+        self.counts += torch.tensor([norm > bound, 1], dtype=torch.float64)
 
     @property
     @override
@@ -104,19 +96,16 @@ class PrivateSums(Sums):
     @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Adds the noise, the same on all ranks, and divides; sets ``released``."""
-        groups = len(set(map(type, (self.shared[name] for name in self.norms))))
-        multiplier = self.mechanism.noise_multiplier * sqrt(groups) * self.greatest
+        deviation = self.mechanism.noise_multiplier * self.greatest * self.mechanism.clip_norm
         # not torch's generator, of whose seed the CPU's takes 32 bits, so that one could try all
         draws = numpy_generator(self.mechanism.seed, "privacy", self.mechanism.round)
         averages = {name: tensor.detach().to(summable_dtype(tensor), copy=True) for name, tensor in shared.items()}
         for name, total in self.values.items():
-            if multiplier:
+            if deviation:
                 noise = draws.standard_normal(tuple(total.shape), dtype=np.float32)
-                total.add_(torch.as_tensor(noise, device=total.device), alpha=multiplier * self.norms[name])
+                total.add_(torch.as_tensor(noise, device=total.device), alpha=deviation)
             weights = self.weights[name]
             averages[name] += torch.where(weights > 0, total / weights, 0)
-            if name.endswith("running_var"):
-                averages[name].clamp_(min=0)
         influences = {client: weight / self.greatest for client, weight in self.coefficients.items()}
         clipped, updates = self.counts.tolist()
         self.released = Released(influences, clipped / updates if updates else float("nan"))

@@ -60,7 +60,6 @@ class Privacy(FederatedCallback):
             ``trainer.max_rounds`` stay within ``target_epsilon``, each client counted as one of greatest influence.
         target_epsilon: With a noise multiplier, the run ends before the round that could exceed it, counted likewise.
         delta: For which epsilon is stated; below 1 over the number of clients.
-        buffer_norm: The greatest norm of the change of an update's running statistics, where the supernet has such.
         noise_seed: For tests and experiments that can be repeated: what the noise is drawn from, and cohorts that count
             as sampled; a secret that is new at every start if not given. Whoever knows it can subtract the noise.
 
@@ -79,7 +78,6 @@ class Privacy(FederatedCallback):
         noise_multiplier: NonNegativeFloat | None = None,
         target_epsilon: PositiveFloat | None = None,
         delta: OpenUnitInterval = 1e-5,
-        buffer_norm: PositiveFloat | None = None,
         noise_seed: NonNegativeInt | None = None,
     ) -> None:
         if noise_multiplier is None and target_epsilon is None:
@@ -89,7 +87,7 @@ class Privacy(FederatedCallback):
                 f"privacy.noise_multiplier: 0 is no noise, and without noise no target_epsilon ({target_epsilon:g}) "
                 f"can be kept; raise it, leave it out, or set target_epsilon to null"
             )
-        self.clip_norm, self.buffer_norm = clip_norm, buffer_norm
+        self.clip_norm = clip_norm
         self.noise_multiplier, self.noise_seed = noise_multiplier, noise_seed
         self.target_epsilon, self.delta = target_epsilon, delta
         self.accountant: Accountant | None = None  # none without noise
@@ -135,11 +133,10 @@ class Privacy(FederatedCallback):
                 "model.faults: whether clients fail may depend on their data, and must not decide whether the server "
                 "steps or the run ends; set min_survivors to 0, max_failed_rounds to null, on_client_error to skip"
             )
-        buffers = sum(buffer.is_floating_point() for buffer in supernet.buffers())
-        if buffers and self.buffer_norm is None:
+        if buffers := sum(buffer.is_floating_point() for buffer in supernet.buffers()):
             yield (
-                f"privacy.buffer_norm: null, and the supernet has {buffers} running statistics; set it, or choose a "
-                f"norm without them, such as GroupNorm"
+                f"model.supernet: {type(supernet).__name__} has {buffers} running statistics, which clients change "
+                f"without noise; choose a norm without them, such as GroupNorm"
             )
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
@@ -268,7 +265,7 @@ class Privacy(FederatedCallback):
         assert self.noise_multiplier is not None
         round.seed = self._seed(module)
         round.watch(lambda averages: self._write(trainer, module, round))
-        mechanism = self.clip_norm, self.noise_multiplier, self._secret, round.number, self.buffer_norm
+        mechanism = self.clip_norm, self.noise_multiplier, self._secret, round.number
         round.give(GaussianMechanism(*mechanism, *self._planned(module, round)))
 
     def _planned(

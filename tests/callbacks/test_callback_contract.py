@@ -24,7 +24,7 @@ class TestCallbacks(CallbackContract):
     instances: ClassVar[dict[str, Callable[[], Any]]] = {
         "costs": CostLedger,
         "devices": DeviceAverage,
-        "privacy": lambda: Privacy(1.0, 0.5, buffer_norm=1.0, noise_seed=3),
+        "privacy": lambda: Privacy(1.0, 0.5, noise_seed=3),
         "subnets": SubnetTable,
         "time": RoundTime,
         "weights": lambda: WeightAverage(0.5),

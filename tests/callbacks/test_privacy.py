@@ -378,7 +378,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"model\.faults\.norm_bound: it compares updates",
     ),
     "faults": ({"faults": FaultPolicy()}, r"model\.faults: whether clients fail.*set min_survivors to 0"),
-    "buffers": ({"supernet": tiny_supernet(norm=BatchNorm())}, r"privacy\.buffer_norm: null, and the supernet has \d+"),
+    "buffers": ({"supernet": tiny_supernet(norm=BatchNorm())}, r"model\.supernet: \w+ has \d+ running statistics"),
     "classes": (
         {"aggregation": ClassAverage(False), "objective": MaskedCrossEntropy()},
         "gives a GaussianMechanism, which neither .* nor model.aggregation ClassAverage reads",
