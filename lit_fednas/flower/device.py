@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from argparse import ArgumentError
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
@@ -135,17 +134,15 @@ class Device:
         return module, runner
 
     def _join(self, packet: Packet) -> Packet:
-        """Discloses which client this is, how many examples of each class it has, and what the device affords."""
+        """Discloses which client this is, how many examples of each class it has, and how fast the device is."""
         number = self._own_number(packet)
         module, _ = self._parts(number)
         data, clients = self.data, self.data.clients
         if not 0 <= number < clients.num_clients:
             raise ConfigError(f"{SHARE}: {number} is not one of the {clients.num_clients} clients of the partition")
         counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in SPLITS}
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        known = {"client": number, "counts": counts, "kind": kind_of(data)}
-        machine = {"memory": memory, "macs_per_second": self._speed(module), "torch": str(torch.__version__)}
-        return Packet({**known, **machine})
+        known = {"client": number, "counts": counts, "kind": kind_of(data), "macs_per_second": self._speed(module)}
+        return Packet(known)
 
     def _own_number(self, packet: Packet) -> int:
         """Returns the client's number: that of its registered key, or its own setting."""

@@ -157,14 +157,11 @@ class Joined:
     client: int  # its number
     counts: Mapping[str, list[int]]  # examples of each class, by split
     kind: Mapping[str, Any]  # what its data must have in common with the server's, by name
-    memory: int  # the machine's, in bytes
     macs_per_second: float | None  # of training the largest architecture; None if they cannot be counted
-    torch: str  # its version
 
     def __str__(self) -> str:
         speed = "" if self.macs_per_second is None else f", {self.macs_per_second / 1e9:.3g} GMACs/s"
-        known = f"{sum(self.counts['train'])} training examples, {self.memory / 2**30:.1f} GiB of memory{speed}"
-        return f"{known}, torch {self.torch}"
+        return f"{sum(self.counts['train'])} training examples{speed}"
 
 
 def read_joined(fields: Mapping[str, Any]) -> Joined:
@@ -172,16 +169,12 @@ def read_joined(fields: Mapping[str, Any]) -> Joined:
     counts = {split: [read_count(split, number) for number in fields["counts"][split]] for split in SPLITS}
     if len({len(numbers) for numbers in counts.values()}) != 1:
         raise ValueError("splits of different classes")
-    if not isinstance(fields["torch"], str):
-        raise ValueError("torch: not a version")
     speed = fields["macs_per_second"]
     return Joined(
         read_count("client", fields["client"]),
         counts,
         dict(fields["kind"]),
-        read_count("memory", fields["memory"], int(MOST)),
         None if speed is None else read_number("macs_per_second", speed, MOST, least=1e-3),
-        one_line(fields["torch"]),
     )
 
 

@@ -399,7 +399,7 @@ def test_what_leaves_a_device() -> None:
     grid.fault = lambda message, answer: answers.append(Packet.read(answer.content)) or answer
     run_over(grid)
     joined, trained = answers[0], answers[-1]
-    assert set(joined.fields) == {"kind", "client", "counts", "memory", "macs_per_second", "torch"}
+    assert set(joined.fields) == {"kind", "client", "counts", "macs_per_second"}
     shared = {"task", "task_settings", "augmentation", "input_shape", "num_classes", "class_names", "normalization"}
     assert set(joined.fields["kind"]) == shared
     assert not joined.tensors
