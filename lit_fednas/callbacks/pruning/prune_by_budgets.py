@@ -40,6 +40,8 @@ from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
 
+_LATENCY_SAMPLES = 24
+
 
 @checked("prune_by_budgets")
 class PruneByBudgets(FederatedCallback):
@@ -148,6 +150,14 @@ class PruneByBudgets(FederatedCallback):
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Begins the sequence; a run whose sequence is complete stops again."""
         sequence = _sequence(pl_module)
+        if self.latency is not None:
+            rng, whole = numpy_generator(pl_module.seed, "prune-latency"), sequence.models[0].sizes
+            multiple = sequence.prunable.multiple
+            networks = (
+                {group: multiple * int(rng.integers(1, size // multiple + 1)) for group, size in whole.items()}
+                for _ in range(_LATENCY_SAMPLES)
+            )
+            self._costs.prepare_latency([UnitCounts.of(sizes) for sizes in networks])
         if trainer.global_step == 0 and len(sequence.models) == 1 and not sequence.cuts:  # a new run
             self._reset()
             if pl_module.initial is None and self.initial_rounds == 0:
