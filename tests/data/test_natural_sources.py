@@ -193,12 +193,6 @@ class TestLeaf:
         with pytest.raises(DataError, match=r"copy\.json .*user 'u1' is in a\.json, too"):
             Leaf(root, (4,)).load("train")
 
-    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("gone")])
-    def test_what_is_not_a_file_is_refused(self, root: Path, make: Any) -> None:
-        make(root / "train" / "c.json")
-        with pytest.raises(DataError, match=r"c\.json is not a file"):
-            Leaf(root, (4,)).load("train")
-
     def test_settings_that_do_not_fit_the_files(self, root: Path) -> None:
         with pytest.raises(DataError, match=r"train has targets 0\.\.2; give targets from 0 to 1"):
             module(Leaf(root, (4,), num_classes=2))

@@ -209,14 +209,6 @@ def test_more_distorted_digits_than_memory_holds_end_at_once(copies: int, error:
         DistortedDigits(copies, size=100).load("train")
 
 
-def test_lazy_images_are_decoded_on_access(root: Path, decoded: list[str]) -> None:
-    """That they equal the array is in the sources' contract."""
-    dataset = ImageFolder(root).dataset("train")
-    assert dataset is not None
-    assert [int(dataset[row][0][0, 0, 0]) for row in range(4)] == [0, 10, 20, 30]
-    assert not decoded
-
-
 def test_splits_of_the_digits_cover_the_whole_once() -> None:
     train, test = Digits().load("train"), Digits().load("test")
     everything = torch.cat([train.inputs, test.inputs]).flatten(1).float() * 16 / 255

@@ -63,27 +63,13 @@ class TestFeatures:
         with pytest.raises(ConfigError, match=r"features\.mels: 128 are too many for frames of 320 samples"):
             mel_filters(128, 320, 8000)
 
-    @pytest.mark.parametrize("dtype", [np.int16, np.int32, np.uint8, np.float32])
-    def test_samples_of_all_types_are_from_minus_one_to_one(self, tmp_path: Path, dtype: Any) -> None:
+    def test_samples_are_the_mean_of_channels_from_minus_one_to_one(self, tmp_path: Path) -> None:
         wave = np.sin(2 * pi * 200 * np.arange(1600) / 16_000) / 2
-        scale, zero = (1, 0) if dtype is np.float32 else (128, 128) if dtype is np.uint8 else (-np.iinfo(dtype).min, 0)
         stereo = np.stack([wave * 1.5, wave * 0.5], axis=1)
-        write_wave(tmp_path / "a.wav", (stereo * float(scale) + zero).astype(dtype))
+        write_wave(tmp_path / "a.wav", (stereo * 2.0**15).astype(np.int16))
         assert read_wave(tmp_path / "a.wav", 16_000) == pytest.approx(wave, abs=0.01)
         halved = read_wave(tmp_path / "a.wav", 8000)
         assert halved[100:700] == pytest.approx(wave[::2][100:700], abs=0.01)
-
-    def test_24_bits_count_from_the_top(self, tmp_path: Path) -> None:
-        """Three bytes per sample, the last is the highest: a quarter, minus a half, the least."""
-        samples = b"\0\0\x20" + b"\0\0\xc0" + b"\0\0\x80"
-        (tmp_path / "a.wav").write_bytes(riff(struct.pack("<HHIIHH", 1, 1, 8000, 24_000, 3, 24), samples))
-        assert read_wave(tmp_path / "a.wav", 8000).tolist() == [0.25, -0.5, -1]
-
-    @pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "MP3", "W64"])
-    def test_other_formats_hold_the_same_wave(self, tmp_path: Path, kind: str) -> None:
-        wave = (np.sin(np.arange(16_000) / 20) / 2).astype(np.float32)
-        soundfile.write(tmp_path / "a", wave, 16_000, format=kind)
-        assert read_wave(tmp_path / "a", 16_000) == pytest.approx(wave, abs=0.05 if kind in {"OGG", "MP3"} else 1e-4)
 
 
 MONO = struct.pack("<HHIIHH", 1, 1, 8000, 16_000, 2, 16)
