@@ -13,7 +13,6 @@ USUAL = {
     "checkpoint": {"monitor": None, "save_top_k": 1, "mode": None},
     "model": {
         "objective": {"class_path": "lit_fednas.objectives.TaskLoss", "init_args": {}},
-        "faults": {"straggler_rate": 0.0},
         "client": {"epochs": 1, "steps": None, "validate": None},
     },
     "data": {"client_val": 0.0},
@@ -26,7 +25,6 @@ CASES: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ({"checkpoint.save_top_k": 3}, [{"checkpoint.monitor": "val/mean/accuracy"}]),
     ({"checkpoint.mode": "min"}, [{"checkpoint.monitor": "val/mean/accuracy"}]),
     ({"model.client.epochs": 5, "model.client.steps": 8}, [{"model.client.steps": None}]),
-    ({"model.faults.straggler_rate": 0.5}, [{"model.client.epochs": 2}]),
     (
         {"data.client_val": 0.2},
         [{"model.client.validate": "trained"}, {"model.objective": OF_VALIDATION}, {"deployed_accuracy": DEPLOYED}],
@@ -57,10 +55,9 @@ def test_a_setting_is_said_unless_something_reads_it(given: dict[str, Any], read
 
 
 def test_the_reasons_are_said() -> None:
-    settings = changed(**{"model.client.steps": 4, "model.faults.straggler_rate": 0.5, "model.client.epochs": 2})
+    settings = changed(**{"model.client.steps": 4, "model.client.epochs": 2})
     assert without_effect(settings, "fit") == [
-        "model.client.epochs: 2 has no effect on fit, as model.client.steps is 4",
-        "model.faults.straggler_rate: 0.5 has no effect on fit, as model.client.steps is 4",
+        "model.client.epochs: 2 has no effect on fit, as model.client.steps is 4"
     ]
     assert without_effect(changed(), "fit") == []
 
@@ -69,9 +66,9 @@ def test_what_is_not_given_is_never_said() -> None:
     """The rules' usual values are the defaults."""
     from lit_fednas.callbacks import RoundCheckpoint
     from lit_fednas.data import FederatedDataModule
-    from lit_fednas.federation import ClientSettings, FaultPolicy
+    from lit_fednas.federation import ClientSettings
 
-    owners = {"checkpoint": RoundCheckpoint, "faults": FaultPolicy, "client": ClientSettings}
+    owners = {"checkpoint": RoundCheckpoint, "client": ClientSettings}
     for rule in RULES:
         *_, owner, name = rule.setting.split(".")
         assert inspect.signature(owners.get(owner, FederatedDataModule)).parameters[name].default == rule.usual

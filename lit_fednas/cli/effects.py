@@ -25,8 +25,6 @@ RULES = (
     Rule("checkpoint.save_top_k", 1, {"checkpoint.monitor": _given}),
     Rule("checkpoint.mode", None, {"checkpoint.monitor": _given}),
     Rule("model.client.epochs", 1, {"model.client.steps": _missing}),
-    Rule("model.faults.straggler_rate", 0.0, {"model.client.steps": _missing}),
-    Rule("model.faults.straggler_rate", 0.0, {"model.client.epochs": lambda epochs: epochs > 1}),
     Rule(
         "data.client_val",
         0.0,

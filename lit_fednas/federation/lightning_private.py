@@ -33,6 +33,8 @@ from lit_fednas.records.files import replace_saved
 
 T = TypeVar("T")
 
+_NO_SCALER = torch.amp.GradScaler("cpu", enabled=False)
+
 
 class _RoundEpochLoop(_TrainingEpochLoop):
     """Validates also after the round with which training stops, as its weights are those that are kept."""
@@ -128,26 +130,22 @@ class ClientStrategy(SingleDeviceStrategy):
         self._optimizers[0].zero_grad(set_to_none=True)
 
     @property
-    def _scaler(self) -> Any:
-        """What scales gradients (16-mixed), if anything does."""
-        return getattr(self.precision_plugin, "scaler", None)
+    def _scaler(self) -> torch.amp.GradScaler:
+        """What scales gradients (16-mixed)."""
+        return getattr(self.precision_plugin, "scaler", None) or _NO_SCALER
 
     def add_gradients(self, loss: torch.Tensor) -> None:
         """Differentiates, without the hooks of Lightning's ``manual_backward``, which nothing of a client uses."""
-        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+        self._scaler.scale(loss).backward()
 
     def apply_gradients(self) -> None:
         """Steps the optimizer."""
-        if self._scaler is None:
-            self._optimizers[0].step()
-        else:
-            self._scaler.step(self._optimizers[0])
-            self._scaler.update()
+        self._scaler.step(self._optimizers[0])
+        self._scaler.update()
 
     def unscale_gradients(self) -> None:
         """Makes scaled gradients comparable to a clipping norm."""
-        if self._scaler is not None:
-            self._scaler.unscale_(self._optimizers[0])
+        self._scaler.unscale_(self._optimizers[0])
 
     def teardown(self) -> None:
         """Releases the optimizers."""

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lit_fednas.callbacks.pruning.groups import balanced_groups, group_report, random_groups
-from tests.support import refusals
 
 
 def draw(seed: int, clients: int, sizes: tuple[int, int], classes: int = 3, alpha: float = 0.3) -> np.ndarray:
@@ -87,12 +86,6 @@ class TestBalancedGroups:
         """Three tenths and seven tenths differ in the last bit from what their difference is on paper."""
         counts = np.array([[3, 7]] * 9)
         assert balanced_groups(counts, 3, 1.0) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
-
-
-test_refuses = refusals(
-    (lambda: balanced_groups(np.ones((2, 2), dtype=int), 3), r"groups: 3 for 2 clients; .*at most 2"),
-    (lambda: balanced_groups(np.ones((2, 2), dtype=int), 2, 0.9), "balance"),
-)
 
 
 def test_random_groups_are_equal_in_size_and_follow_the_generator() -> None:

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from lit_fednas.data import ClientData
-from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.rng import numpy_generator
 
@@ -89,24 +88,17 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
 
     Args:
         counts: Examples per client and class, int [clients, classes]; a client may have none.
-        groups: The number of groups, K.
-        balance: r, how many times the smallest group's examples the largest may have.
+        groups: The number of groups, K, at most that of clients.
+        balance: r, how many times the smallest group's examples the largest may have, at least 1.
 
     Returns:
         For each group the positions in ``counts`` of its clients, ascending.
-
-    Raises:
-        ConfigError: Fewer clients than groups, no groups, or ``balance`` is below 1.
 
     Example:
         >>> balanced_groups(np.array([[4, 0], [0, 4], [4, 0], [0, 4]]), 2)
         [[0, 3], [1, 2]]
     """
     counts = np.asarray(counts, dtype=np.int64)
-    if not 1 <= groups <= len(counts):
-        raise ConfigError(f"groups: {groups} for {len(counts)} clients; give at least 1 and at most {len(counts)}")
-    if not balance >= 1:
-        raise ConfigError(f"balance: {balance} is less than 1; give 1 or more, such as 1.1")
     everyone = _shares(counts.sum(axis=0))
     sizes = counts.sum(axis=1)
     held = np.zeros((groups, counts.shape[1]), dtype=np.int64)
