@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +11,14 @@ import pytest
 from lit_fednas.errors import DataError
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records import SearchFiles, read_rounds
+from lit_fednas.records.files import replace_json
 from lit_fednas.records.run import (
     ROUNDS_FILE,
     SEQUENCE_FILE,
     SUITE_FILE,
     append_round,
     forget_from,
-    read_sequence,
-    read_suite,
-    write_sequence,
-    write_suite,
+    read_models,
 )
 
 
@@ -97,26 +93,22 @@ PRUNED = {"number": 0, "unit": None, "resource": 4.0, "budget": None, "accuracy"
 PRUNED |= {"round": None, "first_round": None, "sizes": {}, "costs": SPENT, "groups": [], "candidates": []}
 SUITE = {"models": [GROWN], "complete": False, "family": None, "tiers": [{"name": "phones"}]}
 SEQUENCE = {"resource": "macs", "initial": 100, "units": {"conv1": ["a"]}, "clients": 4, "models": [PRUNED]}
-#: By file: what is written into it, what writes it and what reads it.
-WHOLE: dict[str, tuple[dict[str, Any], Callable[..., Any], Callable[[Path], Any]]] = {
-    SUITE_FILE: (SUITE, write_suite, read_suite),
-    SEQUENCE_FILE: (SEQUENCE, write_sequence, read_sequence),
-}
+#: By file: what is written into it.
+WHOLE: dict[str, dict[str, Any]] = {SUITE_FILE: SUITE, SEQUENCE_FILE: SEQUENCE}
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_file_of_models_comes_back_and_is_replaced_as_a_whole(tmp_path, name):
     """Numbers that JSON lacks become null."""
-    content, write, read = WHOLE[name]
-    folder = tmp_path / "new" / "run"
-    assert read(folder) is None
-    write(folder, content)
-    assert read(folder) == content
+    content, folder = WHOLE[name], tmp_path / "new" / "run"
+    assert read_models(folder, name) is None
+    replace_json(folder / name, content)
+    assert read_models(folder, name) == content
     (model,) = content["models"]
     numbers = {"round": 7, "accuracy": math.nan, "activeness": {"conv1": -math.inf}, "accuracies": (0.5, math.nan)}
-    write(folder, {**content, "models": [{**model, **numbers}]})
+    replace_json(folder / name, {**content, "models": [{**model, **numbers}]})
     nulls = {"round": 7, "accuracy": None, "activeness": {"conv1": None}, "accuracies": [0.5, None]}
-    assert read(folder) == {**content, "models": [{**model, **nulls}]}
+    assert read_models(folder, name) == {**content, "models": [{**model, **nulls}]}
     json.loads((folder / name).read_text(), parse_constant=pytest.fail)
     assert [path.name for path in folder.iterdir()] == [name]
 
@@ -132,4 +124,4 @@ def test_a_file_of_models_comes_back_and_is_replaced_as_a_whole(tmp_path, name):
 def test_a_broken_file_of_models_is_named(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=f"{name}: .*{words}"):
-        WHOLE[name][2](tmp_path)
+        read_models(tmp_path, name)

@@ -17,7 +17,7 @@ from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS, COST_NAMES, FinetuneFiles, SearchFiles
 from lit_fednas.records.files import reading
-from lit_fednas.records.run import CLIENTS_FILE, ROUNDS_FILE, SEQUENCE_FILE, read_sequence, read_suite
+from lit_fednas.records.run import CLIENTS_FILE, ROUNDS_FILE, SEQUENCE_FILE, SUITE_FILE, read_models
 
 #: Of a network: ``val`` and ``test`` are the metric on the server's data, NaN where it was not evaluated; then its
 #: costs, and what training had taken until it had its weights.
@@ -282,7 +282,7 @@ def _begun(run: Run, name: str) -> dict[Any, float]:
 
 def _spent_until_selected(run: Run) -> dict[str, dict[Any, float]]:
     """Returns what had been spent when each model of a pruned sequence had its weights, by architecture."""
-    sequence = read_sequence(run.folder)
+    sequence = read_models(run.folder, SEQUENCE_FILE)
     if sequence is None:
         return {}
     initial, *others = sequence["models"]
@@ -334,7 +334,7 @@ def _named_networks(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
     table = pd.concat([run.subnets("val"), run.subnets("test")]).drop_duplicates("subnet")
     names = ["arch", *(name for name in COST_NAMES if name in table)]
     named = {row["subnet"]: {name: row[name] for name in names} for row in table.to_dict("records")}
-    for added in (read_suite(run.folder), read_sequence(run.folder)):
+    for added in (read_models(run.folder, SUITE_FILE), read_models(run.folder, SEQUENCE_FILE)):
         for model in () if added is None else added["models"]:
             costs = {name: model[name] for name in COST_NAMES if name in model}
             named.setdefault(f"model{model['number']}", {"arch": f"model: {model['number']}", **costs})

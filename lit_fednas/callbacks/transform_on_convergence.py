@@ -17,7 +17,8 @@ from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.messages import ClientResult, mean_loss
 from lit_fednas.parts import described
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
-from lit_fednas.records.run import step_words, write_suite
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.run import SUITE_FILE, step_words
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.supernets.growing.growth import NewUnits, Order, Step, plan, to_plain
@@ -216,7 +217,7 @@ class TransformOnConvergence(FederatedCallback):
         rows = [{**row, "steps": to_plain(model.steps), **reason} for row, model, reason in models]
         tiers = [asdict(tier) for tier in module.population.tiers]
         begun = {"family": described(suite.family), "tiers": tiers}
-        write_suite(run_folder(trainer), {"models": rows, "complete": self.complete, **begun})
+        replace_json(run_folder(trainer) / SUITE_FILE, {"models": rows, "complete": self.complete, **begun})
 
     def state_dict(self) -> dict[str, Any]:
         return deepcopy({name: getattr(self, name) for name in _STATE})

@@ -29,6 +29,8 @@ CLIENTS_FILE = "clients.csv"
 CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples")
 SUITE_FILE = "suite.json"
 SEQUENCE_FILE = "sequence.json"
+#: What files of models hold.
+MODELS = {SUITE_FILE: SUITE, SEQUENCE_FILE: SEQUENCE}
 #: In the folder of a supernet that was exported.
 WEIGHTS_FILE, SUPERNET_FILE, CARD_FILE = "weights.ckpt", "supernet.json", "README.md"
 PRETRAINED_FILES = ("config.yaml", WEIGHTS_FILE, SUPERNET_FILE, CARD_FILE)
@@ -118,37 +120,10 @@ def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further
 # ---- models that a run has added ------------------------------------------------------------------------
 
 
-def write_suite(folder: Path, suite: Mapping[str, Any]) -> None:
-    """Writes all models so far of a run that grows them, whether the last is among them, and what it began with."""
-    replace_json(folder / SUITE_FILE, suite)
-
-
-def read_suite(folder: Path) -> dict[str, Any] | None:
-    """Reads the models of a run that grows them; ``None`` if the run has written none."""
-    return _models(folder / SUITE_FILE, SUITE)
-
-
-def suite_of(run: str, field: str) -> dict[str, Any]:
-    """Reads the models that a run has grown."""
-    suite = read_suite(Path(run))
-    if suite is None:
-        raise ConfigError(f"{field}: {run} holds no {SUITE_FILE}; name a run that grew its models")
-    return suite
-
-
-def write_sequence(folder: Path, sequence: Mapping[str, Any]) -> None:
-    """Writes all models so far of a run that prunes."""
-    replace_json(folder / SEQUENCE_FILE, sequence)
-
-
-def read_sequence(folder: Path) -> dict[str, Any] | None:
-    """Reads the models of a run that prunes; ``None`` if the run has written none."""
-    return _models(folder / SEQUENCE_FILE, SEQUENCE)
-
-
-def _models(path: Path, form: Any) -> dict[str, Any] | None:
-    """Reads a file of models, whose numbers count from 0; ``None`` if there is none."""
-    content = read_json(path, form)
+def read_models(folder: Path, name: str) -> dict[str, Any] | None:
+    """Reads the models of a run that grows or prunes, by the file's name; ``None`` if the run has written none."""
+    path = folder / name
+    content = read_json(path, MODELS[name])
     numbers = [model["number"] for model in content.get("models", ())]
     with reading(path):
         if numbers != [*range(len(numbers))]:
@@ -156,6 +131,14 @@ def _models(path: Path, form: Any) -> dict[str, Any] | None:
     if content and not content["models"]:
         raise DataError(f"{path}: holds no models; train the run again")
     return content or None
+
+
+def suite_of(run: str, field: str) -> dict[str, Any]:
+    """Reads the models that a run has grown."""
+    suite = read_models(Path(run), SUITE_FILE)
+    if suite is None:
+        raise ConfigError(f"{field}: {run} holds no {SUITE_FILE}; name a run that grew its models")
+    return suite
 
 
 def step_words(steps: Iterable[Mapping[str, Any]]) -> str:

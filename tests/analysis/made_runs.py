@@ -10,7 +10,8 @@ import yaml
 
 from lit_fednas.analysis.runs import Run
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.records.run import OF_CLASSES, append_round, write_sequence, write_suite
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.run import OF_CLASSES, SEQUENCE_FILE, SUITE_FILE, append_round
 from lit_fednas.records.tiers import WHOLE_COLUMNS
 
 #: Unit, the sizes of conv1, conv2 and fc that are left, MACs, and accuracy on the clients' data.
@@ -104,7 +105,7 @@ def made_sequence(
         append_round(folder, {"round": number, "metrics": {"clients/loss": 1.0}, "clients": [CLIENT | costs]})
     sequence = {"resource": "macs", "initial": steps[0][2], "budget": steps[-1][2], "clients": 10}
     whole = {**sequence, "units": dict(units), "complete": complete, "models": models, "under_way": None}
-    write_sequence(folder, whole)
+    replace_json(folder / SEQUENCE_FILE, whole)
     return Run(folder)
 
 
@@ -132,5 +133,5 @@ def made_suite(
     for number, clients in enumerate(rounds):
         costs = {**CLIENT, "macs": 50, "bytes_down": 20, "bytes_up": 20}
         append_round(folder, {"round": number, "metrics": {}, "clients": [{**costs, **one} for one in clients]})
-    write_suite(folder, {"models": models, "complete": complete})
+    replace_json(folder / SUITE_FILE, {"models": models, "complete": complete})
     return Run(folder)

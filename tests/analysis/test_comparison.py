@@ -30,7 +30,8 @@ from lit_fednas.analysis.networks import COLUMNS, Result, history, methods_of, n
 from lit_fednas.analysis.runs import SPENT, Run
 from lit_fednas.errors import DataError, FedNASError
 from lit_fednas.records import FinetuneFiles, SearchFiles
-from lit_fednas.records.run import OF_CLASSES, append_round, write_suite
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.run import OF_CLASSES, SUITE_FILE, append_round
 from tests.analysis.made_runs import ROW, SETTINGS, made_run, made_sequence
 from tests.analysis.test_fairness import write
 
@@ -115,7 +116,7 @@ def test_the_networks_of_a_round_are_those_that_were_there(tmp_path: Path) -> No
     """A run that grows, and has not ended: costs are known from suite.json."""
     run = made_run(tmp_path / "a", {"val/model0/accuracy": [0.1, 0.2], "val/model1/accuracy": [None, 0.6]})
     models = [{"number": n, "parent": None, "round": None, "macs": 10 * (n + 1), **COSTS} for n in (0, 1)]
-    write_suite(run.folder, {"models": models})
+    replace_json(run.folder / SUITE_FILE, {"models": models})
     table = history(Result(run))
     assert table[["rounds", "arch", "val", "macs", "spent_macs"]].to_numpy().tolist() == [
         [1, "model: 0", 0.1, 10, 100],

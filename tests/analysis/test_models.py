@@ -16,7 +16,7 @@ from lit_fednas.analysis.report.model_sections import (
     suite_table,
 )
 from lit_fednas.analysis.runs import Run
-from lit_fednas.records.run import read_sequence, read_suite
+from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models
 from tests.analysis.made_runs import made_sequence, made_suite
 
 
@@ -61,7 +61,7 @@ def test_losses_are_weighted_by_the_examples_and_clients_are_those_that_ended(gr
 
 def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
     columns = ["number", "parent", "round", "macs", "parameters", "bytes", "clients", "trainings", "done"]
-    assert suite_table(grown, read_suite(grown.folder)["models"]).frame[columns].astype(object).fillna(
+    assert suite_table(grown, read_models(grown.folder, SUITE_FILE)["models"]).frame[columns].astype(object).fillna(
         ""
     ).to_numpy().tolist() == [
         [0, "", "", 1000, 100, 400, 2, 4, ""],  # of clients 0 and 1
@@ -69,7 +69,7 @@ def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
         [2, 1, 2, 6_000_000, 600_000, 2_400_000, 1, 1, "widen conv1; deepen conv2"],
     ]
     untrained = made_suite(tmp_path, [(None, None, 10, [])])
-    assert suite_table(untrained, read_suite(tmp_path)["models"]).frame["trainings"].tolist() == [0]
+    assert suite_table(untrained, read_models(tmp_path, SUITE_FILE)["models"]).frame["trainings"].tolist() == [0]
     assert model_rounds(untrained)[0].empty
 
 
@@ -78,7 +78,7 @@ def test_the_models_of_a_sequence(pruned: Run) -> None:
 
     Iteration t costs t MB up of all ten clients, ten times as many down, and 1000 MACs per byte up.
     """
-    table = sequence_table(read_sequence(pruned.folder))
+    table = sequence_table(read_models(pruned.folder, SEQUENCE_FILE))
     columns = ["number", "round", "unit", "budget", "share", "parameters", "accuracy", "rounds", "candidates"]
     assert table[columns].astype(object).fillna("").to_numpy().tolist() == [
         [0, "", "", "", 1, 100, 0.75, 0, 0],
@@ -91,11 +91,11 @@ def test_the_models_of_a_sequence(pruned: Run) -> None:
 
 
 def test_what_is_left_of_the_layers(pruned: Run, tmp_path: Path) -> None:
-    kept = kept_units(read_sequence(pruned.folder))
+    kept = kept_units(read_models(pruned.folder, SEQUENCE_FILE))
     assert list(kept.index) == ["conv1", "conv2", "fc"]
     assert kept.to_dict("list") == {0: [8, 16, 20], 1: [8, 12, 20], 2: [8, 12, 10], 3: [8, 4, 10]}
     run = made_sequence(tmp_path, units={"conv2": ["conv2.out"], "rest": ["fc.out", "conv1.out"]})
-    assert kept_units(read_sequence(run.folder))[3].to_dict() == {
+    assert kept_units(read_models(run.folder, SEQUENCE_FILE))[3].to_dict() == {
         "conv2": 4,
         "fc.out": 10,
         "conv1.out": 8,

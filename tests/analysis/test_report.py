@@ -14,7 +14,8 @@ from lit_fednas.analysis import read_run
 from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
 from lit_fednas.records import SearchFiles
-from lit_fednas.records.run import ROUNDS_FILE, write_sequence
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.run import ROUNDS_FILE, SEQUENCE_FILE
 from tests.analysis.made_runs import by_clients, made_sequence, made_suite
 from tests.analysis.pages import Page
 from tests.analysis.test_fairness import write
@@ -106,7 +107,7 @@ def test_whatever_a_file_says_is_text(run_folder: Path, tmp_path: Path) -> None:
     sequence["units"] = {EVIL: ["conv1.out"]}
     for model in sequence["models"][1:]:
         model["unit"] = model["candidates"][0]["unit"] = model["candidates"][1]["unit"] = EVIL
-    write_sequence(pruned.folder, sequence)
+    replace_json(pruned.folder / SEQUENCE_FILE, sequence)
     of_pruned, of_grown = Page(write_report(pruned.folder)), Page(write_report(suite_run(tmp_path / "grown", EVIL)))
     assert EVIL in of_pruned.texts["td"]
     assert EVIL in of_pruned.texts["th"]

@@ -9,7 +9,7 @@ import yaml
 
 from lit_fednas.cli import main
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.records.run import read_sequence
+from lit_fednas.records.run import SEQUENCE_FILE, read_models
 from tests.finetune.small import rows, tier_weights
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def test_a_run_of_several_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, content in (("quick", QUICK), ("finetune", FINETUNE)):
         Path(f"{name}.yaml").write_text(yaml.safe_dump(content))
     assert main(["fit", *OPTIONS]) == 0
-    sequence = read_sequence(RUN)
+    sequence = read_models(RUN, SEQUENCE_FILE)
     assert sequence is not None
     models = {f"model: {entry['number']}": entry for entry in sequence["models"]}
     macs = {name: entry["macs"] for name, entry in models.items()}

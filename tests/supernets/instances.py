@@ -14,7 +14,8 @@ from torch import Tensor
 
 from lit_fednas.finetune.finetuning import TierNetwork
 from lit_fednas.parts import described
-from lit_fednas.records.run import write_suite
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.run import SUITE_FILE
 from lit_fednas.supernets import (
     BaseNetworks,
     BatchNorm,
@@ -113,7 +114,7 @@ def grown_network() -> FamilyNetwork:
     suite.add(0, plan(suite.models[0].blueprint, ["conv2"], 1), seed=0)
     rows = rows_of(suite)
     with tempfile.TemporaryDirectory() as folder:
-        write_suite(Path(folder), {"models": rows, "family": described(family)})
+        replace_json(Path(folder) / SUITE_FILE, {"models": rows, "family": described(family)})
         return FamilyNetwork((3, 8, 8), 5, GrownModel(folder))
 
 

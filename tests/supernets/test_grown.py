@@ -9,7 +9,8 @@ import torch
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.parts import described
-from lit_fednas.records.run import write_suite
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.run import SUITE_FILE
 from lit_fednas.rng import generator
 from lit_fednas.supernets import (
     BaseNetworks,
@@ -36,7 +37,7 @@ def suite(tmp_path) -> ModelSuite:
     made = ModelSuite(SHAPE, 5, FAMILY)
     for parent, cells in ((0, ["conv1"]), (1, ["conv1", "conv2"]), (1, ["conv2"])):
         made.add(parent, plan(made.models[parent].blueprint, cells, len(made.models)), seed=0)
-    write_suite(tmp_path, {"models": rows_of(made), "family": described(FAMILY)})
+    replace_json(tmp_path / SUITE_FILE, {"models": rows_of(made), "family": described(FAMILY)})
     return made
 
 

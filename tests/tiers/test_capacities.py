@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.run import write_suite
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.run import SUITE_FILE
 from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, Tier, TiersOfRun
@@ -48,9 +49,9 @@ def test_other_methods_have_the_devices_of_a_run(tmp_path):
     """Whatever their own network costs."""
     tiers = [Tier("phones", {"macs": 5.0}, {"macs": 1.0}, ("conv1",)), Tier("all", {})]
     model = {"number": 0, "parent": None, "round": None, "steps": [], "macs": 5, "parameters": 2, "bytes": 8}
-    write_suite(tmp_path, {"models": [model], "tiers": [asdict(tier) for tier in tiers]})
+    replace_json(tmp_path / SUITE_FILE, {"models": [model], "tiers": [asdict(tier) for tier in tiers]})
     assert levels(TiersOfRun(str(tmp_path)), linear_net()) == tiers
-    write_suite(tmp_path, {"models": [model]})
+    replace_json(tmp_path / SUITE_FILE, {"models": [model]})
     with pytest.raises(ConfigError, match=r"tiers.source.run: .* has no tiers in its suite.json; name another run"):
         levels(TiersOfRun(str(tmp_path)), linear_net())
     with pytest.raises(ConfigError, match=r"tiers.source.run: no/where holds no suite.json"):

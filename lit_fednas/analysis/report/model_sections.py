@@ -15,7 +15,7 @@ from lit_fednas.analysis.runs import Run, by_rounds_done
 from lit_fednas.analysis.style import label, new_figure
 from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count, rated
 from lit_fednas.formatting import GREY, axis, figure_text, metric_text, percent, scale_of, short
-from lit_fednas.records.run import read_sequence, read_suite, step_words
+from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models, step_words
 
 _SEQUENCE_NOTE = (
     "What decides is the accuracy of the winner's group of clients, on their validation data; tests are on the test "
@@ -32,7 +32,7 @@ _PRUNED = ["number", "round", "unit", "budget", "resource", "macs", "parameters"
 
 def suite(run: Run) -> list[Any]:
     """Shows a table of the models, the tree of their descent, losses and clients of each."""
-    record = read_suite(run.folder)
+    record = read_models(run.folder, SUITE_FILE)
     if record is None:
         return []
     models = record["models"]
@@ -139,7 +139,7 @@ def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
 
 def sequence(run: Run) -> list[Any]:
     """Shows tables of the models, their candidates and the kept layers; accuracies and costs drawn."""
-    record = read_sequence(run.folder)
+    record = read_models(run.folder, SEQUENCE_FILE)
     if record is None:
         return []
     table = sequence_table(record)

@@ -33,7 +33,8 @@ from lit_fednas.ranges import (
     UnitInterval,
     checked,
 )
-from lit_fednas.records.run import write_sequence
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.run import SEQUENCE_FILE
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, PrunedSequence, UnitCounts, find_cuts
 from lit_fednas.tiers import ArchitectureCosts
@@ -304,7 +305,9 @@ class PruneByBudgets(FederatedCallback):
             initial, clients = self.record.initial, module.population.num_clients
             content = {"resource": self.resource, "initial": initial, "budget": self.budgets.final * initial}
             content |= {"clients": clients, "complete": self.complete}
-            write_sequence(run_folder(trainer), content | self.record.content(_sequence(module), self.trials))
+            replace_json(
+                run_folder(trainer) / SEQUENCE_FILE, content | self.record.content(_sequence(module), self.trials)
+            )
 
     def state_dict(self) -> dict[str, Any]:
         trials = None if self.trials is None else asdict(self.trials)
