@@ -1,6 +1,5 @@
 """Reporting by the average over all devices, not only over a round's cohort (FedHeN, App. A, "Reporting Results")."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.checkpoints import ClientStore, copied, state_in
+from lit_fednas.federation.checkpoints import ClientStore, copied
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
 from lit_fednas.messages import ClientResult, ClientUpdate
 
@@ -19,8 +18,8 @@ class DeviceAverage(FederatedCallback):
     """Evaluates the mean of what all devices last trained; training is not touched.
 
     For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with the
-    weights that it sent then. A device of which no update was used yet is left out. Logs
-    ``val/devices/<subnet>/accuracy`` and ``/loss``, and ``test/...`` likewise, for subnets that devices have trained.
+    weights that it sent then. A device of which no update was used yet is left out. Logs, while training,
+    ``val/devices/<subnet>/accuracy`` and ``/loss`` for subnets that devices have trained.
 
     The last weights of all devices are kept on disk, in ``clients`` beside the checkpoints, which refer to them (2.4 GB
     for the paper's devices). Move a checkpoint together with that folder.
@@ -102,25 +101,7 @@ class DeviceAverage(FederatedCallback):
                 logits = pl_module.evaluation.logits(self._networks[name], inputs)
                 self._metrics.update(turn, logits, targets)
 
-    def on_validation_epoch_end(
-        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str = "val"
-    ) -> None:
+    def on_validation_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         for name, value in self._metrics.compute().items():
             if name.rpartition("/")[0] in self._networks:
-                pl_module.log(f"{split}/devices/{name}", value, sync_dist=True)
-
-    # the same for the test set
-    on_test_epoch_start = on_validation_epoch_start  # type: ignore[assignment]
-    on_test_batch_end = on_validation_batch_end  # type: ignore[assignment]
-
-    def on_test_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        self.on_validation_epoch_end(trainer, pl_module, "test")
-
-    def on_load_checkpoint(
-        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Finds the devices' last weights for an evaluation; a fit finds them when it begins."""
-        if not trainer.training:
-            self._store = ClientStore()
-            self._store.load_state_dict(state_in(checkpoint), Path(str(trainer.ckpt_path)))
-            self._store.open(_KIND, trainer.ranks)
+                pl_module.log(f"val/devices/{name}", value, sync_dist=True)

@@ -158,9 +158,9 @@ class ClientStore:
         self._ranks = Ranks()
         self._temporary: TemporaryDirectory[str] | None = None  # where no checkpoint is written
 
-    def open(self, kind: str, ranks: Ranks, checkpoints: Collection[str] | None = None) -> None:
+    def open(self, kind: str, ranks: Ranks, checkpoints: Collection[str]) -> None:
         """Prepares for a kind of content, on all ranks, and finds the files of a checkpoint that is resumed from."""
-        # checkpoints are the folders in which the run writes its own; None if nothing is going to be written
+        # checkpoints are the folders in which the run writes its own
         self._written.pop(kind, None)  # in a round that was interrupted
         entries = self._kept[kind] = self._loaded.pop(kind, self._kept.get(kind, {}))
         names = [entry["file"] for entry in entries.values()]
@@ -173,9 +173,6 @@ class ClientStore:
                 f"with the folder {_FOLDER!r} beside it"
             )
         self._ranks = ranks
-        if checkpoints is None:
-            self._folders = [found or Path()]
-            return
         self._checkpoints = [Path(folder) for folder in checkpoints]
         if not self._checkpoints and self._temporary is None and ranks.rank == 0:
             self._temporary = TemporaryDirectory(prefix="lit-fednas-clients-")

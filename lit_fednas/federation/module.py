@@ -316,15 +316,12 @@ class FederatedLightningModule(pl.LightningModule):
             self._recalibration = Recalibration(self.recalibration_batches(clients))
         return self._recalibration.network(name, self.supernet, arch)
 
-    @property
-    def _normalises_over_batches(self) -> bool:
-        return normalises_over_batches(self.supernet.skeleton(self.supernet.space.smallest))
-
     def recalibration_batches(self, clients: ClientData, count: int | None = None) -> list[Tensor]:
         """Returns so many batches of clients' training data; without ``count`` those that the settings ask for."""
         count = self.evaluation.recalibrate_batches if count is None else count
         if count is None:
-            count = RECALIBRATION_BATCHES if self._normalises_over_batches else 0
+            smallest = self.supernet.skeleton(self.supernet.space.smallest)
+            count = RECALIBRATION_BATCHES if normalises_over_batches(smallest) else 0
         return recalibration_batches(clients.at_server, count, self.client.batch_size, self.seed)
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
