@@ -29,13 +29,11 @@ class Overview:
             clients; by the name of the part.
         class_counts: The number of examples of each class, int64 [classes], by split; of all if there are none.
         class_names: The names of these classes.
-        client_sizes: The number of examples of each client, before its hold-outs, int64 [clients].
     """
 
     parts: Mapping[str, str]
     class_counts: Mapping[Split, np.ndarray]
     class_names: Sequence[str]
-    client_sizes: np.ndarray
 
     @classmethod
     def of(cls, data: FederatedDataModule) -> Overview:
@@ -59,7 +57,7 @@ class Overview:
         parts["clients"] = f"{len(sizes):,}, of {least:,.0f} to {most:,.0f} examples, median {median:,g}"
         strata = {split: data.task.strata(reader.targets).cpu().numpy() for split, reader in readers.items()}
         counts = {split: np.bincount(strata[split], minlength=len(data.strata)) for split in SPLITS if split in strata}
-        return cls(parts, counts, data.strata, sizes)
+        return cls(parts, counts, data.strata)
 
     def __str__(self) -> str:
         totals = self.class_counts["train"]
