@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.trainer import keeps_files, run_folder
-from lit_fednas.messages import ClientResult, mean_loss
+from lit_fednas.messages import mean_loss
 from lit_fednas.parts import described
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records.files import replace_json
@@ -61,10 +61,8 @@ class TransformOnConvergence(FederatedCallback):
         new_units: New units of a widened cell are ``drawn``, and have no outgoing weights at first, or are ``copies``
             of others (the paper).
         noise: Standard deviation of the parts that copies of a unit have, relative to an even division.
-        loss: Of the whole ``cohort``, or of the clients that train the ``newest`` model.
         max_models: Maximum number of models, including the initial one.
-        stop: Whether training stops when no larger model can be added and training (of every model, if ``loss`` is
-            ``newest``) has converged again.
+        stop: Whether training stops when no larger model can be added and training has converged again.
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
@@ -85,7 +83,6 @@ class TransformOnConvergence(FederatedCallback):
         warm_up: bool = True,
         new_units: NewUnits = "drawn",
         noise: NonNegativeFloat = 0.1,
-        loss: Literal["cohort", "newest"] = "cohort",
         max_models: PositiveInt | None = None,
         stop: bool = True,
     ) -> None:
@@ -93,8 +90,8 @@ class TransformOnConvergence(FederatedCallback):
         self.alpha, self.window, self.selection = alpha, window, selection
         self.factor, self.insert, self.order = factor, insert, order
         self.warm_up, self.new_units, self.noise = warm_up, new_units, noise
-        self.loss, self.max_models, self.stop = loss, max_models, stop
-        self.losses: dict[int, list[float]] = {}  # by model; those of the cohort under the newest
+        self.max_models, self.stop = max_models, stop
+        self.losses: list[float] = []  # of the cohorts since the newest model was added
         self.activeness: list[dict[str, float]] = []  # of the newest model
         self.reasons: list[dict[str, Any]] = []  # for each model that this callback has added
         self.complete = self.converged = False
@@ -118,41 +115,23 @@ class TransformOnConvergence(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        newest = len(_suite(module).models) - 1
-        self._note_losses(round, newest)
-        degree, error = self._degree(newest)
+        if round.survivors:
+            self.losses = [*self.losses, mean_loss(round.survivors)][-self.gamma - self.delta :]
+        span = self.gamma, self.delta
+        degree, error = degree_of_convergence(self.losses, *span), standard_error(self.losses, *span)
         module.log("transform/doc", degree)
         module.log("transform/doc_error", error)
-        self.converged = False
-        if self._has_converged(newest) and len(self.activeness) == self.window:
-            if not self.complete:
-                self._transform(trainer, module, round, degree)
-            else:
-                numbers = range(newest + 1) if self.loss == "newest" else [newest]
-                self.converged = all(map(self._has_converged, numbers))
+        # False for NaN
+        has_converged = degree + self.certainty * error <= self.threshold and len(self.activeness) == self.window
+        self.converged = has_converged and self.complete
+        if has_converged and not self.complete:
+            self._transform(trainer, module, round, degree)
         module.log("transform/models", float(len(_suite(module).models)))
-
-    def _degree(self, number: int) -> tuple[float, float]:
-        """Returns a model's degree of convergence and its standard error."""
-        losses = self.losses.get(number, [])
-        return degree_of_convergence(losses, self.gamma, self.delta), standard_error(losses, self.gamma, self.delta)
-
-    def _has_converged(self, number: int) -> bool:
-        degree, error = self._degree(number)
-        return degree + self.certainty * error <= self.threshold  # False for NaN
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if self.stop and self.complete and self.converged:
             log.info("round %d: the largest model has been reached and training has converged", trainer.current_epoch)
             trainer.should_stop = True
-
-    def _note_losses(self, round: ServerRound, newest: int) -> None:
-        """Adds the round's mean losses."""
-        results: dict[int, list[ClientResult]] = {}
-        for result in round.survivors:
-            results.setdefault(newest if self.loss == "cohort" else result.task.arch.number, []).append(result)
-        for number, group in results.items():
-            self.losses[number] = [*self.losses.get(number, []), mean_loss(group)][-self.gamma - self.delta :]
 
     def _transform(
         self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, degree: float
@@ -177,8 +156,7 @@ class TransformOnConvergence(FederatedCallback):
                 *(round.number, parent.number + 1, parent.number, step_words(to_plain(steps))),
                 *(suite.macs(Model(parent.number + 1)), suite.models[-1].blueprint),
             )
-        if self.loss == "cohort":
-            self.losses = {}
+        self.losses = []
         self._write(trainer, module)
 
     def _first_that_fits(
