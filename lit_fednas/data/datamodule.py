@@ -162,9 +162,9 @@ class FederatedDataModule(LightningDataModule):
             return
         announce(f"reading {type(self.source).__name__}")
         train = self._open("train")
-        self._normalize = compute_once(lambda: self.source.normalization, self.trainer) or as_float
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
+        self._normalize = compute_once(lambda: self.source.normalization, self.trainer) or as_float
         val = self._open("val")
         read = {split: data for split, data in (("train", train), ("val", val)) if data is not None}
         self.content = compute_once(lambda: {split: content_of(data) for split, data in read.items()}, self.trainer)

@@ -225,8 +225,8 @@ class TestArrays:
             ({"train": "a.npz", "val": "d.npz"}, {}, r"val: .*targets 0\.\.7"),
             ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
             ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is of both train and test"),
-            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is missing"),
-            ({"train": "pipe.npz"}, {}, r"pipe\.npz is not a file"),
+            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is a link that leads nowhere"),
+            ({"train": "pipe.npz"}, {}, r"pipe\.npz cannot be read \(it is neither"),
         ],
     )
     def test_faults_are_named(

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples, missing
-from lit_fednas.data.sources.base import SPLITS, DataSource, Split, file_stamps, reading, require_separate
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split, reading, require_separate
 from lit_fednas.data.sources.tables import Table, read_table
 from lit_fednas.data.tasks import MOST_CLASSES, Classification, Regression, Task, require_few
 from lit_fednas.data.transforms import Augmentation, Normalize, as_float
@@ -187,9 +187,7 @@ class ArrayFiles(DataSource):
     def load(self, split: Split) -> Examples | None:
         if split not in self.files:
             return None
-        _, table, stamps = self._known
-        if _stamps(self.files[split]) != stamps[split]:
-            raise DataError(f"{FILES}: {self.files[split]} has changed since it was first read; start anew")
+        _, table = self._known
         inputs, targets, columns = self._arrays(self.files[split], table)
         examples = Examples(_inputs(inputs), _targets(targets, self.task), columns)
         if split == "train" and "normalization" not in vars(self):
@@ -198,10 +196,9 @@ class ArrayFiles(DataSource):
         return examples
 
     @cached_property
-    def _known(self) -> tuple[ArraySource, Table | None, Mapping[Split, Any]]:
-        """Reads and validates all splits, arrays without their inputs, and keeps no examples; and the files' stamps."""
+    def _known(self) -> tuple[ArraySource, Table | None]:
+        """Reads and validates all splits, arrays without their inputs, and keeps no examples."""
         require_separate({split: [file] for split, file in self.files.items()})
-        stamps = {split: _stamps(file) for split, file in self.files.items()}
         path = self.files["train"]
         frame = self._read_table(path) if _is_table(path) else None
         table = None
@@ -226,7 +223,7 @@ class ArrayFiles(DataSource):
         }
         source = ArraySource(**splits, class_names=names, task=task)  # type: ignore[arg-type]
         source._splits.clear()
-        return source, table, stamps
+        return source, table
 
     def _read_table(self, path: Path) -> Any:
         classes = self.target if len(self.target) == 1 else []
@@ -264,11 +261,6 @@ def _is_table(path: Path) -> bool:
     if path.suffix.lower() not in (".npz", ".csv", ".parquet") and not path.is_dir():
         raise DataError(f"{FILES}: {path} is not a folder, .npz, .csv or .parquet; give one of them")
     return path.suffix.lower() in (".csv", ".parquet")
-
-
-def _stamps(path: Path) -> list[tuple[int, int]]:
-    files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
-    return file_stamps(path.parent, [str(file.relative_to(path.parent)) for file in files])
 
 
 def _task(targets: np.ndarray, what: str) -> Task:

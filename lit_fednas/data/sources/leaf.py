@@ -21,7 +21,7 @@ from typing_extensions import override
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Split, files_in, kind_of, of_large_clients, reading
 from lit_fednas.data.transforms import Augmentation
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records.files import parse_json
 
@@ -52,8 +52,6 @@ class Leaf(DataSource):
         least: PositiveInt = 1,
         augmentation: Sequence[Augmentation] = (),
     ) -> None:
-        if not input_shape:
-            raise ConfigError("data.source.input_shape: [] is not a shape; give sizes such as [1, 28, 28]")
         self.root = Path(root).expanduser()
         self.input_shape = tuple(input_shape)
         self.num_classes = num_classes
