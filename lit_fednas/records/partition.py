@@ -97,19 +97,20 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     sizes = np.maximum(largest * values / max(1, counts.max()), 1.0)  # a single example stays visible
     dots = axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2, clip_on=False)
     _frame(figure, numbers, names, height)
-    axes.legend(
-        *dots.legend_elements(
-            "sizes", 3, fmt="{x:,.0f}", func=lambda area: area * counts.max() / largest, color=COLOUR
-        ),
-        title="examples",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
-        labelspacing=max(0.6, largest**0.5 / 8 / 1.5),  # in font sizes: the dots must not touch
-        handletextpad=max(0.8, largest**0.5 / 8 / 2),
-    )
+    if len(values):
+        axes.legend(
+            *dots.legend_elements(
+                "sizes", 3, fmt="{x:,.0f}", func=lambda area: area * counts.max() / largest, color=COLOUR
+            ),
+            title="examples",
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            frameon=False,
+            fontsize=8,
+            title_fontsize=8,
+            labelspacing=max(0.6, largest**0.5 / 8 / 1.5),  # in font sizes: the dots must not touch
+            handletextpad=max(0.8, largest**0.5 / 8 / 2),
+        )
     if counts.shape != everyone.shape:
         title = f"{num_clients} of {everyone.shape[0]:,} clients, evenly spaced by number"
         if num_classes < everyone.shape[1]:
