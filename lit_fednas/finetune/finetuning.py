@@ -53,14 +53,6 @@ _COHORTS = 100  # drawn to estimate the computation of a round
 _WRITTEN = ("initial", "tier_aware", "architectures", "in_groups", "search")
 
 
-class TierNetwork(PlainNetwork):
-    """A tier's network as a supernet of one architecture."""
-
-    def __init__(self, supernet: Supernet, arch: Any, network: nn.Module) -> None:
-        super().__init__(network, supernet.input_shape, supernet.num_classes, supernet.input_dtype)
-        self.arch = arch
-
-
 class Finetune(AfterTraining):
     """The command ``finetune``."""
 
@@ -244,7 +236,7 @@ class Finetune(AfterTraining):
         clients = f"{len(eligible)} of {self.model.population.num_clients} clients"
         log.info("%s: %s, %s, %s, %d rounds", candidate.folder, candidate.arch, origin, clients, rounds)
         folder = self.files.folder / "runs" / candidate.folder
-        self._fit(network, eligible, folder, rounds)
+        self._fit(network, candidate, folder, rounds)
         after = self._score(network, "val")
         parts = [part for record in read_rounds(folder) for part in record["clients"]]
         cost = network.cost("whole")
@@ -264,9 +256,10 @@ class Finetune(AfterTraining):
         }
         return row, network
 
-    def _fit(self, network: PlainNetwork, eligible: Sequence[int], folder: Path, rounds: int) -> None:
+    def _fit(self, network: PlainNetwork, candidate: Candidate, folder: Path, rounds: int) -> None:
         """Trains a network in place on some of the clients; resumes the folder's run, if there is one."""
-        settings = {"client": self.client, "cohort": self._cohort(eligible), "metrics": self.model.metrics}
+        cohort = self._cohort(self.eligible[candidate.folder])
+        settings = {"client": self.client, "cohort": cohort, "metrics": self.model.metrics}
         module = averaging(self.model, network, self.objective, seed=self.seed, **settings)
         self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=_last(folder))
         network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
@@ -301,7 +294,7 @@ class Finetune(AfterTraining):
                 network = self.supernet.build(candidate.arch)
                 self.supernet.initialise(network)
         device = next(self.supernet.parameters()).device
-        return TierNetwork(self.supernet, candidate.arch, network.to(device))
+        return alone(self.supernet, network.to(device))
 
     def _evaluator(self, network: Supernet, batches: Iterable[tuple[Tensor, Tensor]] = ()) -> Evaluator:
         model = self.model
@@ -335,6 +328,11 @@ class Finetune(AfterTraining):
             finetuned=True,
         )
         save_tier_model(self.files, model, self._evaluator(network).network("whole"))
+
+
+def alone(supernet: Supernet, network: nn.Module) -> PlainNetwork:
+    """Returns the network of one architecture as a supernet of its own."""
+    return PlainNetwork(network, supernet.input_shape, supernet.num_classes, supernet.input_dtype)
 
 
 def averaging(

@@ -28,7 +28,7 @@ from lit_fednas.federation import ClientSettings, FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.evaluation import fresh_statistics
 from lit_fednas.federation.process import keep_freed_memory, threads_set
-from lit_fednas.finetune.finetuning import TierNetwork, averaging
+from lit_fednas.finetune.finetuning import alone, averaging
 from lit_fednas.flower.wire import KINDS, SPLITS, Packet, digest, read_task, result_fields
 from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.rng import isolated
@@ -246,7 +246,7 @@ class Device:
         key = str(candidate)
         if self._tuned is None or self._tuned[0] != key:
             supernet, arch = module.supernet, module.supernet.space.parse(candidate["arch"])
-            network = TierNetwork(supernet, arch, supernet.empty_subnet(arch))
+            network = alone(supernet, supernet.empty_subnet(arch))
             parser = ArgumentParser(exit_on_error=False)
             parser.add_argument("--client", type=ClientSettings | None)
             parser.add_argument("--objective", type=Objective | None)

@@ -24,7 +24,7 @@ from lit_fednas.federation.checkpoints import read_checkpoint
 from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.fit import Outcome, TaskRunner
 from lit_fednas.finetune import Finetune
-from lit_fednas.finetune.finetuning import TierNetwork
+from lit_fednas.finetune.candidates import Candidate
 from lit_fednas.flower.device import device_settings, kind_of
 from lit_fednas.flower.folder import check_over_devices
 from lit_fednas.flower.link import Link, Reply
@@ -359,10 +359,9 @@ class FlowerFinetune(TestedOnDevices, Finetune):
         super().__init__(*args)
 
     @override
-    def _fit(self, network: PlainNetwork, eligible: Sequence[int], folder: Path, rounds: int) -> None:
-        assert isinstance(network, TierNetwork)
-        self._candidate = {**self._settings_of_devices, "arch": str(network.arch)}
-        super()._fit(network, eligible, folder, rounds)
+    def _fit(self, network: PlainNetwork, candidate: Candidate, folder: Path, rounds: int) -> None:
+        self._candidate = {**self._settings_of_devices, "arch": str(candidate.arch)}
+        super()._fit(network, candidate, folder, rounds)
 
     @override
     def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:

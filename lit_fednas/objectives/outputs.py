@@ -18,7 +18,6 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, Report, UnitChangesReport
 from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import CountedObjective, WrappedObjective
-from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, UnitInterval, checked
 from lit_fednas.supernets import OutputsNetwork, Supernet, Width, WidthSupernet
 
 
@@ -51,7 +50,6 @@ class AllOutputs(WrappedObjective):
         return [self.objective.loss(nn.Identity(), logits, targets) for logits in outputs]
 
 
-@checked("objective")
 class SideObjective(AllOutputs, CountedObjective):
     """The loss of the client's network plus those of all exits that it holds (FedHeN, Eq. 2; Alg. 2, lines 8 to 15).
 
@@ -60,15 +58,10 @@ class SideObjective(AllOutputs, CountedObjective):
 
     Args:
         objective: The loss of one exit, which gets its logits alone (:class:`Proximal` goes around this one).
-        weight: What the loss of an exit before the last one counts (the paper: 1).
 
     Raises:
-        ConfigError: The weight is negative, the supernet has no exits, or the objective inside wraps another one.
+        ConfigError: The supernet has no exits, or the objective inside wraps another one.
     """
-
-    def __init__(self, objective: Objective = TaskLoss(), weight: NonNegativeFloat = 1.0) -> None:
-        super().__init__(objective)
-        self.weight = weight
 
     @override
     def check_supernet(self, supernet: Supernet) -> None:
@@ -94,9 +87,8 @@ class SideObjective(AllOutputs, CountedObjective):
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        *early, loss = self.losses(network, inputs, targets)
-        for early_loss in early:
-            loss = loss + self.weight * early_loss
+        *early, last = self.losses(network, inputs, targets)
+        loss = sum(early, last)
         self._macs += self._macs_per_example * len(targets)
         return loss
 
@@ -150,19 +142,17 @@ class IndependentBases(AllOutputs):
         return sum(others, first)
 
 
-@checked("objective")
 class OrderedDropout(CountedObjective):
     """Trains a net of a new width for every batch: the first units of every layer of the client's own.
 
     The width is drawn uniformly from the supernet's widths that are not above the client's. So the units come to
     be ordered by importance, and every narrower net can be cut out. With ``distill`` and a width below the
-    client's the loss of a batch is
+    client's the loss of a batch is, with the weight of teaching and the temperature that the paper found best,
 
-        CE(teacher) + (1 - alpha) CE(student) + alpha T^2 KL(softmax(teacher / T) || softmax(student / T)),
+        CE(teacher) + KL(softmax(teacher) || softmax(student)),
 
-    where the student is the drawn width, the teacher the client's own, and the last term moves the student alone
-    (the factor T^2 is Hinton et al.'s, 2015). If the client's own width is drawn, it is CE, once. It reports the
-    multiply-accumulates of all forward passes.
+    where the student is the drawn width, the teacher the client's own, and the last term moves the student alone. If
+    the client's own width is drawn, it is CE, once. It reports the multiply-accumulates of all forward passes.
 
     The objective inside gets logits alone (``Proximal`` goes around this one). The distance between student and
     teacher is over all logits, also those that a ``MaskedCrossEntropy`` inside masks.
@@ -170,28 +160,18 @@ class OrderedDropout(CountedObjective):
     Args:
         objective: CE, the loss of each width.
         distill: Whether the client's own width teaches.
-        alpha: The weight of teaching, from 0 to 1 (the paper's best: 1).
-        temperature: T, by which logits are divided when they are compared (the paper's best: 1).
 
     Raises:
-        ConfigError: A number is out of range; before training: the supernet has no widths, or ``distill`` is true and
-            examples have no classes; in a round: a client keeps single units, so that it contains no widths.
+        ConfigError: Before training: the supernet has no widths, or ``distill`` is true and examples have no classes;
+            in a round: a client keeps single units, so that it contains no widths.
     """
 
     compilable = False  # it runs parts of the network
     supernet_kind: ClassVar[type] = WidthSupernet
 
-    def __init__(
-        self,
-        objective: Objective = TaskLoss(),
-        distill: bool = False,
-        alpha: UnitInterval = 1.0,
-        temperature: PositiveFloat = 1.0,
-    ) -> None:
+    def __init__(self, objective: Objective = TaskLoss(), distill: bool = False) -> None:
         super().__init__(objective)
         self.distill = distill
-        self.alpha = alpha
-        self.temperature = temperature
 
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
@@ -222,25 +202,19 @@ class OrderedDropout(CountedObjective):
         if drawn == own:
             return self.objective.loss(network, inputs, targets)
         student = self._supernet.run_inside(network, Width(drawn), inputs)
-        loss = self.objective.loss(nn.Identity(), student, targets)
         if not self.distill:
-            return loss
+            return self.objective.loss(nn.Identity(), student, targets)
         self._macs += self._macs_of[own] * len(targets)
         teacher = network(inputs)
-        distance = self._distance(student, teacher.detach())
-        own_loss = self.objective.loss(nn.Identity(), teacher, targets)
-        return own_loss + (1 - self.alpha) * loss + self.alpha * distance
+        right = functional.log_softmax(teacher.detach(), 1)
+        distance = functional.kl_div(functional.log_softmax(student, 1), right, log_target=True, reduction="batchmean")
+        return self.objective.loss(nn.Identity(), teacher, targets) + distance
 
     @override
     def check_result(self, result: ClientResult) -> None:
         super().check_result(result)
         seen = result.num_seen
         self.check_macs(result, seen * min(self._macs_of.values()), seen * 2 * self._supernet.macs(result.task.arch))
-
-    def _distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Returns the batch's mean divergence of the student from the teacher, times T^2."""
-        student, teacher = (functional.log_softmax(logits / self.temperature, 1) for logits in (student, teacher))
-        return functional.kl_div(student, teacher, log_target=True, reduction="batchmean") * self.temperature**2
 
 
 class UnitChanges(WrappedObjective):

@@ -109,14 +109,13 @@ class ListedTiers(Allocation):
 class TraceTiers(Allocation):
     """By the speeds of devices: those of a trace, as in FedorAS with Oort's (App. J.3), or those that train.
 
-    The device at the quantile ``full`` just affords the most capable tier, others in proportion to their speed. Each
-    belongs to the highest tier that it affords, or the lowest.
+    The device at the quantile ``full`` just affords the most capable tier, others in proportion to their speed, which
+    is compared with the tiers' first limit. Each belongs to the highest tier that it affords, or the lowest.
 
     Args:
         trace: The devices, of which every client is one that is drawn. If not given, the clients' own devices, by the
             speeds that they have measured with the run's network (``lit_fednas.flower``).
         full: Which quantile of the speeds affords the most capable tier.
-        cost: The tiers' limit that speed is compared with; their first one if not given.
 
     Raises:
         ConfigError: Once the tiers are known, one has no such limit, limits fall, or there is no trace and no device
@@ -125,7 +124,6 @@ class TraceTiers(Allocation):
 
     trace: DeviceTrace | None = None
     full: PositiveShare = 0.9
-    cost: str | None = None
 
     @override
     def places(
@@ -140,16 +138,18 @@ class TraceTiers(Allocation):
                 "tiers.allocation.trace: null takes the speeds that devices measure, and a simulation has none; give a "
                 "trace, such as SyntheticTrace, or train over devices (lit-fednas flower init)"
             )
-        cost = self.cost or next(iter(tiers[0].at_most), "macs")
+        cost = next(iter(tiers[0].at_most), "macs")
         missing = [tier.name for tier in tiers if cost not in tier.at_most]
         if missing:
-            raise ConfigError(f"tiers.allocation.cost: the tier {missing[0]!r} has no limit of {cost!r}")
+            raise ConfigError(
+                f"tiers.allocation: the tier {missing[0]!r} has no limit of {cost!r}, as the first has; give it one"
+            )
         limits = np.array([tier.at_most[cost] for tier in tiers], dtype=float)
         if (np.diff(limits) < 0).any():
             raise ConfigError(
-                f"tiers.allocation.cost: the tiers' limits of {cost!r}, "
-                f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; choose another cost, or list the "
-                f"tiers from the least to the most capable"
+                f"tiers.allocation: the tiers' limits of {cost!r}, "
+                f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; list the tiers "
+                f"from the least to the most capable"
             )
         reached = np.searchsorted(limits, affords * limits[-1] * (1 + 1e-12), side="right") - 1
         return np.maximum(reached, 0)

@@ -77,7 +77,6 @@ class CSVTrace(DeviceTrace):
     Args:
         path: The file, with a line of column names; also one of the package's (``fedtrans/devices.csv``).
         column: The column of speeds, in multiply-accumulates per second, or in anything proportional to it.
-        milliseconds: Whether the column holds times instead, as benchmarks of latency do; a speed is one over it.
 
     Raises:
         DataError: The file is missing or not a CSV file, has no such column, or a value is not a positive number.
@@ -85,7 +84,6 @@ class CSVTrace(DeviceTrace):
 
     path: Path
     column: str = "macs_per_second"
-    milliseconds: bool = False
 
     @cached_property
     def _all(self) -> np.ndarray:
@@ -113,7 +111,7 @@ class CSVTrace(DeviceTrace):
                     f"{self.path}, line {line}: {self.column} is {row[self.column]!r}; give a positive number"
                 )
             values.append(value)
-        return 1000 / np.array(values) if self.milliseconds else np.array(values)
+        return np.array(values)
 
     @override
     def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:

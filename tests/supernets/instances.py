@@ -12,7 +12,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lit_fednas.finetune.finetuning import TierNetwork
 from lit_fednas.parts import described
 from lit_fednas.records.files import replace_json
 from lit_fednas.records.run import SUITE_FILE
@@ -85,13 +84,6 @@ def suite(family: GrowableFamily, *cells: str) -> ModelSuite:
     return net
 
 
-def tier_network() -> TierNetwork:
-    """A path, taken out of its supernet to be fine-tuned."""
-    net = PathCNN((3, 8, 8), 5, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "id"])
-    arch = net.space.parse("sep_e1 conv1")
-    return TierNetwork(net, arch, net.subnet(arch))
-
-
 def rows_of(suite: ModelSuite) -> list[dict[str, object]]:
     """The models of ``suite.json``."""
     costs = {"round": None, "macs": 0, "parameters": 0, "bytes": 0}
@@ -161,7 +153,6 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     ),
     "suite-resnet": lambda: suite(GrowableResNet18(4, [1, 1], GroupNorm(2)), "stem", "stage2_block1"),
     "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),
-    "tier-network": tier_network,
     "smallcnn": lambda: SmallCNN((1, 8, 8), 5),
     "widths-cnn": lambda: WidthSupernet(*IMAGES, SlicedCNN((6, 10), BatchNorm()), widths=[1, 0.5, 0.3], scaler=True),
     "widths-mobilenet": lambda: WidthSupernet(
@@ -182,7 +173,7 @@ SPACES = (
 VARIANTS = (
     *("cells", "elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-dropout", "elastic-transformer"),
     *("elastic-transformer-pooled", "early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens", "suite-vit"),
-    *("tier-network", "widths-resnet", "widths-transformer"),
+    *("widths-resnet", "widths-transformer"),
 )
 
 

@@ -104,7 +104,7 @@ test_refusals = refusals(
     (
         lambda: TraceTiers(SyntheticTrace()),
         tiers(3e6, 1e6),
-        r"allocation.cost: .*limits of 'macs', 3e\+06, 1e\+06, must not fall; choose another cost",
+        r"allocation: .*limits of 'macs', 3e\+06, 1e\+06, must not fall; list the tiers from",
     ),
     call=lambda make, given: make().places(given, 3, rng()),
 )

@@ -32,13 +32,6 @@ def test_a_measured_trace(written):
         assert (speeds == speed).sum() == pytest.approx(3000, abs=5 * (9000 * 2 / 9) ** 0.5)
 
 
-def test_times_are_the_other_way_round(written):
-    path = written("ms,id\n4,a\n8,b\n20,c\n")
-    for milliseconds, expected in ((True, [50.0, 125.0, 250.0]), (False, [4.0, 8.0, 20.0])):  # per second
-        trace = CSVTrace(path, "ms", milliseconds=milliseconds)
-        assert [trace.quantile(share) for share in (0.0, 0.5, 1.0)] == expected
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -52,9 +45,8 @@ def test_times_are_the_other_way_round(written):
     ],
 )
 def test_faults_of_a_file_are_named(written, text, words):
-    for milliseconds in (False, True):
-        with pytest.raises(DataError, match=words):
-            CSVTrace(written(text), milliseconds=milliseconds).speeds(1, rng())
+    with pytest.raises(DataError, match=words):
+        CSVTrace(written(text)).speeds(1, rng())
 
 
 def test_what_is_no_trace():
