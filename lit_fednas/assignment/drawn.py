@@ -20,7 +20,7 @@ from typing_extensions import override
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientTask
-from lit_fednas.ranges import Count, NonNegativeFloat, PositiveFloat, PositiveShare, checked
+from lit_fednas.ranges import Count, NonNegativeFloat, PositiveShare, checked
 from lit_fednas.records.files import reading
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, path_sampler
@@ -296,36 +296,29 @@ class Subspaces(Assignment):
 
     Args:
         share: The budget as a share of the whole supernet's size.
-        at_most: The budget itself instead, in units of ``size``.
         size: What is counted: ``parameters``, or ``bytes``, which include buffers.
 
     Raises:
-        ConfigError: Not exactly one of share and at_most is given, or it is out of range; before training: the
-            supernet is not one of operators, or no subspace fits.
+        ConfigError: The share is out of range; before training: the supernet is not one of operators, or no subspace
+            fits.
     """
 
     supernet_kind: ClassVar[type] = PathSupernet
     depends_on = "client"
 
-    share: PositiveShare | None = None
-    at_most: PositiveFloat | None = None
+    share: PositiveShare = 0.5
     size: Literal["parameters", "bytes"] = "parameters"
-
-    def __post_init__(self) -> None:
-        if (self.share is None) == (self.at_most is None):
-            raise ConfigError(f"assignment: share {self.share} and at_most {self.at_most}; give one of the two")
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
         self._sizes = self._supernet.path_costs(self.size)
-        whole = self._sizes.sent(self._supernet.space.superset)
-        self.budget = float(whole * self.share if self.share else self.at_most or 0)
+        self.budget = float(self._sizes.sent(self._supernet.space.superset) * self.share)
         for tier in population.tiers or (_EVERYBODY,):
             least = self._least(tier)
             if self.budget < least:
                 raise ConfigError(
-                    f"assignment.{'share' if self.share else 'at_most'}: a budget of {self.budget:g} {self.size} "
+                    f"assignment.share: a budget of {self.budget:g} {self.size} "
                     f"may not hold the fixed parts and one operator in every layer that has none without weights, "
                     f"{least:g}; raise it, or add id to supernet.operators"
                 )

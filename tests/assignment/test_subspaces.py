@@ -30,6 +30,11 @@ def drawn(net: PathCNN, subspaces: Subspaces, count: int, *tiers: Tier, client: 
     return planned(subspaces, 0, [client] * count, net.space, np.random.default_rng(0))
 
 
+def up_to(net: PathCNN, parameters: float) -> Subspaces:
+    """Subspaces of so many parameters, and not one more."""
+    return Subspaces(min(1.0, (parameters + 0.5) / net.cost(net.space.superset).parameters))
+
+
 @pytest.mark.parametrize(
     ("net", "share", "size"),
     [(NET, 0.75, "bytes"), (NET, 0.3, "parameters"), (WITHOUT_ID, 0.9, "bytes"), (ALIKE, 0.6, "parameters")],
@@ -46,8 +51,8 @@ def test_the_message_fits_the_budget(net, share, size):
 def test_a_budget_that_is_just_met_is_met():
     """Eq. 1 with "at most": one parameter less, and one operator has to go."""
     everything = NET.cost(NET.space.superset).parameters
-    assert drawn(NET, Subspaces(at_most=everything), 5) == [NET.space.superset] * 5
-    for arch in drawn(NET, Subspaces(at_most=everything - 1), 50):
+    assert drawn(NET, up_to(NET, everything), 5) == [NET.space.superset] * 5
+    for arch in drawn(NET, up_to(NET, everything - 1), 50):
         assert sum(len(names) for names in arch.layers) == 4 * 9 - 1
 
 
@@ -55,7 +60,7 @@ def test_layers_without_such_operators_keep_one_at_least():
     everything = WITHOUT_ID.cost(WITHOUT_ID.space.superset).parameters
     fixed, dearest = (WITHOUT_ID.path_costs("parameters").fixed, WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters)
     found = Counter()
-    for arch in drawn(WITHOUT_ID, Subspaces(at_most=dearest), 400):
+    for arch in drawn(WITHOUT_ID, up_to(WITHOUT_ID, dearest), 400):
         assert all(len(names) >= 1 for names in arch.layers)
         assert fixed < WITHOUT_ID.cost(arch).parameters <= dearest < everything
         found.update(enumerate(arch.layers))
@@ -67,7 +72,7 @@ def test_the_chance_is_that_of_taking_out_one_after_the_other():
     """Two layers of one operator each and room for one: each is sent half of the time, never both, never none."""
     net = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2], strides=[2], operators=["mb3_e2", "id"])
     least, most = net.cost(net.space.smallest).parameters, net.cost(net.space.superset).parameters
-    sent = drawn(net, Subspaces(at_most=(least + most) / 2), 4000)
+    sent = drawn(net, up_to(net, (least + most) / 2), 4000)
     found = Counter(str(arch) for arch in sent)
     assert set(found) == {"mb3_e2+id id", "id mb3_e2+id"}
     assert found["mb3_e2+id id"] == pytest.approx(2000, abs=5 * (4000 * 0.25) ** 0.5)
@@ -92,7 +97,7 @@ def test_what_is_kept_can_be_computed():
         tight = Tier("tight", {"operations": float(limit)})
         loose = Tier("loose", {"operations": 1e9})
         largest = WITHOUT_ID.cost(space.largest).parameters
-        sent = drawn(WITHOUT_ID, Subspaces(at_most=largest), 300, tight, loose)
+        sent = drawn(WITHOUT_ID, up_to(WITHOUT_ID, largest), 300, tight, loose)
         for arch in sent:
             assert path_sampler(WITHOUT_ID, arch, tight.at_most).least <= limit
 
@@ -108,11 +113,11 @@ test_a_budget_that_a_tier_cannot_keep_is_told_at_setup = refusals(
     (NET, {"share": 0.5}, [POOR], r"model.tiers: poor cannot run any path of .*100 is below the cheapest"),
     (NET, {"share": 0.5}, [REMEMBERING], "small is limited in memory_bytes"),
     (NET, {"share": 0.001, "size": "bytes"}, [], r"assignment.share: .* bytes may not .* add id to supernet.oper"),
-    (WITHOUT_ID, {"at_most": DEAREST - 1}, [], f"assignment.at_most: .*, {DEAREST}; raise it"),
+    (WITHOUT_ID, {"share": up_to(WITHOUT_ID, DEAREST - 1).share}, [], f"assignment.share: .*, {DEAREST}; raise it"),
     call=lambda net, settings, tiers: Subspaces(**settings).setup(net, population(Tier("strong", {}), *tiers)),
 )
 
 
 def test_a_budget_that_is_just_enough():
-    Subspaces(at_most=NET.path_costs("parameters").fixed).setup(NET, population())
-    Subspaces(at_most=DEAREST).setup(WITHOUT_ID, population())
+    up_to(NET, NET.path_costs("parameters").fixed).setup(NET, population())
+    up_to(WITHOUT_ID, DEAREST).setup(WITHOUT_ID, population())

@@ -188,7 +188,7 @@ ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
     "tracking": assignment.TrackingSandwich,
     "by-tier": assignment.ByTier,
     "share": lambda: assignment.Subspaces(share=0.5),
-    "bytes": lambda: assignment.Subspaces(at_most=20_000, size="bytes"),
+    "bytes": lambda: assignment.Subspaces(0.3, size="bytes"),
     "invariant": lambda: assignment.InvariantUnits({"weak": 0.5, "strong": 1}),
     "rolling": lambda: assignment.RollingWidths({"weak": "width: 0.5", "strong": "largest"}),
     "bases": lambda: assignment.RandomBases({"weak": 1, "strong": 3}),
