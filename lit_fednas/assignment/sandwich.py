@@ -158,8 +158,6 @@ class TrackingSandwich(Sandwich):
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        # versions before 0.3 wrote the counts of all clients, as a list
-        seen = {name: dict(enumerate(counts)) if isinstance(counts, list) else counts for name, counts in state.items()}
-        for counts in seen.values():
+        for counts in state.values():
             self.check_clients(counts)
-        self._seen = {name: +Counter(counts) for name, counts in seen.items()}
+        self._seen = {name: Counter(counts) for name, counts in state.items()}

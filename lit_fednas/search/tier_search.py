@@ -164,8 +164,6 @@ class TierSearch:
         self.written = self._description(checkpoint, latency)
         # a score by clients belongs to the tier that asked first: with more evaluations, maybe another
         bound = {"evaluations"} if settings.federated else set()
-        if files.settings().get("racing"):  # of an earlier version: some rows are of a part of the examples
-            raise ConfigError(f"search.name: {files.folder} had races, which were removed; give another name")
         files.begin(self.written, _FREE - bound)
         self.costs.keep_latencies(files)
         self.evaluations = Evaluations(scorer, files)

@@ -143,9 +143,6 @@ def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, t
         search(trained, tmp_path, method=RandomSearch())
     with pytest.raises(ConfigError, match="other weights"):
         search((make_module(tiny_supernet(seed=1)), trained[1]), tmp_path)
-    longer.write_settings({**longer.settings(), "racing": {"confidence": 0.95, "first": 64}})
-    with pytest.raises(ConfigError, match=r"search.name: .* had races, which were removed; give another name"):
-        search(trained, tmp_path)
 
 
 def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, monkeypatch):
