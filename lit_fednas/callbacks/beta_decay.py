@@ -16,15 +16,15 @@ from lit_fednas.ranges import OpenUnitInterval, PositiveInt, PositiveShare, chec
 class BetaDecay(FederatedCallback):
     """A schedule of the weight of the largest architecture's client over the rounds.
 
-    Beta falls from ``beta0`` in the first round to ``final`` after a share of all rounds, or a number of them, and
-    stays there. If a run is extended, the share changes and beta rises again: then give ``rounds``.
+    Beta falls from ``beta0`` in the first round to one over the cohort's size, at which all clients count alike, after
+    a share of all rounds, or a number of them, and stays there. If a run is extended, the share changes and beta rises
+    again: then give ``rounds``.
 
     Args:
         beta0: The first round's beta.
         decay: Along half a cosine, along a line, or not at all (``constant``: ``beta0`` throughout).
         period: Share of all rounds over which it falls.
         rounds: Number of rounds over which it falls, in place of ``period``.
-        final: The last value; one over the cohort's size if not given (uniform weights).
     """
 
     gives = (Beta,)
@@ -35,10 +35,9 @@ class BetaDecay(FederatedCallback):
         beta0: OpenUnitInterval = 0.9,
         decay: Literal["cosine", "linear", "constant"] = "cosine",
         period: PositiveShare = 0.8,
-        final: OpenUnitInterval | None = None,
         rounds: PositiveInt | None = None,
     ) -> None:
-        self.beta0, self.final, self.decay = beta0, final, decay
+        self.beta0, self.decay = beta0, decay
         self.period, self.rounds = period, rounds
 
     def beta(self, round: int, max_rounds: int, cohort_size: int) -> float:
@@ -51,10 +50,10 @@ class BetaDecay(FederatedCallback):
         """
         if self.decay == "constant":
             return self.beta0
-        final = self.final or 1 / cohort_size
+        last = 1 / cohort_size
         share = min(1.0, round / (self.rounds or self.period * max_rounds))
         left = 1 - share if self.decay == "linear" else (1 + math.cos(math.pi * share)) / 2
-        return final + (self.beta0 - final) * left
+        return last + (self.beta0 - last) * left
 
     @override
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
