@@ -85,26 +85,18 @@ def without_filters(
 class Cut:
     """A network after a unit has lost filters."""
 
-    unit: str  # a layer, or several that lose filters together
-    removed: dict[str, int]  # how many units each of its groups has lost
+    unit: str  # the group that has lost units: a layer, or a residual stream with all that writes into it
+    removed: dict[str, int]  # how many the group has lost
     sizes: dict[str, int]  # the remaining numbers of units of all groups
     resource: float  # what the remaining network costs
 
 
-def find_cuts(
-    units: Mapping[str, Sequence[str]],
-    sizes: Sizes,
-    multiple: int,
-    resource: Callable[[Sizes], float],
-    budget: float,
-) -> list[Cut]:
-    """Returns for each unit the fewest filters, at least one, whose removal meets a budget (FedNAS, section 4.1).
+def find_cuts(sizes: Sizes, multiple: int, resource: Callable[[Sizes], float], budget: float) -> list[Cut]:
+    """Returns for each group the fewest filters, at least one, whose removal meets a budget (FedNAS, section 4.1).
 
-    A unit of several groups loses the same share of each, rounded down. At least one multiple of each group stays.
-    A unit that cannot meet the budget by itself is left out.
+    At least one multiple of a group stays. A group that cannot meet the budget by itself is left out.
 
     Args:
-        units: The groups of units of each unit.
         sizes: The numbers of units of all groups.
         multiple: The number of filters that are removed together.
         resource: The cost of a network of given numbers of units, which must not grow when filters leave. A
@@ -112,22 +104,20 @@ def find_cuts(
         budget: The greatest cost.
 
     Example:
-        >>> find_cuts({"a": ["a"], "b": ["b"]}, {"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
+        >>> find_cuts({"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
         [Cut(unit='a', removed={'a': 2}, sizes={'a': 2, 'b': 2}, resource=22)]
     """
 
-    def cut(unit: str, step: int) -> Cut:
-        blocks = {group: sizes[group] // multiple for group in units[unit]}
-        removed = {group: step * count // max(blocks.values()) * multiple for group, count in blocks.items()}
-        left = {group: size - removed.get(group, 0) for group, size in sizes.items()}
-        return Cut(unit, removed, left, resource(left))
+    def cut(group: str, step: int) -> Cut:
+        left = {**sizes, group: sizes[group] - step * multiple}
+        return Cut(group, {group: step * multiple}, left, resource(left))
 
     cuts = []
-    for unit, groups in units.items():
-        steps = range(1, max(sizes[group] for group in groups) // multiple)
-        if steps and cut(unit, steps[-1]).resource <= budget:
-            fewest = bisect_left(steps, True, key=lambda step: cut(unit, step).resource <= budget)
-            cuts.append(cut(unit, steps[fewest]))
+    for group, size in sizes.items():
+        steps = range(1, size // multiple)
+        if steps and cut(group, steps[-1]).resource <= budget:
+            fewest = bisect_left(steps, True, key=lambda step: cut(group, step).resource <= budget)
+            cuts.append(cut(group, steps[fewest]))
     return cuts
 
 
@@ -156,13 +146,13 @@ class PrunedModel:
 class PrunedSequence(ModelCollection):
     """Models side by side, each of which has lost filters of the one before; checkpoints record which.
 
+    What loses filters is a group of units of the family: a layer; of a ``SlicedResNet`` the inside of each residual
+    block, and each stage's stream with all that writes into it.
+
     Args:
         input_shape: Shape of one example.
         num_classes: Classes.
         family: The initial model, at its full width.
-        units: The groups of units of the family that lose filters together, by a name; each group in one unit. If not
-            given, each group by itself: a layer; of a ``SlicedResNet`` the inside of each residual block, and each
-            stage's stream with all that writes into it.
 
     Attributes:
         prunable: Where the filters are.
@@ -181,17 +171,10 @@ class PrunedSequence(ModelCollection):
 
     KIND = "sequence"
 
-    def __init__(
-        self,
-        input_shape: Iterable[int],
-        num_classes: int,
-        family: NetworkFamily,
-        units: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
+    def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily) -> None:
         super().__init__(input_shape, num_classes)
         self.family = family
         self.prunable = Prunable(family, self.input_shape, self.num_classes)
-        self.units = self._checked_units(units)
         sizes = dict(self.prunable.sizes)
         self.models: list[PrunedModel] = [PrunedModel(0, "", sizes, None)]
         self.networks = nn.ModuleList([self.prunable.build(sizes)])
@@ -199,24 +182,6 @@ class PrunedSequence(ModelCollection):
         self.candidates = nn.ModuleList()
         self._proposed: dict[Model, dict[str, int]] = {}  # all so far: the costs of removed ones may be asked for
         self._update_space()
-
-    def _checked_units(self, units: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
-        known = self.prunable.sizes
-        if units is None:
-            return {group: (group,) for group in known}
-        seen: set[str] = set()
-        for unit, groups in units.items():
-            if not groups or not set(groups) <= set(known) or not unit or " " in unit:
-                raise ConfigError(
-                    f"supernet.units.{unit}: {list(groups)} must be groups of {type(self.family).__name__}, with "
-                    f"a name without spaces; choose from {', '.join(known)}"
-                )
-            if len(set(groups)) < len(groups) or seen & set(groups):
-                raise ConfigError(f"supernet.units.{unit}: a group of {list(groups)} is duplicated; name each once")
-            seen |= set(groups)
-        if not units:
-            raise ConfigError("supernet.units: is empty; name at least one unit, or give null for all layers")
-        return {unit: tuple(groups) for unit, groups in units.items()}
 
     @property
     @override

@@ -30,4 +30,4 @@ def propose(sequence: PrunedSequence) -> list:
     """Candidates that lose a filter each."""
     sizes = sequence.models[-1].sizes
     total = sum(sizes.values())
-    return sequence.propose(find_cuts(sequence.units, sizes, 1, lambda left: sum(left.values()), total - 1))
+    return sequence.propose(find_cuts(sizes, 1, lambda left: sum(left.values()), total - 1))

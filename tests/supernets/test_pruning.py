@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -75,8 +75,8 @@ LAYERS: dict[str, dict[str, str]] = {
 }
 
 
-def sequence(name: str, norm: str = "batch", units: Mapping[str, Sequence[str]] | None = None) -> PrunedSequence:
-    return drawn(PrunedSequence(SHAPE, CLASSES, MAKE[name](NORMS[norm]), units))
+def sequence(name: str, norm: str = "batch") -> PrunedSequence:
+    return drawn(PrunedSequence(SHAPE, CLASSES, MAKE[name](NORMS[norm])))
 
 
 @torch.no_grad()
@@ -177,42 +177,20 @@ def test_heads_of_attention_leave_whole() -> None:
 # --- how many filters leave
 
 
-SEVERAL = {"first": ["stage0", "stage0.block0"], "second": ["stage1", "stage1.block0", "stage1.block1"]}
-
-
-def test_units_of_several_groups_lose_the_weakest_filters_of_each() -> None:
-    net = sequence("resnet", "batch", SEVERAL)
-    whole, sizes = net.networks[0], net.models[0].sizes
-    removed = {"stage1": 5, "stage1.block0": 5, "stage1.block1": 5}
-    left = {group: size - removed.get(group, 0) for group, size in sizes.items()}
-    (arch,) = net.propose([Cut("second", removed, left, 0.0)])
-    expected = whole
-    for group, count in removed.items():
-        expected = zeroed(expected, "resnet", group, weakest(whole, "resnet", group, count))
-    assert_same_function(net.subnet(arch).double(), expected)
-
-
 @pytest.mark.parametrize(
-    ("sizes", "multiple", "budget", "removed"),
-    [
-        ((8, 5, 2), 1, 3, (5, 3, 1)),  # five of eight must go; of five and of two, 3.1 and 1.25 are as many
-        ((8, 5, 2), 1, 0.9, None),
-        ((8, 5, 2), 1, 100, (1, 0, 0)),  # a candidate is smaller, also where the budget is met already
-        ((8, 4, 2), 2, 3, (6, 2, 0)),  # in pairs: three of four, 1.5, 0.75
-        ((3, 3, 3), 2, 2, None),  # two go together and three are one pair
-    ],
+    ("size", "multiple", "budget", "removed"),
+    [(8, 1, 3, 5), (8, 1, 0.9, None), (8, 1, 100, 1), (8, 2, 3, 6), (3, 2, 2, None)],
 )
-def test_the_fewest_filters_leave_that_meet_the_budget_the_same_share_of_each_group(
-    sizes: tuple[int, ...], multiple: int, budget: float, removed: tuple[int, ...] | None
+def test_the_fewest_filters_leave_that_meet_the_budget(
+    size: int, multiple: int, budget: float, removed: int | None
 ) -> None:
-    """Of two units, the second of which costs nothing: it is cut where the budget is met already."""
-    named = dict(zip("abcd", (*sizes, 4), strict=True))
-    units = {"u": ["a", "b", "c"], "v": ["d"]}
-    cuts = find_cuts(units, named, multiple, lambda left: left["a"], budget)
-    assert [cut.unit for cut in cuts] == ([] if removed is None else ["u", "v"] if budget == 100 else ["u"])
+    """Of two groups, the second of which costs nothing: it is cut where the budget is met already."""
+    sizes = {"a": size, "b": 4}
+    cuts = find_cuts(sizes, multiple, lambda left: left["a"], budget)
+    assert [cut.unit for cut in cuts] == ([] if removed is None else ["a", "b"] if budget == 100 else ["a"])
     for cut in cuts[:1]:
-        assert tuple(cut.removed.values()) == removed
-        assert cut.sizes == {group: size - cut.removed.get(group, 0) for group, size in named.items()}
+        assert cut.removed == {"a": removed}
+        assert cut.sizes == {"a": size - removed, "b": 4}
         assert cut.resource == cut.sizes["a"] <= budget
 
 
@@ -333,11 +311,6 @@ def test_a_saved_sequence_comes_back() -> None:
 
 
 test_what_cannot_be = refusals(
-    (
-        lambda: sequence("mobilenet", units={"a": ["conv9"]}),
-        r"supernet.units.a: \['conv9'\] must be groups of SlicedMobileNet, .*conv0, conv1, conv2",
-    ),
-    (lambda: sequence("cnn", units={"a": ["layer0"], "b": ["layer0"]}), "supernet.units.b: .* is duplicated"),
     (lambda: sequence("mobilenet").select("conv1"), "'conv1' is not a candidate; choose from none"),
     (lambda: Model.read("candidate: 1"), "cannot be read; write it as 'model: 0'"),
     (lambda: sequence("mobilenet").space.parse("model: 1"), "out of: model: 0"),

@@ -251,7 +251,7 @@ class PruneByBudgets(FederatedCallback):
         def cost(sizes: Mapping[str, int]) -> float:
             return self._costs.cost(UnitCounts.of(sizes), self.resource)
 
-        cuts = find_cuts(sequence.units, sequence.models[-1].sizes, sequence.prunable.multiple, cost, budget)
+        cuts = find_cuts(sequence.models[-1].sizes, sequence.prunable.multiple, cost, budget)
         cuts = trainer.fit_loop.ranks.gather(cuts)[0]  # the first rank's, as measured latencies differ
         if not cuts:
             self.complete = True
