@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lit_fednas.analysis.runs import SearchResult
 from lit_fednas.analysis.style import RANGE, draw_line, label, legend, log_axis, look, new_figure
-from lit_fednas.formatting import GREY, GRID, PALETTE, axis, cost_text, figure_text, scale_of
+from lit_fednas.formatting import GREY, GRID, PALETTE, axis, figure_text, scale_of
 from lit_fednas.records import ALL_TIERS
 
 #: Searches of several seeds, by method; all with the same objective cost and metric.
@@ -207,33 +207,6 @@ def _draw_events(axes: Axes, events: Sequence[Event], said: dict[float, list[str
             end = event.x + room
         if event.x in said:
             said[event.x].append(event.tip)
-
-
-def tree_chart(
-    title: str, nodes: Sequence[Tip], parents: Sequence[int | None], words: Sequence[tuple[str, str]]
-) -> Chart:
-    """Returns a tree: a line per node, in their order from above; across, a cost on a logarithmic axis."""
-    figure = new_figure()
-    figure.set(figwidth=5, figheight=0.7 + 0.45 * len(nodes))
-    (axes,) = figure.axes
-    costs = [node.x for node in nodes]
-    for place, parent in enumerate(parents):
-        if parent is not None:
-            axes.plot([costs[parent], costs[parent], costs[place]], [parent, place, place], color=GREY, linewidth=1.2)
-    for place, (node, (_, right)) in enumerate(zip(nodes, words, strict=True)):
-        ring = {"color": "#ffffff", "markeredgecolor": look(int(node.y or 0))["color"], "markeredgewidth": 2}
-        axes.plot([node.x], [place], "o", markersize=13, zorder=3, **ring)
-        axes.text(node.x, place, f"{node.y:g}", fontsize=8, ha="center", va="center", zorder=4)
-        aside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (8, 0)}
-        axes.annotate(right, (1, place), **aside, fontsize=8, va="center")
-    reach = max((max(costs) / min(costs)) ** 0.15, 1.5)
-    log_axis(axes)
-    axes.set(xlim=(min(costs) / reach, max(costs) * reach), ylim=(len(nodes) - 0.5, -0.5))
-    axes.set_yticks(range(len(nodes)), [left for left, _ in words])
-    axes.grid(visible=False, axis="y")
-    label(axes, "MACs per example", "")
-    axes.xaxis.set_major_formatter(lambda cost, _: cost_text("macs", cost))
-    return Chart(title, figure, [Tip(node.x, place, node.text) for place, node in enumerate(nodes)])
 
 
 def draw_front(

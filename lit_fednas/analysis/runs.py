@@ -249,13 +249,6 @@ def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
     return table.join(times).rename_axis("training").reset_index()
 
 
-def family_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
-    """Returns what it takes to train a family of subnets one by one, by the family's size (SuperFed, Figure 6)."""
-    costs = independent_costs(ledger).set_index("training").drop(["this run", "one by one"])
-    family = costs.sort_values("macs", ascending=False, kind="stable").cumsum()
-    return family.set_index(pd.RangeIndex(1, len(family) + 1, name="subnets"))
-
-
 def by_rounds_done(table: Any) -> Any:
     """Returns a table by the records' rounds (from 0) by how many rounds were done after each, as readers count."""
     return table.set_axis(table.index + 1, axis=0)

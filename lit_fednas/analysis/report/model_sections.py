@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, draw_front, line_chart, tree_chart
+from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, draw_front, line_chart
 from lit_fednas.analysis.runs import Run, by_rounds_done
 from lit_fednas.analysis.style import label, new_figure
 from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count, rated
-from lit_fednas.formatting import GREY, axis, figure_text, metric_text, percent, scale_of, short
+from lit_fednas.formatting import GREY, axis, metric_text, percent, scale_of, short
 from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models, step_words
 
 _SEQUENCE_NOTE = (
@@ -22,7 +22,6 @@ _SEQUENCE_NOTE = (
     "data of all clients, before and after fine-tuning. Costs are of a client on the average, from the first "
     "iteration on; MACs are of forward passes."
 )
-_LETTERS = 24  # of what was done, that fit beside the tree
 #: The column of all clients together in :func:`model_rounds`.
 ALL_CLIENTS = "all"
 _MEGABYTE = 1e6
@@ -31,12 +30,12 @@ _PRUNED = ["number", "round", "unit", "budget", "resource", "macs", "parameters"
 
 
 def suite(run: Run) -> list[Any]:
-    """Shows a table of the models, the tree of their descent, losses and clients of each."""
+    """Shows a table of the models, losses and clients of each."""
     record = read_models(run.folder, SUITE_FILE)
     if record is None:
         return []
     models = record["models"]
-    charts = [_tree(models)]
+    charts: list[Chart] = []
     events = [
         Event(float(model["round"] + 1), f"+{model['number']}", f"model {model['number']} is added", model["number"])
         for model in models
@@ -54,7 +53,7 @@ def suite(run: Run) -> list[Any]:
     charts += _convergence(run, events)
     ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
     text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
-    return [text, suite_table(run, models), Charts(charts)]
+    return [text, suite_table(run, models), *([Charts(charts)] if charts else [])]
 
 
 def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -118,23 +117,6 @@ def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
         lines["threshold"] = pd.Series(float(threshold), index=degree.index)
     title = "Degree of convergence and its standard error; upright: a model is added"
     return [line_chart(title, lines, "rounds", "fall of the loss per round", wide="threshold", events=events)]
-
-
-def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
-    """Draws a line per model, in the order in which they were added; across, its multiply-accumulates."""
-    order = {model["number"]: index for index, model in enumerate(models)}
-    nodes, words = [], []
-    for model in models:
-        done = step_words(model["steps"]) or "initial model"
-        costs = f"{short(model['macs'])} MACs, {short(model['parameters'])}"
-        lines = [f"model {model['number']}, {_added(model)}: {done}", f"{costs} parameters"]
-        lines.append(str(model.get("cells", "")))
-        if model.get("activeness"):
-            activeness = ", ".join(f"{cell} {_digits(value)}" for cell, value in model["activeness"].items())
-            lines.append(f"activeness of model {model['parent']}: {activeness}")
-        nodes.append(Tip(model["macs"], model["number"], "\n".join(lines)))
-        words.append((_added(model), f"{costs} par.\n{figure_text(done, _LETTERS)}"))
-    return tree_chart("Models by descent", nodes, [order.get(model["parent"]) for model in models], words)
 
 
 def sequence(run: Run) -> list[Any]:

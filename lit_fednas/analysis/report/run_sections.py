@@ -8,7 +8,7 @@ import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart
 from lit_fednas.analysis.clients import fairness_chart, fairness_table
-from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done, family_costs, independent_costs
+from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done, independent_costs
 from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, rated, repeats, size
 from lit_fednas.formatting import axis, fixed, metric_text, short
 from lit_fednas.records import ALL_TIERS
@@ -146,19 +146,8 @@ def costs(run: Run) -> list[Any]:
             "times_bytes": digits,
         }
         text = "Training each subnet on its own with the same cohorts (federated averaging) would take:"
-        blocks += [text, Table.of(independent_costs(run.ledger), columns), *_family(run.ledger)]
+        blocks += [text, Table.of(independent_costs(run.ledger), columns)]
     return blocks
-
-
-def _family(ledger: Mapping[str, Any]) -> list[Any]:
-    """Draws what it takes to train the subnets one by one, where there are enough for a curve."""
-    family = family_costs(ledger)
-    if len(family) < 3:
-        return []
-    this = pd.Series(1.0, family.index)
-    titles = {"times_macs": "Computation of a family", "times_bytes": "Communication of a family"}
-    lines = {name: {"one by one": family[name], "this run": this} for name in titles}
-    return [Charts([line_chart(titles[name], lines[name], "subnets", "× this run", zero=True) for name in titles])]
 
 
 def partition(run: Run) -> list[Any]:
