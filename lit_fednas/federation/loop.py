@@ -61,10 +61,10 @@ class RoundLoop(RoundFitLoop):
 
     def run(self) -> None:
         """Runs all rounds; Ctrl-C and SIGTERM stop them."""
-        strategy: Any = self.trainer.strategy
-        self.ranks = Ranks(self.trainer.global_rank, self.trainer.world_size, strategy.root_device)
+        trainer: Any = self.trainer
+        self.ranks = trainer.ranks
         self._prepare_clients()
-        launcher = strategy.launcher
+        launcher = trainer.strategy.launcher
         self.interrupts.pass_on = launcher.kill if launcher is not None else None
         keep_freed_memory()
         self._first_round = self.rounds_done
@@ -75,9 +75,8 @@ class RoundLoop(RoundFitLoop):
                 self.rounds_done,
             )
         module = self.module
-        ranks_here = self.ranks.size // self.trainer.num_nodes
         kept = self.fastest["threads"] if self.fastest is not None else None
-        threads = threads_set(self.threads or kept, module.supernet, module.client.batch_size, ranks_here)
+        threads = threads_set(self.threads or kept, module.supernet, module.client.batch_size, trainer.ranks_here)
         try:
             with self.interrupts.listening(), threads as self._threads:
                 super().run()

@@ -1,9 +1,9 @@
 """The trainer that speaks of rounds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import lightning.pytorch as pl
 import torch
@@ -16,14 +16,12 @@ from typing_extensions import override
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, place_of
 from lit_fednas.federation.checkpoints import check_checkpoint, read_checkpoint
-from lit_fednas.federation.lightning_private import AtomicCheckpointIO, launched, strategy_with_ranks
+from lit_fednas.federation.lightning_private import AtomicCheckpointIO, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
 from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.process import threads_set
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import PositiveInt, Range, checked
-
-T = TypeVar("T")
 
 _NO_BATCHES = "it speaks of batches of training, which a round has not"
 #: Arguments of Lightning's Trainer that have no meaning here, and what to do instead.
@@ -225,10 +223,6 @@ class FederatedTrainer(pl.Trainer):
         device = self.strategy.root_device
         model.to(device).eval()
         datamodule.move_to(device)
-
-    def in_ranks(self, function: Callable[[], T]) -> T:
-        """Calls a function in each of the trainer's processes, started as for a fit; returns the first's result."""
-        return launched(self, function)
 
     @property
     def ranks(self) -> Ranks:

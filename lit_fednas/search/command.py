@@ -19,7 +19,7 @@ from lit_fednas.data.examples import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.evaluation import ClientScore
-from lit_fednas.federation.lightning_private import call_hook
+from lit_fednas.federation.lightning_private import call_hook, launched
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, metric_text, scale_of, text_table
@@ -111,7 +111,7 @@ class Search(AfterTraining):
                 f"trainer.devices: clients score in one process (search.federated), not in {self.trainer.world_size}; "
                 f"set it to 1"
             )
-        return self.trainer.in_ranks(lambda: self._run(ckpt_path, search))
+        return launched(self.trainer, lambda: self._run(ckpt_path, search))
 
     def _run(self, ckpt_path: str | None, search: SearchSettings) -> SearchFiles:
         self.trainer.load(self.model, self.datamodule, ckpt_path)
