@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -125,6 +126,8 @@ class Cluster:
             import submitit
         except ImportError:
             raise ConfigError("cluster: needs submitit; pip install lit-fednas[cluster]") from None
+        # a shell's background jobs ignore it, and so would theirs, which submitit cancels by it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             self._executor = submitit.AutoExecutor(folder, cluster=name, slurm_max_num_timeout=_MOST_TIMEOUTS)
             self._executor.update_parameters(**{"timeout_min": _TIMEOUT_MINUTES, **options})
