@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -111,7 +110,15 @@ class HoldOuts:
         held = {"val": np.rint(val * rows.sizes).astype(np.int64), "test": np.rint(test * rows.sizes).astype(np.int64)}
         held["train"] = rows.sizes - held["val"] - held["test"]
         self.sizes = {split: _read_only(sizes) for split, sizes in held.items()}
-        self.rows_of = lru_cache(_CLIENTS_KEPT)(self._draw)
+        self._kept: dict[int, dict[str, np.ndarray]] = {}
+
+    def rows_of(self, client: int) -> dict[str, np.ndarray]:
+        """Returns the rows of each of a client's splits, ascending; those of some clients are kept."""
+        if client not in self._kept:
+            if len(self._kept) == _CLIENTS_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[client] = self._draw(client)
+        return self._kept[client]
 
     def splits(self) -> dict[str, ClientRows]:
         """Returns the rows of each split."""

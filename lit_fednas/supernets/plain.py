@@ -115,8 +115,9 @@ class SmallCNN(PlainNetwork):
     """
 
     def __init__(self, input_shape: Iterable[int] = (3, 32, 32), num_classes: int = 10) -> None:
-        channels, height, width = shape = tuple(input_shape)
+        shape = tuple(input_shape)
         check_image(self, shape, _LEAST)
+        channels, height, width = shape
         pooled = (height - 4) // 2 * ((width - 4) // 2)
         network = sequential(
             conv1=nn.Sequential(nn.Conv2d(channels, 32, 3), nn.ReLU()),

@@ -150,7 +150,7 @@ class TestArrays:
             ("inputs", np.zeros(3), r"inputs of type float64 and shape \(3,\); give numbers \[N, \.\.\.\]"),
             ("inputs", np.float32(1), r"inputs of type float32 and shape \(\)"),
             ("inputs", np.zeros((3, 0)), r"inputs of type float64 and shape \(3, 0\)"),
-            ("inputs", np.zeros((3, 2), dtype=object), "inputs of type object|Object arrays|Python objects"),
+            ("inputs", np.zeros((3, 2), dtype=object), "inputs of type object|Object arrays"),
             ("inputs", np.array([["1"], ["2"], ["3"]]), "inputs of type <U1"),
             ("inputs", np.zeros((2, 2)), "has 2 inputs, 3 targets, 3 site; give one of each per example"),
             ("targets", np.array([0, 1]), "has 3 inputs, 2 targets, 3 site"),
@@ -198,11 +198,11 @@ class TestArrays:
 
     def test_an_array_is_as_large_as_its_file(self, tmp_path: Path) -> None:
         np.save(tmp_path / "targets.npy", np.array([0, 1]))
-        for shape in ((10**15, 4), (10**11, 4), (3, 4)):
+        for shape in ((10**15, 4), (10**11, 4), (2, 3)):
             with (tmp_path / "inputs.npy").open("wb") as file:
                 np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
                 file.write(np.zeros((2, 4)).tobytes())
-            with pytest.raises(DataError, match=r"inputs\.npy cannot be read \("):
+            with pytest.raises(DataError, match=r"inputs\.npy cannot be read \(64 bytes are not an array of shape"):
                 load(ArrayFiles({"train": str(tmp_path)}))
 
     def test_classes_may_be_floats_and_types_of_other_machines(
@@ -225,8 +225,8 @@ class TestArrays:
             ({"train": "a.npz", "val": "d.npz"}, {}, r"val: .*targets 0\.\.7"),
             ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
             ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is of both train and test"),
-            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is a link that leads nowhere"),
-            ({"train": "pipe.npz"}, {}, r"pipe\.npz cannot be read \(it is neither"),
+            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is missing"),
+            ({"train": "pipe.npz"}, {}, r"pipe\.npz is not a file"),
         ],
     )
     def test_faults_are_named(

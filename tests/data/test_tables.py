@@ -27,11 +27,12 @@ def read(path: Path, **settings: Any) -> Examples:
         (b"x,site,target\n", "has no rows"),
         (b"x;site;target\n1;a;0\n", "has one column, 'x;site;target'; separate cells by commas, not ';'"),
         (b"x\tsite\ttarget\n1\ta\t0\n", "has one column, .*, not '\\\\t'"),
-        (b"x,site,target\n1,a,0\n1,a,0,9\n", r"cannot be read \(.*Expected 3 fields in line 3, saw 4\)"),
-        (b"x,site,target\n1,a,0,9\n1,a,0,9\n", r"cannot be read \(Length of header or names does not match"),
-        (b"x,site,target\n\n1,a,0\n\n1,a\n", "no value of 'target' in row 1"),
-        (b'x,site,target\n1,"a,0\n2,b,1\n', r"cannot be read \(.*EOF inside string starting at row 1"),
+        (b"x,site,target\n1,a,0\n1,a,0,9\n", r"cannot be read \(4 cells in row 1, but 3 columns; is a quote missing"),
+        (b"x,site,target\n\n1,a,0\n\n1,a\n", r"cannot be read \(2 cells in row 1"),
+        (b'x,site,target\n1,"a",0\n1,a\n', r"cannot be read \(2 cells in row 1"),
+        (b'x,site,target\n1,"a,0\n2,b,1\n', r"cannot be read \(line 3: unexpected end of data; is a quote missing"),
         (b'x,site,target\n1,"a,0\n2,b",1\n', "has a line break in 'site', row 0"),
+        (b'x,site,target\n1,"a"b,0\n', r"cannot be read \(line 2: "),
         (b"x,site,target,target\n1,a,0,1\n", "has 2 columns 'target'"),
         ("x,site,target\n1,süd,0\n".encode("latin-1"), "cannot be read .*utf-8.*; correct or replace"),
         ("x,site,target\n1,a,0\n".encode("utf-16"), r"cannot be read \(it has bytes of 0, as UTF-8"),
@@ -136,13 +137,23 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "words.parquet").write_bytes(b"no table")
     for name, fault in (
         ("folder.csv", "Is a directory"),
-        ("pipe.csv", "neither a file"),
-        ("link.csv", "leads nowhere"),
+        ("pipe.csv", "not a file"),
+        ("link.csv", "missing"),
         ("x.csv", "mis"),
         ("words.parquet", "cannot be read"),
     ):
         with pytest.raises(DataError, match=rf"data\.source.*: .*{name} .*{fault}"):
             read(tmp_path / name)
+
+
+def test_a_file_does_not_change(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,site,target\n1,a,0\n2,b,1\n")
+    source = ArrayFiles({"train": str(path)}, client="site")
+    assert source.num_classes == 2
+    path.write_text("x,site,target\n1,a,0\n2,b,1\n3,c,2\n")
+    with pytest.raises(DataError, match=r"a\.csv has changed since it was first read"):
+        source.load("train")
 
 
 def test_counted_classes_are_few_unless_they_are_stated(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -14,11 +16,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples, missing
-from lit_fednas.data.sources.base import SPLITS, DataSource, Split, reading, require_separate
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split, file_stamps, reading, require_separate
 from lit_fednas.data.sources.tables import Table, read_table
 from lit_fednas.data.tasks import MOST_CLASSES, Classification, Regression, Task, require_few
 from lit_fednas.data.transforms import Augmentation, Normalize, as_float
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import ConfigError, DataError, require_different
 from lit_fednas.ranges import checked
 
 #: The setting that names files.
@@ -187,7 +189,9 @@ class ArrayFiles(DataSource):
     def load(self, split: Split) -> Examples | None:
         if split not in self.files:
             return None
-        _, table = self._known
+        _, table, stamps = self._known
+        if _stamps(self.files[split]) != stamps[split]:
+            raise DataError(f"{FILES}: {self.files[split]} has changed since it was first read; start anew")
         inputs, targets, columns = self._arrays(self.files[split], table)
         examples = Examples(_inputs(inputs), _targets(targets, self.task), columns)
         if split == "train" and "normalization" not in vars(self):
@@ -196,9 +200,10 @@ class ArrayFiles(DataSource):
         return examples
 
     @cached_property
-    def _known(self) -> tuple[ArraySource, Table | None]:
-        """Reads and validates all splits, arrays without their inputs, and keeps no examples."""
+    def _known(self) -> tuple[ArraySource, Table | None, Mapping[Split, Any]]:
+        """Reads and validates all splits, arrays without their inputs, and keeps no examples; and the files' stamps."""
         require_separate({split: [file] for split, file in self.files.items()})
+        stamps = {split: _stamps(file) for split, file in self.files.items()}
         path = self.files["train"]
         frame = self._read_table(path) if _is_table(path) else None
         table = None
@@ -223,7 +228,7 @@ class ArrayFiles(DataSource):
         }
         source = ArraySource(**splits, class_names=names, task=task)  # type: ignore[arg-type]
         source._splits.clear()
-        return source, table
+        return source, table, stamps
 
     def _read_table(self, path: Path) -> Any:
         classes = self.target if len(self.target) == 1 else []
@@ -263,6 +268,11 @@ def _is_table(path: Path) -> bool:
     return path.suffix.lower() in (".csv", ".parquet")
 
 
+def _stamps(path: Path) -> list[tuple[int, int]]:
+    files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
+    return file_stamps(path.parent, [str(file.relative_to(path.parent)) for file in files])
+
+
 def _task(targets: np.ndarray, what: str) -> Task:
     """Returns the task that targets of this type usually have."""
     if targets.dtype.kind == "f":
@@ -298,15 +308,20 @@ def _read_arrays(path: Path, client: str | None, whole: bool) -> Arrays:
     names = ["inputs", "targets", *([client] if client else [])]
     if path.is_dir():
         files = {file.stem: file for file in sorted(path.glob("*.npy"))}
-        _require_names(names, files, path)
+        _require_names(names, list(files), path)
         for name in names:
-            with reading(files[name], FILES):
-                arrays[name] = np.load(files[name], None if whole or name != "inputs" else "r")
+            with reading(files[name], FILES), files[name].open("rb") as stream:
+                arrays[name] = _read_array(stream, files[name].stat().st_size, whole or name != "inputs")
     else:
-        with reading(path, FILES), np.load(path) as archive:
-            _require_names(names, archive.files, path)
-            for name in names:
-                arrays[name] = archive[name] if whole or name != "inputs" else _unread(archive, name)
+        with reading(path, FILES), ZipFile(path) as archive:
+            members = archive.infolist()
+            _require_names(names, [member.filename.removesuffix(".npy") for member in members], path)
+            for member in members:
+                if (name := member.filename.removesuffix(".npy")) in names:
+                    if member.file_size > 1100 * member.compress_size + 1000:  # deflate reaches 1032
+                        raise DataError(f"{FILES}: {path} claims more for {name} than it can hold; replace it")
+                    with archive.open(member) as stream:
+                        arrays[name] = _read_array(stream, member.file_size, whole or name != "inputs")
     for name, array in arrays.items():
         _check_array(array, name, path)
     if len(set(map(len, arrays.values()))) > 1:
@@ -315,18 +330,24 @@ def _read_arrays(path: Path, client: str | None, whole: bool) -> Arrays:
     return arrays["inputs"], arrays["targets"], {client: arrays[client]} if client else {}
 
 
-def _require_names(names: Sequence[str], known: Collection[str], path: Path) -> None:
+def _require_names(names: Sequence[str], known: Sequence[str], path: Path) -> None:
+    require_different(known, FILES, path)
     if absent := [name for name in names if name not in known]:
         raise DataError(f"{FILES}: {path} has no {absent[0]!r}; add it, it has: {', '.join(known)}")
 
 
-def _unread(archive: Any, name: str) -> np.ndarray:
-    """Returns zeros of the shape and type of an array in an .npz file, which take no memory."""
-    with archive.zip.open(f"{name}.npy") as stream:
-        major, _ = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
-    return np.broadcast_to(np.zeros((), dtype), shape)
+def _read_array(stream: IO[bytes], size: int, whole: bool) -> np.ndarray:
+    """Returns the array of a .npy file of so many bytes, or else zeros of its shape and type that take no memory."""
+    major, _ = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if not dtype.hasobject and (bytes_left := size - stream.tell()) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{bytes_left:,} bytes are not an array of shape {shape} and type {dtype}")
+    if not whole:
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    stream.seek(0)
+    array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
 
 
 def _check_array(array: np.ndarray, name: str, path: Path) -> None:

@@ -273,6 +273,10 @@ class CelebA(ImageSource):
         path = self.root / name
         with reading(path, "data.source.root", f"put CelebA's {name} there"):
             table = pd.read_csv(path, sep=r"\s+", header=header, index_col=None if header else 0)
+            columns = {*table.columns}
+            fits = columns >= {*ATTRIBUTES} if header else columns == {1}
+            if not fits or isinstance(table.index, pd.MultiIndex):
+                raise ValueError(f"a line is not a name and {'a value per attribute' if header else 'a number'}")
             table = table.apply(pd.to_numeric, errors="coerce")
         for image in table.index[table.isna().any(axis=1)]:
             raise DataError(f"data.source.root: {path} has no number in a column of {image}; correct it")
