@@ -88,7 +88,7 @@ def check_state(owner: str, state: Any) -> None:
             values += value
         elif not isinstance(value, torch.Tensor) and type(value) not in (NoneType, bool, int, float, str):
             raise ConfigError(
-                f"{owner}: its state holds a {type(value).__name__}; "
+                f"{owner}: its state holds a {type(value).__name__}, and a checkpoint is loaded without such; "
                 f"keep tensors, numbers, texts, and lists and dictionaries of them"
             )
 

@@ -195,7 +195,7 @@ def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path, 
     for part in parts.values():
         getattr(part, "objective", part).rounds = np.zeros(1)
     kind = "int64" if name is None else "ndarray"
-    with pytest.raises(ConfigError, match=f"^{words}: its state holds a {kind}, and a checkpoint with that cannot be"):
+    with pytest.raises(ConfigError, match=f"^{words}: its state holds a {kind}, and a checkpoint is loaded without"):
         run_in(tmp_path, make_module(**parts), RoundCheckpoint(), *([] if parts else [Counting()]), rounds=1)
 
 
