@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import lit_fednas
 from lit_fednas.cli import main
 from lit_fednas.cli.commands import COMMANDS, LIGHT, TRAINING, Command
 from lit_fednas.cli.entry import exit_status
+from lit_fednas.config_files import names
 from lit_fednas.errors import DataError
 from lit_fednas.federation import FederatedTrainer
 
@@ -97,6 +99,41 @@ def test_wrong_words_are_one_clear_line(capsys, words, message):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lit-fednas: ")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("line", "candidates"),
+    [
+        ("se", {"search"}),
+        ("hub pu", {"push", "pull"}),
+        ("fit --config own.yaml --trainer.max_r", {"--trainer.max_rounds"}),
+        ("runs . --c", {"--clean"}),
+        ("report o", {"own.yaml", "others"}),
+        ("fit --config o", {"own.yaml", "others"}),
+        ("fit --config ", {"own.yaml", "others", *(f"{name.split('/')[0]}/" for name in names())}),
+        ("search --config own.yaml --config recom", {"recommended/distorted_digits.yaml"}),
+    ],
+)
+def test_bash_completes_commands_options_and_configurations(completed, line, candidates):
+    assert completed(line) == candidates
+
+
+@pytest.fixture(scope="module")
+def completed(tmp_path_factory):
+    """What bash offers at the end of a line, beside a file and a folder of the user's."""
+    pytest.importorskip("shtab")
+    folder = tmp_path_factory.mktemp("completion")
+    (folder / "own.yaml").touch()
+    (folder / "others").mkdir()
+    with (folder / "others" / "script").open("w") as script, redirect_stdout(script), pytest.raises(SystemExit):
+        main(["completion", "bash"])
+    ask = 'source others/script; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _shtab_lit_fednas; echo "${COMPREPLY[@]}"'
+
+    def candidates(line: str) -> set[str]:
+        words = ["bash", "-c", ask, "bash", "lit-fednas", *line.split(" ")]
+        return set(subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout.split())
+
+    return candidates
 
 
 def measure(names: list[str], *words: str, limit: float | None = None, sizes: list[int] | None = None) -> int | None:

@@ -69,6 +69,10 @@ LIGHT = {
     "report": Command(
         "lit_fednas.analysis.report:report", "Writes a finished run's folder as one HTML page that needs no network."
     ),
+    "completion": Command(
+        "lit_fednas.cli.completion:completion",
+        "Prints a script with which a shell completes commands, options and configurations.",
+    ),
 }
 COMMANDS = {**TRAINING, **LIGHT}
 #: Former commands, and what replaces them.
@@ -81,7 +85,7 @@ MOVED = {
 
 def parsed(name: str, function: Callable[..., Any], words: Sequence[str]) -> dict[str, Any]:
     """Returns a function's arguments, read from the words after a command's name and validated."""
-    parser = _parser(name, function)
+    parser = parser_of(name, function)
     try:
         options = vars(parser.parse_args(words))
     except ArgumentError as error:
@@ -93,7 +97,7 @@ def parsed(name: str, function: Callable[..., Any], words: Sequence[str]) -> dic
     return options
 
 
-def _parser(name: str, function: Callable[..., Any]) -> Any:
+def parser_of(name: str, function: Callable[..., Any]) -> Any:
     """Returns the parser of a function's arguments, with the texts of its docstring."""
     from docstring_parser import parse
     from jsonargparse import ArgumentParser
