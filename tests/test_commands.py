@@ -107,7 +107,7 @@ def test_wrong_words_are_one_clear_line(capsys, words, message):
         ("se", {"search"}),
         ("hub pu", {"push", "pull"}),
         ("fit --config own.yaml --trainer.max_r", {"--trainer.max_rounds"}),
-        ("runs . --c", {"--clean"}),
+        ("study own.yaml --seeds 0 1 --ju", {"--judge"}),
         ("report o", {"own.yaml", "others"}),
         ("fit --config o", {"own.yaml", "others"}),
         ("fit --config ", {"own.yaml", "others", *(f"{name.split('/')[0]}/" for name in names())}),

@@ -49,7 +49,7 @@ def _plain(parsers: Mapping[str, ArgumentParser], file: Mapping[str, Any]) -> Ar
     for name, command in COMMANDS.items():
         group, _, word = name.rpartition(" ")
         if group not in groups:
-            groups[group] = groups[""].add_parser(group, help=command.summary).add_subparsers()
+            groups[group] = groups[""].add_parser(group, help=f"Commands of {group}").add_subparsers()
         parser = groups[group].add_parser(word, help=command.summary)
         for action in parsers[name]._actions:
             if action.help != SUPPRESS and "--help" not in action.option_strings:
