@@ -1,10 +1,12 @@
 """How quantities, tables and progress are written: units and prefixes of costs, aligned columns, bars."""
 
 import os
+import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Quantity(NamedTuple):
@@ -103,8 +105,25 @@ def text_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1
     if markdown:
         head, *body = [[cell.replace("|", "\\|") for cell in row] for row in (head, *body)]
         return tabulate(body, head, "pipe", **style)
+    if sys.stdout.isatty():
+        head, body = _fitted(head, body, shutil.get_terminal_size().columns)
     text = tabulate([head, *body], tablefmt="plain", **style)  # headers of tabulate's would be padded
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _fitted(head: Sequence[str], body: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[Any]]:
+    """Returns a table that is too wide with a word of its head per line, and with the widest cells wrapped."""
+    widths = [max(map(len, cells)) for cells in zip(head, *body, strict=True)]
+    if sum(widths) + 2 * len(widths) - 2 <= columns:
+        return head, body
+    head = [name.replace(" ", "\n") for name in head]
+    widths = [max(len(line) for cell in cells for line in cell.splitlines()) for cells in zip(head, *body, strict=True)]
+    widest = widths.index(max(widths))
+    room = max(20, columns - sum(widths) + widths[widest] - 2 * len(widths) + 2)
+    return head, [
+        [textwrap.fill(re.sub(r",(?! )", ", ", cell), room) if n == widest else cell for n, cell in enumerate(row)]
+        for row in body
+    ]
 
 
 def listing(texts: Mapping[str, str], width: int = 100) -> str:

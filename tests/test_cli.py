@@ -74,8 +74,9 @@ def test_fit_writes_a_run(one_round):
     assert len(record["clients"]) == 2
     assert f"# lit-fednas=={__version__}" in (run / "config.yaml").read_text()
     assert "largest" in out
-    following = "search --config runs/digits/version_0/config.yaml --config TIERS.yaml, or report runs/digits/version_0"
-    assert out.endswith(f"written: runs/digits/version_0\nnext: lit-fednas {following}\n")
+    run = "runs/digits/version_0"
+    following = f"search --config {run}/config.yaml --config TIERS.yaml\nor:   lit-fednas report {run}\n"
+    assert out.endswith(f"written: {run}\nnext: lit-fednas {following}")
     assert "times less computation" in err
     assert "Epoch" not in err + out  # no bar of Lightning's, and no inner Trainer's chatter
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from math import nan
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,3 +33,21 @@ from lit_fednas.formatting import axis, cost_text, figure_text, fixed, listing, 
 )
 def test_texts(text, expected):
     assert text == expected
+
+
+def test_tables_fit_a_terminal(monkeypatch):
+    columns = ["tier", "architecture", "test accuracy"]
+    rows = [["small", "d: [0,0,0,0], e: 0.25", "88.1"], ["xl", "d: 2", "88.2"]]
+    file = text_table(columns, rows, left=2)
+    assert max(map(len, file.splitlines())) == 43
+    monkeypatch.setattr(sys.stdout, "isatty", Mock(return_value=True))
+    monkeypatch.setenv("COLUMNS", "43")
+    assert text_table(columns, rows, left=2) == file
+    monkeypatch.setenv("COLUMNS", "36")
+    assert text_table(columns, rows, left=2).splitlines() == [
+        "tier   architecture             test",
+        "                            accuracy",
+        "small  d: [0, 0, 0, 0], e:      88.1",
+        "       0.25",
+        "xl     d: 2                     88.2",
+    ]

@@ -50,9 +50,9 @@ RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_
 PARTS = ("trainer", "model", "datamodule")
 #: What may follow the commands that train or search.
 NEXT = {
-    "fit": "search --config {run}/config.yaml --config TIERS.yaml, or report {run}",
-    "search": "export --config {run}/config.yaml --name {name} --tier TIER, or report {run}",
-    "finetune": "export --config {run}/config.yaml --name {name} --tier TIER, or report {run}",
+    "fit": "search --config {run}/config.yaml --config TIERS.yaml",
+    "search": "export --config {run}/config.yaml --name {name} --tier TIER",
+    "finetune": "export --config {run}/config.yaml --name {name} --tier TIER",
 }
 #: Arguments of a supernet that are taken from the data.
 LINKED = {"num_classes", "input_shape"}
@@ -261,6 +261,7 @@ class FederatedCLI(LightningCLI):
             if (folder / "checkpoints").exists():  # else it is a plan, before training
                 name = getattr(self.options.get(subcommand), "name", None)
                 print(f"next: lit-fednas {NEXT[subcommand].format(run=folder, name=name)}")
+                print(f"or:   lit-fednas report {folder}")
 
     @property
     def options(self) -> dict[str, Any]:
