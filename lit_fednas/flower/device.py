@@ -3,8 +3,8 @@
 import json
 import logging
 from argparse import ArgumentError
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from io import BytesIO
@@ -23,13 +23,13 @@ from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.clients import Partition
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.data.sources.base import Split
-from lit_fednas.errors import ConfigError, FedNASError
+from lit_fednas.errors import ClientError, ConfigError, DataError, FedNASError
 from lit_fednas.federation import ClientSettings, FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.evaluation import fresh_statistics
 from lit_fednas.federation.process import keep_freed_memory, threads_set
 from lit_fednas.finetune.finetuning import alone, averaging
-from lit_fednas.flower.wire import KINDS, SPLITS, Packet, digest, read_task, result_fields
+from lit_fednas.flower.wire import KINDS, SPLITS, Packet, digest, one_line, read_task, result_fields
 from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.rng import isolated
 from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
@@ -48,6 +48,18 @@ _SETTABLE = ("data.source.", "data.eval_batch_size.", "data.in_memory.", "data.n
 
 log = logging.getLogger(__name__)
 _TRIALS = 5  # batches that measure a device's speed
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raises DataError where the server's message is damaged; other errors are reported with their traceback."""
+    try:
+        yield
+    except FedNASError:
+        raise
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise DataError(f"flower: the server's message cannot be read ({reason})") from error
 
 
 def device_settings(config: str, changed: str = "") -> str:
@@ -113,24 +125,27 @@ class Device:
         """Returns the answer to a message, or the reason why the device refuses as its field ``refused``."""
         self._memory = self._memory if memory is None else memory
         try:
-            if (version := packet.fields["version"]) != __version__:
+            if (version := packet.fields.get("version")) != __version__:
                 raise ConfigError(
                     f"version: the device has lit-fednas {__version__}, the server {version}; install that"
                 )
             return {"join": self._join, "train": self._train, "score": self._score, "test": self._test}[kind](packet)
         except FedNASError as error:
-            return Packet({"refused": str(error)})
+            return Packet({"refused": one_line(error)})
 
-    def _ready(self, fields: Mapping[str, Any], client: int) -> tuple[FederatedLightningModule, LocalRunner]:
+    def _ready(self, fields: Mapping[str, Any]) -> tuple[FederatedLightningModule, LocalRunner]:
         """Returns what trains a client, with the server's structure; its data are still those that it joined with."""
+        with _reading():
+            client = int(fields.get("task", fields)["client"])
         module, runner = self._parts(client)
-        if fields["data"] != digest(json.dumps(kind_of(self.data))):
-            raise ConfigError(
-                "data.source: the device's data differ from the server's in their shape, classes or normalisation; "
-                "start the device with the data that it began with"
-            )
-        if module.supernet.structure() != fields["structure"]:
-            module.supernet.restore(fields["structure"])
+        with _reading():
+            if fields["data"] != digest(json.dumps(kind_of(self.data))):
+                raise ConfigError(
+                    "data.source: the device's data differ from the server's in their shape, classes or "
+                    "normalisation; start the device with the data that it began with"
+                )
+            if module.supernet.structure() != fields["structure"]:
+                module.supernet.restore(fields["structure"])
         return module, runner
 
     def _join(self, packet: Packet) -> Packet:
@@ -147,11 +162,13 @@ class Device:
     def _own_number(self, packet: Packet) -> int:
         """Returns the client's number: that of its registered key, or its own setting."""
         registered, number = packet.fields.get("client"), self.number
+        with _reading():
+            registered = None if registered is None else int(registered)
         if registered is not None and number not in (None, registered):
             raise ConfigError(
                 f"node-config: the client's number is {number}, and its key is registered as {registered}"
             )
-        number = number if registered is None else int(registered)
+        number = number if registered is None else registered
         if number is None:
             raise ConfigError(
                 f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the node's key as "
@@ -180,18 +197,19 @@ class Device:
     def _train(self, packet: Packet) -> Packet:
         """Trains a task on the tensors that it receives."""
         fields = packet.fields
-        module, runner = self._ready(fields, int(fields["task"]["client"]))
-        if fields["candidate"] is not None:
-            module, runner = self._candidate(module, fields["candidate"])
-        supernet, runner.seed = module.supernet, int(fields["seed"])
-        task = read_task(fields["task"], supernet.space)
-        transport, like = module.transport, supernet.views(task.arch)
-        received = transport.unpack_down(packet.tensors, like)
-        shared = supernet.shared_tensors()
-        for name, region in supernet.regions(task.arch).items():
-            shared[region.name][... if region.index is None else region.index] = received[name]
-        kept, new = fields["kept"], fields["keep"]  # names that the server knows states by, which stay here
-        state = torch.load(BytesIO(self._memory[kept]), weights_only=True) if kept in self._memory else {}
+        module, runner = self._ready(fields)
+        with _reading():
+            if fields["candidate"] is not None:
+                module, runner = self._candidate(module, fields["candidate"])
+            supernet, runner.seed = module.supernet, int(fields["seed"])
+            task = read_task(fields["task"], supernet.space)
+            transport, like = module.transport, supernet.views(task.arch)
+            received = transport.unpack_down(packet.tensors, like)
+            shared = supernet.shared_tensors()
+            for name, region in supernet.regions(task.arch).items():
+                shared[region.name][... if region.index is None else region.index] = received[name]
+            kept, new = fields["kept"], fields["keep"]  # names that the server knows states by, which stay here
+            state = torch.load(BytesIO(self._memory[kept]), weights_only=True) if kept in self._memory else {}
         runner.state_of = lambda client: state
         with torch.enable_grad(), self._threads(module):
             ((result, update),) = runner.run([task])
@@ -212,13 +230,14 @@ class Device:
     def _score(self, packet: Packet) -> Packet:
         """Evaluates architectures on the device's own examples; it receives the shared elements that they cover."""
         fields = packet.fields
-        module, _ = self._ready(fields, int(fields["client"]))
-        archs = [module.supernet.space.parse(text) for text in fields["archs"]]
-        shared = module.supernet.shared_tensors()
-        for name, mask in covered(module.supernet, archs).items():
-            shared[name][mask] = packet.tensors[name]
+        module, _ = self._ready(fields)
+        with _reading():
+            archs = [module.supernet.space.parse(text) for text in fields["archs"]]
+            shared = module.supernet.shared_tensors()
+            for name, mask in covered(module.supernet, archs).items():
+                shared[name][mask] = packet.tensors[name]
+            settings = FederatedEvaluation(split=fields["split"])
         clients = self.data.clients
-        settings = FederatedEvaluation(split=fields["split"])
         draw = ClientDraw(clients, Population(clients.num_clients), 1, settings, module.seed)
         evaluator = FederatedEvaluator(module.supernet, draw, module.evaluation, (), self.data.eval_batch_size)
         with self._threads(module):
@@ -228,15 +247,15 @@ class Device:
     def _test(self, packet: Packet) -> Packet:
         """Tests a network on the device's own test examples."""
         fields = packet.fields
-        client = int(fields["client"])
-        module, _ = self._ready(fields, client)
-        arch = module.supernet.space.parse(fields["arch"])
-        network = module.supernet.empty_subnet(arch).eval()
-        if packet.tensors.keys() != network.state_dict().keys():
-            fresh_statistics(network)  # it has some, from the server's examples
-        network.load_state_dict(dict(packet.tensors))
+        module, _ = self._ready(fields)
+        with _reading():
+            arch = module.supernet.space.parse(fields["arch"])
+            network = module.supernet.empty_subnet(arch).eval()
+            if packet.tensors.keys() != network.state_dict().keys():
+                fresh_statistics(network)  # it has some, from the server's examples
+            network.load_state_dict(dict(packet.tensors))
         with self._threads(module):
-            (score,) = scores_of_clients(module, self.data, network, [client])
+            (score,) = scores_of_clients(module, self.data, network, [int(fields["client"])])
         return Packet({"num_units": score.num_units, "means": dict(score.means)})
 
     def _candidate(
@@ -285,11 +304,10 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: boo
     """Returns a device's data."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(DeviceData, "data")
-    section = {**config["data"], "seed": config["seed_everything"]}
-    if not share:
-        section["server_val"] = 0  # the server has data of its own
     options = [f"--{name}={value}" for name, value in settings.items()]
-    at_server = parser.parse_object({"data": section})
+    own = {} if share else {"server_val": 0}  # the server has data of its own
+    with _reading():
+        at_server = parser.parse_object({"data": {**config["data"], "seed": config["seed_everything"], **own}})
     try:
         parsed = parser.parse_args(options, at_server.clone())
     except ArgumentError as error:
@@ -307,7 +325,8 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: boo
 def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> FederatedLightningModule:
     """Returns the module of a run's configuration, given the data that its networks read; the server sends weights."""
     inputs = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
-    return FederatedLightningModule.from_settings(config["model"], seed=config["seed_everything"], **inputs)
+    with _reading():  # settings with which the server has made its own
+        return FederatedLightningModule.from_settings(config["model"], seed=config["seed_everything"], **inputs)
 
 
 @lru_cache(maxsize=2)  # a simulation's process answers for many nodes, which share one data set
@@ -315,9 +334,11 @@ def _device(config: str, changed: str, share: bool, settings: tuple[tuple[str, A
     for name, _ in settings:
         if not name.startswith("data."):
             raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_NUMBERS)}, or data.SETTING")
-    read = yaml.safe_load(device_settings(config, changed))
+    with _reading():
+        read = yaml.safe_load(device_settings(config, changed))
+        threads = read["trainer"]["threads"]
     data = read_data(read, dict(settings), share)
-    return Device(data, partial(read_module, read), None, read["trainer"]["threads"])
+    return Device(data, partial(read_module, read), None, threads)
 
 
 def device_of(config: str, settings: Mapping[str, Any], changed: str = "") -> Device:
@@ -336,11 +357,11 @@ def answered(
 ) -> tuple[RecordDict, MutableMapping[str, Any]]:
     """Returns a node's answer to a message of Flower, and what it keeps for its next one."""
     kind = next(name for name, type_ in KINDS.items() if type_ == message_type)
-    packet = Packet.read(content)
     try:
-        device = device_of(config, settings, packet.fields.get("changed", ""))
-    except FedNASError as error:
-        answer = Packet({"refused": str(error)})
-    else:
-        answer = device.answer(kind, packet, memory)
+        packet = Packet.read(content)
+        answer = device_of(config, settings, str(packet.fields.get("changed"))).answer(kind, packet, memory)
+    except (ClientError, FedNASError) as error:
+        answer = Packet({"refused": one_line(error)})
+    if "refused" in answer.fields:
+        log.warning("%s", answer.fields["refused"])
     return answer.record(), memory

@@ -89,6 +89,8 @@ def task_fields(task: ClientTask) -> dict[str, Any]:
 
 def read_task(fields: Mapping[str, Any], space: SearchSpace[Any]) -> ClientTask:
     """Returns the task of :func:`task_fields`."""
+    if fields["steps"] is not None:  # with a wrong number training may never end
+        read_count("steps", fields["steps"], least=1)
     plain = {**fields, "arch": space.parse(fields["arch"]), "unsupported": tuple(fields["unsupported"])}
     return ClientTask(**plain)
 

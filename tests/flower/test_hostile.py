@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 import torch
 
+from lit_fednas.errors import DataError
+from lit_fednas.federation import ClientSettings, UniformCohort
 from tests.federation import methods
 from tests.federation.methods import METHODS
-from tests.support import make_module, make_trainer, one_of_many, tiny_data
+from tests.support import linear_net, make_module, make_trainer, one_of_many, sgd, tiny_data
 
 loopback = pytest.importorskip("tests.flower.loopback")
+from flwr.app import RecordDict  # noqa: E402
+
+from lit_fednas.flower import device  # noqa: E402
 from lit_fednas.flower.link import Reply, _Newcomer  # noqa: E402
 from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner, FlowerSearch  # noqa: E402
 from lit_fednas.flower.wire import Packet  # noqa: E402
@@ -107,6 +112,34 @@ def test_a_device_that_joins_with_a_wrong_value_is_refused() -> None:
         assert not isinstance(joined, Reply) or joined.reason.isprintable()
     fields = {**answers[0].fields, "macs_per_second": inf}
     assert isinstance(link._joined(_Newcomer(9, None), Reply(Packet(fields))), Reply)
+
+
+def test_a_damaged_message_of_the_server_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = partial(make_module, linear_net(), client=ClientSettings(sgd(0.1), steps=1))
+    node = loopback.device(make, tiny_data(1), 0)
+    grid = loopback.Loopback({9: node})
+    loopback.fit_over(loopback.connected(grid), make(cohort=UniformCohort(ratio=1.0)), tiny_data(1), 1)
+    with pytest.raises(DataError, match=r"^flower: the server's message cannot be read \(KeyError"):
+        device.device_of("model: 3", {"client": 0})
+    monkeypatch.setattr(device, "device_of", lambda *given: node)
+
+    def refusal(content: Any) -> str:
+        caplog.clear()
+        answer, _ = device.answered(message.metadata.message_type, content, "", {}, {})
+        refused = Packet.read(answer).fields.get("refused", "")
+        assert not refused or caplog.messages == [refused]
+        assert refused.isprintable()
+        return refused
+
+    for message in grid.asked:
+        sent = Packet.read(message.content)
+        assert refusal(RecordDict({})).startswith("flower: a message cannot be read (KeyError: ")
+        for _, fields in replaced(sent.fields):
+            refusal(Packet(fields, sent.tensors).record())
+    for tensors in ({}, *wrong_tensors(sent.tensors)):
+        refusal(Packet(sent.fields, tensors).record())
 
 
 def asked() -> tuple[Any, Any]:
