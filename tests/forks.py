@@ -14,6 +14,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import lit_fednas.studies.runs  # noqa: F401 - which keeps sys.executable, before a test replaces it
 from tests.support import forked
 
 #: Stands for a command: sends what it was started with, passes on signals, and ends as the forked process does.

@@ -8,6 +8,7 @@ import pkgutil
 import pydoc
 import re
 import shlex
+import sys
 import warnings
 from collections.abc import Iterator
 from html import unescape
@@ -17,13 +18,17 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 import yaml
 
 import lit_fednas
 from lit_fednas.cli import main
+from tests.data.files import write_image
+from tests.forks import forked_commands
 
 ROOT = Path(lit_fednas.__file__).parent
+GUIDES = ROOT.parent / "scripts/documenting/guides"
 REFERENCE = re.compile(r":(?:class|func|meth|attr|data|mod):`([\w.]+)`")
 
 
@@ -71,7 +76,7 @@ def test_references_in_docstrings_exist() -> None:
 def blocks(language: str) -> list[str]:
     """The fenced blocks of all modules' docstrings and of the guides."""
     texts = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in ROOT.rglob("*.py")]
-    texts += [path.read_text() for path in (ROOT.parent / "scripts/documenting/guides").rglob("*.md")]
+    texts += [path.read_text() for path in GUIDES.rglob("*.md")]
     return [block for text in texts for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
 
 
@@ -112,6 +117,42 @@ def test_commands_that_guides_show_are_parsed(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(SystemExit) as end:
             main([*(own.get(word, word) for word in shlex.split(line, comments=True)[1:]), "--print_config"])
         assert not end.value.code, line
+
+
+#: The command for which a guide shows its YAML, and what makes it cheap.
+SHOWN = {
+    "data": "fit --config superfed/digits.yaml --config FILE --trainer.max_rounds 1 "
+    "--data.source.init_args.root images",
+    "fednas": "fit --config fednas/digits.yaml --config FILE --model.client.epochs 1 --trainer.max_rounds 1",
+    "fedoras": "fit --config fedoras/digits.yaml --config FILE --trainer.max_rounds 1",
+    "fedtrans": "fit --config fedtrans/digits.yaml --config FILE --trainer.max_rounds 1",
+    "flower": "fit --config superfed/digits.yaml --config FILE --trainer.max_rounds 1",
+    "privacy": "fit --config recommended/distorted_digits.yaml --config FILE --trainer.max_rounds 1",
+    "search": "search --config superfed/digits.yaml --config FILE --search.evaluations 2 --search.method.init_args {}",
+    "studies": "study FILE --seeds 0",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", SHOWN)
+def test_yaml_that_guides_show_runs(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for split, count in {"train": 300, "val": 20, "test": 20}.items():
+        targets = np.arange(count) % 10
+        np.savez(f"{split}.npz", inputs=np.zeros((count, 1, 8, 8), np.float32), targets=targets)
+        for n, target in enumerate(targets):
+            write_image(Path(f"images/{split}/{target}/{n}.png"), 12 * target)
+    Path("common.yaml").write_text("trainer: {check_val_every_n_rounds: 1}")
+    known = {path.stem: re.findall(r"```yaml\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.rglob("*.md")}
+    assert {name: len(blocks) for name, blocks in known.items() if blocks} == dict.fromkeys(SHOWN, 1)
+    Path("FILE").write_text(
+        re.sub(r"(?<=rounds: |ations: )\d+", lambda number: str(int(number[0]) // 20), known[guide][0])
+    )
+    if guide == "search":
+        assert main(["fit", "--config", "superfed/digits.yaml", "--trainer.max_rounds", "1"]) == 0
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))  # beside which a study's command is
+    with forked_commands(tmp_path / "bin", "lit-fednas"):
+        assert main(SHOWN[guide].split()) == 0
 
 
 def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType) -> None:
