@@ -11,7 +11,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
-from lit_fednas.records.files import check_folder_name, naming, read_table, reading, replace_table
+from lit_fednas.records.files import check_folder_name, naming, read_table, reading, replace_table, unseal
 
 
 class RunLogger(CSVLogger):
@@ -77,6 +77,8 @@ class _ResumingWriter(ExperimentWriter):
 
     @override
     def save(self) -> None:
+        if self.metrics:
+            unseal(Path(self.metrics_file_path))
         with naming(self.metrics_file_path):
             super().save()
 

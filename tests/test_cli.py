@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -66,10 +67,20 @@ def begun(tiny, one_round, tmp_path):
 def test_fit_writes_a_run(one_round):
     runs, out, err = one_round
     run = runs / "digits" / "version_0"
-    expected = (
-        "config.yaml inputs.json ledger.json metrics.csv partition.csv partition.png rounds.jsonl subnets-val.csv"
-    )
-    assert {path.name for path in run.iterdir()} == {*expected.split(), "checkpoints"}
+    expected = [
+        "config.yaml",
+        "inputs.json",
+        "ledger.json",
+        "metrics.csv",
+        "partition.csv",
+        "partition.png",
+        "rounds.jsonl",
+        "subnets-val.csv",
+    ]
+    assert {path.name for path in run.iterdir()} == {*expected, "checkpoints", "SHA256SUMS"}
+    sums = dict(reversed(line.split("  ")) for line in (run / "SHA256SUMS").read_text().splitlines())
+    records = {name: (run / name).read_bytes() for name in expected if not name.endswith(("yaml", "png"))}
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in records.items()}
     (record,) = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert len(record["clients"]) == 2
     assert f"# lit-fednas=={__version__}" in (run / "config.yaml").read_text()
@@ -286,6 +297,7 @@ def refused(capsys, *args, code=2):
         (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
         (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
         (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
+        (["--model.evaluation.subnets", str([f"a{n} = largest" for n in range(1001)])], "subnets: 1,001 are too many"),
         (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
         (
             ["--checkpoint.monitor", "val/nobody/accuracy"],

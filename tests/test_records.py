@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from lit_fednas.errors import DataError
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records import SearchFiles, read_rounds
-from lit_fednas.records.files import replace_json
+from lit_fednas.records.files import read_json, read_table, replace_json, replace_table, seal
 from lit_fednas.records.run import (
     ROUNDS_FILE,
     SEQUENCE_FILE,
@@ -52,6 +53,38 @@ def test_a_last_line_that_was_cut_short_is_left_out(tmp_path, cut):
     forget_from(tmp_path, 2)
     append_round(tmp_path, {"round": 2, "metrics": {}, "clients": []})
     assert [record["round"] for record in read_rounds(tmp_path)] == [0, 1, 2]
+
+
+def test_a_record_that_is_not_as_it_was_written_is_named(tmp_path):
+    """One digit, or a line that nothing else would miss; what this package adds or replaces is no damage."""
+    write(tmp_path)
+    columns, rows = ["client", "size"], [{"client": 0, "size": 15}, {"client": 1, "size": 16}]
+    replace_table(tmp_path / "partition.csv", columns, rows[:1])
+    replace_json(tmp_path / "ledger.json", {"rounds": 15})
+    (tmp_path / "mine.csv").write_text("client\n15\n")
+    seal(tmp_path)
+    append_round(tmp_path, {"round": 3, "metrics": {"loss": 0.15}, "clients": []})
+    replace_table(tmp_path / "partition.csv", columns, rows)
+    seal(tmp_path)
+    read = {
+        "partition.csv": read_table,
+        "ledger.json": read_json,
+        ROUNDS_FILE: lambda path: [*read_rounds(path.parent)],
+    }
+    sums = dict(reversed(line.split("  ")) for line in (tmp_path / "SHA256SUMS").read_text().splitlines())
+    assert sums == {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in read}
+    for name, reader in read.items():
+        path = tmp_path / name
+        before = path.read_text()
+        reader(path)
+        path.write_text(before.replace("15", "14"))
+        with pytest.raises(DataError, match=rf"{name}: is not as it was written; .* its line in SHA256SUMS"):
+            reader(path)
+    (tmp_path / "partition.csv").write_text("client,size\n0,15\n")
+    with pytest.raises(DataError, match="is not as it was written"):
+        read_table(tmp_path / "partition.csv")
+    (tmp_path / "SHA256SUMS").unlink()
+    assert [row["size"] for row in read_table(tmp_path / "partition.csv")] == ["15"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from lit_fednas.records.run import ROUNDS_FILE
 
 #: What is in the folder of a run before its first round has ended.
 _BEGUN = re.compile(
-    r"config\.yaml|inputs\.json|metrics\.csv|partition\.(csv|png)|study\.log|wandb-id\.txt|tensorboard|checkpoints|\..*\.part"
+    r"SHA256SUMS|config\.yaml|inputs\.json|metrics\.csv|partition\.(csv|png)|study\.log|wandb-id\.txt|tensorboard|checkpoints|\..*\.part"
 )
 
 

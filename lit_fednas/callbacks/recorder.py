@@ -16,7 +16,7 @@ from lit_fednas.federation import FederatedCallback, FederatedLightningModule, F
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.formatting import cost_text, metric_text, scale_of, text_table
 from lit_fednas.messages import ClientResult
-from lit_fednas.records.files import FolderLock, replace_json, replace_table
+from lit_fednas.records.files import FolderLock, replace_json, replace_table, seal
 from lit_fednas.records.partition import write_partition
 from lit_fednas.records.run import INPUTS_FILE, append_round, forget_from
 
@@ -45,12 +45,17 @@ class RunRecorder(FederatedCallback):
         if stage == "fit" and keeps_files(trainer):
             self._lock = FolderLock(run_folder(trainer))
 
-    def teardown(self, *arguments: Any, **stage: Any) -> None:
-        if self._lock is not None:
-            self._lock.release()
+    def teardown(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
+        """Keeps the checksums of what the run has recorded."""
+        if keeps_files(trainer):
+            for logger in trainer.loggers:
+                logger.save()  # what it would write later, into a file with a checksum
+            seal(run_folder(trainer))
+        self.on_exception()
 
     def on_exception(self, *arguments: Any) -> None:
-        self.teardown()
+        if self._lock is not None:
+            self._lock.release()
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Removes the records that the run will write again."""

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 SAMPLED = "sampled"
 #: Batches of training data that statistics are gathered on, where none are asked for and norms need them.
 RECALIBRATION_BATCHES = 20
+#: Each is evaluated at every validation.
+MOST_SUBNETS = 1000
 
 
 @checked("evaluation")
@@ -68,6 +70,9 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         if self.subnets is not None and not self.subnets:
             raise ConfigError("evaluation.subnets: is empty; give at least one, for instance [largest]")
+        if self.subnets is not None and len(self.subnets) > MOST_SUBNETS:
+            number = f"{len(self.subnets):,}"
+            raise ConfigError(f"evaluation.subnets: {number} are too many; give {MOST_SUBNETS:,} at most, or search")
 
     def check_norms(self, network: nn.Module) -> None:
         """Warns of a recalibration that a network's norms need, or that it has no norms for."""

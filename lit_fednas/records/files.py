@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import math
@@ -32,13 +33,18 @@ except ImportError:  # Windows, where folders are not locked
 MARK = b"lit_fednas"
 #: What to do about a damaged file.
 RESTORE = "restore it, or delete it to do without it"
+#: The checksums of a folder's records, as ``sha256sum --check`` reads them.
+SUMS_FILE = "SHA256SUMS"
+_OF_RUNS = r"clients|config|inputs|ledger|metrics|partition|results|rounds|sequence|study|subnets-\w+|suite"
+_OF_SEARCHES = "architecture|candidates|evaluations|federated|front|history|latencies|models(-clients)?|settings|tiers"
+_RECORD = re.compile(rf"({_OF_RUNS}|{_OF_SEARCHES})\.(csv|jsonl?)")
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _FOLDER = re.compile(r"[\w+]([\w.,=+ -]*[\w,=+-])?")
 _LONGEST = 200  # bytes; some systems take 255, and files in it or beside it have longer names
 _UNREADABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 _TAKEN = re.compile(
-    r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|checkpoints|wandb|(study|compare|report|curves|targets|clients|results|config|"
-    r"metrics|rounds|ledger|inputs|partition|suite|sequence|subnets-\w+)\.\w+",
+    r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|checkpoints|wandb|sha256sums|"
+    rf"({_OF_RUNS}|compare|curves|report|targets)\.\w+",
     re.IGNORECASE,
 )
 
@@ -60,7 +66,10 @@ def replacing(path: Path | str, sync: bool = False, private: bool = False) -> It
                 file.flush()
                 os.fsync(file.fileno())
         if _is_file(part, own):
+            sealed = unseal(path)
             os.replace(part, path)
+            if sealed:
+                seal(path.parent, path.name)
     finally:
         if _is_file(part, own):
             part.unlink()
@@ -80,6 +89,49 @@ def naming(path: Path | str) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
+
+
+def seal(folder: Path, *names: str) -> None:
+    """Keeps the checksums of the named records of a folder, or else of all that have none."""
+    known = _sums(folder)
+    names = names or tuple(
+        sorted({path.name for path in folder.glob("*") if _RECORD.fullmatch(path.name)} - known.keys())
+    )
+    if names:
+        _keep_sums(folder, known | {name: _sum(folder / name) for name in names})
+
+
+def unseal(path: Path) -> bool:
+    """Forgets the checksum of a record that will change; returns whether there was one."""
+    kept = _sums(path.parent)
+    found = kept.pop(path.name, None) is not None
+    if found:
+        _keep_sums(path.parent, kept)
+    return found
+
+
+def check_sum(path: Path) -> None:
+    """Validates that a record is as it was written, where its folder keeps a checksum of it."""
+    if (known := _sums(path.parent).get(path.name)) and known != _sum(path):
+        raise DataError(
+            f"{path}: is not as it was written; restore it, or take it as it is: delete its line in {SUMS_FILE}"
+        )
+
+
+def _sum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    if not os.path.lexists(path := folder / SUMS_FILE):
+        return {}
+    with reading(path):
+        return {name: known for known, name in (line.split("  ") for line in path.read_text().splitlines())}
+
+
+def _keep_sums(folder: Path, sums: Mapping[str, str]) -> None:
+    replace_text(folder / SUMS_FILE, "".join(f"{known}  {name}\n" for name, known in sums.items()))
 
 
 class FolderLock:
@@ -208,6 +260,7 @@ def read_json(path: Path, form: Any = dict) -> dict[str, Any]:
     with reading(path):
         content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         check_form(content, form)
+        check_sum(path)
         return content
 
 
@@ -244,6 +297,7 @@ def read_table(path: Path, needed: Iterable[str] = (), grows: bool = False) -> l
                 raise ValueError(f"row {number} has {len(row)} cells of {len(names)}")
         if len(set(map(tuple, rows))) < len(rows):
             raise ValueError("a row is there twice")
+        check_sum(path)
         return [dict(zip(names, map(from_cell, row), strict=True)) for row in rows]
 
 

@@ -39,7 +39,7 @@ RUN_SETTINGS |= {"transform_on_convergence?": {"init_args?": {"threshold?": floa
 SETTINGS = {"metric": str} | _each("cost? search? initial?", str) | _each("client? architectures?", int)
 SETTINGS |= {"weights": (str,), "metrics": _DIRECTIONS, "complete": bool, "federated?": dict, "method?": {"class": str}}
 SETTINGS |= {"tiers": [{"name": str, "at_most": _LIMITS, "above?": _LIMITS}]}
-SETTINGS |= {"rows?": {"*": int}, "communication?": _SPENT}
+SETTINGS |= {"communication?": _SPENT}
 #: ``architecture.json`` of a tier.
 TIER_MODEL = (
     _each("tier arch supernet", str) | _each("encoding input_shape", [int]) | _each("recalibrated finetuned", bool)

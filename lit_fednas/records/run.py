@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import (
     RESTORE,
+    check_sum,
     naming,
     parse_json,
     plain_numbers,
@@ -18,6 +19,7 @@ from lit_fednas.records.files import (
     replace_json,
     replace_table,
     replace_text,
+    unseal,
 )
 from lit_fednas.records.forms import INPUTS, LEDGER, ROUND, SEQUENCE, SETTINGS, SUITE, check_form
 
@@ -51,7 +53,9 @@ _TOLERANCE = 1e-6
 def append_round(folder: Path, record: dict[str, Any]) -> None:
     """Adds a round's record to a run's folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with naming(folder / ROUNDS_FILE), open(folder / ROUNDS_FILE, "a") as file:
+    path = folder / ROUNDS_FILE
+    unseal(path)
+    with naming(path), open(path, "a") as file:
         file.write(_line(plain_numbers(record)))
 
 
@@ -75,6 +79,7 @@ def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
                     raise DataError(f"{path}: line {number} is of round {record['round']}, after {before}; {RESTORE}")
                 before = record["round"]
                 yield record
+        check_sum(path)
 
 
 def forget_from(folder: Path, round: int) -> None:

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import naming, read_json, read_table, reading, replace_json, replace_table, table_text
+from lit_fednas.records.files import (
+    naming,
+    read_json,
+    read_table,
+    reading,
+    replace_json,
+    replace_table,
+    seal,
+    table_text,
+    unseal,
+)
 from lit_fednas.records.forms import SETTINGS, TIER_MODEL
 from lit_fednas.records.run import OF_CLASSES
 
@@ -121,9 +131,10 @@ class TierFiles:
         self._columns.clear()
 
     def finish(self, settings: Mapping[str, Any]) -> None:
-        """Writes the settings of a command that has ended, with the number of rows of each table."""
-        rows = {table: len(self.rows(table)) for table in self.tables if self._table(table).exists()}
-        self.write_settings({**settings, "complete": True, "rows": rows})
+        """Writes the settings of a command that has ended, and keeps the checksums of its files."""
+        self.write_settings({**settings, "complete": True})
+        for folder in (self.folder, *map(self.tier_folder, self.tier_names)):
+            seal(folder)
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Returns a table's columns, which depend on the metrics in ``settings.json`` (else of classes)."""
@@ -171,8 +182,6 @@ class TierFiles:
                 raise ValueError(f"a row has no {empty[0]}")
             if table == "evaluations" and [row["number"] for row in read] != [*range(len(read))]:
                 raise ValueError("its rows are not numbered from 0")
-            if len(read) != (settings.get("rows") or {}).get(table, len(read)):
-                raise ValueError(f"it has {len(read)} rows of {settings['rows'][table]}")
         return read
 
     def write(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -181,6 +190,7 @@ class TierFiles:
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows to a table that :meth:`write` began."""
+        unseal(self._table(table))
         with naming(self._table(table)), open(self._table(table), "a", newline="") as file:
             file.write(table_text([row.get(name) for name in self.columns(table)] for row in rows))
 

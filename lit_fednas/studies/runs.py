@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import FolderLock, read_json, reading, replace_json
+from lit_fednas.records.files import FolderLock, read_json, reading, replace_json, seal
 from lit_fednas.records.forms import STUDY
 from lit_fednas.studies.jobs import LOG_FILE, Cluster, Command, Job, LocalJob, environment
 
@@ -100,6 +100,7 @@ class Runs:
         """Writes ``study.json``; a kill leaves the old one or the new one."""
         runs = [asdict(run) for run in self.wanted + self.others]
         replace_json(self.folder / STUDY_FILE, {**self.head, "runs": runs})
+        seal(self.folder)
 
     def mark(self, run: Run, status: str) -> None:
         """Notes how a run stands."""

@@ -26,6 +26,7 @@ from lit_fednas.federation import (
 )
 from lit_fednas.federation.process import Interrupted
 from lit_fednas.loggers import RunLogger
+from lit_fednas.records.files import SUMS_FILE
 from lit_fednas.testing.contract import Contract, assert_alike, reloaded
 from lit_fednas.testing.objectives import elastic, images
 
@@ -88,9 +89,9 @@ def _stopping(stop: int) -> Iterator[None]:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Returns what is in all files of a folder by their names, without the folder's own name."""
+    """Returns what is in all files of a folder by their names, without the folder's own name and checksums of times."""
     found: dict[str, Any] = {}
-    for path in (path for path in folder.rglob("*") if path.is_file()):
+    for path in (path for path in folder.rglob("*") if path.is_file() and path.name != SUMS_FILE):
         value: Any = path.read_bytes().replace(str(folder).encode(), b"")
         if path.suffix == ".ckpt":
             value = _without(torch.load(path, weights_only=True), str(folder))

@@ -80,10 +80,10 @@ def test_the_rank_correlation_of_all_candidates(files, tmp_path):
     assert files.rank_correlation() == pytest.approx(tau)
 
     made = FinetuneFiles(tmp_path)
-    made.write_settings({**files.settings(), "initial": "random", "rows": None})
+    made.write_settings({**files.settings(), "initial": "random"})
     made.write("candidates", found)
     assert made.rank_correlation() is None  # the accuracies before are those of random weights
-    made.write_settings({**files.settings(), "rows": None})
+    made.write_settings(files.settings())
     made.write("candidates", found[:4])  # of few, a rank correlation says nothing
     assert made.rank_correlation() is None
 

@@ -89,7 +89,6 @@ def test_random_first_weights_belong_to_seed_and_tier_alone(trained):
     supernet = trained.module.supernet
     views = supernet.views(supernet.space.parse(table[0]["arch"]))
     search.write("tiers", [{**row, "arch": table[0]["arch"]} for row in table if row["tier"] == "large"])
-    search.write_settings({**search.settings(), "rows": {}})
     torch.manual_seed(99)
     alone = first_weights(trained, name="alone", tier_aware=False)
     assert list(alone) == ["large"]

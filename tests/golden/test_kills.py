@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from lit_fednas.cli import main
+from lit_fednas.records.files import SUMS_FILE
 from tests.golden.runs import CONFIGS, OVERLAYS, RUNS
 from tests.support import ended, forked
 
@@ -48,9 +49,9 @@ def run(folder: Path, name: str, limit: float = 0.0) -> tuple[int | None, float]
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All files of a run's folder, without what a clock says, and without the folder's own name."""
+    """All files of a run's folder but its checksums, without what a clock says, and without the folder's own name."""
     found: dict[str, Any] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS_FILE):
         value: Any = path.read_bytes()
         if path.suffix == ".ckpt":
             value = torch.load(path, weights_only=True)

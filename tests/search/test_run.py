@@ -14,6 +14,7 @@ from lit_fednas.data import Classification, NextToken
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.evaluation import recalibrated, recalibration_batches
 from lit_fednas.records import SearchFiles
+from lit_fednas.records.files import SUMS_FILE
 from lit_fednas.search import (
     NSGA2,
     CostProxy,
@@ -54,7 +55,7 @@ def by_hand(network, inputs, targets):
 
 def test_a_search_writes_all_its_files(trained, straight):
     assert {path.name for path in straight.folder.iterdir()} == {
-        *("settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers")
+        *("settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers", SUMS_FILE)
     }
     assert [row["tier"] for row in straight.rows("tiers")] == ["small", "large"] == straight.tier_names[::-1]
     settings = json.loads((straight.folder / "settings.json").read_text())
@@ -134,6 +135,7 @@ def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path):
 
 def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, tmp_path):
     shorter = search(trained, tmp_path, evaluations=8)
+    (shorter.folder / SUMS_FILE).unlink()  # nor did they write checksums
     table = pd.read_csv(shorter.folder / "evaluations.csv").assign(examples="")  # as earlier versions wrote it
     table.to_csv(shorter.folder / "evaluations.csv", index=False)
     longer = search(trained, tmp_path)
