@@ -28,8 +28,9 @@ def test_every_client_gets_the_network_of_its_tier(tuned_once, tmp_path, kind):
     files = SearchFiles(folder)
     (folder / "clients.csv").unlink()
     Finetune(make_trainer(), tuned_once.module, tuned_once.data, folder).write_clients(files)
-    assert (folder / "clients.csv").read_text() == (tuned_once.folder / kind / "clients.csv").read_text()
-    found = rows(folder / "clients.csv")
+    found, before = (rows(place / "clients.csv") for place in (folder, tuned_once.folder / kind))
+    for row, other in zip(found, before, strict=True):  # some kernels of several threads add up in another order
+        assert {**row, "loss": float(row["loss"])} == {**other, "loss": pytest.approx(float(other["loss"]), rel=1e-5)}
     assert list(found[0]) == ["client", "tier", "num_examples", "accuracy", "loss"]
     assert [int(row["client"]) for row in found] == [0, 1, 3, 4, 5]  # client 2 holds no test data
     others = 0
