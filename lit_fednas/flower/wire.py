@@ -141,7 +141,7 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
         num_steps=steps,
         num_seen=seen,
         num_units=read_count("num_units", fields["num_units"], limits.units * seen, least=seen),
-        loss=loss if loss in (inf, -inf) or loss != loss else read_number("loss", loss, MOST),
+        loss=loss if loss in (inf, -inf) or loss != loss else read_number("loss", loss, MOST, least=-MOST),
         seconds=seconds,
         reports=reports,
         tested=tested,

@@ -68,7 +68,7 @@ def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeyp
             packet = reply.packet
             for way, fields in replaced(packet.fields, 1000):
                 result, _ = read(runner, task, Reply(Packet(fields, packet.tensors)))
-                if way[-1] != "reason":
+                if way[-1] != "reason" and result.loss not in (-1, -0.5):  # an objective may have such a loss
                     found.append((way, result.status, result.reason))
                 if way[0] == "result" and len(way) == 2 and way[1] != "status":
                     failure = Packet({"result": {**fields["result"], "status": "error"}})

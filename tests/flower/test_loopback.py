@@ -22,6 +22,7 @@ from lit_fednas.data import IID, ArraySource, ByColumn, Examples, FederatedDataM
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
 from lit_fednas.messages import ClientResult, nbytes
+from lit_fednas.objectives import TaskLoss
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.search import ClientDraw, FederatedEvaluation, FederatedEvaluator
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TraceTiers
@@ -96,6 +97,19 @@ def test_a_run_over_devices_equals_the_simulated_one(name: str) -> None:
     else:
         assert json.dumps(there.results) == json.dumps(here.results)
         assert_same(weights(over), weights(simulated))
+
+
+class Lower(TaskLoss):
+    """A loss below zero, as a likelihood's or FedDyn's may be."""
+
+    def loss(self, network: Any, inputs: Any, targets: Any) -> Any:
+        return super().loss(network, inputs, targets) - 1000
+
+
+def test_a_loss_may_be_negative() -> None:
+    notes = run_over(loopback.Loopback(devices(partial(linear, objective=Lower()), lambda: tiny_data(3))))
+    assert statuses(notes) == [(client, "ok") for client in range(3)]
+    assert max(result["loss"] for result in notes.results) < 0
 
 
 def test_a_device_that_has_lost_its_state_starts_anew_and_says_so() -> None:
