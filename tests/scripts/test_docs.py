@@ -168,6 +168,16 @@ def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType
     assert introduced == packages
 
 
+def test_a_folder_with_other_pages_is_left_as_it_is(
+    pages: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(SystemExit):
+        pages.main([str(tmp_path)])
+    assert f"{tmp_path / 'index.html'} is there, and not from this command; move it" in capsys.readouterr().err
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Path) -> None:
     pages.main([str(tmp_path)])
