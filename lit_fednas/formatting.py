@@ -106,24 +106,21 @@ def text_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1
         head, *body = [[cell.replace("|", "\\|") for cell in row] for row in (head, *body)]
         return tabulate(body, head, "pipe", **style)
     if sys.stdout.isatty():
-        head, body = _fitted(head, body, shutil.get_terminal_size().columns)
+        head, body = _fitted(head, body, shutil.get_terminal_size().columns + 2)
     text = tabulate([head, *body], tablefmt="plain", **style)  # headers of tabulate's would be padded
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def _fitted(head: Sequence[str], body: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[Any]]:
+def _fitted(head: Sequence[str], body: Sequence[Sequence[str]], room: int) -> Sequence[Sequence[Any]]:
     """Returns a table that is too wide with a word of its head per line, and with the widest cells wrapped."""
-    widths = [max(map(len, cells)) for cells in zip(head, *body, strict=True)]
-    if sum(widths) + 2 * len(widths) - 2 <= columns:
+    if sum(2 + max(map(len, cells)) for cells in zip(head, *body, strict=True)) <= room:
         return head, body
     head = [name.replace(" ", "\n") for name in head]
-    widths = [max(len(line) for cell in cells for line in cell.splitlines()) for cells in zip(head, *body, strict=True)]
-    widest = widths.index(max(widths))
-    room = max(20, columns - sum(widths) + widths[widest] - 2 * len(widths) + 2)
-    return head, [
-        [textwrap.fill(re.sub(r",(?! )", ", ", cell), room) if n == widest else cell for n, cell in enumerate(row)]
-        for row in body
-    ]
+    widths = [max(map(len, "\n".join(cells).splitlines())) for cells in zip(head, *body, strict=True)]
+    wide = widths.index(max(widths))
+    cells = [re.sub(r",(?! )", ", ", row[wide]) for row in body]
+    filled = [textwrap.fill(cell, max(20, room + widths[wide] - sum(widths) - 2 * len(widths))) for cell in cells]
+    return head, [[*row[:wide], cell, *row[wide + 1 :]] for row, cell in zip(body, filled, strict=True)]
 
 
 def listing(texts: Mapping[str, str], width: int = 100) -> str:

@@ -381,7 +381,7 @@ def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, capsys, monkeypa
 
     monkeypatch.setattr(CrossEntropy, "loss", broken)
     line = refused(capsys, "fit", *tiny, "--model.faults.on_client_error", "raise", code=1)
-    assert "round 0, client" in line
+    assert "round 1, client" in line
     assert "out of paper" in line
 
 

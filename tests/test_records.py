@@ -115,7 +115,7 @@ def test_forgetting_drops_a_round_and_all_later_ones(tmp_path, round, kept):
 
 def test_records_that_do_not_reach_the_checkpoint_are_not_continued(tmp_path):
     write(tmp_path)
-    with pytest.raises(DataError, match="ends with round 2, and the checkpoint with round 3; restore it"):
+    with pytest.raises(DataError, match="ends with round 3, and the checkpoint with round 4; restore it"):
         forget_from(tmp_path, 4)
 
 

@@ -130,7 +130,7 @@ class TransformOnConvergence(FederatedCallback):
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if self.stop and self.complete and self.converged:
-            log.info("round %d: the largest model has been reached and training has converged", trainer.current_epoch)
+            log.info("round %d: the largest model is reached and training has converged", trainer.current_epoch + 1)
             trainer.should_stop = True
 
     def _transform(
@@ -145,7 +145,7 @@ class TransformOnConvergence(FederatedCallback):
         steps = None if full else self._first_that_fits(module, activeness)
         if steps is None:
             self.complete = True
-            log.info("round %d: no larger model is added; %d models", round.number, len(suite.models))
+            log.info("round %d: no larger model is added; %d models", round.number + 1, len(suite.models))
         else:
             self.reasons.append({"degree_of_convergence": degree, "activeness": activeness})
             self.activeness = []
@@ -153,7 +153,7 @@ class TransformOnConvergence(FederatedCallback):
             round.restructure(lambda: suite.add(parent.number, steps, *settings))
             log.info(
                 "round %d: model %d, derived from model %d (%s): %d MACs, %s",
-                *(round.number, parent.number + 1, parent.number, step_words(to_plain(steps))),
+                *(round.number + 1, parent.number + 1, parent.number, step_words(to_plain(steps))),
                 *(suite.macs(Model(parent.number + 1)), suite.models[-1].blueprint),
             )
         self.losses = []

@@ -11,13 +11,13 @@ from lightning_utilities.core.imports import lazy_import
 
 from lit_fednas.callbacks.recorder import table_rows
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
-from lit_fednas.records import SearchFiles
+from lit_fednas.records import FinetuneFiles, SearchFiles, TierFiles
 
 wandb: Any = lazy_import("wandb")  # takes half a second
 
 
 class WandbLogging(FederatedCallback):
-    """Logs the tables of subnets, and a search's front and networks.
+    """Logs the tables of subnets, a search's front and networks, and a fine-tuning's networks.
 
     They go to every ``WandbLogger``; without one it does nothing.
     """
@@ -40,11 +40,16 @@ class WandbLogging(FederatedCallback):
         for run in _runs(trainer):
             chart = wandb.plot.line_series(xs, ys, keys=list(lines), title="front of each tier", xname=cost)
             run.log({f"{folder.name}/front": _table(files.columns("front"), front), f"{folder.name}/fronts": chart})
-            for row in files.rows("tiers"):
-                known = {name: value for name, value in row.items() if name != "tier" and value is not None}
-                run.summary.update({f"{folder.name}/{row['tier']}/{name}": value for name, value in known.items()})
+            _summarize(run, files)
             for artifact in tier_artifacts(files, run.name or run.id):
                 run.log_artifact(artifact)
+
+    def on_finetune_end(self, trainer: FederatedTrainer, module: FederatedLightningModule, folder: Path) -> None:
+        """Logs the networks of a fine-tuning as a table."""
+        files = FinetuneFiles(folder)
+        for run in _runs(trainer):
+            run.log({f"{folder.name}/tiers": _table(files.columns("tiers"), files.rows("tiers"))})
+            _summarize(run, files)
 
     def _log_subnets(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str) -> None:
         rows = table_rows(pl_module, trainer.callback_metrics, split)
@@ -63,6 +68,12 @@ def tier_artifacts(files: SearchFiles, run: str) -> Iterator[Any]:
         for file in ("weights.pt", "architecture.json"):
             artifact.add_file(str(files.tier_folder(tier) / file))
         yield artifact
+
+
+def _summarize(run: Any, files: TierFiles) -> None:
+    for row in files.rows("tiers"):
+        known = {name: value for name, value in row.items() if name != "tier" and value is not None}
+        run.summary.update({f"{files.folder.name}/{row['tier']}/{name}": value for name, value in known.items()})
 
 
 def _table(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Any:

@@ -69,10 +69,7 @@ LIGHT = {
     "report": Command(
         "lit_fednas.analysis.report:report", "Writes a finished run's folder as one HTML page that needs no network."
     ),
-    "completion": Command(
-        "lit_fednas.cli.completion:completion",
-        "Prints a script with which a shell completes commands, options and configurations.",
-    ),
+    "completion": Command("lit_fednas.cli.completion:completion", "Prints a script for a shell's completion."),
 }
 COMMANDS = {**TRAINING, **LIGHT}
 #: Former commands, and what replaces them.

@@ -1,6 +1,6 @@
 """Completion of commands, options and configurations in a shell: a script that shtab writes once."""
 
-from argparse import SUPPRESS, Action, ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -10,7 +10,9 @@ from lit_fednas.errors import ConfigError
 
 
 def completion(shell: Literal["bash", "zsh"]) -> None:
-    """Prints a script with which a shell completes commands, options and configurations.
+    """Prints a script for a shell's completion.
+
+    It completes commands, options, files and the names of the package's configurations.
 
     Args:
         shell: The shell that reads it, bash or zsh.
@@ -26,8 +28,8 @@ def completion(shell: Literal["bash", "zsh"]) -> None:
 
     class PrintCompletion(FederatedCLI):
         def parse_arguments(self, parser: Any, args: Any) -> None:
-            light = {name: parser_of(name, command.load()) for name, command in LIGHT.items()}
-            print(shtab.complete(_plain({**self._subcommand_parsers, **light}, shtab.FILE), shell))
+            parsers = self._subcommand_parsers | {name: parser_of(name, LIGHT[name].load()) for name in LIGHT}
+            print(shtab.complete(_plain(parsers, shtab.FILE), shell))
             raise SystemExit(0)
 
     PrintCompletion([])
@@ -44,7 +46,6 @@ def _plain(parsers: Mapping[str, ArgumentParser], file: Mapping[str, Any]) -> Ar
     }
     config = {**dict.fromkeys(definitions, function), "preamble": definitions}
     root = ArgumentParser("lit-fednas")
-    root.add_argument("--version", action="version", version="")
     groups: dict[str, Any] = {"": root.add_subparsers()}
     for name, command in COMMANDS.items():
         group, _, word = name.rpartition(" ")
@@ -52,15 +53,10 @@ def _plain(parsers: Mapping[str, ArgumentParser], file: Mapping[str, Any]) -> Ar
             groups[group] = groups[""].add_parser(group, help=f"Commands of {group}").add_subparsers()
         parser = groups[group].add_parser(word, help=command.summary)
         for action in parsers[name]._actions:
-            if action.help != SUPPRESS and "--help" not in action.option_strings:
-                _add(parser, action, config if "--config" in action.option_strings else file)
+            words, settings = action.option_strings or [action.dest], {"action": "append", "nargs": action.nargs}
+            if action.help != SUPPRESS and "--help" not in words:
+                settings = settings if action.nargs != 0 else {"action": "count"}
+                added = parser.add_argument(*words, **settings, help=str(action.help or "").replace("%", "%%"))
+                if action.nargs is None or not action.option_strings:  # bash would complete no option after many files
+                    added.complete = config if "--config" in words else file
     return root
-
-
-def _add(parser: ArgumentParser, action: Action, complete: Mapping[str, Any]) -> None:
-    """Adds an option or argument, which may be repeated."""
-    settings: dict[str, Any] = {"action": "append", "nargs": action.nargs} if action.nargs != 0 else {"action": "count"}
-    help = str(action.help or "").replace("%", "%%")
-    added: Any = parser.add_argument(*(action.option_strings or [action.dest]), **settings, help=help)
-    if action.nargs is None or not action.option_strings:  # in bash no option would be completed after several files
-        added.complete = complete

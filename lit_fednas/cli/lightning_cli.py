@@ -51,8 +51,7 @@ PARTS = ("trainer", "model", "datamodule")
 #: What may follow the commands that train or search.
 NEXT = {
     "fit": "search --config {run}/config.yaml --config TIERS.yaml",
-    "search": "export --config {run}/config.yaml --name {name} --tier TIER",
-    "finetune": "export --config {run}/config.yaml --name {name} --tier TIER",
+    **dict.fromkeys(("search", "finetune"), "export --config {run}/config.yaml --name {name} --tier TIER"),
 }
 #: Arguments of a supernet that are taken from the data.
 LINKED = {"num_classes", "input_shape"}

@@ -110,7 +110,7 @@ class LocalRunner(TaskRunner):
             return
         log.warning(
             "round %d, clients %s: training them in one fit failed (%s); they are trained one by one",
-            tasks[0].round,
+            tasks[0].round + 1,
             ", ".join(str(task.client) for task in tasks),
             reason,
         )

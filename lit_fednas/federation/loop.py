@@ -160,13 +160,13 @@ class RoundLoop(RoundFitLoop):
         ((why, count),) = reasons.most_common(1)
         if self._failed_rounds == most:
             raise ClientError(
-                f"faults.max_failed_rounds: every client failed in {most} rounds in a row; in round {round.number}, "
-                f"{count} of {len(failed)}: {why}"
+                f"faults.max_failed_rounds: every client failed in {most} rounds in a row; in round "
+                f"{round.number + 1}, {count} of {len(failed)}: {why}"
             )
         clients = len({result.task.client for result in failed})
         alike = len({re.sub(r"\d+", "", reason) for reason in reasons}) == 1 < clients  # but for numbers
         if most is not None and alike and round.number == self._first_round:
-            raise ClientError(f"round {round.number}: all {clients} clients failed alike in the first round: {why}")
+            raise ClientError(f"round {round.number + 1}: all {clients} clients failed alike in the first round: {why}")
 
     def _share(self, tasks: Sequence[ClientTask]) -> Sequence[ClientTask]:
         """Returns the tasks that this rank is dealt, by the work of a client's epoch."""
@@ -241,7 +241,7 @@ class RoundLoop(RoundFitLoop):
                 self.clients.write(_STATE, result.task.round, result.task.client, update.state)
         if result.reason and self.ranks.rank == 0:
             task = result.task
-            log.warning("round %d, client %d: %s (%s)", task.round, task.client, result.status, result.reason)
+            log.warning("round %d, client %d: %s (%s)", task.round + 1, task.client, result.status, result.reason)
         call_hook(self.trainer, "on_client_end", result, update)
 
     def _prepare_clients(self) -> None:
@@ -257,5 +257,5 @@ class RoundLoop(RoundFitLoop):
         if module.client.fast is None:
             self.fastest = None  # of a checkpoint
         elif self.fastest is not None:
-            log.info("client.fast: %s, as round %d has chosen", self.fastest["chosen"], self.fastest["round"])
+            log.info("client.fast: %s, as round %d has chosen", self.fastest["chosen"], self.fastest["round"] + 1)
             self._make_runner(self._chosen())

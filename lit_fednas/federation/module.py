@@ -237,7 +237,7 @@ class FederatedLightningModule(pl.LightningModule):
         elif survivors or not any(result.answered for result in batch.results):  # otherwise all were rejected
             log.warning(
                 "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",
-                batch.number,
+                batch.number + 1,
                 len(survivors),
                 len(batch.results),
                 self.faults.min_survivors,

@@ -140,7 +140,7 @@ class FaultPolicy:
     def check(self, result: ClientResult, cause: Exception | None = None) -> None:
         """Raises a client's failure as :class:`ClientError` if the policy is to stop at once."""
         if self.on_client_error == "raise" and result.status in ("error", "non-finite", "timeout"):
-            raise ClientError(f"round {result.task.round}, client {result.task.client}: {result.reason}") from cause
+            raise ClientError(f"round {result.task.round + 1}, client {result.task.client}: {result.reason}") from cause
 
 
 @final

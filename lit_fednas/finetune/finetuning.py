@@ -27,6 +27,7 @@ from lit_fednas.federation import (
     ServerRound,
 )
 from lit_fednas.federation.evaluation import pooled
+from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidates_of, eligible_clients, grouped
 from lit_fednas.formatting import cost_text, metric_text, scale_of, text_table
@@ -96,6 +97,7 @@ class Finetune(AfterTraining):
             columns = {"model": "arch", **macs, "clients": "clients", "test examples": "examples"}
             columns |= {f"clients' {metric} before{unit}": f"{metric}_before", f"fine-tuned{unit}": metric}
             print(f"\n{_table(tested, columns, metric)}")
+        call_hook(self.trainer, "on_finetune_end", self.files.folder)
         return self.files
 
     def _set_up(self, settings: FinetuneSettings) -> None:

@@ -89,7 +89,7 @@ def forget_from(folder: Path, round: int) -> None:
     kept = [record for record in read_rounds(folder) if record["round"] < round]
     if kept and kept[-1]["round"] != round - 1:
         last = kept[-1]["round"]
-        raise DataError(f"{path}: ends with round {last}, and the checkpoint with round {round - 1}; {RESTORE}")
+        raise DataError(f"{path}: ends with round {last + 1}, and the checkpoint with round {round}; {RESTORE}")
     if ledger.get("rounds", 0) > round:  # it is written again when the run ends
         replace_json(folder / LEDGER_FILE, {**ledger, "rounds": round})
     if kept:

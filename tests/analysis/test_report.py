@@ -177,7 +177,7 @@ DAMAGED = [
 ]
 #: What is left after a line or a word is gone, or one has become another.
 CHANGED = [
-    (ROUNDS_FILE, r"(?s)\A.*?\n(.*?\n).*", r"\1", "ends with round 1 of 3"),
+    (ROUNDS_FILE, r"(?s)\A.*?\n(.*?\n).*", r"\1", "ends with round 2 of 3"),
     (ROUNDS_FILE, r"(?s)\A(.*?\n).*?\n", r"\1", "line 2 is of round 2, after 0"),
     (ROUNDS_FILE, '"status":"ok"', '"status":"on"', "line 1 is not the record of a round"),
     ("search/evaluations.csv", r"(?m)^3,.*\n", "", "its rows are not numbered from 0"),

@@ -17,8 +17,9 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from lit_fednas.callbacks import WandbLogging
 from lit_fednas.callbacks.wandb_logging import tier_artifacts
-from lit_fednas.records import SearchFiles
+from lit_fednas.records import FinetuneFiles, SearchFiles
 from tests.analysis.searching import write_search
+from tests.analysis.test_report_searches import candidate, finetune
 from tests.support import fit, make_module, tiny_data, tiny_supernet
 
 BLOCK = 32768
@@ -56,14 +57,20 @@ def searched(folder: Path) -> SearchFiles:
 
 
 @pytest.fixture(scope="module")
-def logged(searched: SearchFiles, folder: Path) -> list[Record]:
-    """All records of an offline run which was told of a search's end."""
+def tuned(folder: Path) -> FinetuneFiles:
+    return finetune(folder / "runs", [candidate("large", 0, 0.5, 0.75), candidate("small", 0, 0.25, 0.5)])
+
+
+@pytest.fixture(scope="module")
+def logged(searched: SearchFiles, tuned: FinetuneFiles, folder: Path) -> list[Record]:
+    """All records of an offline run which was told of the ends of a search and a fine-tuning."""
     callback = WandbLogging()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_SILENT", "true")
         logger = WandbLogger("a=1,b/seed0", save_dir=str(folder), project="test", offline=True)
         trainer = fit(make_module(), tiny_data(), 1, logger=logger, callbacks=[callback])
         callback.on_search_end(trainer, make_module(), searched.folder)
+        callback.on_finetune_end(trainer, make_module(), tuned.folder)
         wandb.finish()
     return written(folder)
 
@@ -108,6 +115,13 @@ def test_a_search_is_logged_as_tables(logged: list[Record], searched: SearchFile
         for name in ("arch", "val_accuracy", "test_accuracy", "macs", "hypervolume"):
             assert summary[f"search/{row['tier']}/{name}"] == row[name]
         assert f"search/{row['tier']}/latency_ms" not in summary
+
+
+def test_a_fine_tuning_is_logged_as_a_table(logged: list[Record], tuned: FinetuneFiles, folder: Path) -> None:
+    rows = tuned.rows("tiers")
+    assert table_of("finetune/tiers", logged, folder) == rows
+    summary = last_of(logged, "summary")
+    assert [summary[f"finetune/{tier}/val_accuracy"] for tier in ("large", "small")] == [0.75, 0.5]
 
 
 def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: SearchFiles) -> None:

@@ -91,7 +91,7 @@ def test_too_few_survivors_leave_the_weights(settings):
 
 def test_a_first_round_in_which_all_fail_alike_ends_the_run_and_says_where():
     """But for numbers in the reasons; one client alone, or failures of two kinds, are no sign of a mistake."""
-    reason = r"^round 0: all 6 clients failed alike in the first round: error \(RuntimeError: client \d says no "
+    reason = r"^round 1: all 6 clients failed alike in the first round: error \(RuntimeError: client \d says no "
     with pytest.raises(ClientError, match=reason + r"\(test_faults.py, line \d+, in Failing.begin\)\)$"):
         run(rounds=2, objective=Failing([0]))
     run(rounds=2, objective=Failing([0]), cohort=1)
@@ -100,7 +100,7 @@ def test_a_first_round_in_which_all_fail_alike_ends_the_run_and_says_where():
 
 
 def test_a_run_in_which_every_client_fails_ends_with_the_reason():
-    reason = r"max_failed_rounds: every client failed in 3 rounds .*in round 5, 1 of 6: error \(Runtime.* no \("
+    reason = r"max_failed_rounds: every client failed in 3 rounds .*in round 6, 1 of 6: error \(Runtime.* no \("
     with pytest.raises(ClientError, match=reason):
         run(rounds=9, objective=Failing([1, 3, 4, 5]), max_failed_rounds=3)  # not rounds 1, 3 and 4
     run(rounds=3, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away

@@ -182,7 +182,7 @@ def test_an_error_on_one_rank_is_reported_by_all_and_both_train_alike(tmp_path, 
     (first, choice), (second, same_choice) = on_two_ranks(tmp_path, errors_and_choice)
     assert first[:2] == second[:2]
     for text in first[:2]:
-        assert text.startswith("ClientError: round 0, client ")
+        assert text.startswith("ClientError: round 1, client ")
         assert "ArithmeticError: seven apples (test_ranks.py, line " in text
     assert first[2].startswith("RankError: rank 1: ArithmeticError: eight apples (test_ranks.py, line ")
     assert second[2] == "ArithmeticError: eight apples"

@@ -213,8 +213,8 @@ def test_only_the_client_with_a_bad_label_is_lost(caplog):
         results, _ = both(6, data=faulty, **SIX)
     status = {client: result.status for (_, client), result in results.items()}
     assert status == {0: "ok", 1: "ok", 2: "error", 3: "ok", 4: "ok", 5: "ok"}
-    assert re.search(r"round 0, clients \d(, \d){5}: .*out of bounds.*one by one", caplog.text)
-    with pytest.raises(ClientError, match="round 0, client 2: IndexError"):
+    assert re.search(r"round 1, clients \d(, \d){5}: .*out of bounds.*one by one", caplog.text)
+    with pytest.raises(ClientError, match="round 1, client 2: IndexError"):
         run(6, data=faulty(), faults=FaultPolicy(on_client_error="raise"), **SIX)
 
 
@@ -231,7 +231,7 @@ def test_weights_that_are_not_finite_are_one_clients_own(stacked_fits):
     results, _ = both(6, linear_net, wild, local={"epochs": 2, "clip_norm": 0.5}, **SIX)
     assert stacked_fits == [6]
     assert {client for (_, client), result in results.items() if result.status == "non-finite"} == {3}
-    with pytest.raises(ClientError, match="round 0, client 3: the trained weights are not finite"):
+    with pytest.raises(ClientError, match="round 1, client 3: the trained weights are not finite"):
         run(6, linear_net(), wild(), faults=FaultPolicy(on_client_error="raise"), **SIX)
 
 

@@ -40,11 +40,11 @@ class ClientDivision:
         """Returns the groups of the clients that are available in a round, and their content."""
         present = module.cohort.availability.available(round, clients.num_clients, module.seed)
         if not present:
-            log.warning("round %d: no client is available; the groups are formed from all", round)
+            log.warning("round %d: no client is available; the groups are formed from all", round + 1)
             present = list(range(clients.num_clients))
         count = min(self.groups, len(present))
         if count < self.groups:
-            log.warning("round %d: %d clients are available, and form as many groups", round, count)
+            log.warning("round %d: %d clients are available, and form as many groups", round + 1, count)
         counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in present])
         if self.partition == "balanced":
             groups = balanced_groups(counts, count, self.balance)
@@ -56,7 +56,7 @@ class ClientDivision:
             log.warning(
                 "round %d: groups have %d to %d examples, beyond prune_by_budgets.balance %g; single clients are that "
                 "large",
-                *(round, min(sizes), max(sizes), self.balance),
+                *(round + 1, min(sizes), max(sizes), self.balance),
             )
         return [[present[index] for index in group] for group in groups], reports
 

@@ -229,7 +229,7 @@ class PruneByBudgets(FederatedCallback):
         sequence = _sequence(module)
         accuracy = fused_accuracy(round.results)
         if math.isnan(accuracy):
-            log.warning("round %d: no client could test the initial model; it is measured again", round.number)
+            log.warning("round %d: no client could test the initial model; it is measured again", round.number + 1)
             return
         resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
         resource = trainer.fit_loop.ranks.gather(resource)[0]  # a latency is the first rank's
