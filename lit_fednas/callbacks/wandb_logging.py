@@ -33,12 +33,10 @@ class WandbLogging(FederatedCallback):
         files = SearchFiles(folder)
         settings, front = files.settings(), files.rows("front")
         cost, metric = settings.get("cost", "macs"), settings["metric"]
-        lines: dict[str, list[Any]] = {}
-        for row in front:
-            lines.setdefault(row["tier"], []).append(row)
-        xs, ys = ([[row[name] for row in line] for line in lines.values()] for name in (cost, metric))
+        tiers = list(dict.fromkeys(row["tier"] for row in front))
+        xs, ys = ([[row[name] for row in front if row["tier"] == tier] for tier in tiers] for name in (cost, metric))
         for run in _runs(trainer):
-            chart = wandb.plot.line_series(xs, ys, keys=list(lines), title="front of each tier", xname=cost)
+            chart = wandb.plot.line_series(xs, ys, keys=tiers, title="front of each tier", xname=cost)
             run.log({f"{folder.name}/front": _table(files.columns("front"), front), f"{folder.name}/fronts": chart})
             _summarize(run, files)
             for artifact in tier_artifacts(files, run.name or run.id):
