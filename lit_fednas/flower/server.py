@@ -233,7 +233,7 @@ class FlowerRunner(TaskRunner):
             reason = f"the answer's tensor {one_line(wrong[0])} is not that of {task.arch}"
             return ClientResult(task, "error", reason), None
         largest = {name: _largest(tensor) for name, tensor in weights.items()}
-        if not finite or not all(map(isfinite, (*largest.values(), result.loss))):
+        if not finite or not all(map(isfinite, (*largest.values(), result.loss, *result.tested.values()))):
             return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
         if wild := [name for name, number in largest.items() if number > MOST]:
             return ClientResult(task, "error", f"the answer's tensor {wild[0]} has a number above {MOST:g}"), None

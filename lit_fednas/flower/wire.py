@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import inf, prod
+from math import inf, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -130,9 +130,8 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
         raise ValueError(f"a report of more than {MOST:g}")
     steps = read_count("num_steps", fields["num_steps"], limits.steps, least=1)
     seen = read_count("num_seen", fields["num_seen"], min(limits.examples, steps * limits.batch), least=steps)
-    loss = fields["loss"]
     num_tested = read_count("num_tested", fields["num_tested"], limits.num_tested, least=limits.num_tested)
-    tested = {name: read_number(name, value, most_of(name)) for name, value in fields["tested"].items()}
+    tested = {name: read_figure(name, value, most_of(name)) for name, value in fields["tested"].items()}
     if set(tested) != (set(limits.tested) if limits.num_tested else set()):
         raise ValueError(f"tested by {sorted(tested)}")
     return ClientResult(
@@ -141,7 +140,7 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
         num_steps=steps,
         num_seen=seen,
         num_units=read_count("num_units", fields["num_units"], limits.units * seen, least=seen),
-        loss=loss if loss in (inf, -inf) or loss != loss else read_number("loss", loss, MOST, least=-MOST),
+        loss=read_figure("loss", fields["loss"], MOST, least=-MOST),
         seconds=seconds,
         reports=reports,
         tested=tested,
@@ -195,6 +194,11 @@ def read_number(name: str, value: Any, most: float, least: float = 0.0) -> float
     if not least <= value <= most:
         raise ValueError(f"{name}: {value!r:.20} is not from {least:g} to {most:g}")
     return float(value)
+
+
+def read_figure(name: str, value: Any, most: float, least: float = 0.0) -> float:
+    """Returns a number that a device has sent, or one that is not finite."""
+    return value if isinstance(value, float) and not isfinite(value) else read_number(name, value, most, least)
 
 
 def most_of(name: str) -> float:
