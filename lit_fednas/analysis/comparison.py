@@ -118,11 +118,10 @@ def _until_overlap(rows: pd.DataFrame, unit: str, most: float, ends: pd.Series) 
     """Returns what makes a budget contain a validation of a result, given its rows and where all results end."""
     first = rows.loc[rows["rounds"].idxmin()]
     every = int(first["rounds"] * most / first[BUDGETS[unit]])
-    shortest = ", ".join(
-        dict.fromkeys(method for method, _ in ends[ends == most].index)
-    )  # none of a number that is given
-    longer = f"train {shortest} {first[BUDGETS[unit]] / most:.2g} times as long" if shortest else "give more"
-    return f"validate every {every} rounds (trainer.check_val_every_n_rounds), or {longer}" if every else longer
+    ended = dict.fromkeys(method for method, _ in ends[ends == most].index)  # none at a number that is given
+    longer = f"train {', '.join(ended)} {first[BUDGETS[unit]] / most:.2g} times as long" if ended else "give more"
+    setting = "check_val_every_n_rounds of trainer or finetune"
+    return f"validate every {every} rounds ({setting}), or {longer}" if every else longer
 
 
 def least_spent(methods: Methods, unit: str) -> float:

@@ -211,7 +211,7 @@ def test_budgets_that_do_not_overlap_say_what_to_change(tmp_path: Path) -> None:
     long = made_run(tmp_path / "long", {LARGE: [*[None] * 7, 0.9]}, seed=0, subnets=SUBNETS)
     short = made_run(tmp_path / "short", {LARGE: [None, 0.9]}, macs=200, seed=0, subnets=SUBNETS)
     methods = methods_of({"L": [long], "S": [short]})
-    remedy = r"validate every 4 rounds \(trainer.check_val_every_n_rounds\), or train S 2 times as long"
+    remedy = r"validate every 4 rounds \(check_val_every_n_rounds of trainer or finetune\), or train S 2 times as long"
     with pytest.raises(DataError, match=f"macs: L .* had spent 800 by its first validation, and 400 are.*; {remedy}$"):
         compared(methods, TIERS, macs="equal")
 
