@@ -27,7 +27,7 @@ from lit_fednas.data import Digits, Dirichlet, FederatedDataModule
 from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import files
-from tests.callbacks.test_wandb_logging import records
+from tests.callbacks.test_wandb_logging import written
 from tests.support import SMALL
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -264,15 +264,15 @@ def test_all_that_is_done_with_a_run_is_one_run_of_each_logger(tiny, monkeypatch
     monkeypatch.setenv("WANDB_MODE", "offline")
     for name in ("tensorboard", "wandb_online"):
         tiny += ["--config", str(CONFIGS / "loggers" / f"{name}.yaml")]
-    for command in (["fit"], ["test"], ["fit"]):
+    search = ["search", "--config", str(CONFIGS / "search" / "digits.yaml"), "--search.method.init_args", "{}"]
+    for command in (["fit"], ["test"], ["fit"], [*search, "--search.evaluations", "1"]):
         assert main([*command, *tiny, "--trainer.max_rounds", "1"]) == 0
         wandb.finish()  # as a process does at its end
     first, second = ((Path("runs/digits") / name / "wandb-id.txt").read_text() for name in ("version_0", "version_1"))
-    written = sorted(Path("runs/wandb").glob("offline-run-*/*.wandb"))
-    assert [path.stem for path in written] == [f"run-{identity}" for identity in (first, first, second)]
-    runs = [record.run for path in written for record in records(path) if record.run.display_name]
-    named = {(run.run_id, run.display_name) for run in runs}
-    assert named == {(first, "digits/version_0"), (second, "digits/version_1")}
+    files = sorted(Path("runs/wandb").glob("offline-run-*/*.wandb"))
+    assert [path.stem for path in files] == [f"run-{identity}" for identity in (first, first, second, second)]
+    named = [{record.run.display_name for record in written(path)} - {""} for path in files]
+    assert named == [{"digits/version_0"}] * 2 + [{"digits/version_1"}] * 2
     assert len(list(Path("runs/digits").glob("*/tensorboard"))) == 2
     assert {path.name for path in Path("runs").iterdir()} == {"digits", "wandb"}
 

@@ -9,12 +9,4 @@ from lit_fednas.aggregation.by_reports import ClassAverage, OperatorAverage
 from lit_fednas.aggregation.overlap import Beta, MaxNet, OverlapAverage
 from lit_fednas.aggregation.private import GaussianMechanism
 
-__all__ = [
-    "Aggregation",
-    "Beta",
-    "ClassAverage",
-    "GaussianMechanism",
-    "MaxNet",
-    "OperatorAverage",
-    "OverlapAverage",
-]
+__all__ = ["Aggregation", "Beta", "ClassAverage", "GaussianMechanism", "MaxNet", "OperatorAverage", "OverlapAverage"]

@@ -11,12 +11,7 @@ from lit_fednas.callbacks.weight_average import weights_evaluated
 from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.evaluation import (
-    Recalibration,
-    batches_of_clients,
-    client_scores,
-    normalises_over_batches,
-)
+from lit_fednas.federation.evaluation import Recalibration, batches_of_clients, client_scores, normalises_over_batches
 from lit_fednas.federation.ranks import deal
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import PositiveInt, checked

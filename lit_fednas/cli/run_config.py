@@ -101,6 +101,12 @@ class SaveConfig(SaveConfigCallback):
             if keeps_files(trainer):
                 replace_text(folder / _WANDB_ID, run.id)
 
+    def on_search_end(self, trainer: Any, pl_module: Any, folder: Path) -> None:
+        """Names W&B's run and keeps its id, as the training may not have been logged there."""
+        self.save_config(trainer, pl_module, "search")
+
+    on_finetune_end = on_search_end
+
     @override
     def state_dict(self) -> dict[str, Any]:
         return {"settings": training_settings(self.config)}

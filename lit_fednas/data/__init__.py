@@ -17,14 +17,7 @@ from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, Celeb
 from lit_fednas.data.sources.speech import SpeechFeatures, SpeechFolder
 from lit_fednas.data.sources.text import ShakespeareRoles, TextFiles
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
-from lit_fednas.data.transforms import (
-    Augmentation,
-    Cutout,
-    Normalize,
-    RandAugment,
-    RandomCrop,
-    RandomFlip,
-)
+from lit_fednas.data.transforms import Augmentation, Cutout, Normalize, RandAugment, RandomCrop, RandomFlip
 
 __all__ = [
     "CIFAR10",

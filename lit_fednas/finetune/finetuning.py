@@ -38,11 +38,7 @@ from lit_fednas.records.run import chosen, error, note_after_training
 from lit_fednas.rng import isolated
 from lit_fednas.search import Evaluator
 from lit_fednas.search.command import AfterTraining
-from lit_fednas.search.tier_models import (
-    load_tier_network,
-    save_tier_model,
-    tier_model,
-)
+from lit_fednas.search.tier_models import load_tier_network, save_tier_model, tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
 from lit_fednas.tiers import ArchitectureCosts
 

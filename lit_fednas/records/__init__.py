@@ -7,12 +7,4 @@ found. The guide *What a run writes* says what each file, key and column is.
 from lit_fednas.records.run import read_rounds
 from lit_fednas.records.tiers import ALL_TIERS, COST_NAMES, FinetuneFiles, SearchFiles, TierFiles, TierModel
 
-__all__ = [
-    "ALL_TIERS",
-    "COST_NAMES",
-    "FinetuneFiles",
-    "SearchFiles",
-    "TierFiles",
-    "TierModel",
-    "read_rounds",
-]
+__all__ = ["ALL_TIERS", "COST_NAMES", "FinetuneFiles", "SearchFiles", "TierFiles", "TierModel", "read_rounds"]

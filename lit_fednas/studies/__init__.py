@@ -8,14 +8,4 @@ from lit_fednas.studies.findings import RESULT_COLUMNS, figure, judged, measured
 from lit_fednas.studies.reading import read_study
 from lit_fednas.studies.study import Arm, Claim, Step, Study
 
-__all__ = [
-    "RESULT_COLUMNS",
-    "Arm",
-    "Claim",
-    "Step",
-    "Study",
-    "figure",
-    "judged",
-    "measured",
-    "read_study",
-]
+__all__ = ["RESULT_COLUMNS", "Arm", "Claim", "Step", "Study", "figure", "judged", "measured", "read_study"]

@@ -72,12 +72,12 @@ def logged(searched: SearchFiles, tuned: FinetuneFiles, folder: Path) -> list[Re
         callback.on_search_end(trainer, make_module(), searched.folder)
         callback.on_finetune_end(trainer, make_module(), tuned.folder)
         wandb.finish()
-    return written(folder)
-
-
-def written(folder: Path) -> list[Record]:
-    """All records of the only run in a folder, when it has ended."""
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    return written(path)
+
+
+def written(path: Path) -> list[Record]:
+    """All records of a run, when it has ended."""
     deadline = time.monotonic() + 60
     while not (found := list(records(path))) or not found[-1].HasField("exit"):
         assert time.monotonic() < deadline, found
