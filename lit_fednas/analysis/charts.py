@@ -288,7 +288,8 @@ def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd
     """Returns curves at the same x, a column each, where all have begun; each keeps its value until its next one."""
     curves = [curve.groupby(level=0).last() for curve in curves]
     if xs is None:
-        end = min((curve.index[-1] for curve in curves), default=0)
+        begins, ends = ([curve.index[place] for curve in curves] for place in (0, -1))
+        end = max(min(ends, default=0), max(begins, default=0))  # where one ends before another begins, a point is left
         xs = sorted({x for curve in curves for x in curve.index if x <= end})
     return pd.DataFrame({index: curve.reindex(xs, method="ffill") for index, curve in enumerate(curves)}).dropna()
 

@@ -152,3 +152,5 @@ def test_stairs_by_hand() -> None:
     reached = stairs([left, pd.Series({3: 0.5, 7: 0.7})])
     assert reached.index.tolist() == [3, 4, 6, 7]  # where both have begun and none has ended
     assert reached.to_numpy().tolist() == [[0.1, 0.5], [0.2, 0.5], [0.3, 0.5], [0.3, 0.7]]
+    apart = stairs([pd.Series({5: 0.1}), pd.Series({8: 0.3})])  # of which one ends before the other begins
+    assert apart.agg("mean", axis=1).to_dict() == {8: pytest.approx(0.2)}
