@@ -228,8 +228,7 @@ class Privacy(FederatedCallback):
                 missed = self._record.resume(self._saved["record"], Path(str(trainer.ckpt_path)).parent)
             if missed:
                 log.warning(
-                    "privacy: %d rounds were released after the checkpoint; they count, and so do those that replace "
-                    "them",
+                    "privacy: rounds released after the checkpoint, %d, count, and so do those that replace them",
                     len(missed),
                 )
             for losses in trainer.strategy.broadcast(missed):
