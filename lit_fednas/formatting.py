@@ -119,7 +119,9 @@ def _fitted(head: Sequence[str], body: Sequence[Sequence[str]], room: int) -> Se
     widths = [max(map(len, "\n".join(cells).splitlines())) for cells in zip(head, *body, strict=True)]
     most = next((n for n in range(max(widths), 8, -1) if sum(2 + min(n, width) for width in widths) <= room), 8)
     fill = textwrap.TextWrapper(most, break_long_words=False, break_on_hyphens=False).fill
-    return head, [[cell if len(cell) <= most else fill(re.sub(",(?! )", ", ", cell)) for cell in row] for row in body]
+    return head, [
+        [cell if len(cell) <= most else fill(re.sub(r",(?! )(?=[^[]*])", ", ", cell)) for cell in row] for row in body
+    ]
 
 
 def listing(texts: Mapping[str, str], width: int = 100) -> str:

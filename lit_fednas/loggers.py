@@ -11,7 +11,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
-from lit_fednas.records.files import check_folder_name, naming, read_table, reading, replace_table, unseal
+from lit_fednas.records.files import check_folder_name, naming, read_table, reading, replace_table, seal, unseal
 
 
 class RunLogger(CSVLogger):
@@ -48,6 +48,8 @@ class RunLogger(CSVLogger):
     def finalize(self, status: str) -> None:
         """Saves; a run that failed before it wrote anything leaves no folder, and its number to the next."""
         super().finalize(status)
+        if status == "success" and self._experiment is not None:
+            seal(Path(self.log_dir), self._experiment.NAME_METRICS_FILE)
         if status == "failed" and self._experiment is not None:
             with suppress(OSError):  # it holds files
                 os.rmdir(self.log_dir)

@@ -51,3 +51,5 @@ def test_tables_fit_a_terminal(monkeypatch):
         "       0.25",
         "xl     d: 2                     88.2",
     ]
+    whole = ["12,345,678", "runs/lr=0.1,batch=32,width=8/version_0"]
+    assert all(cell in text_table(["count", "run"], [whole]) for cell in whole)

@@ -61,17 +61,21 @@ def test_a_record_that_is_not_as_it_was_written_is_named(tmp_path):
     columns, rows = ["client", "size"], [{"client": 0, "size": 15}, {"client": 1, "size": 16}]
     replace_table(tmp_path / "partition.csv", columns, rows[:1])
     replace_json(tmp_path / "ledger.json", {"rounds": 15})
-    (tmp_path / "mine.csv").write_text("client\n15\n")
-    seal(tmp_path)
+    mine = "# of my own, by another tool\n" + "0" * 64 + " *mine.csv\n\n"
+    (tmp_path / "SHA256SUMS").write_text(mine)
+    names = ("partition.csv", "ledger.json", ROUNDS_FILE, "missing.csv")
+    seal(tmp_path, *names)
     append_round(tmp_path, {"round": 3, "metrics": {"loss": 0.15}, "clients": []})
     replace_table(tmp_path / "partition.csv", columns, rows)
-    seal(tmp_path)
+    seal(tmp_path, *names)
     read = {
         "partition.csv": read_table,
         "ledger.json": read_json,
         ROUNDS_FILE: lambda path: [*read_rounds(path.parent)],
     }
-    sums = dict(reversed(line.split("  ")) for line in (tmp_path / "SHA256SUMS").read_text().splitlines())
+    text = (tmp_path / "SHA256SUMS").read_text()
+    assert text.startswith(mine)
+    sums = dict(reversed(line.split("  ")) for line in text.removeprefix(mine).splitlines())
     assert sums == {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in read}
     for name, reader in read.items():
         path = tmp_path / name
@@ -115,7 +119,7 @@ def test_forgetting_drops_a_round_and_all_later_ones(tmp_path, round, kept):
 
 def test_records_that_do_not_reach_the_checkpoint_are_not_continued(tmp_path):
     write(tmp_path)
-    with pytest.raises(DataError, match="ends with round 3, and the checkpoint with round 4; restore it"):
+    with pytest.raises(DataError, match="has 3 rounds, and the checkpoint 4; restore it"):
         forget_from(tmp_path, 4)
 
 

@@ -201,7 +201,7 @@ class Run:
         records, done = list(read_rounds(self.folder)), (self.ledger or {}).get("rounds", 0)
         if records and records[-1]["round"] + 1 < done:
             last = records[-1]["round"]
-            raise DataError(f"{self.folder / ROUNDS_FILE}: ends with round {last + 1} of {done}; {RESTORE}")
+            raise DataError(f"{self.folder / ROUNDS_FILE}: has {last + 1} of {done} rounds; {RESTORE}")
         return records
 
     def _table(self, name: str, columns: Iterable[str] = ()) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from lit_fednas.formatting import cost_text, metric_text, scale_of, text_table
 from lit_fednas.messages import ClientResult
 from lit_fednas.records.files import FolderLock, replace_json, replace_table, seal
 from lit_fednas.records.partition import write_partition
-from lit_fednas.records.run import INPUTS_FILE, append_round, forget_from
+from lit_fednas.records.run import INPUTS_FILE, RECORDS, append_round, forget_from
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,8 @@ class RunRecorder(FederatedCallback):
 
     def teardown(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Keeps the checksums of what the run has recorded."""
-        if keeps_files(trainer):
-            for logger in trainer.loggers:
-                logger.save()  # what it would write later, into a file with a checksum
-            seal(run_folder(trainer))
+        if self._lock is not None and keeps_files(trainer):  # else another process may train there
+            seal(run_folder(trainer), *RECORDS)
         self.on_exception()
 
     def on_exception(self, *arguments: Any) -> None:
@@ -130,7 +128,9 @@ class SubnetTable(Callback):
         if not rows:
             return
         if keeps_files(trainer):
-            replace_table(run_folder(trainer) / f"subnets-{split}.csv", list(rows[0]), rows)
+            name = f"subnets-{split}.csv"
+            replace_table(run_folder(trainer) / name, list(rows[0]), rows)
+            seal(run_folder(trainer), name)
         if trainer.is_global_zero:
             print(format_table(rows))
 

@@ -79,6 +79,7 @@ class Finetune(AfterTraining):
                 self.write_clients(self.files)
             else:
                 tested = self._write_tests([row["tier"] for row in rows])
+            self.files.finish(self.written)
         metric, macs = self.metric, {"MACs": "macs_per_example"}
         columns = {"tier": "tier", "architecture": "arch", "clients": "eligible", "rounds": "rounds", **macs}
         _, unit = scale_of(metric)
@@ -220,7 +221,6 @@ class Finetune(AfterTraining):
         self.files.write("tiers", finished)
         costs = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
         note_after_training(self.files.folder.parent, self.settings.name, costs)
-        self.files.finish(self.written)
         return finished
 
     def _error(self, row: dict[str, Any]) -> float:

@@ -52,10 +52,10 @@ _TRIALS = 5  # batches that measure a device's speed
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Raises DataError where the server's message is damaged; other errors are reported with their traceback."""
+    """Raises DataError where the server's message is damaged; what the device lacks is reported with its traceback."""
     try:
         yield
-    except FedNASError:
+    except (FedNASError, ImportError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}")
@@ -359,7 +359,7 @@ def answered(
     kind = next(name for name, type_ in KINDS.items() if type_ == message_type)
     try:
         packet = Packet.read(content)
-        answer = device_of(config, settings, str(packet.fields.get("changed"))).answer(kind, packet, memory)
+        answer = device_of(config, settings, str(packet.fields.get("changed", ""))).answer(kind, packet, memory)
     except (ClientError, FedNASError) as error:
         answer = Packet({"refused": one_line(error)})
     if "refused" in answer.fields:

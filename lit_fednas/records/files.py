@@ -35,16 +35,14 @@ MARK = b"lit_fednas"
 RESTORE = "restore it, or delete it to do without it"
 #: The checksums of a folder's records, as ``sha256sum --check`` reads them.
 SUMS_FILE = "SHA256SUMS"
-_OF_RUNS = r"clients|config|inputs|ledger|metrics|partition|results|rounds|sequence|study|subnets-\w+|suite"
-_OF_SEARCHES = "architecture|candidates|evaluations|federated|front|history|latencies|models(-clients)?|settings|tiers"
-_RECORD = re.compile(rf"({_OF_RUNS}|{_OF_SEARCHES})\.(csv|jsonl?)")
+_SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _FOLDER = re.compile(r"[\w+]([\w.,=+ -]*[\w,=+-])?")
 _LONGEST = 200  # bytes; some systems take 255, and files in it or beside it have longer names
 _UNREADABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 _TAKEN = re.compile(
-    r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|checkpoints|wandb|sha256sums|"
-    rf"({_OF_RUNS}|compare|curves|report|targets)\.\w+",
+    r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|checkpoints|wandb|sha256sums|(study|compare|report|curves|targets|clients|results|"
+    r"config|metrics|rounds|ledger|inputs|partition|suite|sequence|subnets-\w+)\.\w+",
     re.IGNORECASE,
 )
 
@@ -92,27 +90,27 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def seal(folder: Path, *names: str) -> None:
-    """Keeps the checksums of the named records of a folder, or else of all that have none."""
-    known = _sums(folder)
-    names = names or tuple(
-        sorted({path.name for path in folder.glob("*") if _RECORD.fullmatch(path.name)} - known.keys())
-    )
-    if names:
-        _keep_sums(folder, known | {name: _sum(folder / name) for name in names})
+    """Keeps the checksums of those records of a folder that have none; what replaces such a record gets its own."""
+    lines = _sums(folder)
+    known = set(map(_named, lines))
+    new = [f"{_sum(folder / name)}  {name}" for name in names if name not in known and (folder / name).is_file()]
+    if new:
+        _keep_sums(folder, lines + new)
 
 
 def unseal(path: Path) -> bool:
     """Forgets the checksum of a record that will change; returns whether there was one."""
-    kept = _sums(path.parent)
-    found = kept.pop(path.name, None) is not None
-    if found:
-        _keep_sums(path.parent, kept)
+    lines = _sums(path.parent)
+    others = [line for line in lines if _named(line) != path.name]
+    if found := len(others) < len(lines):
+        _keep_sums(path.parent, others)
     return found
 
 
 def check_sum(path: Path) -> None:
     """Validates that a record is as it was written, where its folder keeps a checksum of it."""
-    if (known := _sums(path.parent).get(path.name)) and known != _sum(path):
+    known = [line[:64] for line in _sums(path.parent) if _named(line) == path.name]
+    if known and _sum(path) not in known:
         raise DataError(
             f"{path}: is not as it was written; restore it, or take it as it is: delete its line in {SUMS_FILE}"
         )
@@ -123,15 +121,21 @@ def _sum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sums(folder: Path) -> dict[str, str]:
+def _named(line: str) -> str | None:
+    """Returns the file of a checksum's line, which may be another's."""
+    found = _SUM.fullmatch(line)
+    return found[2] if found else None
+
+
+def _sums(folder: Path) -> list[str]:
     if not os.path.lexists(path := folder / SUMS_FILE):
-        return {}
+        return []
     with reading(path):
-        return {name: known for known, name in (line.split("  ") for line in path.read_text().splitlines())}
+        return path.read_text(encoding="utf-8").splitlines()
 
 
-def _keep_sums(folder: Path, sums: Mapping[str, str]) -> None:
-    replace_text(folder / SUMS_FILE, "".join(f"{known}  {name}\n" for name, known in sums.items()))
+def _keep_sums(folder: Path, lines: Sequence[str]) -> None:
+    replace_text(folder / SUMS_FILE, "".join(f"{line}\n" for line in lines))
 
 
 class FolderLock:

@@ -31,6 +31,8 @@ CLIENTS_FILE = "clients.csv"
 CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples")
 SUITE_FILE = "suite.json"
 SEQUENCE_FILE = "sequence.json"
+#: What is complete when training ends; the tables of subnets are when they are written.
+RECORDS = (INPUTS_FILE, "partition.csv", ROUNDS_FILE, LEDGER_FILE, CLIENTS_FILE, SUITE_FILE, SEQUENCE_FILE)
 #: What files of models hold.
 MODELS = {SUITE_FILE: SUITE, SEQUENCE_FILE: SEQUENCE}
 #: In the folder of a supernet that was exported.
@@ -89,7 +91,7 @@ def forget_from(folder: Path, round: int) -> None:
     kept = [record for record in read_rounds(folder) if record["round"] < round]
     if kept and kept[-1]["round"] != round - 1:
         last = kept[-1]["round"]
-        raise DataError(f"{path}: ends with round {last + 1}, and the checkpoint with round {round}; {RESTORE}")
+        raise DataError(f"{path}: has {last + 1} rounds, and the checkpoint {round}; {RESTORE}")
     if ledger.get("rounds", 0) > round:  # it is written again when the run ends
         replace_json(folder / LEDGER_FILE, {**ledger, "rounds": round})
     if kept:

@@ -19,13 +19,15 @@ from lit_fednas.records.files import (
     unseal,
 )
 from lit_fednas.records.forms import SETTINGS, TIER_MODEL
-from lit_fednas.records.run import OF_CLASSES
+from lit_fednas.records.run import CLIENTS_FILE, OF_CLASSES
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
 #: In place of a tier's name: all tiers together.
 ALL_TIERS = "*"
 
 COST_NAMES: tuple[str, ...] = get_args(CostName)
+#: What a tier's network is.
+MODEL_FILE = "architecture.json"
 
 _EVALUATION = ("number", "arch", "encoding", "{each}", *COST_NAMES, "seconds")
 
@@ -133,8 +135,9 @@ class TierFiles:
     def finish(self, settings: Mapping[str, Any]) -> None:
         """Writes the settings of a command that has ended, and keeps the checksums of its files."""
         self.write_settings({**settings, "complete": True})
-        for folder in (self.folder, *map(self.tier_folder, self.tier_names)):
-            seal(folder)
+        seal(self.folder, self._settings_file.name, CLIENTS_FILE, *(self._table(table).name for table in self.tables))
+        for tier in self.tier_names:
+            seal(self.tier_folder(tier), MODEL_FILE)
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Returns a table's columns, which depend on the metrics in ``settings.json`` (else of classes)."""
@@ -197,7 +200,7 @@ class TierFiles:
     @property
     def tier_names(self) -> list[str]:
         """The tiers whose network was written."""
-        return sorted(path.parent.name for path in self.folder.glob("tiers/*/architecture.json"))
+        return sorted(path.parent.name for path in self.folder.glob(f"tiers/*/{MODEL_FILE}"))
 
     def tier_folder(self, tier: str) -> Path:
         """Returns the folder of a tier's network."""
@@ -205,14 +208,14 @@ class TierFiles:
 
     def tier_model(self, tier: str) -> TierModel:
         """Reads a tier's ``architecture.json``."""
-        path = self.tier_folder(tier) / "architecture.json"
+        path = self.tier_folder(tier) / MODEL_FILE
         content = read_json(path, TIER_MODEL)
         with reading(path):
             return TierModel(**content)
 
     def write_tier_model(self, model: TierModel) -> None:
         """Writes a tier's ``architecture.json``."""
-        replace_json(self.tier_folder(model.tier) / "architecture.json", asdict(model))
+        replace_json(self.tier_folder(model.tier) / MODEL_FILE, asdict(model))
 
     def _table(self, name: str) -> Path:
         return self.folder / f"{name}.csv"

@@ -100,7 +100,7 @@ class Runs:
         """Writes ``study.json``; a kill leaves the old one or the new one."""
         runs = [asdict(run) for run in self.wanted + self.others]
         replace_json(self.folder / STUDY_FILE, {**self.head, "runs": runs})
-        seal(self.folder)
+        seal(self.folder, STUDY_FILE)
 
     def mark(self, run: Run, status: str) -> None:
         """Notes how a run stands."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -177,7 +178,7 @@ DAMAGED = [
 ]
 #: What is left after a line or a word is gone, or one has become another.
 CHANGED = [
-    (ROUNDS_FILE, r"(?s)\A.*?\n(.*?\n).*", r"\1", "ends with round 2 of 3"),
+    (ROUNDS_FILE, r"(?s)\A.*?\n(.*?\n).*", r"\1", "has 2 of 3 rounds"),
     (ROUNDS_FILE, r"(?s)\A(.*?\n).*?\n", r"\1", "line 2 is of round 2, after 0"),
     (ROUNDS_FILE, '"status":"ok"', '"status":"on"', "line 1 is not the record of a round"),
     ("search/evaluations.csv", r"(?m)^3,.*\n", "", "its rows are not numbered from 0"),
@@ -210,6 +211,17 @@ def test_a_lost_line_or_word_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"lit-fednas: {path}: ")
     assert fault in line
+
+
+def test_a_row_lost_from_a_finished_search_is_told(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing in the table itself says that it was longer."""
+    run = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    front = run / "search" / "front.csv"
+    front.write_text("".join(front.read_text().splitlines(keepends=True)[:-1]))
+    assert main(["report", str(run)]) == 2
+    assert f"lit-fednas: {front}: is not as it was written; restore it" in capsys.readouterr().err
 
 
 def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_page: Page) -> None:

@@ -111,6 +111,12 @@ def test_it_is_federated_averaging_on_the_eligible_clients(tuned_once, tier):
     assert_same(expected, tier_weights(tuned_once.files)[tier])
 
 
+def test_all_its_tables_have_checksums(tuned_once):
+    folder = tuned_once.files.folder
+    sums = (folder / "SHA256SUMS").read_text().splitlines()
+    assert {line.split("  ")[1] for line in sums} == {path.name for path in folder.glob("*.*") if path.suffix != ".png"}
+
+
 def test_costs_are_those_of_the_rounds(tuned_once):
     files = tuned_once.files
     supernet, clients = tuned_once.module.supernet, tuned_once.data.clients

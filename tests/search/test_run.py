@@ -57,6 +57,9 @@ def test_a_search_writes_all_its_files(trained, straight):
     assert {path.name for path in straight.folder.iterdir()} == {
         *("settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers", SUMS_FILE)
     }
+    for folder in (straight.folder, *straight.folder.glob("tiers/*")):
+        named = {line.split("  ")[1] for line in (folder / SUMS_FILE).read_text().splitlines()}
+        assert named == {path.name for path in folder.iterdir() if path.suffix in (".csv", ".json")}
     assert [row["tier"] for row in straight.rows("tiers")] == ["small", "large"] == straight.tier_names[::-1]
     settings = json.loads((straight.folder / "settings.json").read_text())
     assert settings["complete"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -62,6 +63,7 @@ def test_it_goes_on_where_it_stopped_and_takes_more_arms_and_commands(write, cap
     assert "A/seed0 failed; see runs/small/A/seed0/study.log" in capsys.readouterr().err
     assert [words[0] for words in calls("B/seed0")] == ["fit", "test"]  # finished
     before = Path("runs/small/study.json").read_text()
+    assert hashlib.sha256(before.encode()).hexdigest() in Path("runs/small/SHA256SUMS").read_text()
     wrong = {**SEARCHED["A"], "then": [{"search": {"evaluations": 4}}, {"finetune": {"rounds": "unknown"}}]}
     assert main(["study", write(**{**content, "arms": {**SEARCHED, "A": wrong}}), *once]) == 2
     assert "finetune.rounds: unknown is not a number" in capsys.readouterr().err  # parsed before anything goes on
