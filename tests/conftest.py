@@ -1,4 +1,4 @@
-"""What holds for all tests: three things that would take a fifth of their time."""
+"""What holds for all tests: three things that would take a fifth of their time, and one of their order."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ def pytest_collection_finish() -> None:
 
     What distributes the tests over processes collects none, and does not have to import torch.
     """
+    import torch
     from lightning.fabric.utilities import registry
 
+    # the first gradient decides for good whether autograd has threads, with which no forked process computes any: here,
+    # before a test brings a device of its own
+    torch.ones(1, requires_grad=True).sum().backward()
     # every Trainer, also of a client, looks for plug-ins of callbacks in all that is installed: 10 ms
     registry.entry_points = functools.cache(registry.entry_points)
     gc.collect()
