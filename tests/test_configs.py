@@ -388,7 +388,7 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch, capsys
     tiers = [folder.name for folder in (run / "search" / "tiers").iterdir()]
     main(["finetune", *config, "--finetune.rounds", "1", "--finetune.name", "tuned"])
     assert {folder.name for folder in (run / "tuned" / "tiers").iterdir()} == set(tiers)
-    assert " --name tuned --tier " in capsys.readouterr().out.splitlines()[-1]
+    assert " --name tuned --tier " in capsys.readouterr().out.splitlines()[-2]
     main(["export", *config, "--tier", tiers[0]])
     said = {"metadata.json": ""}
     program = torch.export.load(run / "search" / "tiers" / tiers[0] / "network.pt2", extra_files=said).module()
