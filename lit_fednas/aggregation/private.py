@@ -1,10 +1,12 @@
 """User-level differential privacy of an overlap average: clipped updates, Gaussian noise once per round, accountants.
 
-The guide *privacy* derives the bound for architectures of different size, and the noise of sampled cohorts.
+The guide *privacy* derives the bound for architectures of different size, and the noise of sampled cohorts and of
+correlated rounds.
 """
 
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,13 +26,47 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Region, Supernet
 
 
+class NoiseSequence:
+    """Standard normal noise of consecutive rounds, independent or correlated so that part of it cancels in their sum.
+
+    The rounds' noise is w = C^-1 u, with u independent and C lower triangular with the ``bands`` diagonals
+    binom(2 k, k) / 4^k, so that w_t = u_t - sum_k c_k w_(t-k): the banded square root of the sum over rounds (Kalinin
+    and Lampert, 2024, "Banded Square Root Matrix Factorization for Differentially Private Model Training"). The last
+    ``bands`` - 1 rounds' noise is kept in memory; whoever has it can subtract it, so it is in no file.
+
+    Attributes:
+        norm: The norm of a column of C, by which the noise has to be larger than independent noise.
+    """
+
+    def __init__(self, seed: int, bands: int = 1, first: int | None = None) -> None:
+        self.seed = seed
+        self.factors: list[float] = np.cumprod([1.0, *(1 - 0.5 / np.arange(1, bands))]).tolist()
+        self.norm = sqrt(sum(factor**2 for factor in self.factors))
+        self._next = first if bands > 1 else None  # if not given, the round that is asked for first
+        self._recent: deque[dict[str, np.ndarray]] = deque(maxlen=bands - 1)  # the latest first
+
+    def noise(self, round: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """Returns a round's noise by name, float32; the rounds between the last one and it have noise of their own."""
+        noise: dict[str, np.ndarray] = {}
+        for number in range(round if self._next is None else self._next, round + 1):
+            # not torch's generator, of whose seed the CPU's takes 32 bits, so that one could try all
+            draws = numpy_generator(self.seed, "privacy", number)
+            noise = {name: np.asarray(draws.standard_normal(shape, dtype=np.float32)) for name, shape in shapes.items()}
+            for factor, earlier in zip(self.factors[1:], self._recent, strict=False):
+                for name, values in noise.items():
+                    values -= factor * earlier[name]
+            self._recent.appendleft(noise)
+        self._next = round + 1 if self._recent else None
+        return noise
+
+
 @dataclass(frozen=True)
 class GaussianMechanism:
     """How a round's updates are clipped, and the noise of their sum; what the callback ``Privacy`` gives to a round."""
 
     clip_norm: float  # the greatest norm S of an update's parameters
     noise_multiplier: float  # z; 0 for clipping without noise
-    seed: int  # what the noise is drawn from
+    sequence: NoiseSequence  # what the noise is drawn from
     round: int  # from 0
     planned: Sequence[ClientTask] | None = None  # a plan of some of the clients that can take part, if they are sampled
     expected: float = 0.0  # how many are expected to take part, if they are sampled
@@ -96,14 +132,14 @@ class PrivateSums(Sums):
     @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Adds the noise, the same on all ranks, and divides; sets ``released``."""
-        deviation = self.mechanism.noise_multiplier * self.greatest * self.mechanism.clip_norm
-        # not torch's generator, of whose seed the CPU's takes 32 bits, so that one could try all
-        draws = numpy_generator(self.mechanism.seed, "privacy", self.mechanism.round)
+        sequence = self.mechanism.sequence
+        deviation = self.mechanism.noise_multiplier * self.greatest * self.mechanism.clip_norm * sequence.norm
+        shapes = {name: tuple(total.shape) for name, total in self.values.items()}
+        noise = sequence.noise(self.mechanism.round, shapes) if deviation else {}
         averages = {name: tensor.detach().to(summable_dtype(tensor), copy=True) for name, tensor in shared.items()}
         for name, total in self.values.items():
             if deviation:
-                noise = draws.standard_normal(tuple(total.shape), dtype=np.float32)
-                total.add_(torch.as_tensor(noise, device=total.device), alpha=deviation)
+                total.add_(torch.as_tensor(noise[name], device=total.device), alpha=deviation)
             weights = self.weights[name]
             averages[name] += torch.where(weights > 0, total / weights, 0)
         influences = {client: weight / self.greatest for client, weight in self.coefficients.items()}

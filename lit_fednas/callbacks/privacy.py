@@ -18,7 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.aggregation import GaussianMechanism
-from lit_fednas.aggregation.private import Accountant, KnownCohorts, Released, SampledCohorts
+from lit_fednas.aggregation.private import Accountant, KnownCohorts, NoiseSequence, Released, SampledCohorts
 from lit_fednas.assignment import Round
 from lit_fednas.callbacks.release_record import ReleaseRecord
 from lit_fednas.errors import CheckpointError, ConfigError
@@ -33,7 +33,7 @@ from lit_fednas.federation import (
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO
 from lit_fednas.federation.trainer import keeps_files
 from lit_fednas.messages import ClientTask
-from lit_fednas.ranges import NonNegativeFloat, NonNegativeInt, OpenUnitInterval, PositiveFloat, checked
+from lit_fednas.ranges import NonNegativeFloat, NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt, checked
 from lit_fednas.rng import numpy_generator
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,9 @@ class Privacy(FederatedCallback):
             ``trainer.max_rounds`` stay within ``target_epsilon``, each client counted as one of greatest influence.
         target_epsilon: With a noise multiplier, the run ends before the round that could exceed it, counted likewise.
         delta: For which epsilon is stated; below 1 over the number of clients.
+        bands: The number of rounds over which noise is correlated, so that part of it cancels in the weights; 1 for
+            independent noise. No client may take part twice within as many rounds, so that more than 1 needs
+            :class:`~lit_fednas.federation.CyclicCohort`. The server keeps so many copies of the weights in memory.
         noise_seed: For tests and experiments that can be repeated: what the noise is drawn from, and cohorts that count
             as sampled; a secret that is new at every start if not given. Whoever knows it can subtract the noise.
 
@@ -79,6 +82,7 @@ class Privacy(FederatedCallback):
         target_epsilon: PositiveFloat | None = None,
         delta: OpenUnitInterval = 1e-5,
         noise_seed: NonNegativeInt | None = None,
+        bands: PositiveInt = 1,
     ) -> None:
         if noise_multiplier is None and target_epsilon is None:
             raise ConfigError("privacy: neither noise_multiplier nor target_epsilon is given; give one of them or both")
@@ -90,8 +94,9 @@ class Privacy(FederatedCallback):
         self.clip_norm = clip_norm
         self.noise_multiplier, self.noise_seed = noise_multiplier, noise_seed
         self.target_epsilon, self.delta = target_epsilon, delta
+        self.bands = bands
         self.accountant: Accountant | None = None  # none without noise
-        self._secret = 0
+        self._noise = NoiseSequence(0)  # of this start
         self._record: ReleaseRecord | None = None  # none without noise, nor with a noise_seed
         self._saved: dict[str, Any] | None = None
 
@@ -164,10 +169,20 @@ class Privacy(FederatedCallback):
                 f"privacy.delta: {self.delta:g} allows one of the {clients} clients to be given away entirely; set it "
                 f"below {1 / clients:.2g}"
             )
+        separation = pl_module.cohort.separation(clients)
+        if self.bands > separation:
+            raise ConfigError(
+                f"privacy.bands: {self.bands} is more than the rounds from one in which a client takes part to its "
+                f"next, which {type(pl_module.cohort).__name__} makes {separation} at least with {clients} clients; "
+                f"lower it, or use model.cohort CyclicCohort with a ratio of at most 1 / {self.bands}"
+            )
         if self._saved is not None:
             self._continue(self._saved)
         drawn: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
-        self._secret = drawn if self.noise_seed is None else self.noise_seed
+        if self.noise_seed is None:  # another sequence, which shares no noise with an earlier start's
+            self._noise = NoiseSequence(drawn, self.bands)
+        else:
+            self._noise = NoiseSequence(self.noise_seed, self.bands, first=0)
         if self.noise_multiplier is None:
             self.noise_multiplier = self._noise_for_target(trainer, pl_module)
             log.info(
@@ -193,7 +208,7 @@ class Privacy(FederatedCallback):
 
     def _continue(self, saved: dict[str, Any]) -> None:
         """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
-        for name in ("noise_multiplier", "clip_norm", "noise_seed"):
+        for name in ("noise_multiplier", "clip_norm", "noise_seed", "bands"):
             given = getattr(self, name)
             if given is not None and given != saved[name]:
                 raise CheckpointError(
@@ -264,7 +279,7 @@ class Privacy(FederatedCallback):
         assert self.noise_multiplier is not None
         round.seed = self._seed(module)
         round.watch(lambda averages: self._write(trainer, module, round))
-        mechanism = self.clip_norm, self.noise_multiplier, self._secret, round.number
+        mechanism = self.clip_norm, self.noise_multiplier, self._noise, round.number
         round.give(GaussianMechanism(*mechanism, *self._planned(module, round)))
 
     def _planned(
@@ -322,20 +337,21 @@ class Privacy(FederatedCallback):
 
     def _seed(self, module: FederatedLightningModule) -> int:
         """Returns what cohorts and architectures are drawn from: the secret, if they count as sampled."""
-        return self._secret if isinstance(module.cohort, PoissonCohort) else module.seed
+        return self._noise.seed if isinstance(module.cohort, PoissonCohort) else module.seed
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "noise_multiplier": self.noise_multiplier,
             "clip_norm": self.clip_norm,
             "noise_seed": self.noise_seed,
+            "bands": self.bands,
             "record": None if self._record is None else self._record.state_dict(),
             "accountant": {} if self.accountant is None else self.accountant.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps the state until the run begins, when it is compared with the settings."""
-        self._saved = state_dict
+        self._saved = {"bands": 1, **state_dict}  # checkpoints of independent noise may lack it
 
 
 def _losses(released: Released) -> dict[int, float]:

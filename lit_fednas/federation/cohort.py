@@ -147,6 +147,10 @@ class CohortSampler(Part, ABC):
                 break
         return sorted(cohort[:wanted])
 
+    def separation(self, num_clients: int) -> int:
+        """Returns the least number of rounds from one in which a client takes part to its next."""
+        return 1
+
     def among(self, clients: Iterable[int]) -> Self:
         """Returns the same rule for some of the clients; the cohort keeps its size, if so many are left."""
         sampler = copy.copy(self)
@@ -187,6 +191,43 @@ class UniformCohort(CohortSampler):
             drawn = rng.choice(len(sizes), size=min(4 * len(known), len(sizes)), replace=False)
             yield (new := drawn[np.isin(drawn, known, invert=True)])
             known = np.concatenate([known, new])
+
+
+class CyclicCohort(CohortSampler):
+    """Clients take turns, in an order that is drawn once for the run: each round asks the next ones in it.
+
+    Where m of the K clients are asked per round, a client that is asked is asked again K // m rounds later at the
+    earliest (it pauses K // m - 1 rounds), and one round after that at the latest. Those that are not available, or not
+    ``among`` the clients left, miss their turn and are not replaced, so that a cohort may be smaller, or empty.
+    Differential privacy can correlate the noise of so many rounds (``privacy.bands``).
+
+    Args:
+        ratio: Participation ratio: m is max(ratio K, 1).
+        count: The number m of clients instead.
+        availability: Which clients are available.
+
+    Example:
+        >>> cohorts = [CyclicCohort(count=2).draw(round, [10] * 6, seed=0) for round in range(6)]
+        >>> sorted(sum(cohorts[:3], [])), cohorts[:3] == cohorts[3:]
+        ([0, 1, 2, 3, 4, 5], True)
+    """
+
+    depends_on_sizes = False
+
+    @override
+    def separation(self, num_clients: int) -> int:
+        return num_clients // self.size(num_clients)
+
+    @override
+    def draw(self, round: int, sizes: Sequence[int] | np.ndarray, seed: int) -> list[int]:
+        turn = round * self.size(len(sizes)) + np.arange(self.size(len(sizes)))
+        (order,) = self.asked(np.asarray(sizes), len(sizes), numpy_generator(seed, "cohort"))
+        asked = order.take(turn, mode="wrap")
+        return sorted(asked[self.availability.present(round, asked, seed)].tolist())
+
+    @override
+    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        yield rng.permutation(len(sizes))
 
 
 class PoissonCohort(CohortSampler):

@@ -6,15 +6,17 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import binom
 from torch import Tensor
 
 from lit_fednas.aggregation import Beta, GaussianMechanism, MaxNet, OverlapAverage
-from lit_fednas.aggregation.private import PrivateSums, Released
+from lit_fednas.aggregation.private import NoiseSequence, PrivateSums, Released
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
-from lit_fednas.rng import generator
+from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing import networks
 from lit_fednas.testing.aggregations import aggregate, random_updates, start, update
@@ -28,7 +30,7 @@ def nested() -> Supernet:
 
 
 def mechanism(noise: float = 0.0, **settings: Any) -> GaussianMechanism:
-    return GaussianMechanism(NORM, noise, seed=3, round=0, **settings)
+    return GaussianMechanism(NORM, noise, **{"sequence": NoiseSequence(3), "round": 0, **settings})
 
 
 def given(*values: Any) -> RoundValues:
@@ -154,7 +156,7 @@ def test_the_noise_has_the_stated_deviation_per_element_and_none_where_nobody_tr
     net, noise = nested(), 1.5
     for second, everywhere in ((net.space.largest, True), (net.space.smallest, False)):
         asked = [ClientTask(0, 0, net.space.smallest, 9), ClientTask(0, 1, second, 9)]
-        draws = torch.stack([step(net, [], asked, GaussianMechanism(NORM, noise, 3, round)) for round in range(400)])
+        draws = torch.stack([step(net, [], asked, mechanism(noise, round=round)) for round in range(400)])
         deviations, clients = draws.std(dim=0), holders(net, asked)
         assert bool((deviations[clients == 0] == 0).all())
         assert (clients == 0).any() != everywhere
@@ -163,6 +165,50 @@ def test_the_noise_has_the_stated_deviation_per_element_and_none_where_nobody_tr
             assert mean == pytest.approx(noise * NORM / float(count), rel=0.02)
     correlations = torch.corrcoef(draws[:, clients > 0][:, :60].T) - torch.eye(60)
     assert float(correlations.abs().max()) < 0.25  # independent from element to element
+
+
+def strategy(rounds: int, bands: int) -> np.ndarray:
+    """The matrix C, dense: the square root of the prefix sum with its first diagonals."""
+    return sum(np.diag(np.full(rounds - k, binom(2 * k, k) / 4**k), -k) for k in range(min(bands, rounds)))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("bands", [1, 2, 5])
+def test_the_noise_of_rounds_solves_the_banded_system_at_the_scale_of_its_columns(bands: int) -> None:
+    """A round that is left out changes nothing for the later ones."""
+    net, noise, rounds = nested(), 1.5, 8
+    asked = random_updates(net, 5, largest=True, seed=8)
+    tasks, sequence = [one.task for one in asked], NoiseSequence(3, bands, first=0)
+    held = holders(net, tasks).numpy()
+    drawn = {
+        round: (
+            step(net, asked, tasks, mechanism(noise, round=round, sequence=sequence))
+            - step(net, asked, tasks, mechanism(round=round))
+        ).numpy()[held > 0]
+        * held[held > 0]
+        for round in range(rounds)
+        if round != 2
+    }
+    independent = np.stack(
+        [numpy_generator(3, "privacy", round).standard_normal(held.size, dtype=np.float32) for round in range(rounds)]
+    )
+    matrix = strategy(rounds, bands)
+    expected = np.linalg.solve(matrix, independent) * noise * NORM * np.linalg.norm(matrix[:, 0])
+    for round, values in drawn.items():
+        np.testing.assert_allclose(values, expected[round, held > 0], rtol=1e-3, atol=1e-4)
+
+
+def test_correlated_noise_adds_up_to_less_and_a_later_start_shares_none() -> None:
+    """The variance of the noise of t rounds together is the squared norm of row t of A C^-1, for A of ones."""
+    rounds, bands = 100, 20
+    sequence = NoiseSequence(3, bands)
+    total = np.zeros(20_000)
+    sums = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(strategy(rounds, bands))
+    for round in range(rounds):
+        total += sequence.noise(round, {"w": (20_000,)})["w"]
+        assert total.var() == pytest.approx((sums[round] ** 2).sum(), rel=0.06)
+    assert sequence.norm * total.std() < 0.34 * rounds**0.5  # independent noise: rounds ** 0.5
+    first = numpy_generator(3, "privacy", 9).standard_normal(5, dtype=np.float32)
+    assert NoiseSequence(3, bands).noise(9, {"w": (5,)})["w"].tolist() == first.tolist()
 
 
 def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:
@@ -182,7 +228,7 @@ def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:
     first, second = (flat(aggregation.finish()) - flat(net.shared_tensors()) for aggregation in ranks)
     torch.testing.assert_close(first, whole, rtol=1e-5, atol=1e-5)
     assert torch.equal(first, second)
-    later = step(net, asked, tasks, replace(mechanism(1.0), round=1))
+    later = step(net, asked, tasks, mechanism(1.0, round=1))
     assert float((later - whole).abs().min()) > 0
 
 

@@ -180,7 +180,7 @@ def test_noise_and_sampled_cohorts_are_drawn_from_a_secret_in_place_of_the_seed(
         watch, asked = Watch(), Noted("on_cohort_start", said)
         made = module(cohort=cohort)
         fit(made, tiny_data(), 2, callbacks=[Privacy(1.0, 0, noise_seed=3), watch, asked])
-        assert {one.seed for one in watch.mechanisms} == {3}
+        assert {one.sequence.seed for one in watch.mechanisms} == {3}
         for number, archs in asked.all:
             rng = numpy_generator(of_cohort, "assignment", number)
             assert list(archs) == cohort.draw(number, [10] * 6, of_cohort)
@@ -191,7 +191,7 @@ def test_noise_and_sampled_cohorts_are_drawn_from_a_secret_in_place_of_the_seed(
     trainer.fit(module(), datamodule=tiny_data())
     for _ in range(2):
         fit(module(), tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), watch])
-    first, *drawn = (one.seed for one in watch.mechanisms)
+    first, *drawn = (one.sequence.seed for one in watch.mechanisms)
     assert first == 11
     assert len({0, 11, *drawn}) == 4
 
@@ -246,7 +246,7 @@ class Devices(FederatedCallback):
 
     def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
         self.sent = flat(weights(module))
-        self.seeds.add(round.values.get(GaussianMechanism).seed)
+        self.seeds.add(round.values.get(GaussianMechanism).sequence.seed)
 
     def on_client_end(self, trainer: Any, module: Any, result: Any, update: Any) -> None:
         if result.task.client == 0 and update is not None:

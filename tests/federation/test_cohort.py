@@ -7,6 +7,7 @@ import pytest
 
 from lit_fednas.federation import (
     Availability,
+    CyclicCohort,
     PoissonCohort,
     RandomAvailability,
     UniformCohort,
@@ -83,6 +84,24 @@ def test_fewer_there_than_wanted() -> None:
     assert UniformCohort(count=3, availability=Only()).draw(0, [1] * 8, seed=0) == []
     # a ratio is of all clients, not of those that are there
     assert len(UniformCohort(ratio=0.5, availability=Only(*range(6))).draw(0, [1] * 8, seed=0)) == 4
+
+
+@pytest.mark.parametrize(("clients", "count"), [(12, 3), (11, 3), (7, 5), (4, 4), (9, 1)])
+def test_clients_of_cyclic_cohorts_take_turns_and_pause_in_between(clients: int, count: int) -> None:
+    """Whoever is away, or not among those that may take part, misses a turn; nobody has it in its place."""
+    sampler, rounds = CyclicCohort(count=count), 60
+    cohorts = [sampler.draw(t, [1] * clients, seed=2) for t in range(rounds)]
+    assert all(len(set(cohort)) == count for cohort in cohorts)
+    turns = [[t for t in range(rounds) if client in cohorts[t]] for client in range(clients)]
+    gaps = {int(gap) for own in turns for gap in np.diff(own)}
+    assert min(gaps) == sampler.separation(clients) == clients // count
+    assert max(gaps) == -(-clients // count)
+    assert cohorts[0] != CyclicCohort(count=count).draw(0, [1] * clients, seed=3) or count == clients
+    away = RandomAvailability(0.4)
+    some = CyclicCohort(count=count, availability=away).among(range(0, clients, 2))
+    for t, cohort in enumerate(cohorts):
+        there = set(away.available(t, clients, seed=2)) & set(range(0, clients, 2))
+        assert some.draw(t, [1] * clients, seed=2) == sorted(there & set(cohort))
 
 
 def test_availability() -> None:
