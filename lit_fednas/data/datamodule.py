@@ -19,9 +19,7 @@ from lit_fednas.data.examples import (
     LoaderReader,
     Reader,
     TensorReader,
-    compute_once,
     content_of,
-    load_once,
 )
 from lit_fednas.data.overview import Overview
 from lit_fednas.data.partitioners import Partitioner
@@ -164,10 +162,10 @@ class FederatedDataModule(LightningDataModule):
         train = self._open("train")
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
-        self._normalize = compute_once(lambda: self.source.normalization, self.trainer) or as_float
+        self._normalize = self.source.normalization or as_float
         val = self._open("val")
         read = {split: data for split, data in (("train", train), ("val", val)) if data is not None}
-        self.content = compute_once(lambda: {split: content_of(data) for split, data in read.items()}, self.trainer)
+        self.content = {split: content_of(data) for split, data in read.items()}
         targets = self.task.strata(train.targets).cpu().numpy()
         held = self._server_rows(targets, val is not None)
         reader = self._reader(train, self.source.augmentation if self.augment else ())
@@ -274,9 +272,7 @@ class FederatedDataModule(LightningDataModule):
 
     def _open(self, split: Split) -> ExampleDataset | None:
         """Returns a split, if the source has it; says which classes it lacks."""
-        load = self.source.load if self.in_memory else self.source.dataset
-        # the test split may be read by one process alone, at any time
-        data = load(split) if split == "test" else load_once(lambda: load(split), self.trainer)
+        data = self.source.load(split) if self.in_memory else self.source.dataset(split)
         if data is None:
             return None
         if isinstance(data, Examples) and (row := data.first_not_finite()) is not None:

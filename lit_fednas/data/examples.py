@@ -1,23 +1,17 @@
-"""Examples of one split, read by one process for all of a run, and the readers that turn rows into batches."""
+"""Examples of one split, and the readers that turn rows into batches."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
-from uuid import uuid4
+from typing import Any, Protocol, cast
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
@@ -25,7 +19,6 @@ from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import DataError
 from lit_fednas.rng import generator
 
-T = TypeVar("T")
 Batch = tuple[Tensor, Tensor]
 
 #: Examples whose float32 inputs fit in this many bytes are gathered, augmented and normalised at once.
@@ -33,8 +26,6 @@ CHUNK_BYTES = 16 * 2**20
 
 #: Inputs that tell whether data are the same: in memory, and of data sets that decode on access.
 _SPREAD, _DECODED = 1024, 4
-#: What processes of a machine share.
-_FILE = "examples.pt"
 
 log = logging.getLogger(__name__)
 
@@ -136,53 +127,6 @@ def _digest(arrays: Sequence[Any]) -> str:
         digest.update(str(plain.shape).encode())
         digest.update(np.ascontiguousarray(plain.astype(str) if plain.dtype.kind == "O" else plain).tobytes())
     return digest.hexdigest()
-
-
-def load_once(load: Callable[[], ExampleDataset | None], trainer: pl.Trainer | None) -> ExampleDataset | None:
-    """Loads examples in one process of each machine; all of its processes map them, and so share the memory."""
-    if trainer is None or not _several(trainer):
-        return load()
-    strategy = trainer.strategy
-    folder = Path(tempfile.gettempdir()) / f"lit-fednas-{strategy.broadcast(uuid4().hex)}-{trainer.node_rank}"
-    written = trainer.local_rank != 0
-    if not written:
-        with suppress(Exception):  # every process raises it below
-            written = _write(load(), folder)
-    try:
-        if not strategy.reduce_boolean_decision(written):
-            return load()
-        examples: Examples = torch.load(folder / _FILE, mmap=True, weights_only=False)  # of the user's own
-        strategy.barrier()  # what is mapped stays until the last process ends
-        return examples
-    finally:
-        if trainer.local_rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def compute_once(compute: Callable[[], T], trainer: pl.Trainer | None) -> T:
-    """Computes something small in the first process, from which the others receive it."""
-    if trainer is None or not _several(trainer):
-        return compute()
-    result: tuple[T, ...] = ()
-    if trainer.global_rank == 0:
-        with suppress(Exception):  # every process raises it below
-            result = (compute(),)
-    result = trainer.strategy.broadcast(result)
-    return result[0] if result else compute()
-
-
-def _several(trainer: pl.Trainer) -> bool:
-    """Whether processes are connected."""
-    return trainer.world_size > 1 and distributed.is_initialized()
-
-
-def _write(examples: ExampleDataset | None, folder: Path) -> bool:
-    """Writes examples; returns whether there are any in memory."""
-    if not isinstance(examples, Examples):
-        return False
-    folder.mkdir(mode=0o700)
-    torch.save(Examples(examples.inputs.contiguous(), examples.targets.contiguous(), examples.columns), folder / _FILE)
-    return True
 
 
 @dataclass(eq=False)
