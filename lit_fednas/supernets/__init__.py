@@ -8,7 +8,7 @@ A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`
 * **Operators as paths** (FedorAS): :class:`PathCNN`, :class:`PathRNN`.
 * **Early exits** (FedHeN): :class:`EarlyExitResNet`.
 * **Cut in width** (HeteroFL, FjORD, FedRolex, FLuID): :class:`WidthSupernet` of any :class:`NetworkFamily`, such as
-  :class:`SlicedCNN`, :class:`SlicedMobileNet` or :class:`SlicedResNet`.
+  :class:`SlicedCNN`, :class:`SlicedMobileNet`, :class:`SlicedResNet` or :class:`GrowableViT`.
 * **Networks side by side**: :class:`BaseNetworks` (SplitMix), :class:`SeparateNetworks`, :class:`ModelSuite` of models
   that grow (FedTrans), :class:`PrunedSequence` of models that shrink (FedNAS).
 * **Cells** (DARTS): :class:`CellSupernet`, and :class:`GenotypeNetwork` for one genotype.
@@ -31,6 +31,7 @@ from lit_fednas.supernets.growing.families import (
     GrowableMobileNetV3Small,
     GrowablePerceptron,
     GrowableResNet18,
+    GrowableViT,
 )
 from lit_fednas.supernets.growing.growth import GrowableFamily
 from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201
@@ -79,6 +80,7 @@ __all__ = [
     "GrowableNASBench201",
     "GrowablePerceptron",
     "GrowableResNet18",
+    "GrowableViT",
     "GrownModel",
     "Ladder",
     "Model",

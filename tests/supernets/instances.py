@@ -29,6 +29,7 @@ from lit_fednas.supernets import (
     GrowableCNN,
     GrowableFamily,
     GrowableResNet18,
+    GrowableViT,
     GrownModel,
     ModelSuite,
     PathCNN,
@@ -151,12 +152,14 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
         (6,), 7, lambda *shape: ElasticTCN(*shape, channels=4, depths=[0], ratios=[0.5, 1.0])
     ),
     "suite-resnet": lambda: suite(GrowableResNet18(4, [1, 1], GroupNorm(2)), "stem", "stage2_block1"),
+    "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),
     "smallcnn": lambda: SmallCNN((1, 8, 8), 5),
     "widths-cnn": lambda: WidthSupernet(*IMAGES, SlicedCNN((6, 10), BatchNorm()), widths=[1, 0.5, 0.3], scaler=True),
     "widths-mobilenet": lambda: WidthSupernet(
         *IMAGES, SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1)), widths=[1, 0.5], scaler=True
     ),
     "widths-resnet": lambda: WidthSupernet(*IMAGES, SlicedResNet((4, 8), (1, 2), BatchNorm()), widths=[0.25, 1, 0.5]),
+    "widths-transformer": lambda: WidthSupernet(*IMAGES, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]),
 }
 
 #: One instance of each kind: elastic, of images and of tokens, paths, cells, exits, widths, bases, a suite that grows
@@ -169,8 +172,8 @@ SPACES = (
 #: The slowest, and those whose kinds are there without them; the contract runs them among the slow tests.
 VARIANTS = (
     *("cells", "elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-dropout", "elastic-transformer"),
-    *("elastic-transformer-pooled", "early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens"),
-    *("widths-resnet"),
+    *("elastic-transformer-pooled", "early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens", "suite-vit"),
+    *("widths-resnet", "widths-transformer"),
 )
 
 

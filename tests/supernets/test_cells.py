@@ -23,8 +23,9 @@ from lit_fednas.supernets.growing.cells import (
     PreactivatedCell,
     ResidualCell,
     ResidualConvCell,
+    TokenHead,
 )
-from lit_fednas.supernets.growing.families import InvertedResidualCell, PerceptronHead
+from lit_fednas.supernets.growing.families import InvertedResidualCell, PatchCell, PerceptronHead, TransformerCell
 from lit_fednas.supernets.growing.growth import (
     Blueprint,
     CellNetwork,
@@ -90,8 +91,11 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "linear": lambda norm: network(
         LinearCell("entry", entries=prod(INPUT)), LinearCell("it"), LinearHead("head"), entry=8
     ),
+    "transformer": lambda norm: network(
+        PatchCell("entry", 3, 4), TransformerCell("it", 3, 1.5), TokenHead("head"), entry=6
+    ),
 }
-WITHOUT_NORM = {"linear"}
+WITHOUT_NORM = {"linear", "transformer"}
 CASES = [
     *((kind, "batch") for kind in KINDS),
     *((kind, "batch-static") for kind in ("conv", "residual-opens", "inverted")),
@@ -197,6 +201,7 @@ def test_new_units_are_used(kind: str) -> None:
         ("residual-opens", "it.hidden it.out"),
         ("inverted-opens", "it.hidden it.squeeze it.out head.units"),  # the head's with its input
         ("inverted-no-expansion", "it.squeeze it.out head.units"),
+        ("transformer", "it.heads it.units"),
     ],
 )
 def test_what_widens_with_a_cell(kind: str, groups: str) -> None:
@@ -206,6 +211,7 @@ def test_what_widens_with_a_cell(kind: str, groups: str) -> None:
 def test_hidden_units_with_which_a_cell_is_inserted() -> None:
     assert ResidualCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
     assert PreactivatedCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
+    assert TransformerCell("a", head_dim=3, mlp_ratio=1.5).fresh_hidden(12) == {"heads": 4, "units": 18}
     inverted_cell = InvertedResidualCell("a", BatchNorm(), 2.5, squeezes=True)
     assert inverted_cell.fresh_hidden(8) == {"hidden": 20, "squeeze": 5}
     in_groups = InvertedResidualCell("a", GroupNorm(8), 2.5, squeezes=True)

@@ -19,6 +19,7 @@ from lit_fednas.supernets import (
     GrowableNASBench201,
     GrowablePerceptron,
     GrowableResNet18,
+    GrowableViT,
 )
 from lit_fednas.supernets.growing.growth import carried_over, grown, plan
 from tests.support import refusals
@@ -29,6 +30,7 @@ FAMILIES: dict[str, GrowableFamily] = {
     "perceptron": GrowablePerceptron([4, 6]),
     "resnet": GrowableResNet18(4, [1, 2], norm=BatchNorm()),
     "resnet-groups": GrowableResNet18(4, [2, 1], norm=GroupNorm(2)),
+    "vit": GrowableViT(dim=8, heads=2, depth=2),
 }
 #: Of MobileNet's fourteen cells, two of different kinds; the others are as slow as they are alike.
 FEW = {"block1", "last"}
@@ -114,6 +116,8 @@ class TestMobileNetV3Small:
 
 test_settings_and_inputs_that_are_refused = refusals(
     (lambda: GrowableResNet18(0), "width"),
+    (lambda: GrowableViT(dim=10, heads=4), "heads"),
     (lambda: GrowableMobileNetV3Small().blueprint((8, 8), 5), "input_shape"),
+    (lambda: GrowableViT().blueprint((3, 8, 10), 5), "patch_size"),
     (lambda: GrowableResNet18(12, norm=GroupNorm(8)).blueprint((3, 8, 8), 5), "multiple of 8"),
 )

@@ -16,6 +16,7 @@ from lit_fednas.rng import generator
 from lit_fednas.supernets import (
     BatchNorm,
     GroupNorm,
+    GrowableViT,
     Model,
     NetworkFamily,
     Norm,
@@ -157,6 +158,20 @@ def test_filters_are_ranked_by_their_squares() -> None:
         weight[:, 1, 2, 1] = torch.tensor([3.0, 0.0, 9.0])
     (arch,) = net.propose([one_cut(net, "conv0", 1)])
     assert net.subnet(arch).get_submodule("conv0.conv").weight[:, 0, 0, 0].tolist() == [5, 9]
+
+
+def test_heads_of_attention_leave_whole() -> None:
+    """Those with the smallest queries, keys and values; without them nothing else changes."""
+    net = drawn(PrunedSequence(SHAPE, CLASSES, GrowableViT(dim=12, heads=3, depth=1)))
+    (arch,) = net.propose([one_cut(net, "layer1.heads", 1)])
+    whole = net.networks[0]
+    attention = whole.get_submodule("cells.layer1.0.block.attention")
+    parts = [attention.get_submodule(part).weight for part in ("query", "key", "value")]
+    head = int(torch.stack(parts).view(3, 3, 48).square().sum((0, 2)).argmin())
+    expected = copy.deepcopy(whole).double()
+    with torch.no_grad():
+        expected.get_submodule("cells.layer1.0.block.attention.output").weight[:, 4 * head : 4 * head + 4] = 0
+    assert_same_function(net.subnet(arch).double(), expected, train=False)
 
 
 # --- how many filters leave

@@ -20,6 +20,7 @@ from lit_fednas.supernets.layers import (
     Norm,
     Residual,
     Scaler,
+    TokenMean,
     basic_block,
     conv_layer,
     convolution,
@@ -37,6 +38,7 @@ class Cell(ABC):
     name: str  # the cells of later models that come from it keep it
 
     opens: ClassVar[bool] = True
+    stream_grows: ClassVar[bool] = True  # whether the stream that it opens may be widened
     growable: ClassVar[bool] = True  # whether it may be transformed at all
     hidden: ClassVar[tuple[str, ...]] = ()  # its groups of units besides the stream
     #: In a freshly inserted cell, which passes its input on: the submodules whose weights and biases are zero, and the
@@ -237,3 +239,12 @@ class PooledHead(Head):
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         first = {} if self.norm is None else {"norm": self.norm(inputs), "relu": nn.ReLU()}
         return sequential(**first, **pooled_classifier(inputs, outputs))
+
+
+@dataclass(frozen=True)
+class TokenHead(Head):
+    """Layer norm, the mean over tokens, and a linear layer."""
+
+    @override
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
+        return sequential(norm=nn.LayerNorm(inputs), pool=TokenMean(), classifier=nn.Linear(inputs, outputs))

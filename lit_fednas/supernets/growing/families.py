@@ -24,13 +24,17 @@ from lit_fednas.supernets.growing.cells import (
     NormedCell,
     PooledHead,
     ResidualCell,
+    TokenHead,
 )
 from lit_fednas.supernets.growing.growth import Blueprint, GrowableFamily
 from lit_fednas.supernets.layers import (
     GroupNorm,
     Norm,
+    PatchEmbedding,
     Residual,
+    count_patches,
     sequential,
+    transformer_block,
 )
 
 
@@ -131,6 +135,84 @@ class GrowableResNet18(GrowableFamily):
                 cell = ResidualCell(name, self.norm, opens=first, stride=2 if first else 1)
                 cells.append((cell, {"hidden": channels, "out": channels}))
         return self.assembled([*cells, (PooledHead("head"), {})], input_shape, num_classes)
+
+
+@dataclass(frozen=True)
+class PatchCell(Cell):
+    """A linear map of every patch of an image, and a learned vector for its position; it is not transformed."""
+
+    patch_size: int
+    tokens: int
+
+    stream_grows: ClassVar[bool] = False  # layer norms average over the embedding, whose means copies would change
+    growable: ClassVar[bool] = False
+
+    @override
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
+        return PatchEmbedding(inputs, outputs, self.patch_size, self.tokens)
+
+
+@dataclass(frozen=True)
+class TransformerCell(Cell):
+    """Self-attention and a perceptron, each preceded by a layer norm and added; heads and hidden units grow."""
+
+    head_dim: int
+    mlp_ratio: float
+
+    opens: ClassVar[bool] = False
+    hidden: ClassVar[tuple[str, ...]] = ("heads", "units")
+    silent: ClassVar[tuple[str, ...]] = ("0.block.attention.output", "1.block.output")
+
+    @override
+    def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
+        return transformer_block(inputs, hidden["heads"], self.head_dim, hidden["units"])
+
+    @override
+    def fresh_hidden(self, outputs: int) -> dict[str, int]:
+        return {"heads": outputs // self.head_dim, "units": round(self.mlp_ratio * outputs)}
+
+
+@checked("supernet.family")
+@dataclass(frozen=True)
+class GrowableViT(GrowableFamily):
+    """A pre-norm vision transformer whose tokens are averaged (Dosovitskiy et al., 2021; FedTrans, section 5.4).
+
+    Widening gives a layer more heads and hidden units; the embedding keeps its size. The cells are ``patches``,
+    ``layer1``, ``layer2``, ... and ``head``.
+
+    Args:
+        dim: Entries of the embedding.
+        heads: Heads per layer, of ``dim / heads`` entries each; a divisor of ``dim``.
+        depth: Layers.
+        patch_size: Height and width of a patch in pixels.
+        mlp_ratio: Hidden units of a perceptron, in embeddings.
+
+    Example:
+        >>> str(GrowableViT(dim=32, heads=2, depth=1).blueprint((3, 8, 8), 10))
+        'patches 32, layer1 2/64, head'
+    """
+
+    dim: PositiveInt = 64
+    heads: PositiveInt = 4
+    depth: PositiveInt = 2
+    patch_size: PositiveInt = 4
+    mlp_ratio: PositiveFloat = 2.0
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads:
+            raise ConfigError(f"supernet.family.heads: {self.heads} must divide dim, {self.dim}")
+        if round(self.mlp_ratio * self.dim) < 1:
+            raise ConfigError(f"supernet.family.mlp_ratio: {self.mlp_ratio} leaves no hidden units; raise it")
+
+    @override
+    def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        check_image(self, input_shape, self.patch_size)
+        tokens = count_patches("supernet.family.patch_size", self.patch_size, *input_shape[1:])
+        cells: list[tuple[Cell, Sizes]] = [(PatchCell("patches", self.patch_size, tokens), {"out": self.dim})]
+        for layer in range(1, self.depth + 1):
+            cell = TransformerCell(f"layer{layer}", self.dim // self.heads, self.mlp_ratio)
+            cells.append((cell, {"heads": self.heads, "units": round(self.mlp_ratio * self.dim)}))
+        return self.assembled([*cells, (TokenHead("head"), {})], input_shape, num_classes)
 
 
 _SQUEEZE = 4  # expanded channels per squeezed one
