@@ -263,7 +263,6 @@ class ClientData:
         *,
         split: str = "train",
         shuffle: bool = True,
-        balanced: bool = False,
         augment: bool = True,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
@@ -275,15 +274,11 @@ class ClientData:
             generator: On the CPU; gives the order, then the seed of the augmentation, before this returns.
             split: ``train``, ``val`` or ``test``.
             shuffle: False keeps the order of the data set.
-            balanced: Draws as many examples with replacement instead, with equal probability of the client's classes.
             augment: False leaves the augmentation out.
             drop_last: Leaves a smaller last batch out, unless it is the client's only one.
         """
         rows = self.rows(client, split)
-        if balanced and len(rows):
-            _, codes, counts = self._targets(client, split).cpu().unique(return_inverse=True, return_counts=True)
-            rows = rows[torch.multinomial(1 / counts[codes].double(), len(rows), True, generator=generator)]
-        elif shuffle:
+        if shuffle:
             rows = rows[torch.randperm(len(rows), generator=generator)]
         reader, draws = self._reader(split), None
         if augment and reader.augmentation:

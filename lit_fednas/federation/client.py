@@ -244,13 +244,7 @@ class LocalRunner(TaskRunner):
         for epoch in count() if steps is not None else range(self._epochs(task)):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
             num_before = taken.num_steps
-            batches = self.data.batches(
-                task.client,
-                self.settings.batch_size,
-                draws,
-                balanced=self.settings.class_balanced,
-                drop_last=self.settings.drop_last,
-            )
+            batches = self.data.batches(task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last)
             yield from list(islice(batches, steps and steps - num_before)) if ahead else batches
             if taken.num_steps == num_before:
                 return
@@ -279,11 +273,6 @@ def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
             f"faults.straggler_rate: {faults.straggler_rate:g} of the clients would train fewer passes, but each "
             f"trains {'one' if settings.steps is None else 'a number of steps'}; set client.epochs above 1 and "
             f"client.steps to null, or straggler_rate to 0"
-        )
-    if settings.class_balanced and not data.task.labelled:
-        raise ConfigError(
-            f"client.class_balanced: true needs one class per example, and the data's task is "
-            f"{type(data.task).__name__}; set it to false"
         )
     if settings.compile:
         check_compilable(supernet, objective, settings.clients_per_fit)

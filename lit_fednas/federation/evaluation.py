@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -52,20 +52,16 @@ class EvaluationSettings:
             anew, on a copy, before a subnet is evaluated. If not given, 20 where the norms keep no statistics, so that
             metrics are those of the network once it is deployed, and none elsewhere. 0 for none: such norms then use
             the statistics of each evaluated batch, which single examples do not have.
-        precision: ``bf16-mixed`` or ``16-mixed`` run the subnets under autocast; metrics are float32 always.
         channels_last: Whether images keep the channels innermost in memory, which is often faster.
         sampled: Architectures that are drawn from the space for every validation and test; their mean is
             ``val/sampled/accuracy``, the quality of the supernet over architectures (FedorAS, Fig. 5 and 10). 0
             for none.
-        predicted: The architecture that ``trainer.predict`` runs, as in ``subnets`` but without a name.
     """
 
     subnets: Sequence[str] | None = None
     recalibrate_batches: NonNegativeInt | None = None
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = False
     sampled: Annotated[int, Range(at_least=0, at_most=10**6)] = 0
-    predicted: str = "largest"
 
     def __post_init__(self) -> None:
         if self.subnets is not None and not self.subnets:
@@ -86,13 +82,8 @@ class EvaluationSettings:
             log.warning("evaluation.recalibrate_batches: %d has no effect, as the networks have no batch norm", batches)
 
     def logits(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """Returns a network's float32 logits of a batch, in the precision and layout of the settings."""
-        inputs = self.laid_out(inputs)
-        if self.precision == "32-true":
-            return network(inputs).float()
-        dtype = torch.bfloat16 if self.precision == "bf16-mixed" else torch.float16
-        with torch.autocast(inputs.device.type, dtype):
-            return network(inputs).float()
+        """Returns a network's float32 logits of a batch, in the layout of the settings."""
+        return network(self.laid_out(inputs)).float()
 
     def laid_out(self, inputs: Tensor) -> Tensor:
         """Returns a batch in the layout of the settings; one that has it already is not copied."""

@@ -172,9 +172,6 @@ class ClientSettings:
             of the run, with the same results up to the order of float sums, which batch norms of small maps amplify
             (:mod:`~lit_fednas.federation.fast.fastest`). The choice is logged, recorded, and kept in checkpoints, so
             that a resumed run trains as it did. Not the default, as two runs of one seed may choose differently.
-        class_balanced: Whether a pass draws as many examples as the client has with replacement, each of its classes
-            with equal probability (torch's ``WeightedRandomSampler``), instead of each example once. FedorAS' paper
-            does not mention it; the code of its authors does so for spoken words.
     """
 
     def __init__(
@@ -191,7 +188,6 @@ class ClientSettings:
         clients_per_fit: PositiveInt = 1,
         compile: bool = False,
         validate: Literal["trained", "received"] | None = None,
-        class_balanced: bool = False,
         fast: Literal["auto"] | None = None,
     ) -> None:
         chosen = {"channels_last": channels_last, "compile": compile, "clients_per_fit": clients_per_fit > 1}
@@ -221,7 +217,6 @@ class ClientSettings:
         self.clients_per_fit = clients_per_fit
         self.compile = compile
         self.validate = validate
-        self.class_balanced = class_balanced
         self.fast = fast
 
     def but(self, **changes: Any) -> Self:

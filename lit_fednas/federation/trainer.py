@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO, Precision
-from torch import Tensor, distributed
+from torch import distributed
 from typing_extensions import override
 
 from lit_fednas.data import FederatedDataModule
@@ -26,7 +25,7 @@ from lit_fednas.ranges import PositiveInt, Range, checked
 _NO_BATCHES = "it speaks of batches of training, which a round has not"
 #: Arguments of Lightning's Trainer that have no meaning here, and what to do instead.
 MEANINGLESS = {
-    "precision": "set client.precision for the clients, evaluation.precision for the server",
+    "precision": "set client.precision for the clients; the server evaluates in float32",
     "max_epochs": "set max_rounds",
     "max_steps": "set max_rounds",
     "check_val_every_n_epoch": "set check_val_every_n_rounds",
@@ -181,29 +180,6 @@ class FederatedTrainer(pl.Trainer):
         check_checkpoint(ckpt_path)
         with self.computing(model):
             return super().test(model, None, ckpt_path, verbose, datamodule, weights_only=True)
-
-    @override
-    def predict(  # type: ignore[override]
-        self,
-        model: FederatedLightningModule | None = None,
-        datamodule: FederatedDataModule | None = None,
-        ckpt_path: str | None = None,
-    ) -> list[Tensor]:
-        """Runs the subnet that ``evaluation.predicted`` names on the test set.
-
-        Args:
-            model: The server's module.
-            datamodule: The data.
-            ckpt_path: A checkpoint of the weights.
-
-        Returns:
-            Logits, ``[batch, num_classes]`` each, in the order of the test set; ``torch.cat`` makes them one.
-        """
-        check_checkpoint(ckpt_path)
-        with self.computing(model):
-            logits: Any = super().predict(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
-        order = self.datamodule.predict_dataloader().rows.argsort()  # the batches are those of ``test``
-        return list(torch.cat(logits)[order].split(len(logits[0])))
 
     def load(self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None) -> None:
         """Sets up module and data, with a checkpoint's weights if given, as ``validate`` does, and runs nothing."""

@@ -37,7 +37,7 @@ class Evaluator:
     Args:
         supernet: The weights.
         batches: ``(inputs, targets)``, on the supernet's device.
-        settings: How: precision, layout.
+        settings: How: the layout of images.
         recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
         task: What targets are; classes if not given.
         added: Metrics beside the task's, by name (``model.metrics``).
@@ -86,7 +86,6 @@ class Evaluator:
         return {
             "num_examples": self.num_examples,
             "recalibrate_batches": len(self.recalibration),
-            "precision": self.settings.precision,
             "federated": None,
         }
 
@@ -220,7 +219,7 @@ class FederatedEvaluator(Evaluator):
     Args:
         supernet: The weights.
         draw: Which clients are asked.
-        settings: How: precision, layout.
+        settings: How: the layout of images.
         recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
         batch_size: The most examples per batch.
     """

@@ -141,9 +141,9 @@ OF_BATCHES = BatchNorm(running_statistics=False)
 SETTINGS = {
     "every second round": ({"every_n_rounds": 2}, {"norm": BatchNorm()}, {}, None),  # the server is training
     "val": ({"split": "val"}, {}, {"client_val": 0.3, "client_test": 0.0}, lambda module, clients: {"split": "val"}),
-    "half precision": (
+    "channels last": (
         {},
-        {"evaluation": EvaluationSettings(["largest"], precision="bf16-mixed", channels_last=True)},
+        {"evaluation": EvaluationSettings(["largest"], channels_last=True)},
         {},
         lambda module, clients: {"make": lambda network: partial(module.evaluation.logits, network.eval())},
     ),

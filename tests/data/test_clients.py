@@ -91,22 +91,6 @@ def test_order_is_that_of_the_generator(kind: type[Reader]) -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_balanced_draws_take_every_class_equally_often(kind: type[Reader]) -> None:
-    """Of 24, 4 and 2 examples a third each, and of a class each example equally often, by chi-squared."""
-    classes = torch.tensor([0] * 24 + [2] * 4 + [3] * 2 + [1] * 20)
-    reader = kind(Examples(torch.arange(50)[:, None], classes))  # type: ignore[call-arg, arg-type]
-    data = ClientData(reader, {"train": [np.arange(30), np.empty(0, dtype=int)]})
-    passes = [list(data.batches(0, 8, generator(0, "b", epoch), balanced=True)) for epoch in range(100)]
-    assert all([len(targets) for _, targets in batches] == [8, 8, 8, 6] for batches in passes)
-    drawn = np.bincount(torch.cat([x for batches in passes for x, _ in batches]).flatten(), minlength=50)
-    expected = 1000 / np.array([24] * 24 + [4] * 4 + [2] * 2)
-    assert ((drawn[:30] - expected) ** 2 / expected).sum() < 52.3  # its quantile 0.995, of 29 degrees of freedom
-    assert not drawn[30:].any()
-    again = list(data.batches(0, 8, generator(0, "b", 7), balanced=True))
-    assert all(torch.equal(x, y) for (x, _), (y, _) in zip(again, passes[7], strict=True))
-    assert list(data.batches(1, 8, generator(0, "b"), balanced=True)) == []
-
-
 def test_augmentation_follows_the_generator_and_can_be_left_out(kind: type[Reader]) -> None:
     data = clients(kind, augmentation=[RandomCrop(2), RandomFlip()])
     state = torch.get_rng_state()

@@ -129,10 +129,6 @@ PARTS += [
         of_tokens(supernet=lambda: PlainNetwork(nn.Linear(6, 5), (6,), 5)),
         "model.supernet: PlainNetwork reads torch.float32, and the data are torch.int64",
     ),
-    (
-        of_tokens(client=lambda: ClientSettings(class_balanced=True)),
-        "client.class_balanced: true needs one class per example, and the data's task is NextToken",
-    ),
     (of_tokens(metrics=lambda: {"accuracy": MulticlassAccuracy(5)}), "model.metrics: 'accuracy' is a metric of every"),
 ]
 

@@ -29,7 +29,7 @@ def plain_client(network, data, client, round):
     velocity = [torch.zeros_like(p) for p in network.parameters()]
     for epoch in range(2):
         draws = generator(0, "batches", round, client, epoch)
-        for inputs, targets in data.clients.batches(client, 8, draws, balanced=True):
+        for inputs, targets in data.clients.batches(client, 8, draws):
             loss = functional.cross_entropy(network(inputs), targets)
             gradients = torch.autograd.grad(loss, list(network.parameters()))
             with torch.no_grad():
@@ -39,11 +39,11 @@ def plain_client(network, data, client, round):
 
 
 def test_fedavg_equals_a_hand_written_loop():
-    """With momentum and balanced classes, written out on a copy of the network."""
+    """With momentum, written out on a copy of the network."""
     data = tiny_data(partitioner=Dirichlet(1.0, min_size=4))
     cohorts = Noted("on_cohort_start", lambda trainer, module, round: [task.client for task in round.tasks])
     start = tiny_supernet(norm=GroupNorm(2))  # a norm by the batch would make much of the last bit of a sum
-    client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=2, class_balanced=True)
+    client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=2)
     module = make_module(copy.deepcopy(start), client=client)
     fit(module, data, 2, callbacks=[cohorts])
     server, sizes = start.network, data.clients.sizes

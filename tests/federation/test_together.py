@@ -129,7 +129,7 @@ CASES = {
         "local": {"steps": 7, "optimizer": sgd(0.05, momentum=0.9, nesterov=True), "lr_schedule": CosineRate(0.1)},
         "rounds": 2,
     },
-    "adam": {"local": {"epochs": 2, **ADAM, "class_balanced": True}},
+    "adam": {"local": {"epochs": 2, **ADAM}},
     "clip_norm": {"local": {"epochs": 2, "optimizer": sgd(0.5), "clip_norm": 0.2}},
     "bare": {"supernet": lambda: tiny_supernet(norm=BARE), "local": SHORT},
     "running": {"supernet": lambda: tiny_supernet(norm=BatchNorm()), "local": SHORT},
