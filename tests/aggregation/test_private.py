@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import sqrt
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from lit_fednas.aggregation import Beta, GaussianMechanism, MaxNet, OverlapAverage
 from lit_fednas.aggregation.private import NoiseSequence, PrivateSums, Released
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation import CyclicCohort
 from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -209,6 +211,21 @@ def test_correlated_noise_adds_up_to_less_and_a_later_start_shares_none() -> Non
     assert sequence.norm * total.std() < 0.34 * rounds**0.5  # independent noise: rounds ** 0.5
     first = numpy_generator(3, "privacy", 9).standard_normal(5, dtype=np.float32)
     assert NoiseSequence(3, bands).noise(9, {"w": (5,)})["w"].tolist() == first.tolist()
+
+
+@pytest.mark.parametrize(("clients", "count"), [(6, 2), (7, 3), (9, 2)])
+def test_what_a_client_changes_by_is_its_number_of_turns_whichever_it_takes(clients: int, count: int) -> None:
+    """In whatever direction each moves the sum: |C x|^2 / |c|^2. With a band more than it pauses, turns overlap."""
+    cohort, rounds = CyclicCohort(count=count), 10
+    pause = cohort.separation(clients)
+    for bands in (pause, pause + 1):
+        matrix, most = strategy(rounds + bands, bands), 0.0
+        for client in range(clients):
+            turns = [t for t in range(rounds) if client in cohort.draw(t, [1] * clients, seed=1)]
+            for taken in filter(any, product((-1, 0, 1), repeat=len(turns))):
+                moved = matrix[:, turns] @ taken / NoiseSequence(0, bands).norm
+                most = max(most, float((moved**2).sum() / np.abs(taken).sum()))
+        assert most == pytest.approx(1) if bands == pause else most > 1.1
 
 
 def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:

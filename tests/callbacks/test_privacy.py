@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from dp_accounting import get_epsilon_gaussian
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -38,6 +40,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     ClientSettings,
     CohortSampler,
+    CyclicCohort,
     EvaluationSettings,
     FaultPolicy,
     FederatedCallback,
@@ -136,11 +139,24 @@ def test_the_run_ends_before_the_round_that_would_exceed_the_target() -> None:
     assert spent(beyond) > 0.9
 
 
-@pytest.mark.parametrize("cohort", [UniformCohort(count=3), pytest.param(PoissonCohort(0.5), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cohort", [UniformCohort(3 / 6), CyclicCohort(2 / 6), pytest.param(PoissonCohort(0.5), marks=pytest.mark.slow)]
+)
 def test_the_noise_is_found_for_the_target_and_all_rounds(cohort: CohortSampler) -> None:
     trainer = fit(module(cohort=cohort), tiny_data(), 3, callbacks=[Privacy(1.0, target_epsilon=1.0)])
     assert trainer.current_epoch == 3
     assert 0.98 < spent(trainer) <= 1.0 + 1e-6
+
+
+def test_clients_that_take_turns_spend_by_their_own_rounds_whatever_the_bands() -> None:
+    """Of seven rounds of two of six clients the first two have three, which is one of the noise over sqrt(3)."""
+    for bands in (1, 3):
+        privacy, cohort = Privacy(1.0, 4.0, bands=bands), CyclicCohort(count=2)
+        trainer = fit(module(cohort=cohort), tiny_data(), 7, callbacks=[privacy])
+        rounds = Counter(client for round in range(7) for client in cohort.draw(round, [10] * 6, 0))
+        assert sorted(rounds.values()) == [2, 2, 2, 2, 3, 3]
+        assert privacy.state_dict()["accountant"]["spent"] == rounds
+        assert spent(trainer) == pytest.approx(get_epsilon_gaussian(4 / 3**0.5, DELTA), rel=1e-6)
 
 
 def test_a_norm_that_binds_nobody_without_noise_is_federated_averaging() -> None:
@@ -215,6 +231,7 @@ def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     assert second.noise_multiplier == first.noise_multiplier
     for given, cohort, message in (
         ({}, PoissonCohort(0.5), "accounted for otherwise"),
+        ({"bands": 2}, CyclicCohort(count=3), r"privacy\.bands: 2 is not what the checkpoint's run was begun with"),
         ({"clip_norm": 0.1}, all_clients, r"privacy\.clip_norm: 0\.1 is not what the checkpoint's run was begun with"),
     ):
         with pytest.raises(CheckpointError, match=message):
@@ -303,6 +320,26 @@ def test_a_round_that_is_run_again_after_a_kill_gives_no_update_away(tmp_path: P
     assert spent(resumed) == pytest.approx(3.4668 if noise_seed else 4.3772, rel=1e-4)
 
 
+@pytest.mark.parametrize("noise_seed", [None, 7])
+def test_correlated_noise_begins_anew_after_a_kill_and_is_exact_with_a_seed(
+    tmp_path: Path, noise_seed: int | None
+) -> None:
+    """A first round's noise is its own draw; a third one's is correlated with it by 1 / sqrt(1 + 1 / 4 + 1 / 16)."""
+    first, second = Devices(killed=3), Devices()
+    turns: dict[str, Any] = {"cohort": CyclicCohort(count=3), "bands": 2, "noise_seed": noise_seed}
+    life(tmp_path, first, **turns)
+    saved = torch.load(last_of(tmp_path), weights_only=True)["callbacks"]["Privacy"]
+    assert set(saved) == {"noise_multiplier", "clip_norm", "noise_seed", "bands", "record", "accountant"}  # no noise
+    _, account = life(tmp_path, second, last_of(tmp_path), **turns)
+    assert account["spent"] == dict.fromkeys(range(6), 2.0 if noise_seed else 3.0)
+    for devices, own in ((first, (16 / 21) ** 0.5), (second, (16 / 21) ** 0.5 if noise_seed else 1.0)):
+        drawn = numpy_generator(*devices.seeds, "privacy", 2).standard_normal(260, dtype=np.float32)
+        moved = devices.seen[2] - first.seen[1]
+        assert np.corrcoef(moved.numpy(), drawn)[0, 1] == pytest.approx(own, abs=0.05)
+    if noise_seed:
+        assert all(torch.equal(first.seen[round], second.seen[round]) for round in (2, 3))
+
+
 @pytest.mark.parametrize("cohort", [UniformCohort(ratio=1.0), PoissonCohort(0.5)])
 def test_all_releases_count_whichever_checkpoint_a_run_goes_on_from(tmp_path: Path, cohort: CohortSampler) -> None:
     last, early = last_of(tmp_path), last_of(tmp_path).with_name("early.ckpt")
@@ -386,6 +423,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sizes": (
         {"cohort": type("BySize", (UniformCohort,), {"depends_on_sizes": True})(count=3)},
         r"model\.cohort: BySize draws clients by",
+    ),
+    "bands": (
+        {"privacy": {"bands": 3}},
+        r"privacy\.bands: 3 is .* UniformCohort makes 1 at least .* 6 clients; lower it, or use .* of at most 1 / 3",
+    ),
+    "bands, sampled": (
+        {"cohort": PoissonCohort(0.5), "privacy": {"bands": 2}},
+        r"privacy\.bands: 2 is .* PoissonCohort makes 1 at least",
+    ),
+    "bands, too many a round": (
+        {"cohort": CyclicCohort(ratio=0.5), "privacy": {"bands": 3}},
+        r"privacy\.bands: 3 is .* CyclicCohort makes 2 at least",
     ),
     "delta": ({"privacy": {"delta": 0.2}}, r"privacy\.delta: 0\.2 allows one of the 6 clients"),
     "stopping": (
