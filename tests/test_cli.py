@@ -23,9 +23,9 @@ import yaml
 
 from lit_fednas import __version__
 from lit_fednas.cli import main
-from lit_fednas.data import Digits
+from lit_fednas.data import Digits, Dirichlet, FederatedDataModule
 from lit_fednas.errors import CheckpointError
-from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import files
 from tests.callbacks.test_wandb_logging import written
 from tests.support import SMALL
@@ -174,18 +174,23 @@ def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun,
 
 
 @pytest.mark.slow
-def test_a_runs_module_is_loaded(tiny, capsys):
-    """Its share of correct predictions is the accuracy that ``test`` reports."""
-    by_batch = ["--model.evaluation.recalibrate_batches", "0"]  # all test images are one
-    assert main(["fit", *tiny, *by_batch]) == 0
-    assert main(["test", *tiny, *by_batch, "--ckpt_path", "last"]) == 0
+def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny, capsys):
+    """The share of correct predictions is the accuracy that ``test`` reports, of the subnet that was chosen."""
+    recalibrated = ["--model.evaluation.recalibrate_batches", "2"]
+    assert main(["fit", *tiny, *recalibrated, "--model.evaluation.predicted", "smallest"]) == 0
+    assert main(["test", *tiny, *recalibrated, "--ckpt_path", "last", "--data.eval_batch_size", "100"]) == 0
     last = "runs/digits/version_0/checkpoints/last.ckpt"
     with Path("runs/digits/version_0/subnets-test.csv").open() as file:
         (tested,) = [row for row in csv.DictReader(file) if row["subnet"] == "smallest"]
     module = FederatedLightningModule.load_from_checkpoint(last)
-    test = Digits().load("test")
-    predicted = module(Digits().normalization(test.inputs), module.supernet.space.smallest).argmax(1)
-    assert (predicted == test.targets).float().mean().item() == pytest.approx(float(tested["accuracy"]), abs=1e-6)
+    data = FederatedDataModule(Digits(), Dirichlet(10.0), num_clients=10, eval_batch_size=100)
+    trainer = FederatedTrainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    for given in (None, last):
+        batches = trainer.predict(module, datamodule=data, ckpt_path=given)
+        logits, targets = torch.cat(batches), Digits().load("test").targets
+        assert logits.shape == (len(targets), 10)
+        correct = (logits.argmax(1) == targets).float().mean().item()
+        assert correct == pytest.approx(float(tested["accuracy"]), abs=1e-6)
     Path("runs/digits/version_0/config.yaml").unlink()
     with pytest.raises(CheckpointError, match=r"version_0/config.yaml does not exist.* load_from_checkpoint\('runs"):
         FederatedLightningModule.load_from_checkpoint(last)

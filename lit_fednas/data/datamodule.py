@@ -257,6 +257,10 @@ class FederatedDataModule(LightningDataModule):
                 log.warning("data.source: %s", change)
 
     @override
+    def predict_dataloader(self) -> EvalBatches:
+        return self.test_dataloader()
+
+    @override
     def teardown(self, stage: str) -> None:
         for reader in self._readers.values():  # garbage collection would wait five seconds for each process
             reader.close()

@@ -56,12 +56,14 @@ class EvaluationSettings:
         sampled: Architectures that are drawn from the space for every validation and test; their mean is
             ``val/sampled/accuracy``, the quality of the supernet over architectures (FedorAS, Fig. 5 and 10). 0
             for none.
+        predicted: The architecture that ``trainer.predict`` runs, as in ``subnets`` but without a name.
     """
 
     subnets: Sequence[str] | None = None
     recalibrate_batches: NonNegativeInt | None = None
     channels_last: bool = False
     sampled: Annotated[int, Range(at_least=0, at_most=10**6)] = 0
+    predicted: str = "largest"
 
     def __post_init__(self) -> None:
         if self.subnets is not None and not self.subnets:

@@ -278,11 +278,16 @@ class FederatedLightningModule(pl.LightningModule):
         """Evaluates every subnet on a batch of the test set."""
         self._evaluate(self.test_metrics, batch, batch_idx)
 
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Returns the logits of the subnet ``evaluation.predicted``."""
+        arch = self.supernet.space.named(self.evaluation.predicted)
+        return self.evaluation.logits(self._network("predicted", arch), batch[0])
+
     def on_validation_epoch_start(self) -> None:
         """Drops statistics that belong to earlier weights."""
         self._recalibration = None
 
-    on_test_epoch_start = on_validation_epoch_start
+    on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
 
     def on_validation_epoch_end(self) -> None:
         """Logs ``val/<subnet>/<metric>``, and the mean over subnets of the one that counts most."""

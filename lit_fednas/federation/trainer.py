@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO, Precision
-from torch import distributed
+from torch import Tensor, distributed
 from typing_extensions import override
 
 from lit_fednas.data import FederatedDataModule
@@ -180,6 +181,29 @@ class FederatedTrainer(pl.Trainer):
         check_checkpoint(ckpt_path)
         with self.computing(model):
             return super().test(model, None, ckpt_path, verbose, datamodule, weights_only=True)
+
+    @override
+    def predict(  # type: ignore[override]
+        self,
+        model: FederatedLightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
+        ckpt_path: str | None = None,
+    ) -> list[Tensor]:
+        """Runs the subnet that ``evaluation.predicted`` names on the test set.
+
+        Args:
+            model: The server's module.
+            datamodule: The data.
+            ckpt_path: A checkpoint of the weights.
+
+        Returns:
+            Logits, ``[batch, num_classes]`` each, in the order of the test set; ``torch.cat`` makes them one.
+        """
+        check_checkpoint(ckpt_path)
+        with self.computing(model):
+            logits: Any = super().predict(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
+        order = self.datamodule.predict_dataloader().rows.argsort()  # the batches are those of ``test``
+        return list(torch.cat(logits)[order].split(len(logits[0])))
 
     def load(self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None) -> None:
         """Sets up module and data, with a checkpoint's weights if given, as ``validate`` does, and runs nothing."""

@@ -135,6 +135,12 @@ class Cluster:
             raise ConfigError(f"cluster: {name}: {error}") from error
         except (AssertionError, NameError, TypeError, ValueError) as error:
             raise ConfigError(f"cluster: {name} with {dict(options)}: {' '.join(str(error).split())}") from error
+        asked = subprocess.run("sacct" if name == "slurm" else ":", shell=True, capture_output=True, text=True)
+        if asked.returncode:
+            raise ConfigError(
+                f"cluster: slurm: sacct, which says how jobs have ended, does not work here ({asked.stderr.strip()}); "
+                f"have Slurm keep its accounts, or use --cluster local"
+            )
 
     def start(self, command: Command) -> ClusterJob:
         """Queues a command."""

@@ -84,7 +84,6 @@ def test_a_cancelled_job_has_failed(tmp_path: Path) -> None:
     ("name", "options", "message"),
     [
         ("sun", {}, "cluster: sun with {}: AutoExecutor doesn't know any executor named sun"),
-        ("slurm", {}, 'cluster: slurm: Could not detect "srun"'),
         ("local", {"hours": 3}, "cluster: local with {'hours': 3}: Parameter 'hours' need to be prefixed"),
         ("local", {"timeout_min": "3"}, "Parameter \"timeout_min\" expected type <class 'int'>"),
     ],
@@ -93,6 +92,18 @@ def test_what_no_cluster_can_do_is_refused(tmp_path: Path, name: str, options: d
     with pytest.raises(ConfigError) as told:
         Cluster(name, tmp_path, options)
     assert message in str(told.value)
+
+
+def test_slurm_without_its_accounts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study would wait for ever for a job that was lost, as nothing says how it ended."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match='cluster: slurm: Could not detect "srun"'):
+        Cluster("slurm", tmp_path, {})
+    for name, status in {"srun": 0, "sacct": 1}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho storage is disabled >&2; exit {status}\n")
+        (tmp_path / name).chmod(0o755)
+    with pytest.raises(ConfigError, match=r"cluster: slurm: sacct, .* not work here \(storage is disabled\);"):
+        Cluster("slurm", tmp_path, {})
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
