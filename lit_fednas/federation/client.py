@@ -128,9 +128,7 @@ class LocalRunner(TaskRunner):
         stacked = {name: torch.stack([weights[name].detach() for weights in received]) for name in received[0]}
         clients = []
         for task in tasks:
-            # the address of the seed that one client alone sets for its dropout
-            draws = generator(self.seed, "client", task.round, task.client, device=self.device)
-            client = StackedClient(task, draws)
+            client = StackedClient(task)
             client.batches = self._batches(task, client, ahead=True)
             clients.append(client)
         module = StackedModule(gradients, stacked, clients, self.settings, tasks[0].lr_factor, self.check)

@@ -161,7 +161,8 @@ class ClientSettings:
         channels_last: Whether convolutions keep the channels innermost in memory, which is often faster. Results are
             the same up to the order of float sums, which batch norms of small maps amplify, dropout included.
         clients_per_fit: Clients of the same architecture that are trained in one fit, with stacked weights; for small
-            networks, where starting operations takes longer than doing them. On a CPU large convolutions gain nothing.
+            networks without dropout, where starting operations takes longer than doing them. On a CPU large
+            convolutions gain nothing.
         validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once
             it has ``trained`` it, or as it was ``received``. The result is in its record, and the cohort's mean is
             logged as ``clients/accuracy``.

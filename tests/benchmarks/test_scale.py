@@ -130,12 +130,11 @@ def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_clients_in_one_fit(tmp_path: Path) -> None:
-    words = "round --tasks cnn-32 tiny-50 --together 1 3 --rounds 2 --warmup 1 --clients 6 --cohort 4 --examples 6"
+    words = "round --tasks tiny-50 --together 1 3 --rounds 2 --warmup 1 --clients 6 --cohort 4 --examples 6"
     runs = report_of(tmp_path, f"{words} --batch-size 4 --no-memory")["tasks"]
-    expected = [(task, together) for task in ("cnn-32", "tiny-50") for together in (1, 3)]
-    assert [(run["task"], run["together"]) for run in runs] == expected
+    assert [(run["task"], run["together"]) for run in runs] == [("tiny-50", 1), ("tiny-50", 3)]
     for run in runs:
         assert (run["examples"], run["batch_size"]) == (6, 4)
         assert 0 <= run["greatest_difference"] <= 1e-4
         assert len(run["ratios"]) == len(run["library"]["seconds"]) == 2
-    assert runs[0]["speed_up"] == runs[2]["speed_up"] == 1
+    assert runs[0]["speed_up"] == 1

@@ -134,7 +134,7 @@ CASES = {
     "bare": {"supernet": lambda: tiny_supernet(norm=BARE), "local": SHORT},
     "running": {"supernet": lambda: tiny_supernet(norm=BatchNorm()), "local": SHORT},
     "transformer": {
-        "supernet": lambda: ElasticTransformer((LENGTH,), VOCABULARY, dim=8, dropout=0.2),
+        "supernet": lambda: ElasticTransformer((LENGTH,), VOCABULARY, dim=8),
         "data": token_data,
     },
     "loader": {"data": lambda: unequal_data(in_memory=False, num_workers=1), "local": {"steps": 7}},
@@ -258,7 +258,7 @@ class Stateful(CrossEntropy):
 
 LINEAR = nn.Linear(64, 4)
 REFUSED = {
-    "noise": ({"supernet": plain(Noise(), LINEAR)}, "random numbers by randn_like"),
+    "noise": ({"supernet": plain(Noise(), LINEAR)}, "draws random numbers, as dropout does"),
     "peek": ({"supernet": plain(Peek(), LINEAR)}, "cannot be stacked"),
     "objective": ({"objective": Stateful()}, "objective Stateful, which is not stackable"),
     "optimizer": ({"local": {"optimizer": torch.optim.LBFGS}}, "optimizer is LBFGS"),

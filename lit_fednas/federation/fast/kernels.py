@@ -5,7 +5,7 @@ compilation takes tens of seconds and belongs to one shape of inputs: each archi
 batches, before its first fit; smaller last batches run uncompiled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -132,58 +132,3 @@ def _product(inputs: Tensor, weights: Tensor, bias: Tensor | None, stride: Any, 
     if bias is not None:
         outputs = outputs + bias[:, None].to(outputs.dtype)  # autocast has rounded the product alone
     return outputs.view(channels, batch, height, width).transpose(0, 1)
-
-
-class OwnDropout(TorchFunctionMode):
-    """Draws each client's dropout mask from the client's own generator where dropout is mapped over clients."""
-
-    # on a CPU the masks are those of nn.Dropout under ``isolated``; on a GPU, where that is one fused operation, others
-
-    def __init__(self, draws: Sequence[torch.Generator]) -> None:
-        super().__init__()
-        self.draws = draws
-        self.used = False  # whether any dropout ran
-        self.failed = ""  # the function of torch that raised an error
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        try:
-            return (self._dropout if func is functional.dropout else func)(*args, **kwargs)
-        except Exception:
-            self.failed = self.failed or getattr(func, "__name__", str(func))
-            raise
-
-    def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        if not training or not 0 < p < 1:
-            return functional.dropout(input, p, training, inplace)  # draws nothing
-        self.used = True
-        mask = _Masks.apply(input, 1 - p, self.draws)
-        return input.mul_(mask) if inplace else input * mask
-
-
-class _Masks(torch.autograd.Function):
-    """Dropout masks that are drawn outside of ``vmap``, inside which no random operation is allowed."""
-
-    @staticmethod
-    def forward(like: Tensor, keep: float, draws: Sequence[torch.Generator]) -> Tensor:
-        raise RuntimeError("dropout of a tensor that all clients share: its random mask cannot be stacked")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], like: Tensor, keep: float, draws: Sequence[torch.Generator]
-    ) -> tuple[Tensor, int]:
-        inputs = like.movedim(in_dims[0], 0)  # clients first
-        # each in the layout that it has for a client alone, on which the order of the numbers depends
-        pairs = zip(inputs, draws, strict=True)
-        masks = [torch.empty_like(part).bernoulli_(keep, generator=draw) for part, draw in pairs]
-        return torch.stack(masks).div_(keep), 0

@@ -2,7 +2,7 @@
 
 The clients' weights are stacked in tensors ``[clients, ...]``, ``torch.func`` maps the gradient function over them, and
 an ordinary optimizer steps them all. Up to the order of float sums each client is trained as if it were alone: on its
-own batches, with its own dropout masks, clipped by its own norm, and unchanged once its batches have ended.
+own batches, clipped by its own norm, and unchanged once its batches have ended. Networks with dropout are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,13 +16,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.fast.kernels import ImagesAsColumns, OwnDropout, compile_now
+from lit_fednas.federation.fast.kernels import ImagesAsColumns, compile_now
 from lit_fednas.federation.fit import LocalModule
 from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective
 from lit_fednas.objectives.base import keeps_state
-from lit_fednas.rng import generator, isolated
+from lit_fednas.rng import isolated
 from lit_fednas.supernets import Supernet
 
 Batch = tuple[Tensor, Tensor]
@@ -69,35 +69,22 @@ class StackedGradients:
         inputs = torch.zeros(2, *shape, dtype=dtype, device=some.device)
         batch = inputs, objective.data_task.example_targets(2, shape, some.device)
         self.trained = self._dry_run_of_one(weights, batch)
-        self._has_dropout = self._dry_run_of_two(weights, batch, settings.clients_per_fit)
+        self._dry_run_of_two(weights, batch, settings.clients_per_fit)
         self._compiled: Callable[..., tuple[dict[str, Tensor], Tensor]] | None = None
         self._to_compile = (settings.clients_per_fit, settings.batch_size) if settings.compile else ()
-        if self._has_dropout and settings.compile:
-            raise ConfigError(
-                f"client.compile: true cannot compile dropout for {settings.clients_per_fit} clients in one fit; "
-                f"set client.compile to false, or client.clients_per_fit to 1"
-            )
 
     def start(self) -> None:
         """Puts the network, which evaluation shares, into training mode."""
         self._network.train()
 
     def __call__(
-        self,
-        parameters: Mapping[str, Tensor],
-        others: Mapping[str, Tensor],
-        inputs: Tensor,
-        targets: Tensor,
-        draws: Sequence[torch.Generator],
+        self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], inputs: Tensor, targets: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Returns gradients ``[clients, ...]`` by name and losses ``[clients]`` of a batch of each client."""
         tensors = (parameters, others, inputs, targets)
         if inputs.shape[:2] == self._to_compile:
             return (self._compiled or self._compile(*tensors))(*tensors)
-        if not self._has_dropout:
-            return self._mapped(*tensors)
-        with OwnDropout(draws):
-            return self._mapped(*tensors)
+        return self._mapped(*tensors)
 
     def _compile(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Any:
         compiled = torch.compile(self._mapped, dynamic=False)
@@ -122,24 +109,21 @@ class StackedGradients:
             gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         return tuple(name for name, gradient in zip(names, gradients, strict=True) if gradient is not None)
 
-    def _dry_run_of_two(self, weights: Mapping[str, Tensor], batch: Batch, clients_per_fit: int) -> bool:
-        """Maps over two clients; returns whether there is dropout."""
+    def _dry_run_of_two(self, weights: Mapping[str, Tensor], batch: Batch, clients_per_fit: int) -> None:
+        """Validates that the gradient function can be mapped over two clients."""
         pairs = {name: torch.stack([tensor.detach()] * 2) for name, tensor in weights.items()}
         parameters = {name: pairs.pop(name) for name in self.trained}
-        mode = OwnDropout([generator(0, "dry run", device=batch[0].device) for _ in range(2)])
         try:
-            with mode:
-                self._mapped(parameters, pairs, *(torch.stack([part] * 2) for part in batch))
+            self._mapped(parameters, pairs, *(torch.stack([part] * 2) for part in batch))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             if "random" in reason:
-                what = f"the network draws random numbers by {mode.failed}, which cannot be stacked"
+                what = "the network draws random numbers, as dropout does, which cannot be stacked"
             else:
-                what = f"the network or the objective cannot be stacked ({mode.failed or 'backward'}: {reason})"
+                what = f"the network or the objective cannot be stacked ({reason})"
             raise ConfigError(f"client.clients_per_fit: {clients_per_fit}: {what}; {_ALONE}") from error
-        return mode.used
 
 
 class _NetworkWithLoss(nn.Module):
@@ -159,7 +143,6 @@ class StackedClient:
     """One of the clients that are trained in one fit."""
 
     task: ClientTask
-    draws: torch.Generator
     batches: Iterator[Batch] = field(init=False)
     num_steps: int = 0
     num_seen: int = 0
@@ -268,7 +251,6 @@ class StackedModule(LocalModule):
             others,
             torch.stack([inputs for inputs, _ in batches]),
             targets,
-            [client.draws for client in clients],
         )
         for name, leaf in self._trained.items():
             if len(rows) == len(self.clients):
