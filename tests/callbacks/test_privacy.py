@@ -148,15 +148,12 @@ def test_the_noise_is_found_for_the_target_and_all_rounds(cohort: CohortSampler)
     assert 0.98 < spent(trainer) <= 1.0 + 1e-6
 
 
-def test_clients_that_take_turns_spend_by_their_own_rounds_whatever_the_bands() -> None:
+def test_clients_that_take_turns_spend_by_their_own_rounds_also_with_correlated_noise() -> None:
     """Of seven rounds of two of six clients the first two have three, which is one of the noise over sqrt(3)."""
-    for bands in (1, 3):
-        privacy, cohort = Privacy(1.0, 4.0, bands=bands), CyclicCohort(count=2)
-        trainer = fit(module(cohort=cohort), tiny_data(), 7, callbacks=[privacy])
-        rounds = Counter(client for round in range(7) for client in cohort.draw(round, [10] * 6, 0))
-        assert sorted(rounds.values()) == [2, 2, 2, 2, 3, 3]
-        assert privacy.state_dict()["accountant"]["spent"] == rounds
-        assert spent(trainer) == pytest.approx(get_epsilon_gaussian(4 / 3**0.5, DELTA), rel=1e-6)
+    privacy = Privacy(1.0, 4.0, bands=3)
+    trainer = fit(module(cohort=CyclicCohort(count=2)), tiny_data(), 7, callbacks=[privacy])
+    assert sorted(privacy.state_dict()["accountant"]["spent"].values()) == [2, 2, 2, 2, 3, 3]
+    assert spent(trainer) == pytest.approx(get_epsilon_gaussian(4 / 3**0.5, DELTA), rel=1e-6)
 
 
 def test_a_norm_that_binds_nobody_without_noise_is_federated_averaging() -> None:
@@ -428,14 +425,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"privacy": {"bands": 3}},
         r"privacy\.bands: 3 is .* UniformCohort makes 1 at least .* 6 clients; lower it, or use .* of at most 1 / 3",
     ),
-    "bands, sampled": (
-        {"cohort": PoissonCohort(0.5), "privacy": {"bands": 2}},
-        r"privacy\.bands: 2 is .* PoissonCohort makes 1 at least",
-    ),
-    "bands, too many a round": (
-        {"cohort": CyclicCohort(ratio=0.5), "privacy": {"bands": 3}},
-        r"privacy\.bands: 3 is .* CyclicCohort makes 2 at least",
-    ),
+    "bands, sampled": ({"cohort": PoissonCohort(0.5), "privacy": {"bands": 2}}, "PoissonCohort makes 1 at least"),
+    "many bands": ({"cohort": CyclicCohort(0.5), "privacy": {"bands": 3}}, "CyclicCohort makes 2 at least"),
     "delta": ({"privacy": {"delta": 0.2}}, r"privacy\.delta: 0\.2 allows one of the 6 clients"),
     "stopping": (
         {"callback": EarlyStopping("clients/loss")},
