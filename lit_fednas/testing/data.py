@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-import pytest
 import torch
 
 from lit_fednas.data import IID, DataSource, Examples, FederatedDataModule
 from lit_fednas.data.sources.base import SPLITS
-from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.testing.contract import Contract, assert_alike, global_seed
 
 
@@ -131,14 +129,3 @@ class PartitionerContract(Contract):
         assert first == again != other
         assert np.array_equal(targets, self.targets)
         assert all(np.array_equal(columns[name], column) for name, column in self.columns.items())
-
-    def check_refuses_too_many_clients_and_too_few(self) -> None:
-        """Clients that outnumber the examples are refused, and a number of clients below 1."""
-        count = len(self.targets)
-        for number, error, words in (
-            (count + 1, DataError, f"num_clients: {count + 1} for {count} examples"),
-            (0, ConfigError, "num_clients"),
-            (-1, ConfigError, "num_clients"),
-        ):
-            with pytest.raises(error, match=words):
-                self.case.make().partition(self.targets, number, columns=self.columns)

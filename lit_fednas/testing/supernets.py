@@ -5,13 +5,9 @@ import itertools
 import json
 import math
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -22,7 +18,7 @@ from lit_fednas.rng import isolated, numpy_generator
 from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.supernets.families import tensors_of as tensors
 from lit_fednas.testing import networks
-from lit_fednas.testing.contract import Contract, assert_alike, global_seed
+from lit_fednas.testing.contract import Contract, assert_alike
 from lit_fednas.testing.networks import batch
 
 RANDOM_ARCHS = 20
@@ -71,44 +67,6 @@ class SpaceContract(Contract):
         assert space.named("smallest") == space.smallest
         assert space.named("largest") == space.largest
 
-    def check_samples_are_uniform_and_independent_over_genes(self) -> None:
-        """Samples draw each gene uniformly and apart from its neighbours."""
-        space, rng = self.space, np.random.default_rng(0)
-        assert type(space.sample(rng)) is type(space.smallest)
-        with _decoding_nothing(space):
-            genes = np.array([space.sample(rng) for _ in range(3000)])
-        assert genes.shape == (3000, len(space.cardinalities))
-        for place, cardinality in enumerate(space.cardinalities):
-            _loosely_uniform(genes[:, place], cardinality)
-        for place, (first, second) in enumerate(itertools.pairwise(space.cardinalities)):
-            _loosely_uniform(genes[:, place] * second + genes[:, place + 1], first * second)
-
-    def check_mutation_draws_each_gene_with_its_rate(self) -> None:
-        """Mutation draws each gene anew with the given rate, apart from its neighbours."""
-        space, rng = self.space, np.random.default_rng(0)
-        for arch in some_archs(space, RANDOM_ARCHS):
-            assert space.mutate(arch, rng, 0.0) == arch
-            mutant = space.mutate(arch, rng, 0.5)
-            assert space.decode(space.encode(mutant)) == mutant
-        smallest = space.smallest
-        with _decoding_nothing(space):
-            anew = np.array([space.mutate(smallest, rng, 1.0) for _ in range(3000)])
-            some = np.array([space.mutate(smallest, rng, 0.3) for _ in range(3000)])
-        changes = some != np.array(space.encode(smallest))
-        for place, cardinality in enumerate(space.cardinalities):
-            _loosely_uniform(anew[:, place], cardinality)
-            assert changes[:, place].mean() == pytest.approx(0.3 * (1 - 1 / cardinality), abs=0.05)
-        for place, (first, second) in enumerate(itertools.pairwise(space.cardinalities)):  # each gene by itself
-            both = (changes[:, place] & changes[:, place + 1]).mean()
-            assert both == pytest.approx(0.3**2 * (1 - 1 / first) * (1 - 1 / second), abs=0.03)
-
-    def check_samples_depend_on_the_generator_alone(self) -> None:
-        """Sampling reads and moves no global generator."""
-        space = self.space
-        with global_seed(0):
-            one, other = ([space.sample(rng) for _ in range(5)] for rng in map(np.random.default_rng, (3, 3)))
-        assert one == other
-
     def check_the_size_counts_architectures(self) -> None:
         """A small space, of which all gene vectors are decoded, has as many architectures as it says."""
         space, archs = self.space, all_or_some(self.space)
@@ -116,26 +74,8 @@ class SpaceContract(Contract):
         assert {space.smallest, space.largest} <= archs
 
 
-@contextmanager
-def _decoding_nothing(space: SearchSpace[Any]) -> Iterator[None]:
-    """Makes what a space draws the genes themselves."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
-        yield
-
-
 def _is_small(space: SearchSpace[Any]) -> bool:
     return math.prod(space.cardinalities) <= 100
-
-
-def _loosely_uniform(draws: np.ndarray, cardinality: int) -> None:
-    """Validates Pearson's statistic: below its mean plus six standard deviations."""
-    counts = np.bincount(draws, minlength=cardinality)
-    assert len(counts) == cardinality
-    expected = len(draws) / cardinality
-    statistic = ((counts - expected) ** 2 / expected).sum()
-    freedom = cardinality - 1
-    assert statistic <= freedom + 6 * math.sqrt(2 * freedom), counts
 
 
 class SupernetContract(SpaceContract):

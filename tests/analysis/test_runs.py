@@ -7,16 +7,14 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from lit_fednas.analysis import Run, newest_run, read_run, read_search
+from lit_fednas.analysis import newest_run, read_run, read_search
 from lit_fednas.analysis.charts import stairs
 from lit_fednas.analysis.comparison import comparison_table
 from lit_fednas.analysis.networks import Result, methods_of, networks
 from lit_fednas.analysis.report import write_report
-from lit_fednas.analysis.report.run_sections import client_table
 from lit_fednas.analysis.runs import independent_costs
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.run import ROUNDS_FILE, append_round
@@ -131,20 +129,6 @@ def test_a_fine_tuning(tmp_path: Path) -> None:
     assert table["val_accuracy"].isna().tolist() == [True, False]
     assert (table["bytes"].dtype, run.finetuned("other").empty) == (int, True)
     assert list(table.columns) == list(run.finetuned("other").columns) == columns
-
-
-def test_clients_by_hand(tmp_path: Path) -> None:
-    good = {"client": 3, "status": "ok", "loss": 2.0, "num_examples": 20, "macs": 100, "bytes_down": 8, "bytes_up": 8}
-    good = CLIENT | good
-    bad = {**good, "client": 1, "status": "error", "loss": None, "bytes_up": 0}
-    append_round(tmp_path, {"round": 0, "metrics": {}, "clients": [good, bad]})
-    append_round(tmp_path, {"round": 1, "metrics": {}, "clients": [{**good, "loss": 1.0}]})
-    append_round(tmp_path, {"round": 2, "metrics": {}, "clients": []})
-    first, second = client_table(Run(tmp_path)).to_dict("records")
-    counts = {"client": 3, "examples": 20, "rounds": 2, "failed": 0, "macs": 200, "bytes": 32}
-    assert second == {**counts, "loss": 1.5, "last_loss": 1.0, "share": pytest.approx(2 / 3)}
-    assert (first["client"], first["failed"], first["bytes"]) == (1, 1, 8)
-    assert np.isnan(first["loss"])
 
 
 def test_stairs_by_hand() -> None:

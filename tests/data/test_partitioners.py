@@ -196,6 +196,8 @@ MISSING: dict[str, Any] = {
     [
         (lambda: Dirichlet(0.0), 2, "alpha: 0"),
         (lambda: Shards(3), 700, "shards_per_client: 3 for 700 clients"),
+        (lambda: IID(), 0, "num_clients: 0 is not enough"),
+        (lambda: IID(), len(TARGETS) + 1, "num_clients: 2001 for 2000 examples"),
         (lambda: IID(), None, "num_clients: null"),  # only ByColumn has a natural number of clients
         (lambda: ByColumn("room"), 2, r"column: 'room' .* give one of: bytes, name, nan, none, site"),
         (lambda: ByColumn("site"), 26, "num_clients: 26 for 25 values of 'site'"),

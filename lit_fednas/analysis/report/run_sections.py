@@ -1,22 +1,22 @@
 """What every run has to show: headline, curves, subnets, costs, the clients' data, fairness, settings."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart
+from lit_fednas.analysis.charts import Chart, Charts, line_chart
 from lit_fednas.analysis.clients import fairness_chart, fairness_table
 from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done, independent_costs
 from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, rated, repeats, size
+from lit_fednas.config_files import flat
 from lit_fednas.formatting import axis, fixed, metric_text, short
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.partition import plot_partition
 from lit_fednas.records.run import CLIENTS_FILE
 
 _FIRST = ("search", "finetune")
-_MOST_DOTS = 1_000  # that are drawn in a page; more are an image
 
 
 def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, str]]:
@@ -64,7 +64,7 @@ def summary(settings: Mapping[str, Any]) -> str:
 
 
 def training(run: Run) -> list[Any]:
-    """Shows the validation metric per subnet, the clients' losses, and a table of the clients."""
+    """Shows the validation metric per subnet and the clients' losses."""
     charts = []
     values = by_rounds_done(run.rounds.set_index("round")).filter(regex=f"^val/(?!mean/).*/{run.metric}$")
     values = values.rename(columns=lambda name: name.removeprefix("val/").removesuffix(f"/{run.metric}"))
@@ -78,37 +78,7 @@ def training(run: Run) -> list[Any]:
     if len(spent := run.logged("privacy/epsilon")):
         lines = {"epsilon": by_rounds_done(spent)}
         charts.append(line_chart("Differential privacy of a client", lines, "rounds", "epsilon", zero=True))
-    columns: dict[str, Column] = {
-        "client": str,
-        "examples": count,
-        "rounds": count,
-        "share": ("of all", "{:.0%}".format),
-        "failed": count,
-        "loss": ("mean loss", fixed),
-        "last_loss": fixed,
-        "macs": ("MACs", short),
-        "bytes": size,
-    }
-    clients = Table.of(client_table(run), columns)
-    fold = [Fold(f"The {len(clients.body)} clients that took part", [clients])] if clients.body else []
-    return [Charts(charts), *fold] if charts else []
-
-
-def client_table(run: Run) -> pd.DataFrame:
-    """Returns one row per client that was selected: ``rounds`` are those in which it was asked."""
-    clients = run.clients.assign(
-        failed=run.clients["status"] != "ok", bytes=run.clients["bytes_down"] + run.clients["bytes_up"]
-    )
-    table = clients.groupby("client").agg(
-        examples=("num_examples", "last"),
-        rounds=("round", "nunique"),
-        failed=("failed", "sum"),
-        loss=("loss", "mean"),
-        last_loss=("loss", "last"),
-        macs=("macs", "sum"),
-        bytes=("bytes", "sum"),
-    )
-    return table.assign(share=table["rounds"] / max(1, len(run.rounds))).reset_index()
+    return [Charts(charts)] if charts else []
 
 
 def subnets(run: Run) -> list[Any]:
@@ -157,17 +127,7 @@ def partition(run: Run) -> list[Any]:
         return []
     classes, clients = list(table.columns[2:]), list(table["client"])
     counts = table[classes].to_numpy(dtype=int)
-    figure = plot_partition(counts, classes)
-    places = list(zip(*counts.nonzero(), strict=True))
-    tips = []
-    if len(figure.axes) == 1 and len(places) <= _MOST_DOTS:  # else some clients or classes are left out
-        dots: Any = figure.axes[0].collections[0]
-        dots.remove()
-        tips = [
-            Tip(x, y, f"client {clients[x]}, {classes[y]}: {counts[x, y]:,}", area**0.5 / 2)
-            for (x, y), area in zip(places, dots.get_sizes(), strict=True)
-        ]
-    return [Charts([Chart(f"Examples of {len(clients):,} clients, by class", figure, tips)])]
+    return [Charts([Chart(f"Examples of {len(clients):,} clients, by class", plot_partition(counts, classes))])]
 
 
 def fairness(run: Run) -> list[Any]:
@@ -198,22 +158,13 @@ def fairness(run: Run) -> list[Any]:
 def settings(run: Run) -> list[Any]:
     """Shows the whole configuration in groups, folded."""
     groups: dict[str, list[tuple[str, str]]] = {}
-    for name, value in _leaves(run.settings):
+    for name, value in flat(run.settings):
         words = name.split(".")
         depth = min(len(words) - 1, 2 if words[0] == "model" else 1)
         text = value if isinstance(value, str) else json.dumps(value, default=str)
         groups.setdefault(".".join(words[:depth]) or "run", []).append((".".join(words[depth:]), text))
     tables = [Table(["setting", "value"], rows, 2, name) for name, rows in groups.items()]
     return [Fold("config.yaml", tables)] if tables else []
-
-
-def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields a configuration's values by dotted name, in its order; lists and empty groups are values."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
 
 
 def class_name(part: Any) -> str | None:
