@@ -7,7 +7,6 @@ server, and here a draw belongs to (seed, parameter, number), so that more draws
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import os
 import re
@@ -296,19 +295,11 @@ def _text(value: Any) -> str:
 
 def expand(command: Sequence[Any], program: str, values: Mapping[str, Any]) -> list[str]:
     """Replaces the macros of a sweep file's ``command`` (as ``wandb/wandb_agent.py``, ``Agent._command_run``)."""
-    flags = [f"{name}={value}" for name, value in values.items()]
-    chosen = {name: value for name, value in values.items() if value is not False}
     macros = {
         "${env}": ["/usr/bin/env"],
         "${interpreter}": ["python"],
         "${program}": [str(program)],
-        "${args}": [f"--{flag}" for flag in flags],
-        "${args_no_hyphens}": flags,
-        "${args_no_equals}": [word for name, value in values.items() for word in (f"--{name}", str(value))],
-        "${args_no_boolean_flags}": [
-            f"--{name}" if value is True else f"--{name}={value}" for name, value in chosen.items()
-        ],
-        "${args_json}": [json.dumps(dict(values))],
+        "${args}": [f"--{name}={value}" for name, value in values.items()],
     }
     words: list[str] = []
     for part in command:

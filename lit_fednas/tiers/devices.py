@@ -5,7 +5,6 @@ FedTrans, App. C, Table 6; FedNAS, Algorithm 4.1.
 
 from __future__ import annotations
 
-import csv
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -21,7 +20,7 @@ from typing_extensions import override
 
 from lit_fednas.config_files import find
 from lit_fednas.costs import RoundCost
-from lit_fednas.errors import ConfigError, DataError, require_different
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import PositiveFloat, Range, checked
 from lit_fednas.rng import numpy_generator
@@ -79,7 +78,7 @@ class CSVTrace(DeviceTrace):
         column: The column of speeds, in multiply-accumulates per second, or in anything proportional to it.
 
     Raises:
-        DataError: The file is missing or not a CSV file, has no such column, or a value is not a positive number.
+        DataError: The file cannot be read, has no such column, or a value is not a positive number.
     """
 
     path: Path
@@ -87,31 +86,21 @@ class CSVTrace(DeviceTrace):
 
     @cached_property
     def _all(self) -> np.ndarray:
+        import pandas as pd  # takes a while to import
+
         try:
-            with open(find(self.path), newline="", encoding="utf-8") as file:
-                table = csv.DictReader(file)
-                names = table.fieldnames or []
-                rows = [(table.reader.line_num, row) for row in table]  # empty lines are skipped
-        except OSError as error:
-            raise DataError(f"trace.path: {self.path} cannot be read ({error.strerror})") from None
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"trace.path: {self.path} is not a CSV file in UTF-8 ({error})") from None
-        require_different(names, "trace.path", self.path)
-        if not rows or self.column not in names:
-            columns = ", ".join(names) if rows else "no rows"
+            table = pd.read_csv(find(self.path), dtype=str, keep_default_na=False, index_col=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"trace.path: {self.path} cannot be read ({error}); give a CSV file in UTF-8") from None
+        if table.empty or self.column not in table:
+            columns = "no rows" if table.empty else ", ".join(table)
             raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {columns}")
-        values = []
-        for line, row in rows:
-            try:
-                value = float(row[self.column])
-            except (TypeError, ValueError):
-                value = 0.0
-            if not 0 < value < math.inf:
-                raise DataError(
-                    f"{self.path}, line {line}: {self.column} is {row[self.column]!r}; give a positive number"
-                )
-            values.append(value)
-        return np.array(values)
+        speeds = pd.to_numeric(table[self.column], errors="coerce").to_numpy(float)
+        if (wrong := ~((speeds > 0) & np.isfinite(speeds))).any():
+            row = int(wrong.argmax())
+            value = table[self.column][row]
+            raise DataError(f"{self.path}, row {row + 1}: {self.column} is {value!r}; give a positive number")
+        return speeds
 
     @override
     def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -284,9 +273,8 @@ class CompletionTimes:
         """The standard deviation (of the whole population, not of a sample); 0 for none."""
         return math.sqrt(self.squares / self.parts) if self.parts else 0.0
 
-    def after(self, seconds: Sequence[float], whole: float | None = None) -> CompletionTimes:
-        """Returns the times with a round of its clients' seconds; it takes ``whole``, or as long as the slowest."""
-        whole = max(seconds, default=0.0) if whole is None else whole
+    def after(self, seconds: Sequence[float], whole: float) -> CompletionTimes:
+        """Returns the times with a round of its clients' seconds, which takes ``whole``."""
         parts, mean, squares = self.parts, self.mean, self.squares
         for time in seconds:  # Welford's algorithm loses no digits, as a sum of squares would
             parts += 1

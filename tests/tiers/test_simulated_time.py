@@ -88,10 +88,10 @@ def test_a_run_against_numpy(offset):
     rounds = [list(offset + draws.random(draws.integers(1, 9))) for _ in range(40)]
     rounds[11] = []
     times = CompletionTimes()
-    assert times.after([]) == CompletionTimes(0, 0.0, 0.0, 0.0)
+    assert times.after([], 0.0) == CompletionTimes(0, 0.0, 0.0, 0.0)
     assert times.deviation == 0
     for seconds in rounds:
-        times = times.after(seconds)
+        times = times.after(seconds, max(seconds, default=0.0))
     every = np.concatenate(rounds)
     assert times.parts == len(every)
     assert times.mean == pytest.approx(every.mean())

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 #: Distances this close are equal, so that rounding decides nothing.
 TOLERANCE = 1e-9
+#: The largest ratio of the examples of two groups (r), unless single clients are that large.
+BALANCE = 1.1
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,6 @@ class ClientDivision:
     """How the available clients are divided into groups (section 4.2); arguments as of ``PruneByBudgets``."""
 
     groups: int
-    balance: float
     partition: Literal["balanced", "random"]
 
     def divide(
@@ -47,16 +48,15 @@ class ClientDivision:
             log.warning("round %d: %d clients are available, and form as many groups", round + 1, count)
         counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in present])
         if self.partition == "balanced":
-            groups = balanced_groups(counts, count, self.balance)
+            groups = balanced_groups(counts, count)
         else:
             groups = random_groups(len(present), count, numpy_generator(module.seed, "client-groups", round))
         reports = group_report(counts, groups)
         sizes = [report.examples for report in reports]
-        if self.partition == "balanced" and max(sizes) > min(sizes) * (self.balance + TOLERANCE):
+        if self.partition == "balanced" and max(sizes) > min(sizes) * (BALANCE + TOLERANCE):
             log.warning(
-                "round %d: groups have %d to %d examples, beyond prune_by_budgets.balance %g; single clients are that "
-                "large",
-                *(round + 1, min(sizes), max(sizes), self.balance),
+                "round %d: groups have %d to %d examples, beyond a ratio of %g; single clients are that large",
+                *(round + 1, min(sizes), max(sizes), BALANCE),
             )
         return [[present[index] for index in group] for group in groups], reports
 
@@ -75,7 +75,7 @@ def groups_of_candidates(
     return assigned
 
 
-def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> list[list[int]]:
+def balanced_groups(counts: np.ndarray, groups: int, balance: float = BALANCE) -> list[list[int]]:
     """Partitions clients greedily into groups of about the same size and mix of classes (FedNAS, section 4.2).
 
     The partition minimises the mean distance between the classes of a group and those of all clients, with sizes

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from typing_extensions import override
 
@@ -28,7 +28,6 @@ from lit_fednas.ranges import (
     OpenUnitInterval,
     PositiveInt,
     PositiveShare,
-    Range,
     ShareBelowOne,
     UnitInterval,
     checked,
@@ -71,7 +70,6 @@ class PruneByBudgets(FederatedCallback):
         drop: Share of an iteration's candidates that is dropped after each round; 0 for none, 1 for all but the
             best after the first round.
         groups: The number of groups that the clients are divided into (section 4.2).
-        balance: The largest permitted ratio of the examples of two groups.
         schedule: How long a candidate stays with a group of clients: an ``iteration``, or a ``round``, after which it
             waits for any group that is free (Algorithm 4.1, line 15).
         partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` distributes clients at random.
@@ -98,7 +96,6 @@ class PruneByBudgets(FederatedCallback):
         rounds: Mapping[int, NonNegativeInt] = {1: 5},
         drop: UnitInterval = 0.33,
         groups: PositiveInt = 1,
-        balance: Annotated[float, Range(at_least=1)] = 1.1,
         partition: Literal["balanced", "random"] = "balanced",
         schedule: Literal["iteration", "round"] = "iteration",
         initial_rounds: NonNegativeInt = 0,
@@ -111,7 +108,7 @@ class PruneByBudgets(FederatedCallback):
                 f"prune_by_budgets.latency: is {'null' if latency is None else 'given'} and resource is {resource}; "
                 "give it (lit_fednas.costs.MeasuredLatency) if, and only if, latency_ms is the resource"
             )
-        self.division = ClientDivision(groups, balance, partition)
+        self.division = ClientDivision(groups, partition)
         self.resource, self.latency = resource, latency
         self.drop, self.schedule = drop, schedule
         self.initial_rounds = initial_rounds
