@@ -16,7 +16,7 @@ import copy
 import io
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -184,7 +184,7 @@ def export_tier(
         "lit_fednas_version": __version__,
     }
     raw = datamodule.raw_inputs(COMPARED)
-    return export_network(network, supernet.input_shape, path, format, raw, source.normalization, metadata)
+    return export_network(network, path, format, raw, source.normalization, metadata)
 
 
 def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, network: nn.Module) -> None:
@@ -215,7 +215,6 @@ def _tested(network: nn.Module, model: FederatedLightningModule, datamodule: Fed
 
 def export_network(
     network: nn.Module,
-    input_shape: Sequence[int],
     path: Path | str,
     format: Format,
     examples: Tensor,
@@ -223,12 +222,6 @@ def export_network(
     metadata: Mapping[str, Any] | None = None,
 ) -> Exported:
     """Returns the file that a network was written to, in evaluation mode, if its outputs on examples are the same."""
-    if not len(examples) or list(examples.shape[1:]) != list(input_shape):
-        raise ConfigError(
-            f"export.examples: {list(examples.shape)} cannot be compared; give some of shape {list(input_shape)}"
-        )
-    if normalises_over_batches(network):
-        raise ConfigError("export.network: its norms use each batch's statistics; give it recalibrated")
     _check_installed(format)
     raw, path, metadata = examples.cpu(), Path(path), dict(metadata or {})
     network = copy.deepcopy(network).cpu().eval()

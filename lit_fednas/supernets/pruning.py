@@ -233,11 +233,8 @@ class PrunedSequence(ModelCollection):
         return archs
 
     def select(self, unit: str, round: int | None = None) -> Model:
-        """Makes a unit's candidate the newest model and removes the others; raises ``ConfigError`` if it is unknown."""
-        units = [cut.unit for cut in self.cuts]
-        if unit not in units:
-            raise ConfigError(f"architecture: {unit!r} is not a candidate; choose from {', '.join(units) or 'none'}")
-        chosen = units.index(unit)
+        """Makes a unit's candidate the newest model and removes the others."""
+        chosen = [cut.unit for cut in self.cuts].index(unit)
         self.networks.append(self.candidates[chosen])
         self.models.append(PrunedModel(len(self.models), unit, self.cuts[chosen].sizes, round))
         self.cuts, self.candidates = [], nn.ModuleList()

@@ -7,7 +7,6 @@ import torch
 
 from benchmarks.command import main
 from benchmarks.population import rows
-from lit_fednas import cli
 
 SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
 
@@ -82,13 +81,6 @@ def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], word
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("benchmark: ")
     assert message in line
-
-
-def test_the_former_command_names_what_replaces_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["benchmark", "scale", "memory"]) == 2
-    assert capsys.readouterr().err == (
-        "lit-fednas: benchmark: is no longer a command; run scripts/benchmark of the repository\n"
-    )
 
 
 def test_subnets(tmp_path: Path) -> None:

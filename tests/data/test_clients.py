@@ -42,9 +42,9 @@ def test_sizes_and_what_there_is_not(kind: type[Reader]) -> None:
     assert (data.size(0, "test"), data.split_sizes("test").tolist()) == (0, [0, 0, 0])
     for client, split in ((2, "val"), (0, "test")):
         assert list(data.batches(client, 8, generator(0, "b"), split=split)) == []
-    for client, split, field in ((3, "train", "client"), (-1, "train", "client"), (0, "training", "split")):
-        with pytest.raises(DataError, match=f"{field}: "):
-            data.batches(client, 8, generator(0, "b"), split=split)
+    for client in (3, -1):
+        with pytest.raises(DataError, match="client: "):
+            data.batches(client, 8, generator(0, "b"))
 
 
 def test_classes_and_their_counts(kind: type[Reader]) -> None:
@@ -56,8 +56,6 @@ def test_classes_and_their_counts(kind: type[Reader]) -> None:
     assert (counts.dtype, counts.tolist()) == (np.int64, [2, 1, 1, 0])
     assert data.label_counts(0, 3, ("train",)).tolist() == [2, 1, 0]
     assert data.label_counts(1, 3, ("val",)).tolist() == [0, 0, 0]
-    with pytest.raises(DataError, match=r"num_classes: 2 for classes 0\.\.2 of client 0; give at least 3"):
-        data.label_counts(0, 2)
 
 
 def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[Reader]) -> None:

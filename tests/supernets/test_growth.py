@@ -85,7 +85,6 @@ def test_widening_copies_units_and_divides_what_is_taken_from_them(noise: float)
 
 
 test_what_cannot_be = refusals(
-    (lambda: plan(first(), ["conv1"], 1, factor=1.0), r"factor .* insert"),
     (lambda: grown(first(), Widen("conv9", {"conv9.out": 8})), r"'conv9'.*conv1, conv2, head"),
     (lambda: grown(LINEAR, Deepen("only", ("new",))), r"'only'.*widen"),
     (

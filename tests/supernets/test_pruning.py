@@ -311,7 +311,6 @@ def test_a_saved_sequence_comes_back() -> None:
 
 
 test_what_cannot_be = refusals(
-    (lambda: sequence("mobilenet").select("conv1"), "'conv1' is not a candidate; choose from none"),
     (lambda: Model.read("candidate: 1"), "cannot be read; write it as 'model: 0'"),
     (lambda: sequence("mobilenet").space.parse("model: 1"), "out of: model: 0"),
 )

@@ -172,8 +172,6 @@ def plan(
     order: Order = "alternate",
 ) -> tuple[Step, ...]:
     """Returns the steps that transform some cells of a model, as ``TransformOnConvergence`` has its arguments."""
-    if not factor > 1 or insert < 1:
-        raise ConfigError(f"transformation: factor {factor} must be above 1 and insert {insert} at least 1")
     steps: list[Step] = []
     widened: set[str] = set()
     for cell in blueprint.cells:
