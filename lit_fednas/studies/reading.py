@@ -55,10 +55,6 @@ def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -
     path = Path(path)
     content = read_yaml(find(path))
     try:
-        if isinstance(content, dict) and "methods" in content:
-            raise ConfigError(
-                "methods: are arms now, with configs, options and then beside them (lit-fednas configs studies)"
-            )
         of_wandb = isinstance(content, dict) and "parameters" in content and not {"arms", "configs"} & content.keys()
         return _study(_known(content, "", SWEEP_KEYS if of_wandb else _KEYS), path.stem, count, draw_seed)
     except ConfigError as error:

@@ -148,19 +148,15 @@ class TestArrays:
         ("name", "array", "message"),
         [
             ("inputs", np.zeros(3), r"inputs of type float64 and shape \(3,\); give numbers \[N, \.\.\.\]"),
-            ("inputs", np.float32(1), r"inputs of type float32 and shape \(\)"),
             ("inputs", np.zeros((3, 0)), r"inputs of type float64 and shape \(3, 0\)"),
             ("inputs", np.zeros((3, 2), dtype=object), "inputs of type object|Object arrays"),
-            ("inputs", np.array([["1"], ["2"], ["3"]]), "inputs of type <U1"),
             ("inputs", np.zeros((2, 2)), "has 2 inputs, 3 targets, 3 site; give one of each per example"),
-            ("targets", np.array([0, 1]), "has 3 inputs, 2 targets, 3 site"),
             ("targets", np.zeros((3, 1, 1)), r"targets of type float64 and shape \(3, 1, 1\); give numbers \[N\] or"),
             ("targets", np.zeros((3, 2), dtype=int), r"shape \(3, 2\); give one class per example, or a task such as"),
             ("targets", np.array([20231105, 20231106, 0]), "would be 20,231,107 classes of 3 examples"),
             ("targets", np.array([0.0, np.nan, 1.0]), "NaN"),
             ("site", np.array([[1], [2], [3]]), r"site of type int64 and shape \(3, 1\); give numbers or text \[N\]"),
             ("site", np.array(["a", "b", ""]), "no value of 'site' in row 2"),
-            ("site", np.array(["a", None, "b"], dtype=object), "site of type object|Object arrays"),
         ],
     )
     def test_what_is_not_such_an_array_is_refused(
@@ -223,7 +219,6 @@ class TestArrays:
             ({"train": "a.npz"}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
             ({"train": "b.npz"}, {}, r"b\.npz cannot be read"),
             ({"train": "a.npz", "val": "d.npz"}, {}, r"val: .*targets 0\.\.7"),
-            ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
             ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is of both train and test"),
             ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is missing"),
             ({"train": "pipe.npz"}, {}, r"pipe\.npz is not a file"),

@@ -128,34 +128,20 @@ class TestLeaf:
         ("content", "message"),
         [
             ("", "cannot be read"),
-            ("{", "cannot be read"),
             ("[" * 200_000, "cannot be read"),
             (b"\xff\xfe{}", "cannot be read"),
-            *((text, "lacks a list 'users', or an object 'user_data'") for text in ("[]", "1", "{}", '{"users": []}')),
+            *((text, "lacks a list 'users', or an object 'user_data'") for text in ("[]", '{"users": []}')),
             ('{"users": {"a": 1}, "user_data": {}}', "lacks a list 'users'"),
-            ('{"users": "a", "user_data": {"a": {"x": [[1]], "y": [1]}}}', "lacks a list 'users'"),
             ('{"users": ["a"], "user_data": [{"x": [[1]], "y": [1]}]}', "an object 'user_data'"),
             (one_user("[1]", "1", user="\\u0000"), r"lacks a name, .* for user '\\x00'"),
-            (one_user("[1]", "1", user=" "), "lacks a name, .* for user ' '"),
-            (one_user("[1]", "1").replace('["a"]', '[["a"]]'), "is not once in 'users' and once in"),
             (one_user("[1]", "1").replace('["a"]', '["a", "a"]'), "user 'a' is not once in 'users' and once in"),
             (one_user("[1]", "1").replace('["a"]', '["a", "b"]'), "user 'b' is not once in 'users' and once in"),
-            (one_user("[1]", "1").replace('["a"]', "[]"), "user 'a' is not once in 'users' and once in"),
             (one_user("[1]", "1").replace('"y"', '"x": [], "y"'), r"a key of \['x', 'y'\] twice"),
             (one_user("[1]", "1").replace("]}}}", ']}}, "num_samples": [2]}'), "num_samples"),
-            (one_user("[1]", "1").replace("]}}}", ']}}, "num_samples": 1}'), "num_samples"),
             ('{"users": ["a"], "user_data": {"a": [[[1]], [0]]}}', "one length, for user 'a'"),
             *((one_user("[1]", y), "one length, for user 'a'") for y in ("", "0, 1")),
-            *((one_user("[1]", y), "user 'a' the class") for y in ("0.5", "-1", "1e999", "true", '"1"', "[0]")),
-            *((one_user("[1]", y), "user 'a' the class") for y in ("null", "1" * 400, "2147483648")),
-            *(
-                (one_user(x, "0"), "user 'a' an x .*use ShakespeareRoles")
-                for x in ('"1.jpg"', '["1"]', "[null]", "[true]")
-            ),
-            *(
-                (one_user(x, "0"), "user 'a' an x .*use ShakespeareRoles")
-                for x in ("{}", "[{}]", "[[1], [2, 3]]", "1" * 30)
-            ),
+            *((one_user("[1]", y), "user 'a' the class") for y in ("0.5", "-1", "1e999", "true", "null", "2147483648")),
+            *((one_user(x, "0"), "user 'a' an x .*use ShakespeareRoles") for x in ('"1.jpg"', "[true]", "[{}]")),
             (one_user("[1], [1, 2]", "0, 1"), "user 'a' an x that is not a list of numbers"),
             *((one_user(x, "0"), r"an x of \d numbers; .* fits, not \[1\]") for x in ("[]", "[1, 2]", "[[[]]]")),
             *((one_user(x, y), "NaN is not a number") for x, y in (("[NaN]", "0"), ("[1]", "NaN"))),

@@ -100,7 +100,6 @@ class TestDamagedFiles:
                 for kind in ("WAV", "FLAC", "OGG", "AIFF", "AU", "CAF", "W64", "RF64", "MP3")
             ),
             (riff(MONO, bytes(100), 200), "fewer samples than it says"),
-            (riff(MONO, bytes(100), 2**32 - 1), "fewer samples than it says"),
             (riff(MONO, b""), "no samples"),
             (riff(struct.pack("<HHIIHH", 1, 0, 8000, 16_000, 2, 16), bytes(100)), "cannot be read"),
             (riff(struct.pack("<HHIIHH", 1, 1, 999, 1998, 2, 16), bytes(100)), "says 999 samples per second"),
