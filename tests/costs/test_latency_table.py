@@ -192,11 +192,3 @@ def test_what_a_table_cannot_do_is_refused(elsewhere: str, machine: Machine, tmp
     (tmp_path / "broken.json").write_text('{"settings": {}, "fit": {"slope": 1}, "layers": {}}')
     with pytest.raises(ConfigError, match=r"broken.json is not a table of latencies .*; delete it"):
         LatencyTable(file=str(tmp_path / "broken.json"))
-
-
-@pytest.mark.slow
-def test_on_this_machine_the_ranks_are_about_right() -> None:
-    networks = [network(width, depth) for width, depth in [(8, 1), (64, 9), (32, 3), (16, 2), (64, 4), (8, 3)] * 2]
-    found = LatencyTable().prepare(networks, (3, 32, 32))
-    assert found["spearman"] > 0.8
-    assert found["checked_on"] == 6
