@@ -14,7 +14,7 @@ from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, draw_front, li
 from lit_fednas.analysis.runs import Run, by_rounds_done
 from lit_fednas.analysis.style import label, new_figure
 from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count, rated
-from lit_fednas.formatting import GREY, axis, metric_text, percent, scale_of, short
+from lit_fednas.formatting import GREY, metric_text, percent, scale_of, short
 from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models, step_words
 
 _SEQUENCE_NOTE = (
@@ -120,7 +120,7 @@ def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
 
 
 def sequence(run: Run) -> list[Any]:
-    """Shows tables of the models, their candidates and the kept layers; accuracies and costs drawn."""
+    """Shows tables of the models and the kept layers, and draws accuracies."""
     record = read_models(run.folder, SEQUENCE_FILE)
     if record is None:
         return []
@@ -130,13 +130,11 @@ def sequence(run: Run) -> list[Any]:
     if iterations:
         ends = {model["number"]: model for model in (iterations[0], iterations[-1])}
         charts += [_candidates(model, list(record["units"])) for model in ends.values()]
-        charts += _costs(record)
     return [
         _summary(record, table),
         _sequence_table(run, record, table),
         _SEQUENCE_NOTE,
         *([Charts(charts)] if charts else []),
-        *([_dropped(iterations)] if iterations else []),
         _layers(record),
     ]
 
@@ -238,34 +236,6 @@ def _candidates(model: Mapping[str, Any], units: Sequence[str]) -> Chart:
     }
     title = f"Candidates of iteration {model['number']}: {model['unit']} is selected"
     return line_chart(title, lines, "round of the iteration", "accuracy", names=units)
-
-
-def _costs(record: Mapping[str, Any]) -> list[Chart]:
-    """Draws what every iteration cost a client."""
-    costs = _client_costs(record)[1:]
-    scale, text = axis("macs", float(costs["macs"].max()))
-    sent = {way: costs[f"bytes_{way}"] / _MEGABYTE for way in ("up", "down")}
-    macs, unit = {"MACs": costs["macs"] / scale}, text.replace(" per example", "")
-    return [
-        line_chart("Sent per client, by iteration", sent, "iteration", "MB", zero=True),
-        line_chart("Forward passes per client, by iteration", macs, "iteration", unit, zero=True),
-    ]
-
-
-def _dropped(iterations: Sequence[Mapping[str, Any]]) -> Table:
-    """Lists which unit won in every iteration, and after which rounds the others were dropped."""
-    rows = []
-    for model in iterations:
-        dropped: dict[int, list[str]] = {}
-        for candidate in model["candidates"]:
-            if candidate["dropped"] is not None:
-                dropped.setdefault(candidate["dropped"], []).append(candidate["unit"])
-        text = "; ".join(f"round {round}: {', '.join(units)}" for round, units in sorted(dropped.items()))
-        groups = model["groups"]
-        distance = f"{sum(group['distance'] for group in groups) / len(groups):.3g}" if groups else DASH
-        rows.append([str(model["number"]), model["unit"], str(len(groups)), distance, text or DASH])
-    head = ["iteration", "selected", "groups", "mean distance of classes", "dropped"]
-    return Table(head, rows, left=5, title="Candidates")
 
 
 def kept_units(record: Mapping[str, Any]) -> pd.DataFrame:
