@@ -44,15 +44,26 @@ def test_other_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         report_of(tmp_path, ROUND, "--no-memory")
 
 
-def test_memory(tmp_path: Path, in_this_process: None) -> None:
-    runs = report_of(tmp_path, "memory --rounds 3 --cohorts 2 3 --examples 4 --settled 1", *SMALL)["runs"]
-    pairs = [("cnn", "library"), ("cnn", "plain"), ("elastic", "library")]
-    expected = [(*pair, cohort) for cohort in (2, 3) for pair in pairs]
-    assert [(run["network"], run["who"], run["cohort"]) for run in runs] == expected
-    for run in runs:
-        assert len(run["mib"]) == 3
-        assert max(0, run["start_mib"], run["end_mib"]) <= run["peak_mib"] + 1
-        assert run["imports_mib"] > 50
+@pytest.mark.parametrize(
+    ("words", "part", "count"),
+    [
+        (["memory --rounds 3 --cohorts 2 3 --examples 4 --settled 1", *SMALL], "runs", 6),  # of two networks and a loop
+        (["subnets --fits 2 --warmup 1 --steps 2 --batch-size 4", *SMALL], "subnets", 3),
+        (
+            ["layout --fits 2 --warmup 1 --steps 1 --batch-size 4 --passes 2 --networks cnn elastic", *SMALL],
+            "layouts",
+            6,
+        ),
+        ([f"{ROUND.replace('cnn-32', 'tiny-50')} --together 1 3 --batch-size 4 --no-memory"], "tasks", 2),
+    ],
+    ids=["memory", "subnets", "layout", "together"],
+)
+def test_what_is_asked_for_is_measured(
+    tmp_path: Path, in_this_process: None, words: list[str], part: str, count: int
+) -> None:
+    """Both are compared by the command itself."""
+    more = ["--variants", "bf16", "channels last"] if part == "layouts" else []
+    assert len(report_of(tmp_path, *words, *more)[part]) == count
 
 
 def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,32 +94,6 @@ def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], word
     assert message in line
 
 
-def test_subnets(tmp_path: Path) -> None:
-    report = report_of(tmp_path, "subnets --fits 2 --warmup 1 --steps 2 --batch-size 4", *SMALL)
-    assert [row["name"] for row in report["subnets"]] == ["smallest", "middle", "largest"]
-    assert 0 <= report["greatest_difference"] <= 1e-6
-    macs = [row["macs"] for row in report["subnets"]]
-    assert macs == sorted(set(macs))
-    for row in report["subnets"]:
-        assert {who: len(ms) for who, ms in row["ms_per_step"].items()} == {"library": 2, "plain": 2}
-        assert len(row["ratios"]) == 2
-
-
-def test_layout(tmp_path: Path) -> None:
-    words = "layout --fits 2 --warmup 1 --steps 1 --batch-size 4 --passes 2 --networks cnn elastic"
-    report = report_of(tmp_path, words, *SMALL, "--variants", "bf16", "channels last")
-    expected = [
-        (network, variant) for network in ("cnn", "elastic") for variant in ("float32", "bf16", "channels last")
-    ]
-    assert [(row["network"], row["variant"]) for row in report["layouts"]] == expected
-    for base, bf16, last in (report["layouts"][:3], report["layouts"][3:]):
-        assert base["speed_up"] == 1
-        assert bf16["mean_loss"] == pytest.approx(base["mean_loss"], rel=0.05)
-        assert last["mean_loss"] == pytest.approx(base["mean_loss"], rel=1e-3)
-    sizes = ["smallest", "middle", "largest"]
-    assert [(row["name"], len(row["ratios"])) for row in report["evaluation"]] == [(name, 2) for name in sizes]
-
-
 def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two rounds, the busiest of two ranks took three quarters and two thirds of the CPU time."""
     alone = {"seconds": [0.5, 0.25], "cpu_by_rank": [[1.0, 4.0], [3.0, 2.0]], "first_loss": 2.3}
@@ -119,14 +104,3 @@ def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
     assert one["busiest_to_mean"] == two["busiest_to_mean"] == pytest.approx((1.5 + 4 / 3) / 2)
     assert (one["speed_up"], two["speed_up"]) == (1, 2)
     assert two["rounds_per_second"] == pytest.approx(1 / 0.1875)
-
-
-def test_clients_in_one_fit(tmp_path: Path) -> None:
-    words = "round --tasks tiny-50 --together 1 3 --rounds 2 --warmup 1 --clients 6 --cohort 4 --examples 6"
-    runs = report_of(tmp_path, f"{words} --batch-size 4 --no-memory")["tasks"]
-    assert [(run["task"], run["together"]) for run in runs] == [("tiny-50", 1), ("tiny-50", 3)]
-    for run in runs:
-        assert (run["examples"], run["batch_size"]) == (6, 4)
-        assert 0 <= run["greatest_difference"] <= 1e-4
-        assert len(run["ratios"]) == len(run["library"]["seconds"]) == 2
-    assert runs[0]["speed_up"] == 1

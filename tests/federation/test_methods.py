@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import signal
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +111,6 @@ def test_every_pair_of_values_that_go_together_is_in_a_row() -> None:
                 if (one, another) not in found and together((factor, one), (other, another))
             ]
     assert not missing
-
-
-def test_every_value_is_in_a_row() -> None:
-    tables = {"kind": methods.NETS, "subject": methods.SUBJECTS, "assignment": methods.ASSIGNMENTS}
-    tables |= {"objective": methods.OBJECTIVES, "loss": methods.LOSSES, "average": methods.AGGREGATIONS}
-    tables |= {"merge": methods.MERGES, "fault": methods.FAULTS, "callback": methods.CALLBACKS, "fit": methods.FITS}
-    tables |= {"server": methods.SERVERS, "wire": methods.WIRES, "measure": methods.MEASURES, "cohort": methods.COHORTS}
-    assert sorted(tables) == sorted(one.name for one in fields(methods.Method))
-    left = {factor: set(made) - {getattr(one, factor) for one in METHODS.values()} for factor, made in tables.items()}
-    assert not any(left.values()), left
 
 
 def test_every_class_is_in_a_row() -> None:
