@@ -74,18 +74,18 @@ def part(module: str) -> str:
     return module.removeprefix(PACKAGE).lstrip(".").split(".")[0]
 
 
-def modules(root: Path = ROOT) -> dict[str, Path]:
+def modules() -> dict[str, Path]:
     found = {}
-    for path in sorted(root.rglob("*.py")):
-        names = path.relative_to(root).with_suffix("").parts
+    for path in sorted(ROOT.rglob("*.py")):
+        names = path.relative_to(ROOT).with_suffix("").parts
         names = names[:-1] if names[-1] == "__init__" else names
         found[".".join((PACKAGE, *names))] = path
     return found
 
 
-def imports(root: Path = ROOT) -> list[Import]:
+def imports() -> list[Import]:
     """All imports within the package, wherever in a module they stand."""
-    known = modules(root)
+    known = modules()
     found = []
     for source, path in known.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))

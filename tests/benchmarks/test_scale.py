@@ -9,6 +9,7 @@ from benchmarks.command import main
 from benchmarks.population import rows
 
 SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
+VARIANTS = ["--variants", "bf16", "channels last"]
 
 
 def report_of(folder: Path, words: str, *more: str) -> dict[str, Any]:
@@ -49,11 +50,7 @@ def test_other_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         (["memory --rounds 3 --cohorts 2 3 --examples 4 --settled 1", *SMALL], "runs", 6),  # of two networks and a loop
         (["subnets --fits 2 --warmup 1 --steps 2 --batch-size 4", *SMALL], "subnets", 3),
-        (
-            ["layout --fits 2 --warmup 1 --steps 1 --batch-size 4 --passes 2 --networks cnn elastic", *SMALL],
-            "layouts",
-            6,
-        ),
+        (["layout --fits 2 --steps 1 --batch-size 4 --passes 2", *SMALL, "--networks", "cnn", *VARIANTS], "layouts", 3),
         ([f"{ROUND.replace('cnn-32', 'tiny-50')} --together 1 3 --batch-size 4 --no-memory"], "tasks", 2),
     ],
     ids=["memory", "subnets", "layout", "together"],
@@ -62,8 +59,7 @@ def test_what_is_asked_for_is_measured(
     tmp_path: Path, in_this_process: None, words: list[str], part: str, count: int
 ) -> None:
     """Both are compared by the command itself."""
-    more = ["--variants", "bf16", "channels last"] if part == "layouts" else []
-    assert len(report_of(tmp_path, *words, *more)[part]) == count
+    assert len(report_of(tmp_path, *words)[part]) == count
 
 
 def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
