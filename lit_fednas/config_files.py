@@ -1,5 +1,6 @@
 """The configurations of the package, by their names in ``configs/``."""
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ import yaml
 from lit_fednas.errors import ConfigError
 from lit_fednas.formatting import listing
 
+#: More than any configuration has: bytes of a file, and values if its anchors are written out.
+_MOST_BYTES, _MOST_VALUES = 2**22, 1e6
 _INSTALLED = Path(__file__).with_name("configs")
 #: In the package, or beside it in a checkout.
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "configs"
@@ -51,14 +54,17 @@ def read_yaml(path: Path | str) -> Any:
         The plain values.
 
     Raises:
-        ConfigError: It cannot be read, or gives a key twice.
+        ConfigError: It cannot be read, gives a key twice, or is larger than any configuration, expanded or not.
     """
     path = Path(path)
     try:
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise ConfigError(f"{path}: has {size:,} bytes, a configuration some thousand; give another file")
         loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
         if (node := loader.get_single_node()) is None:
             return None
-        _require_different_keys(node, set())
+        if (values := _values(node, {})) > _MOST_VALUES:
+            raise ConfigError(f"{path}: stands for {values:.0e} values, as its anchors contain each other; write fewer")
         return loader.construct_document(node)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8") from error
@@ -66,18 +72,18 @@ def read_yaml(path: Path | str) -> Any:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}; correct it") from error
 
 
-def _require_different_keys(node: yaml.Node, seen: set[int]) -> None:
-    """Validates that no mapping below a node gives a key twice, of which YAML would take the last."""
-    if id(node) in seen:  # an anchor's
-        return
-    seen.add(id(node))
-    pairs = node.value if isinstance(node, yaml.MappingNode) else []
-    keys = Counter(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode))
-    if twice := [key for key, count in keys.items() if count > 1 and key != "<<"]:
-        line = node.start_mark.line + 1
-        raise yaml.YAMLError(f"{twice[0]!r} is duplicated in the mapping from line {line} on")
-    for child in [value for _, value in pairs] + (node.value if isinstance(node, yaml.SequenceNode) else []):
-        _require_different_keys(child, seen)
+def _values(node: yaml.Node, known: dict[int, float]) -> float:
+    """Returns the number of values of a node, as if each anchor was written out; infinity if it contains itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        keys = Counter(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode))
+        if twice := [key for key, count in keys.items() if count > 1 and key != "<<"]:
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(f"{twice[0]!r} is duplicated in the mapping from line {line} on")
+        children = [value for _, value in pairs] + (node.value if isinstance(node, yaml.SequenceNode) else [])
+        known[id(node)] = 1 + sum(_values(child, known) for child in children)
+    return known[id(node)]
 
 
 def configs(name: str = "", /, output: Path | None = None) -> None:

@@ -112,6 +112,15 @@ class TestDamagedFiles:
         with pytest.raises(DataError, match=rf"^data\.source\.root: \S*a\.wav .*{message}[^\n]*$"):
             read_wave(tmp_path / "a.wav", 8000)
 
+    def test_headers_that_say_enormous_lengths_reserve_no_memory(self, tmp_path: Path) -> None:
+        """36 bits of FLAC's header are the number of samples."""
+        soundfile.write(tmp_path / "a.flac", np.zeros(8000), 8000)
+        content = bytearray((tmp_path / "a.flac").read_bytes())
+        content[21] |= 0x0F
+        (tmp_path / "a.flac").write_bytes(content)
+        with pytest.raises(DataError, match=r"a\.flac cannot be read \(it says 64,\d+,\d+,\d+ samples"):
+            read_wave(tmp_path / "a.flac", 8000)
+
     def test_without_soundfile_it_is_said_what_to_install(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

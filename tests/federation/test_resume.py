@@ -23,7 +23,7 @@ from lit_fednas.objectives import Proximal, TaskLoss
 from lit_fednas.records import read_rounds
 from lit_fednas.supernets import ElasticResNet
 from tests.federation.runs import LAST, killed, run_in
-from tests.support import assert_same, make_module, run_record, weights
+from tests.support import assert_same, make_module, run_record, tiny_supernet, weights
 
 ROUNDS = 5
 
@@ -86,6 +86,15 @@ def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, c
         run(tmp_path, StopAt(round, client, how), every_n_rounds=every)
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == whole
     assert run_record(run(tmp_path, ckpt_path=tmp_path / LAST, every_n_rounds=every)) == straight
+
+
+def test_a_second_resume_is_exact_too(tmp_path, straight):
+    with pytest.raises(Interrupted):
+        run(tmp_path, StopAt(1, 2, "SIGTERM"))
+    with pytest.raises(Interrupted):
+        run(tmp_path, StopAt(3, 1, "SIGINT"), ckpt_path=tmp_path / LAST)
+    torch.manual_seed(1234)  # neither the process's state nor the initial weights matter
+    assert run_record(run(tmp_path, ckpt_path=tmp_path / LAST, supernet=tiny_supernet(seed=9))) == straight
 
 
 def test_a_kill_in_mid_round_loses_that_round_only(tmp_path, straight):

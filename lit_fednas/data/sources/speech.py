@@ -40,6 +40,8 @@ CACHE_VERSION = 2
 SUFFIXES = (".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".rf64", ".snd", ".w64", ".wav")
 #: How libsndfile says it.
 _CUT = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
+#: Samples of all channels that are read from one file.
+LONGEST = 2**28
 #: Speech Commands' folder of long recordings without words.
 BACKGROUND = "_background_noise_"
 #: What is added to a power before its logarithm, as in torchaudio.
@@ -315,6 +317,8 @@ def read_wave(path: Path, rate: int) -> np.ndarray:
         recorded, count = file.samplerate, file.frames
         if not 1_000 <= recorded <= 400_000:
             raise ValueError(f"it says {recorded:,} samples per second")
+        if count * file.channels > LONGEST:
+            raise ValueError(f"it says {count:,} samples in {file.channels} channels, which is too long")
         samples = file.read(dtype="float32", always_2d=True)
         if len(samples) < count or any(int(said) > int(held) for said, held in _CUT.findall(file.extra_info)):
             raise ValueError("it is cut: it has fewer samples than it says")
