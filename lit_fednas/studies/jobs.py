@@ -38,20 +38,22 @@ class Command:
     folder: Path
     jobs: int = 1  # that share the machine
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Starts the process, whose output is kept in the run's folder."""
+    def start(self, group: int | None = None) -> subprocess.Popen[bytes]:
+        """Starts the process, in a process group (0 for a new one); its output is kept in the run's folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         last = self.folder / "checkpoints" / "last.ckpt"
         words = [*self.words, *([f"--ckpt_path={last}"] if last.exists() else [])]
         with open(self.folder / LOG_FILE, "ab") as log:
-            # a group of its own: Ctrl-C reaches the study alone, which then ends the runs in order
             return subprocess.Popen(
-                words, env=environment(self.jobs), stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+                words, env=environment(self.jobs), stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=group
             )
 
     def __call__(self) -> tuple[int, float]:
         """Runs it to its end, in a cluster's job; returns its exit status and minutes."""
+        # Slurm sends it to all processes of a job whose time ends; this one's handler is submitit's, and ends the other
+        handler = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         process = self.start()
+        signal.signal(signal.SIGUSR2, handler)
         try:
             status = process.wait()
         finally:  # also of a job that is cancelled, or has had its time
@@ -70,7 +72,8 @@ class LocalJob:
     """A process of this machine."""
 
     def __init__(self, command: Command) -> None:
-        self._process = command.start()
+        # a group of its own: Ctrl-C reaches the study alone, which then ends the runs in order
+        self._process = command.start(group=0)
         self.minutes = 0.0
 
     def poll(self) -> int | None:

@@ -53,14 +53,20 @@ sum(range(10_000_000))
     job = cluster.start(Command([sys.executable, str(script)], tmp_path / "run"))
     assert job.poll() is None
     waited(lambda: (tmp_path / "run" / "checkpoints").exists())
-    controller = job._job._process.pid
-    (task,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
-    os.kill(int(task), signal.SIGUSR2)  # as Slurm does before a job's time ends
+    task = child(job._job._process.pid)
+    for process in (child(task), task):  # as Slurm does before a job's time ends
+        os.kill(process, signal.SIGUSR2)
     waited(lambda: job.poll() is not None)
     assert job.poll() == 0
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
     assert (tmp_path / "run" / "study.log").read_text() == f"[]\nsaved\n['--ckpt_path={last}']\n"
     assert 0 < job.minutes < 1
+
+
+def child(process: int) -> int:
+    """The only one of a process."""
+    (number,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return int(number)
 
 
 def waited(done: Any) -> None:
