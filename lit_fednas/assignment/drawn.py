@@ -5,8 +5,6 @@ Cheap architectures are drawn often, so that the same computation buys more roun
 
 from __future__ import annotations
 
-import csv
-import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -21,7 +19,7 @@ from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import Count, NonNegativeFloat, PositiveShare, checked
-from lit_fednas.records.files import reading
+from lit_fednas.records.files import read_table
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, path_sampler
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
@@ -129,8 +127,7 @@ class FromFile(Pool):
     With ``lit-fednas search`` and ``ProxySearch`` this is DeepFedNAS' path of architectures, found before training.
 
     Args:
-        path: A CSV file with a column ``arch``, or a JSON file with a list of architectures, or of objects with an
-            ``arch``; each is written as the space writes it.
+        path: A CSV file with a column ``arch``, written as the space writes it.
 
     Raises:
         DataError: The file is missing, damaged or empty (reported before training).
@@ -142,10 +139,7 @@ class FromFile(Pool):
     @override
     def architectures(self, costs: ArchitectureCosts, cost: str) -> list[Any]:
         try:
-            with reading(self.path):
-                text = self.path.read_text()
-                rows = json.loads(text) if self.path.suffix == ".json" else csv.DictReader(text.splitlines())
-                texts = [row if isinstance(row, str) else row["arch"] for row in rows]
+            texts = [row["arch"] for row in read_table(self.path, ["arch"])]
         except OSError as error:
             reason = f"{self.path} cannot be read ({error.strerror})"
             raise DataError(f"assignment.pool.path: {reason}; give a file that a search has written") from None
