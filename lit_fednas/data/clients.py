@@ -77,6 +77,8 @@ class Partition(ClientRows):
     def sparse_class_counts(self, targets: np.ndarray, num_classes: int) -> csr_array:
         """Returns the number of examples per client and class, int64 [clients, num_classes], by targets [N]."""
         classes = targets[self.rows]
+        if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:  # scipy would write beyond its array
+            raise DataError(f"num_classes: {num_classes} for classes {classes.min()}..{classes.max()}; give more")
         ones = np.ones(len(classes), dtype=np.int64)
         counts = csr_array((ones, classes, self.offsets.copy()), shape=(len(self), num_classes))
         counts.sum_duplicates()

@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 class FederatedDataModule(LightningDataModule):
     """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
 
-    It has no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time. Several ranks
-    of a machine share one copy of the training and validation examples, which one of them reads.
+    It has no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time. Every rank
+    reads and holds the examples.
 
     Args:
         source: Where the examples come from.

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from lit_fednas.config_files import find
 from lit_fednas.costs import RoundCost
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import ConfigError, DataError, require_different
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import PositiveFloat, Range, checked
 from lit_fednas.rng import numpy_generator
@@ -89,17 +89,22 @@ class CSVTrace(DeviceTrace):
         import pandas as pd  # takes a while to import
 
         try:
-            table = pd.read_csv(find(self.path), dtype=str, keep_default_na=False, index_col=False)
+            # all as text: pandas would rename columns of one name, and decompress by the file's suffix
+            rows = pd.read_csv(find(self.path), header=None, dtype=str, keep_default_na=False, compression=None)
         except (OSError, ValueError) as error:
-            raise DataError(f"trace.path: {self.path} cannot be read ({error}); give a CSV file in UTF-8") from None
-        if table.empty or self.column not in table:
-            columns = "no rows" if table.empty else ", ".join(table)
+            reason = " ".join(str(error).split())
+            raise DataError(f"trace.path: {self.path} cannot be read ({reason}); give a CSV file in UTF-8") from None
+        names = rows.iloc[0].tolist()
+        require_different(names, "trace.path", self.path)
+        if len(rows) == 1 or self.column not in names:
+            columns = "no rows" if len(rows) == 1 else ", ".join(names)
             raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {columns}")
-        speeds = pd.to_numeric(table[self.column], errors="coerce").to_numpy(float)
+        texts = rows.iloc[1:, names.index(self.column)]
+        speeds = pd.to_numeric(texts, errors="coerce").to_numpy(float)
         if (wrong := ~((speeds > 0) & np.isfinite(speeds))).any():
             row = int(wrong.argmax())
-            value = table[self.column][row]
-            raise DataError(f"{self.path}, row {row + 1}: {self.column} is {value!r}; give a positive number")
+            value = texts.iloc[row]
+            raise DataError(f"{self.path}, row {row + 1}: {self.column} is {value!r:.99}; give a positive number")
         return speeds
 
     @override

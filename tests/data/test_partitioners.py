@@ -82,6 +82,8 @@ def test_a_partition_is_a_sequence_of_the_clients_rows_and_counts_them() -> None
     assert partition.sizes.tolist() == [1, 2, 0, 2]
     targets = np.array([2, 0, 0, 1, 2, 2])
     assert partition.class_counts(targets, 4).tolist() == [[0, 1, 0, 0], [0, 0, 2, 0], [0] * 4, [1, 0, 1, 0]]
+    with pytest.raises(DataError, match=r"num_classes: 2 for classes 0\.\.2"):
+        partition.class_counts(targets, 2)
 
 
 class Counting(Dirichlet):

@@ -37,6 +37,9 @@ def test_a_measured_trace(written):
     [
         ("id,speed\na,1\n", "trace.column: .*trace.csv has no 'macs_per_second'; it has id, speed"),
         ("macs_per_second\n", "it has no rows"),
+        ("", "trace.path: .*trace.csv cannot be read"),
+        ("macs_per_second,macs_per_second\n1,2\n", "has 2 columns 'macs_per_second'; rename or remove all but one"),
+        ("id,macs_per_second\na,1,2\n", r"trace.csv cannot be read \(.* saw 3\); give a CSV file"),
         ("macs_per_second\n\n5\n\nx\n", "row 2: macs_per_second is 'x'"),
         (b"macs_per_second\n\xff\xfe\n", r"trace.path: .*trace.csv cannot be read .*utf-8"),
         *(
@@ -53,3 +56,10 @@ def test_faults_of_a_file_are_named(written, text, words):
 def test_what_is_no_trace():
     with pytest.raises(DataError, match=r"trace.path: .*nowhere.csv cannot be read .*No such file or directory"):
         CSVTrace("nowhere.csv").quantile(0.5)
+
+
+@pytest.mark.parametrize("suffix", ["zip", "gz", "xz", "tar", "zst"])
+def test_a_name_does_not_decide_how_a_file_is_read(tmp_path, suffix):
+    path = tmp_path / f"trace.csv.{suffix}"
+    path.write_text("macs_per_second\n5\n")
+    assert CSVTrace(path).quantile(0.5) == 5
