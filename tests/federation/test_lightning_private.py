@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 
 import lit_fednas
@@ -14,7 +19,7 @@ from lit_fednas.federation import ClientSettings
 from lit_fednas.federation.client import ClientModule, ClientNetwork
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.objectives import CrossEntropy
-from tests.support import sgd
+from tests.support import make_trainer, sgd
 
 
 def test_private_names_are_touched_in_one_file():
@@ -30,6 +35,25 @@ def test_private_names_are_touched_in_one_file():
             if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
                 text = ast.unparse(node.value)
                 assert not text.endswith(("trainer", "strategy", "fit_loop")), f"{path}: {ast.unparse(node)}"
+
+
+def test_fit_loop_has_the_stages_that_are_overridden():
+    for name in ("setup_data", "advance", "on_advance_end", "run", "teardown", "_warn_if_modules_in_eval_mode"):
+        assert callable(getattr(_FitLoop, name)), name
+    source = inspect.getsource(_FitLoop.run)
+    assert [source.index(part) for part in ("setup_data", "on_advance_start", "self.advance", "on_advance_end")]
+    assert "self.epoch_loop.run(self._data_fetcher)" in inspect.getsource(_FitLoop.advance)
+    loop = make_trainer().fit_loop
+    assert loop._combined_loader is None
+    for counter in (loop.epoch_progress.current, loop.epoch_progress.total):
+        assert {"ready", "started", "processed", "completed"} <= set(vars(counter))
+
+
+def test_trainer_calls_what_the_client_trainer_replaces():
+    assert list(inspect.signature(pl.Trainer._fit_impl).parameters)[:3] == ["self", "model", "train_dataloaders"]
+    assert re.search(r"self\._fit_impl,\s+model,\s+train_dataloaders,", inspect.getsource(pl.Trainer.fit))
+    assert hasattr(SingleDeviceStrategy("cpu"), "_lightning_optimizers")
+    assert "enter_context" not in inspect.getsource(SingleDeviceStrategy.setup)
 
 
 def fitted(trainer, objective):

@@ -214,14 +214,17 @@ def claiming(**changes: Any) -> dict[str, Any]:
     [
         ({"arms": {}}, "arms: missing; name at least one"),
         ({"arms": {"A": {"config": ["a.yaml"]}}}, r"arms.A: config: is not a key; did you mean configs\?; choose"),
+        ({"arms": {"A": {"configs": "a.yaml"}}}, "arms.A.configs: a.yaml is not a list"),
         ({"arms": {"A": {"options": {"model": {}}}}}, "arms.A.options.model: is a group; name each option"),
         ({"arms": {"A": {"then": ["serch"]}}}, r"arms.A.then\[0\]: serch: is not a command .* did you mean search"),
         ({"arms": {"A": {"tiers": ["huge"]}}, "tiers": TIERS}, "arms.A.tiers: huge: is not a tier; choose from small"),
         ({"arms": {"A": {"options": {"run": "${B}"}}}}, r"arms.A: \$\{B\}: is not an arm before it"),
         ({"arms": {"A b": {}, "a, b": {}}}, "arms: 'A_b' and 'a_b' are one folder, at least on some"),
+        ({"tiers": {"a": {"macs": 1}, "A": {"macs": 1}}}, "tiers: 'a' and 'A' are one folder"),
         ({"then": [{"search": {"name": "checkpoints"}}]}, r"then\[0\].search.name: 'checkpoints' cannot name"),
         ({"arms": {"A": {}}, "configs": None}, "arms.A.configs: missing"),
         ({"seeds": ["0"]}, r"seeds: '0' is not a number from 0 to 2\^32 - 1"),
+        ({"seeds": [2**32]}, "seeds: 4294967296 is not a number from 0"),
         ({"seeds": [1, 0, 1]}, "seeds: 1 is duplicated; give each seed once"),
         ({"seeds": []}, "seeds: is empty; give at least one"),
         (
