@@ -31,10 +31,10 @@ CACHE = ".lit_fednas_cache"
 class DataSource(ABC):
     """Where examples come from, and what is usually done to them.
 
-    The constructor keeps settings and nothing else. ``prepare`` runs once per node and may download or
-    decode; ``load`` runs in every process of a run, which keeps what it returns, so that a source keeps no examples. The
-    attributes are known without decoding all examples; a subclass sets them or overrides them by cached properties.
-    ``normalization`` is asked for once ``train`` is loaded.
+    The constructor keeps settings and nothing else. ``prepare`` runs once per node and may download or decode; ``load``
+    runs in every process of a run, which keeps what it returns, so that a source keeps no examples. The attributes are
+    known without decoding all examples; a subclass sets them or overrides them by cached properties. ``normalization``
+    is asked for once ``train`` is loaded.
 
     Attributes:
         num_classes: The number of classes.
