@@ -30,6 +30,7 @@ from lit_fednas.callbacks import (
 from lit_fednas.data import IID, ArraySource, Dirichlet, Examples, FederatedDataModule, MultiLabel, Regression, Task
 from lit_fednas.federation import (
     ClientSettings,
+    CyclicCohort,
     EvaluationSettings,
     FaultPolicy,
     FedAdam,
@@ -242,12 +243,13 @@ COHORTS = {
     "one": UniformCohort(count=1),
     "all": UniformCohort(ratio=1.0),
     "poisson": PoissonCohort(0.7),
+    "turns": CyclicCohort(count=2),
 }
 CALLBACKS: dict[str, Callable[[], list[FederatedCallback]]] = {
     "-": list,
     "devices": lambda: [DeviceAverage()],
     "beta": lambda: [BetaDecay(rounds=ROUNDS)],
-    "private": lambda: [Privacy(0.02, 2.0, noise_seed=0)],
+    "private": lambda: [Privacy(0.02, 2.0, noise_seed=0, bands=2)],
 }
 #: What belongs to a kind of shared weights: a suite grows on the way; an iteration of candidates ends, another begins.
 OF_KIND: dict[str, Callable[[], list[FederatedCallback]]] = {
@@ -333,7 +335,7 @@ class Method:
 TABLE = """
 kind      subject assignment objective loss    average   merge   fault  callback server wire   fit     measure  cohort
 elastic   images  sandwich   proximal  masked  classes   alike   -      -        -      -      -       trained  poisson
-elastic   tokens  smallest   -         entropy overlap   alike   away   private  -      -      stacked received one
+elastic   tokens  smallest   -         entropy overlap   alike   away   private  -      -      stacked received turns
 elastic   labels  tracking   -         task    overlap   trimmed reject devices  yogi   packed stacked received -
 counting  tokens  largest    -         task    maxnet    alike   -      beta     yogi   -      layout  received one
 counting  tokens  largest    proximal  task    overlap   trimmed fail   devices  adam   -      -       trained  poisson
@@ -344,7 +346,7 @@ operators tokens  share      paths     entropy operators -       reject -       
 widths    images  by-tier    distilled masked  classes   alike   -      -        -      packed layout  received one
 widths    numbers rolling    ordered   task    maxnet    trimmed late   beta     -      packed -       trained  all
 widths    numbers invariant  changes   task    overlap   alike   reject devices  -      -      -       -        all
-bases     numbers by-tier    -         task    overlap   alike   -      private  -      packed half    -        all
+bases     numbers by-tier    -         task    overlap   alike   -      private  -      packed half    -        turns
 bases     labels  bases      -         task    maxnet    -       away   devices  yogi   packed stacked -        one
 bases     numbers bases      bases     task    maxnet    -       reject devices  adam   -      stacked trained  poisson
 exits     images  by-tier    side      task    maxnet    trimmed -      devices  yogi   packed layout  -        -
@@ -359,7 +361,7 @@ sequences labels  groups     -         task    maxnet    -       -      devices 
 sequences labels  groups     proximal  task    overlap   alike   few    -        -      packed layout  trained  all
 sequences images  few-groups -         masked  classes   trimmed reject devices  yogi   -      layout  trained  all
 cells     numbers mixture    search    task    overlap   -       -      -        -      packed -       trained  -
-cells     numbers mixture    search    task    overlap   alike   away   private  -      -      layout  received one
+cells     numbers mixture    search    task    overlap   alike   away   private  -      -      layout  received turns
 cells     labels  mixture    -         task    maxnet    -       reject beta     adam   -      half    received -
 """
 
