@@ -89,8 +89,10 @@ class CSVTrace(DeviceTrace):
         import pandas as pd  # takes a while to import
 
         try:
+            if (path := find(self.path)).exists() and not path.is_file():
+                raise ValueError("it is not a file")  # a pipe would be waited for
             # all as text: pandas would rename columns of one name, and decompress by the file's suffix
-            rows = pd.read_csv(find(self.path), header=None, dtype=str, keep_default_na=False, compression=None)
+            rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, compression=None)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise DataError(f"trace.path: {self.path} cannot be read ({reason}); give a CSV file in UTF-8") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,11 @@ def test_faults_of_a_file_are_named(written, text, words):
         CSVTrace(written(text)).speeds(1, rng())
 
 
-def test_what_is_no_trace():
+def test_what_is_no_trace(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    for path in (tmp_path, tmp_path / "pipe.csv"):
+        with pytest.raises(DataError, match=r"trace.path: .* cannot be read \(it is not a file\); give"):
+            CSVTrace(path).quantile(0.5)
     with pytest.raises(DataError, match=r"trace.path: .*nowhere.csv cannot be read .*No such file or directory"):
         CSVTrace("nowhere.csv").quantile(0.5)
 
