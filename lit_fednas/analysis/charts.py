@@ -45,6 +45,7 @@ class Tip:
     x: float
     y: float | None
     text: str
+    radius: float | None = None  # points, of a dot that is drawn here and not in the figure
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,11 @@ class Chart:
                 places = {"x": left, "y": height - box.y1, "width": right - left, "height": box.height}
             else:
                 x, y = axes.transData.transform((tip.x, tip.y))
-                places = {"cx": x, "cy": height - y, "r": 5 / scale}
+                places = {"cx": x, "cy": height - y, "r": (tip.radius or 5) / scale}
             words = " ".join(f'{name}="{scale * place:.1f}"' for name, place in places.items())
             kind = "rect" if tip.y is None else "circle"
-            shapes.append(Markup(f'<{kind} class="tip" {words}><title>{{}}</title></{kind}>\n').format(tip.text))
+            css = "dot" if tip.radius else "tip"
+            shapes.append(Markup(f'<{kind} class="{css}" {words}><title>{{}}</title></{kind}>\n').format(tip.text))
         return Markup("").join(shapes)
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lit_fednas.analysis import read_run
@@ -58,6 +59,10 @@ def test_the_page_says_what_the_files_say(finished_run: Path, finished_page: Pag
     assert run.ledger is not None
     for name in ("computation", "communication"):  # of all that were evaluated
         assert f"{run.ledger[f'times_less_{name}']:.2f}" in cells
+
+    counts = run.partition.iloc[:, 2:].to_numpy()
+    dots = np.array([float(given["r"] or 0) for _, given in page.elements if given.get("class") == "dot"])
+    np.testing.assert_allclose(dots**2 / dots.max() ** 2, counts[counts > 0] / counts.max(), atol=0.05)
 
     for method, name in (("NSGA2", "search"), ("RandomSearch", "random")):
         search = run.search(name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.charts import Chart, Charts, line_chart
+from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart
 from lit_fednas.analysis.clients import fairness_chart, fairness_table
 from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done, independent_costs
 from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, rated, repeats, size
@@ -17,6 +17,7 @@ from lit_fednas.records.partition import plot_partition
 from lit_fednas.records.run import CLIENTS_FILE
 
 _FIRST = ("search", "finetune")
+_MOST_DOTS = 1_000  # that are drawn in a page; more are an image
 
 
 def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, str]]:
@@ -127,7 +128,17 @@ def partition(run: Run) -> list[Any]:
         return []
     classes, clients = list(table.columns[2:]), list(table["client"])
     counts = table[classes].to_numpy(dtype=int)
-    return [Charts([Chart(f"Examples of {len(clients):,} clients, by class", plot_partition(counts, classes))])]
+    figure = plot_partition(counts, classes)
+    places = list(zip(*counts.nonzero(), strict=True))
+    tips = []
+    if len(figure.axes) == 1 and len(places) <= _MOST_DOTS:  # else some clients or classes are left out
+        dots: Any = figure.axes[0].collections[0]
+        dots.remove()  # matplotlib's take three times the bytes, and say nothing on hovering
+        tips = [
+            Tip(x, y, f"client {clients[x]}, {classes[y]}: {counts[x, y]:,}", area**0.5 / 2)
+            for (x, y), area in zip(places, dots.get_sizes(), strict=True)
+        ]
+    return [Charts([Chart(f"Examples of {len(clients):,} clients, by class", figure, tips)])]
 
 
 def fairness(run: Run) -> list[Any]:
