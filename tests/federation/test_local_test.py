@@ -15,14 +15,15 @@ from lit_fednas.supernets import PlainNetwork
 from tests.support import assert_same, fit, make_module, seeded, sgd, tiny_data, weights
 
 
-def layers(statistics=True) -> nn.Module:
-    """Says something else in training: by its batches, and at random."""
+def layers(statistics=True, alone=True) -> nn.Module:
+    """Says something else in training: by its batches, and at random where clients train alone."""
     norm = nn.BatchNorm1d(8, track_running_stats=statistics)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), norm, nn.Dropout(0.5), nn.Linear(8, 4))
+    dropout = nn.Dropout(0.5) if alone else nn.Identity()
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), norm, dropout, nn.Linear(8, 4))
 
 
-def net(statistics=True) -> PlainNetwork:
-    return seeded(lambda: PlainNetwork(layers(statistics), (1, 8, 8), 4), seed=1)
+def net(statistics=True, alone=True) -> PlainNetwork:
+    return seeded(lambda: PlainNetwork(layers(statistics, alone), (1, 8, 8), 4), seed=1)
 
 
 def clients_data(**settings):
@@ -52,7 +53,7 @@ def looked(validate: str | None, source=None, statistics=True, **settings) -> tu
     look = Look()
     source = source or clients_data()
     client = ClientSettings(sgd(0.05), batch_size=8, epochs=1, validate=validate, **settings)
-    module = make_module(net(statistics), client=client, cohort=UniformCohort(count=4))
+    module = make_module(net(statistics, client.clients_per_fit == 1), client=client, cohort=UniformCohort(count=4))
     fit(module, source, 1, callbacks=[look, RunRecorder()])
     return look, module, source
 
