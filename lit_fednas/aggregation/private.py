@@ -42,7 +42,7 @@ class NoiseSequence:
         self.seed = seed
         self.factors: list[float] = np.cumprod([1.0, *(1 - 0.5 / np.arange(1, bands))]).tolist()
         self.norm = sqrt(sum(factor**2 for factor in self.factors))
-        self._next = first if bands > 1 else None  # if not given, the round that is asked for first
+        self._next = first if bands > 1 else None  # None: the round of the next call
         self._recent: deque[dict[str, np.ndarray]] = deque(maxlen=bands - 1)  # the latest first
 
     def noise(self, round: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:

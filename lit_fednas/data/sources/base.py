@@ -34,7 +34,7 @@ class DataSource(ABC):
     The constructor keeps settings and nothing else. ``prepare`` runs once per node and may download or decode; ``load``
     runs in every process of a run, which keeps what it returns, so that a source keeps no examples. The attributes are
     known without decoding all examples; a subclass sets them or overrides them by cached properties. ``normalization``
-    is asked for once ``train`` is loaded.
+    is read after ``train`` is loaded.
 
     Attributes:
         num_classes: The number of classes.
