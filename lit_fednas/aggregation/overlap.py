@@ -44,7 +44,7 @@ class OverlapAverage(Aggregation):
     def __init__(self, weighted: bool = True, trim: Trim = 0.0) -> None:
         self.weighted = weighted
         self.trim = trim
-        self._sums: Sums | None = None  # whose memory is reused
+        self._sums: Sums | None = None
         self._told = False
         self._values: RoundValues | None = None
 
@@ -79,8 +79,8 @@ class OverlapAverage(Aggregation):
             self._sums = self._private(mechanism, tasks)
             return
         self._scale = self._normaliser(tasks)
-        if self._sums is None or not self._sums.reset(shared, partial):
-            self._sums = self._trimmed(tasks) if self.trim else OverlapSums(shared, partial, self.min_clients)
+        self._sums = None  # the last round's memory is free before this one's is taken
+        self._sums = self._trimmed(tasks) if self.trim else OverlapSums(shared, partial, self.min_clients)
 
     def _trimmed(self, tasks: Sequence[ClientTask]) -> TrimmedSums:
         holders: dict[str, list[Any]] = {}  # of each shared tensor: the clients with architectures that hold some of it

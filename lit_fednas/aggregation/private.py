@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.aggregation.sums import FlatTensors, Sums, summable_dtype
+from lit_fednas.aggregation.sums import Sums, summable_dtype, zeros_like
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.rng import numpy_generator
@@ -99,9 +99,7 @@ class PrivateSums(Sums):
         released = {
             name: one for name, one in self.shared.items() if isinstance(one, nn.Parameter) and one.requires_grad
         }
-        dtypes = {name: summable_dtype(tensor) for name, tensor in released.items()}
-        self.values = FlatTensors(released, dtypes)
-        self.weights = FlatTensors(released, dtypes)
+        self.values, self.weights = zeros_like(released), zeros_like(released)
         for arch, weight in covered.items():
             for region in supernet.regions(arch).values():
                 if region.name in released:
@@ -126,7 +124,7 @@ class PrivateSums(Sums):
     @property
     @override
     def tensors(self) -> list[Tensor]:
-        return [*self.values.buffers, self.counts]
+        return [*self.values.values(), self.counts]
 
     @torch.no_grad()
     @override

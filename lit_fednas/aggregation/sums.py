@@ -10,63 +10,9 @@ from typing_extensions import override
 
 from lit_fednas.supernets import Region
 
-_ALIGNMENT = 64  # bytes, for vectorised kernels
-
-
-class FlatTensors(Mapping[str, Tensor]):
-    """Named tensors as views into one buffer per dtype, so that all are zeroed or sent at once."""
-
-    def __init__(self, like: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]) -> None:
-        sizes: dict[torch.dtype, int] = {}
-        offsets: dict[str, int] = {}
-        for name, tensor in like.items():
-            dtype = dtypes[name]
-            offsets[name] = sizes.get(dtype, 0)
-            step = _ALIGNMENT // dtype.itemsize
-            sizes[dtype] = offsets[name] + -(-tensor.numel() // step) * step
-        device = next(iter(like.values())).device if like else torch.device("cpu")
-        blocks = {dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in sizes.items()}
-        self.buffers: list[Tensor] = list(blocks.values())  # the padding between views stays zero
-        self._views = {
-            name: blocks[dtypes[name]].as_strided(tensor.shape, _dense_strides(tensor), offsets[name])
-            for name, tensor in like.items()
-        }
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._views[name]
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(self._views)
-
-    def __len__(self) -> int:
-        return len(self._views)
-
-    def zero_(self) -> None:
-        """Sets all elements to zero."""
-        for buffer in self.buffers:
-            buffer.zero_()
-
-    def fits(self, like: Mapping[str, Tensor]) -> bool:
-        """Returns whether the views have the names, shapes and device of the tensors."""
-        return self._views.keys() == like.keys() and all(
-            view.shape == like[name].shape
-            and view.stride() == _dense_strides(like[name])
-            and view.device == like[name].device
-            for name, view in self._views.items()
-        )
-
-
-def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Returns the tensor's strides without gaps, in its own order, so that sums run along its memory."""
-    return tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
-
 
 class Sums(ABC):
     """What a round's updates add up to."""
-
-    def reset(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> bool:
-        """Zeroes the sums for another round; returns whether their memory fits these tensors."""
-        return False
 
     @abstractmethod
     def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
@@ -86,25 +32,14 @@ class OverlapSums(Sums):
     """Weighted sums of shared tensors, and the weights: per element of the ``partial`` ones, or one per tensor."""
 
     def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str], min_clients: int = 1) -> None:
-        dtypes = {name: summable_dtype(tensor) for name, tensor in shared.items()}
         in_part = {name: tensor for name, tensor in shared.items() if name in partial}
-        self.values = FlatTensors(shared, dtypes)
-        self.weights = FlatTensors(in_part, dtypes)
+        self.values = zeros_like(shared)
+        self.weights = zeros_like(in_part)
         self.min_clients = min_clients
-        self.clients = FlatTensors(in_part if min_clients > 1 else {}, dtypes)  # how many trained each element
+        self.clients = zeros_like(in_part if min_clients > 1 else {})  # how many trained each element
         # a tensor's one weight and its clients stay on the CPU, so that reading them does not wait for a GPU
         self.index = {name: number for number, name in enumerate(name for name in shared if name not in partial)}
         self.whole = torch.zeros(2, len(self.index), dtype=torch.float64)
-
-    @override
-    def reset(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> bool:
-        in_part = {name: tensor for name, tensor in shared.items() if name in partial}
-        if not self.values.fits(shared) or not self.weights.fits(in_part):
-            return False
-        for flat in (self.values, self.weights, self.clients):
-            flat.zero_()
-        self.whole.zero_()
-        return True
 
     @torch.no_grad()
     @override
@@ -134,7 +69,7 @@ class OverlapSums(Sums):
     @property
     @override
     def tensors(self) -> list[Tensor]:
-        return [*self.values.buffers, *self.weights.buffers, *self.clients.buffers, self.whole]
+        return [*self.values.values(), *self.weights.values(), *self.clients.values(), self.whole]
 
     @torch.no_grad()
     @override
@@ -159,6 +94,11 @@ class OverlapSums(Sums):
 def summable_dtype(tensor: Tensor) -> torch.dtype:
     """Returns the dtype of a tensor's sum: double precision for integer buffers (counters), else float32."""
     return torch.float32 if tensor.is_floating_point() else torch.float64
+
+
+def zeros_like(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns empty sums of tensors, by name."""
+    return {name: torch.zeros_like(tensor, dtype=summable_dtype(tensor)) for name, tensor in tensors.items()}
 
 
 class TrimmedSums(Sums):

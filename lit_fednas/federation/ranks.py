@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from typing_extensions import override
 
 from lit_fednas.errors import ClientError, RankError, in_one_line
@@ -63,13 +64,14 @@ class Ranks:
         """Replaces each tensor by its sum over the ranks, in place."""
         if self.size == 1:
             return
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensors:
-            if tensor.device == self.device:
-                distributed.all_reduce(tensor)
-            else:  # NCCL knows the GPU's memory only
-                moved = tensor.to(self.device)
-                distributed.all_reduce(moved)
-                tensor.copy_(moved)
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+        for alike in by_dtype.values():  # one message for all; NCCL knows the GPU's memory only
+            total = _flatten_dense_tensors([tensor.to(self.device) for tensor in alike])
+            distributed.all_reduce(total)
+            for tensor, added in zip(alike, _unflatten_dense_tensors(total, alike), strict=True):
+                tensor.copy_(added)
 
 
 def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
