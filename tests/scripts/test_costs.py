@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 import yaml
+from torch import nn
 
 from lit_fednas.costs import Cost
 from lit_fednas.supernets.paths.supernet import PathCosts, PathSpace
@@ -75,6 +76,13 @@ def test_fedoras_communication_by_hand():
             assert sent / communication.PAPER_GB == pytest.approx(row.paper, rel=0.6 * 10**-digits / row.size)
 
 
+def test_memory_of_a_training_step_by_hand():
+    """Log-probabilities, their gradient and the logits' are alive at once: three floats per class and image."""
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 1000))
+    each, _ = load("fedoras_memory").line(network, 64, 128)
+    assert each == pytest.approx(3 * 4 * 1000, rel=0.01)
+
+
 @pytest.mark.parametrize("layers", [LAYERS, [[7, 3, 0]] * 6], ids=["unequal", "equal"])
 def test_fedoras_paths_are_counted_as_by_enumeration(layers):
     """Of equal layers many paths cost the same."""
@@ -112,6 +120,10 @@ def test_scripts_write_what_their_papers_say(tmp_path, monkeypatch, capsys):
     load("fedoras_communication").main(["--subspaces", "3", "--paths", "60", "--samples", "300"])
     text = capsys.readouterr().out
     assert "449.22  449.22  +0.0 %" in text
+    load("fedoras_memory").main(["--paths", "3", "--samples", "300"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
+    for _, _, _, _, peak, paper, *_ in rows:  # App. E.6 and Table 12
+        assert float(peak.replace(",", "")) == pytest.approx(float(paper.replace(",", "")), rel=0.03)
     words = f"--samples 300 --paths 40 --most 400 --csv {tmp_path / 'a.csv'}"
     load("fedoras_paths").main(words.split())
     assert "1,853,020,188,851,841 paths" in capsys.readouterr().out  # 9^16
