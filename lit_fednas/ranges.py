@@ -33,7 +33,12 @@ class Range:
         return " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
 
 
+class Filled:
+    """Of a list or a mapping: that it holds something."""
+
+
 PositiveInt = Annotated[int, Range(at_least=1)]
+PositiveInts = Annotated[Sequence[PositiveInt], Filled]
 NonNegativeInt = Annotated[int, Range(at_least=0)]
 #: How many are drawn or made one by one.
 Count = Annotated[int, Range(at_least=1, at_most=10**6)]
@@ -97,6 +102,9 @@ def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
             if not isinstance(value, int | float) or isinstance(value, bool) or value not in extent:
                 finite = "" if not isinstance(value, float) or math.isfinite(value) else " and finite"
                 yield path, f"{value!r} must be {extent}{finite}"
+        if Filled in args and not value:
+            yield path, "is empty; give at least one"
+        yield from _faults(value, args[0], path)
     elif origin in (Union, UnionType):
         if value is None and NoneType in args:
             return

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from typing_extensions import override
@@ -18,7 +18,7 @@ from typing_extensions import override
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientTask
-from lit_fednas.ranges import Count, NonNegativeFloat, PositiveShare, checked
+from lit_fednas.ranges import Count, Filled, NonNegativeFloat, PositiveShare, checked
 from lit_fednas.records.files import read_table
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, path_sampler
@@ -98,6 +98,7 @@ class RisingPath(Pool):
         return _spread(path, costs, cost, self.count)
 
 
+@checked("assignment.pool")
 @dataclass(frozen=True)
 class Listed(Pool):
     """Given architectures, for instance those of an earlier search's front.
@@ -109,11 +110,7 @@ class Listed(Pool):
         ConfigError: There is none, or (before training) the space does not have one.
     """
 
-    archs: Sequence[str]
-
-    def __post_init__(self) -> None:
-        if not self.archs:
-            raise ConfigError("assignment.pool.archs: is empty; give at least one, for instance [smallest, largest]")
+    archs: Annotated[Sequence[str], Filled]
 
     @override
     def architectures(self, costs: ArchitectureCosts, cost: str) -> list[Any]:

@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as tv
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveShare, Range, UnitInterval, checked
+from lit_fednas.ranges import Filled, PositiveFloat, PositiveInt, PositiveShare, Range, UnitInterval, checked
 
 Operation = Callable[[Tensor], Tensor]
 
@@ -139,11 +139,9 @@ class Cutout(Augmentation):
             zeros after the normalisation, it is the mean.
     """
 
-    def __init__(self, size: PositiveInt = 16, fill: Sequence[UnitInterval] = (0.0,)) -> None:
+    def __init__(self, size: PositiveInt = 16, fill: Annotated[Sequence[UnitInterval], Filled] = (0.0,)) -> None:
         if size % 2:
             raise ConfigError(f"data.source.augmentation.size: {size} has no middle between pixels; give an even one")
-        if not fill:
-            raise ConfigError("data.source.augmentation.fill: is empty; give one value, or one per channel")
         self.size = size
         self.fill = list(fill)
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.ranges import PositiveInt, PositiveInts, checked
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, he_normal
 from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.layers import GroupNorm, Norm, convolution, pooled_classifier, preactivated_block, sequential
@@ -83,15 +83,13 @@ class EarlyExitResNet(NestedSupernet):
         num_classes: int = 10,
         norm: Norm = GroupNorm(),
         width: PositiveInt = 64,
-        blocks: Sequence[PositiveInt] = (2, 2, 2, 2),
-        exits: Sequence[PositiveInt] = (2, 4),
+        blocks: PositiveInts = (2, 2, 2, 2),
+        exits: PositiveInts = (2, 4),
         early_heads: bool = True,
     ) -> None:
         super().__init__(input_shape, num_classes)
         check_image(self, self.input_shape)
-        if not blocks:
-            raise ConfigError("supernet.blocks: is empty; give the number of blocks of each stage")
-        if not exits or list(exits) != sorted(set(exits)) or exits[-1] != len(blocks):
+        if list(exits) != sorted(set(exits)) or exits[-1] != len(blocks):
             raise ConfigError(
                 f"supernet.exits: {list(exits)} must be stages from 1 to {len(blocks)}, ascending, the last "
                 f"{len(blocks)}"

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from lit_fednas.costs.layers import Layer
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveInts, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
 from lit_fednas.supernets.families import check_image, divisible
 from lit_fednas.supernets.layers import BatchNorm, Norm, basic_block, convolution, pooled_classifier, sequential
@@ -281,7 +281,7 @@ class ElasticResNet(NestedSupernet):
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
         stem_width: PositiveInt = 64,
-        stage_widths: Sequence[PositiveInt] = (256, 512, 1024, 2048),
+        stage_widths: PositiveInts = (256, 512, 1024, 2048),
         depths: Sequence[NonNegativeInt] = (0, 1, 2),
         ratios: Sequence[PositiveFloat] = (0.1, 0.14, 0.18, 0.22, 0.25),
         norm: Norm = BatchNorm(affine=False, running_statistics=False),
@@ -291,8 +291,6 @@ class ElasticResNet(NestedSupernet):
         width_multipliers: Sequence[PositiveFloat] = (),
     ) -> None:
         super().__init__(input_shape, num_classes)
-        if not stage_widths:
-            raise ConfigError("supernet.stage_widths: is empty; give the output channels of each stage")
         check_image(self, self.input_shape)
         self.norm = norm
         self.he_init = he_init

@@ -125,13 +125,8 @@ def check_tokens(network: object, input_shape: Sequence[int]) -> None:
         )
 
 
-def check_filled(**settings: Sequence[int]) -> None:
-    """Raises ``ConfigError`` if settings of a family are empty or not as many numbers as the first of them."""
-    first, many = next(iter(settings.items()))
-    for name, numbers in settings.items():
-        if not numbers:
-            raise ConfigError(f"supernet.family.{name}: {numbers} is empty; give at least one number")
-        if len(numbers) != len(many):
-            raise ConfigError(
-                f"supernet.family.{name}: {list(numbers)} must be as many numbers as {first}, {list(many)}"
-            )
+def check_as_many(**settings: Sequence[int]) -> None:
+    """Raises ``ConfigError`` if two settings of a family are not as many numbers."""
+    (first, many), (name, numbers) = settings.items()
+    if len(numbers) != len(many):
+        raise ConfigError(f"supernet.family.{name}: {list(numbers)} must be as many numbers as {first}, {list(many)}")

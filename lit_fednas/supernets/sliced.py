@@ -8,8 +8,8 @@ from torch import nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
-from lit_fednas.supernets.families import NetworkFamily, Sizes, check_filled, check_image
+from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveInts, checked
+from lit_fednas.supernets.families import NetworkFamily, Sizes, check_as_many, check_image
 from lit_fednas.supernets.layers import (
     BatchNorm,
     Norm,
@@ -44,11 +44,8 @@ class SlicedCNN(NetworkFamily):
         {'layer0': 8, 'layer1': 16}
     """
 
-    hidden: Sequence[PositiveInt] = (64, 128, 256, 512)
+    hidden: PositiveInts = (64, 128, 256, 512)
     norm: Norm | None = BatchNorm(running_statistics=False)
-
-    def __post_init__(self) -> None:
-        check_filled(hidden=self.hidden)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
@@ -96,13 +93,12 @@ class SlicedConvNet(NetworkFamily):
         {'conv1': 8, 'conv2': 16, 'linear': 20}
     """
 
-    hidden: Sequence[PositiveInt] = (32, 32, 64, 64, 128, 128)
+    hidden: PositiveInts = (32, 32, 64, 64, 128, 128)
     pools: Sequence[int] = (1, 2, 4, 6)
     norm: Norm | None = None
     linear: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        check_filled(hidden=self.hidden)
         if len(set(self.pools)) < len(self.pools) or not set(self.pools) <= set(range(1, len(self.hidden) + 1)):
             raise ConfigError(
                 f"supernet.family.pools: {list(self.pools)} must be different numbers from 1 to "
@@ -176,12 +172,12 @@ class SlicedMobileNet(NetworkFamily):
     """
 
     width: PositiveFloat = 1.0
-    channels: Sequence[PositiveInt] = _CHANNELS
-    strides: Sequence[PositiveInt] = _STRIDES
+    channels: PositiveInts = _CHANNELS
+    strides: PositiveInts = _STRIDES
     norm: Norm | None = BatchNorm()
 
     def __post_init__(self) -> None:
-        check_filled(channels=self.channels, strides=self.strides)
+        check_as_many(channels=self.channels, strides=self.strides)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
@@ -226,12 +222,12 @@ class SlicedResNet(NetworkFamily):
         {'stage0': 8, 'stage0.block0': 8, 'stage1': 16, 'stage1.block0': 16}
     """
 
-    hidden: Sequence[PositiveInt] = (64, 128, 256, 512)
-    blocks: Sequence[PositiveInt] = (2, 2, 2, 2)
+    hidden: PositiveInts = (64, 128, 256, 512)
+    blocks: PositiveInts = (2, 2, 2, 2)
     norm: Norm | None = BatchNorm(running_statistics=False)
 
     def __post_init__(self) -> None:
-        check_filled(hidden=self.hidden, blocks=self.blocks)
+        check_as_many(hidden=self.hidden, blocks=self.blocks)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import Count, PositiveFloat, PositiveShare, Range, UnitInterval, checked
+from lit_fednas.ranges import Count, Filled, PositiveFloat, PositiveShare, Range, UnitInterval, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.run import suite_of
@@ -196,6 +196,7 @@ class Budgets(TierSource):
         return [Tier(name, limits, above) for (name, limits), above in zip(self.budgets.items(), below, strict=False)]
 
 
+@checked("tiers")
 @dataclass(frozen=True)
 class ArchitectureTiers(TierSource):
     """Tiers by what they can just run: each affords as much as its architecture costs.
@@ -205,12 +206,8 @@ class ArchitectureTiers(TierSource):
         cost: What is limited.
     """
 
-    archs: dict[str, str]
+    archs: Annotated[dict[str, str], Filled]
     cost: str = "macs"
-
-    def __post_init__(self) -> None:
-        if not self.archs:
-            raise ConfigError("tiers.archs: is empty; give at least one tier, as large: largest")
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:

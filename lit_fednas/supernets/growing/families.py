@@ -13,8 +13,8 @@ from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
-from lit_fednas.supernets.families import Sizes, check_filled, check_image, divisible
+from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveInts, checked
+from lit_fednas.supernets.families import Sizes, check_image, divisible
 from lit_fednas.supernets.growing.cells import (
     Cell,
     ConvCell,
@@ -51,10 +51,7 @@ class GrowablePerceptron(GrowableFamily):
         'layer1 4, head'
     """
 
-    hidden: Sequence[PositiveInt] = (16,)
-
-    def __post_init__(self) -> None:
-        check_filled(hidden=self.hidden)
+    hidden: PositiveInts = (16,)
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
@@ -81,11 +78,8 @@ class GrowableCNN(GrowableFamily):
         'conv1 8, conv2 16, head'
     """
 
-    hidden: Sequence[PositiveInt] = (16, 32, 64)
+    hidden: PositiveInts = (16, 32, 64)
     norm: Norm | None = GroupNorm(4)
-
-    def __post_init__(self) -> None:
-        check_filled(hidden=self.hidden)
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
@@ -118,11 +112,8 @@ class GrowableResNet18(GrowableFamily):
     """
 
     width: PositiveInt = 16
-    blocks: Sequence[PositiveInt] = (2, 2, 2, 2)
+    blocks: PositiveInts = (2, 2, 2, 2)
     norm: Norm = GroupNorm()
-
-    def __post_init__(self) -> None:
-        check_filled(blocks=self.blocks)
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
