@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -128,44 +127,13 @@ def sent_bytes(network: nn.Module) -> int:
 
 def inference_structure(network: nn.Module) -> nn.Module:
     """Returns a copy of a network on the meta device, in evaluation mode, its norms with statistics, as deployed."""
-    structure = meta_copy(network).requires_grad_(False)
-    _deploy(structure)
-    return structure
-
-
-@contextmanager
-def dry(network: nn.Module) -> Iterator[nn.Module]:
-    """Lends a network as :func:`inference_structure` returns it: itself if it is on the meta device already."""
-    # copying takes as long as running; what is changed of the network's modules (not of its tensors) is restored
-    tensors = [*network.parameters(), *network.buffers()]
-    if not all(tensor.is_meta for tensor in tensors):
-        yield inference_structure(network)
-        return
-    # dictionaries of tensors and modules are restored in place: others may hold them (``Supernet.run``)
-    dictionaries = [vars(module) for module in network.modules()]
-    previous = [
-        (kept, dict(kept))
-        for attributes in dictionaries
-        for kept in (attributes, *attributes.values())
-        if type(kept) is dict
-    ]
-    try:
-        _deploy(network)
-        yield network
-    finally:
-        for kept, content in previous:
-            kept.clear()
-            kept.update(content)
-
-
-def _deploy(structure: nn.Module) -> None:
-    """Sets evaluation mode; norms without running statistics, which refuse a batch of one, get some."""
-    structure.eval()
+    structure = meta_copy(network).requires_grad_(False).eval()
     for module in structure.modules():
-        if isinstance(module, _BatchNorm) and module.running_mean is None:
+        if isinstance(module, _BatchNorm) and module.running_mean is None:  # it would refuse a batch of one
             module.track_running_stats = True
             module.running_mean = torch.zeros(module.num_features, device="meta")
             module.running_var = torch.ones(module.num_features, device="meta")
+    return structure
 
 
 def meta_copy(network: nn.Module) -> nn.Module:
@@ -252,13 +220,12 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtyp
         True
     """
     inputs = torch.zeros(1, *input_shape, dtype=dtype, device="meta")
-    trace = _Trace(inputs)
-    with dry(network) as structure:
-        for module in structure.modules():
-            if type(module) in _BATCH_NORMS:  # one operation of one new tensor either way; in a tenth of the time
-                module.forward = torch.empty_like
-        with torch.no_grad(), trace:
-            outputs = structure(inputs)
+    trace, structure = _Trace(inputs), inference_structure(network)
+    for module in structure.modules():
+        if type(module) in _BATCH_NORMS:  # one operation of one new tensor either way; in a tenth of the time
+            module.forward = torch.empty_like
+    with torch.no_grad(), trace:
+        outputs = structure(inputs)
     trace.time += 1
     trace.read([inputs, outputs])  # by the caller
     return trace.peak()

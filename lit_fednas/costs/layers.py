@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lit_fednas.costs.counting import dry
+from lit_fednas.costs.counting import inference_structure
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -53,9 +53,10 @@ def read_layers(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.d
         channels = len(module.weight)
         layers.append(Layer(kernel, module.weight[0].numel(), channels, output.numel() // channels))
 
-    with dry(network) as structure, torch.no_grad():
-        for module in structure.modules():
-            if isinstance(module, (*_CONVOLUTIONS, nn.Linear)):
-                module.register_forward_hook(read)
+    structure = inference_structure(network)
+    for module in structure.modules():
+        if isinstance(module, (*_CONVOLUTIONS, nn.Linear)):
+            module.register_forward_hook(read)
+    with torch.no_grad():
         structure(torch.zeros(1, *input_shape, dtype=dtype, device="meta"))
     return layers
