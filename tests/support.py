@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import json
 import multiprocessing
 import os
 import pkgutil
@@ -228,21 +227,3 @@ def right_in_onnxruntime(path: Path) -> tuple[int, dict[str, str]]:
     test = Digits().load("test")
     found = [session.run(None, {"inputs": image.numpy()})[0].argmax() for image in test.inputs.split(1)]
     return sum(found == test.targets.numpy()), session.get_modelmeta().custom_metadata_map
-
-
-def run_record(folder: Path) -> dict[str, Any]:
-    """All that two equal runs have in common: weights, state, records without wall times, ledger, CSV."""
-    checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for record in rounds:
-        for client in record["clients"]:
-            del client["seconds"]
-    return {
-        "weights": {name: tensor.tolist() for name, tensor in checkpoint["state_dict"].items()},
-        "federation": checkpoint["federation"],
-        "optimizer": str(checkpoint["optimizer_states"]),
-        "progress": (checkpoint["epoch"], checkpoint["global_step"]),
-        "rounds": rounds,
-        "ledger": json.loads((folder / "ledger.json").read_text()),
-        "metrics": (folder / "metrics.csv").read_text(),
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from functools import partial
 from types import SimpleNamespace
@@ -12,11 +11,9 @@ import torch
 from torch.nn import functional
 
 from lit_fednas.analysis.clients import read_client_scores
-from lit_fednas.assignment import Assignment, ByTier
 from lit_fednas.callbacks import DeployedAccuracy, DeviceAverage, RunRecorder
 from lit_fednas.callbacks import deployed_accuracy as source
 from lit_fednas.data import ClientData, Dirichlet
-from lit_fednas.errors import ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import read_rounds
@@ -198,24 +195,3 @@ def test_two_ranks_share_what_one_does(tmp_path, monkeypatch):
     gathered._evaluate(rank(0, lambda rows: [rows, other]), module)
     assert gathered.rows == callback.rows
     assert 0 < len(other) < len(callback.rows)
-
-
-class Silent(ByTier):
-    deployed = Assignment.deployed
-
-
-@pytest.mark.parametrize(
-    ("settings", "parts", "of_data", "message"),
-    [
-        ({}, {}, {"client_test": 0.0}, "no client has test examples of its own; set data.client_test"),
-        ({}, {"assignment": Silent()}, {}, "Silent"),
-        ({"split": "train"}, {}, {}, "deployed_accuracy.split: 'train' is unknown"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_told_before_training(tmp_path, settings, parts, of_data, message):
-    class NoRound(DeployedAccuracy):
-        def on_cohort_start(self, trainer, module, round):
-            raise AssertionError("a round was begun")
-
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        run(tmp_path, NoRound(**settings), method(**parts), datamodule=data(**of_data))

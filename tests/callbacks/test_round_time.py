@@ -11,7 +11,6 @@ import pytest
 from lit_fednas.assignment import ByTier
 from lit_fednas.callbacks import RoundTime, RunRecorder
 from lit_fednas.data import Dirichlet
-from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FaultPolicy, ServerRound, UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.records import read_rounds
@@ -116,12 +115,3 @@ def test_groups_tests_and_withheld_updates_by_hand():
     ungrouped = [replace(result, task=replace(result.task, group=None)) for result in results]
     alone.on_train_batch_end(make_trainer(), made, None, server_round(made, ungrouped), 0)
     assert logged["time/round"] == pytest.approx(97.6 + 144.8)
-
-
-def test_what_cannot_be_simulated_is_told_before_training(tmp_path):
-    class NoRound(RoundTime):
-        def on_cohort_start(self, trainer, module, round):
-            raise AssertionError("a round was begun")
-
-    with pytest.raises(ConfigError, match="there are no tiers"):
-        run(tmp_path, NoRound(DeviceSpeeds(latency_ms=1)), tiers=None, assignment=None)

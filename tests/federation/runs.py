@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,11 +18,10 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import ClientResult
+from lit_fednas.testing.runs import contents
 from tests.federation import methods
 from tests.support import make_trainer, tiny_data, weights
 
-#: The callback whose state names the run's folder.
-OF_FOLDER = "Checkpoint"
 LAST = Path("run", "only", "checkpoints", "last.ckpt")
 
 
@@ -66,7 +64,7 @@ class Run:
     metrics: dict[str, float]
     assignment: dict[str, Any]
     module: FederatedLightningModule = field(repr=False)
-    record: str = ""
+    files: dict[str, Any] = field(repr=False)
 
     @property
     def statuses(self) -> list[list[tuple[Any, ...]]]:
@@ -75,19 +73,6 @@ class Run:
     def __getstate__(self) -> dict[str, Any]:
         """For another process."""
         return {**vars(self), "module": None}
-
-
-def record(folder: Path) -> str:
-    """What is in a run's folder, to the bit."""
-    checkpoint = torch.load(folder / LAST, weights_only=True)
-    return repr(
-        {
-            "weights": {name: tensor.tolist() for name, tensor in checkpoint["state_dict"].items()},
-            **{key: checkpoint[key] for key in ("federation", "optimizer_states", "epoch", "global_step")},
-            "callbacks": {key: kept for key, kept in checkpoint["callbacks"].items() if not re.search(OF_FOLDER, key)},
-            "metrics": (folder / "run" / "only" / "metrics.csv").read_text(),
-        }
-    )
 
 
 def run(
@@ -114,7 +99,7 @@ def run(
         {key: float(value) for key, value in trainer.callback_metrics.items()},
         module.assignment.state_dict(),
         module,
-        record(folder) if trainer.is_global_zero else "",
+        contents(folder) if trainer.is_global_zero else {},
     )
 
 

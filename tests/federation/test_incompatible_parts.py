@@ -12,14 +12,15 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from lit_fednas.aggregation import OperatorAverage, OverlapAverage
-from lit_fednas.assignment import CandidateGroups, FixedArchitecture, InvariantUnits
-from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage
+from lit_fednas.assignment import Assignment, CandidateGroups, FixedArchitecture, InvariantUnits
+from lit_fednas.callbacks import BetaDecay, DeployedAccuracy, PruneByBudgets, RoundTime, SoftAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal, SideObjective, TaskLoss
 from lit_fednas.parts import check_callbacks
 from lit_fednas.supernets import PlainNetwork
+from lit_fednas.tiers import DeviceSpeeds
 from tests.federation import methods
 from tests.federation.tokens import LENGTH, VOCABULARY
 from tests.supernets.sequences import pruned_sequence
@@ -37,6 +38,12 @@ class AllClients(UniformCohort):
 
     def __init__(self) -> None:
         super().__init__(ratio=1.0)
+
+
+class Silent(FixedArchitecture):
+    """Does not say what clients deploy."""
+
+    deployed = Assignment.deployed
 
 
 def needy(kind: type, *arguments: Any, **settings: Any) -> Any:
@@ -90,6 +97,15 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     (
         {"server_optimizer": lambda: lambda weights: needy(torch.optim.SGD, weights, lr=1.0)},
         "model.server_optimizer: Needy needs the callback beta_decay; add",
+    ),
+    ({"callbacks": DeployedAccuracy}, "deployed_accuracy.split: no client has test examples of its own; set data."),
+    (
+        {"callbacks": DeployedAccuracy, "assignment": Silent, "data": lambda: methods.image_data(client_test=0.3)},
+        "model.assignment: Silent",
+    ),
+    (
+        {"callbacks": lambda: RoundTime(DeviceSpeeds(latency_ms=1))},
+        "round_time.speeds.latency_ms: 1 derives speeds from limits of macs, but there are no tiers; set model.tiers",
     ),
     (
         {"callbacks": BetaDecay},

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.federation import FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation import FaultPolicy, UniformCohort
 from lit_fednas.federation.acceptance import NormBound
 from lit_fednas.messages import ClientUpdate
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing.aggregations import random_updates, update
 from tests.supernets.instances import kept_instance
-from tests.support import assert_same, fit, linear_net, make_module, tiny_data, weights
+from tests.support import Noted, assert_same, fit, linear_net, make_module, tiny_data, weights
 
 
 class Wild(CrossEntropy):
@@ -41,33 +41,25 @@ class Wild(CrossEntropy):
         return ()
 
 
-class Told(FederatedCallback):
-    def __init__(self):
-        self.results, self.sent = [], {}
-
-    def on_client_end(self, trainer, module, result, update):
-        self.results.append(result)
-        self.sent[result.task.client] = update and {name: one.clone() for name, one in update.weights.items()}
-
-
 class NotTheSecond(UniformCohort):
     def asked(self, sizes, wanted, rng):
         yield np.array([0, 2, 3, 4, 5])
 
 
 def run(factor: float, cohort: UniformCohort | None = None, **faults: Any):
-    told, cohort = Told(), cohort or UniformCohort(count=6)
+    told, cohort = Noted("on_client_end", lambda *given: given[2:]), cohort or UniformCohort(count=6)
     module = make_module(linear_net(), objective=Wild(factor), cohort=cohort, faults=FaultPolicy(**faults))
     trainer = fit(module, tiny_data(), 1, callbacks=[told])
-    return weights(module), told, trainer.callback_metrics
+    return weights(module), told.all, trainer.callback_metrics
 
 
 def test_rejected_updates_were_never_there() -> None:
     after, told, metrics = run(-10.0, norm_bound=5)
     assert_same(after, run(1, NotTheSecond(count=5))[0], rtol=1e-5, atol=1e-7)
-    assert {one.task.client for one in told.results if one.status == "wild"} == {1}
-    assert "times the cohort's median, faults.norm_bound is 5" in told.results[1].reason
-    assert told.sent[1] is None
+    assert {result.task.client for result, _ in told if result.status == "wild"} == {1}
+    result, update = told[1]
+    assert "times the cohort's median, faults.norm_bound is 5" in result.reason
+    assert update is None
     assert [float(metrics[f"clients/{name}"]) for name in ("wild", "failed", "used")] == [1, 1, 5]
 
 

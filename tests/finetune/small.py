@@ -1,7 +1,6 @@
 """A tiny run with three tiers of clients, its search, and its fine-tunings."""
 
 import csv
-import itertools
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,23 +134,6 @@ def last_weights(folder: Path) -> dict[str, Tensor]:
 
 def tier_weights(files: FinetuneFiles) -> dict[str, dict[str, Tensor]]:
     return {tier: torch.load(files.tier_folder(tier) / "weights.pt", weights_only=True) for tier in files.tier_names}
-
-
-def everything(files: FinetuneFiles) -> dict[str, Any]:
-    """All that two equal fine-tunings have in common."""
-    runs = sorted((files.folder / "runs").iterdir())
-    records = {path.name: rounds(path) for path in runs}
-    for record in itertools.chain(*records.values()):
-        for client in record["clients"]:
-            del client["seconds"]
-    weights = {**tier_weights(files), **{path.name: last_weights(path) for path in runs}}
-    return {
-        **{path.name: path.read_text() for path in files.folder.glob("*.csv")},
-        "settings": files.settings(),
-        "records": records,
-        "weights": {name: {key: t.tolist() for key, t in tensors.items()} for name, tensors in weights.items()},
-        "models": [files.tier_model(tier) for tier in files.tier_names],
-    }
 
 
 def accuracy_and_loss(network: Any, inputs: Tensor, targets: Tensor) -> tuple[float, float]:

@@ -9,7 +9,9 @@ from lit_fednas.federation import FederatedCallback
 from lit_fednas.federation.process import Interrupted
 from lit_fednas.finetune import finetuning
 from lit_fednas.records import FinetuneFiles
-from tests.finetune.small import everything, rounds
+from lit_fednas.testing.contract import assert_alike
+from lit_fednas.testing.runs import contents
+from tests.finetune.small import rounds
 
 
 class Stop(Exception):
@@ -43,7 +45,7 @@ class StopIn(FederatedCallback):
 
 @pytest.fixture
 def straight(tuned_once):
-    return everything(tuned_once.files)
+    return contents(tuned_once.files.folder)
 
 
 def test_in_the_second_candidates_second_round(trained, straight, monkeypatch):
@@ -56,7 +58,7 @@ def test_in_the_second_candidates_second_round(trained, straight, monkeypatch):
     assert done == {"small-0": 2, "middle-0": 1}
     assert not files.settings()["complete"]
     assert not (files.folder / "tiers.csv").exists()
-    assert everything(trained.finetune()) == straight
+    assert_alike(contents(trained.finetune().folder), straight)
 
 
 def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch):
@@ -76,7 +78,7 @@ def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch):
         with pytest.raises(Interrupted):
             trained.finetune()
     assert not trained.path("large").exists()
-    assert everything(trained.finetune()) == straight
+    assert_alike(contents(trained.finetune().folder), straight)
 
 
 def test_after_the_last_candidate_the_rest_is_made_up_for_and_nothing_is_trained_again(trained, straight, monkeypatch):
@@ -93,5 +95,5 @@ def test_after_the_last_candidate_the_rest_is_made_up_for_and_nothing_is_trained
             trained.finetune()
     stamps = {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")}
     assert len(stamps) == 3
-    assert everything(trained.finetune()) == straight
+    assert_alike(contents(trained.finetune().folder), straight)
     assert {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")} == stamps

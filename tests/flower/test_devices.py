@@ -11,8 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from importlib import import_module
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from lit_fednas.cli import main
-from tests.forks import forked_commands
 from tests.support import ended, forked
 
 pytest.importorskip("flwr")
@@ -29,8 +27,6 @@ pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 3  # the first two of them simulated
-#: What Flower starts for every run, and what would have to import torch.
-FORKED = ("flwr-serverapp",)
 PATIENCE = 600  # seconds for a step on a slow or busy machine
 _BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 
@@ -43,7 +39,7 @@ class Network:
         blocks = _BLOCK.findall((folder / "README.md").read_text())
         settings, self.secrets, self.link, self.register, self.node, self.runs, *_ = blocks
         self.settings = settings.strip()
-        path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         # the sooner a process is started for a message, the shorter the test
         fast = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", "OMP_NUM_THREADS": "1"}
         self.environment = {**os.environ, **fast, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
@@ -176,15 +172,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def network(folder: Path) -> Iterator[Network]:
-    import_module("lit_fednas.flower.server")
     network = Network(folder / "app")
-    with ExitStack() as ends:
-        ends.enter_context(forked_commands(folder / "app" / "bin", *FORKED))
-        ends.callback(lambda: [network.end(name) for name in list(network.processes)])
+    try:
         network.start_link()
         for client in (0, 1):
             network.start_node(client, folder / f"site-{client}.npz")
         yield network
+    finally:
+        for name in list(network.processes):
+            network.end(name)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
