@@ -389,9 +389,11 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch, capsys
     main(["finetune", *config, "--finetune.rounds", "1", "--finetune.name", "tuned"])
     assert {folder.name for folder in (run / "tuned" / "tiers").iterdir()} == set(tiers)
     assert " --name tuned --tier " in capsys.readouterr().out.splitlines()[-2]
-    main(["export", *config, "--tier", tiers[0]])
-    said = {"metadata.json": ""}
-    program = torch.export.load(run / "search" / "tiers" / tiers[0] / "network.pt2", extra_files=said).module()
+    main(["export", *config, "--tier", tiers[0], "--name", "tuned"])
+    said, folder = {"metadata.json": ""}, run / "tuned" / "tiers" / tiers[0]
+    program = torch.export.load(folder / "network.pt2", extra_files=said).module()
+    for tensor in torch.load(folder / "weights.pt").values():
+        assert any(torch.equal(one, tensor) for one in program.state_dict().values())
     metadata = json.loads(said["metadata.json"])
     raw = torch.zeros(3, *metadata["input_shape"], dtype=getattr(torch, metadata["input_type"]))
     assert program(raw).shape[-1] == len(metadata["class_names"])

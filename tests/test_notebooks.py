@@ -7,24 +7,16 @@ alone, and are kept with what they show; tutorials train what they show, and are
 from __future__ import annotations
 
 import ast
-import io
-import os
 import re
-import sys
-import warnings
-from base64 import b64encode
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.analysis.conftest import finished_run
-from tests.support import ended, forked
 
 __all__ = ["finished_run"]
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -81,42 +73,6 @@ def test_results_are_those_of_their_tables() -> None:
         assert table_cells(cell) == table_cells(before), cell.source
 
 
-def as_text(data: dict[str, Any]) -> dict[str, Any]:
-    """What a cell shows, its images as text."""
-    return {kind: b64encode(one).decode() if isinstance(one, bytes) else one for kind, one in data.items()}
-
-
-class Shell(InteractiveShell):
-    """Runs cells as a kernel does, without the messages to and from it."""
-
-    def enable_gui(self, gui: str | None = None) -> None:
-        """Has none."""
-
-    def shown_by(self, source: str) -> list[nbformat.NotebookNode]:
-        outputs: list[nbformat.NotebookNode] = []
-
-        class Stream(io.StringIO):
-            def __init__(self, name: str) -> None:
-                super().__init__()
-                self.stream = name
-
-            def write(self, text: str) -> int:
-                if not outputs or outputs[-1].get("name") != self.stream:
-                    outputs.append(new_output("stream", name=self.stream, text=""))
-                outputs[-1].text += text
-                return len(text)
-
-        def shows(kind: str) -> Any:
-            return lambda data, metadata=None, **more: outputs.append(new_output(kind, data=as_text(data)))
-
-        self.display_pub.publish = shows("display_data")
-        self.displayhook.write_format_data = shows("execute_result")
-        self.displayhook.write_output_prompt = self.displayhook.finish_displayhook = lambda: None
-        sys.stdout, sys.stderr = Stream("stdout"), Stream("stderr")
-        self.run_cell(source).raise_error()
-        return outputs
-
-
 def shorter(source: str) -> str:
     """A cell with a third of the rounds, and a search of half the size."""
 
@@ -127,21 +83,11 @@ def shorter(source: str) -> str:
     return re.sub(rf"((?:{names})[: =]+)(\d+)", share, source)
 
 
-def executed(path: Path, folder: Path, result: Path) -> list[nbformat.NotebookNode]:
-    """The code cells of a notebook with what they show in a folder, made shorter, run in a process of their own."""
-
-    def run() -> None:
-        os.chdir(folder)
-        warnings.resetwarnings()
-        warnings.simplefilter("ignore", DeprecationWarning)  # as Python does, but in tests
-        warnings.showwarning = lambda *given: sys.stderr.write(warnings.formatwarning(*given[:4]))
-        shell = Shell.instance()
-        sources = [shorter(cell.source) for cell in code_cells(path)]
-        cells = [new_code_cell(source, outputs=shell.shown_by(source)) for source in sources]
-        nbformat.write(new_notebook(cells=cells), result)
-
-    assert ended(forked(run), 300) == 0
-    return code_cells(result)
+def executed(path: Path, folder: Path) -> list[nbformat.NotebookNode]:
+    """The code cells of a notebook with what they show in a folder, made shorter."""
+    run = new_notebook(cells=[new_code_cell(shorter(cell.source)) for cell in code_cells(path)])
+    NotebookClient(run, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    return run.cells
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -153,9 +99,9 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_run(path: Path, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebooks_run(path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIT_FEDNAS_RUN", str(finished_run))
-    cells = executed(path, path.parent, tmp_path / "executed.ipynb")
+    cells = executed(path, path.parent)
     outputs = [output for cell in cells for output in cell.outputs]
     assert len(outputs) >= len(cells) - 2  # all but definitions
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
@@ -190,6 +136,6 @@ def test_what_tutorials_import_exists(path: Path) -> None:
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials_run(path: Path, tmp_path: Path) -> None:
     """As a reader does, from another folder than the repository's."""
-    cells = executed(path, tmp_path, tmp_path / "executed.ipynb")
+    cells = executed(path, tmp_path)
     for before, cell in zip(code_cells(path), cells, strict=True):
         assert [one.output_type for one in cell.outputs] == [one.output_type for one in before.outputs], cell.source

@@ -10,6 +10,7 @@ import pytest
 from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
 from lit_fednas.records.files import SUMS_FILE
+from lit_fednas.search import RandomSearch
 from lit_fednas.supernets import ElasticResNet
 from tests.analysis.pages import Page
 from tests.analysis.searching import write_search
@@ -34,7 +35,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder,) = (root / "digits").iterdir()
     supernet = ElasticResNet((1, 8, 8), 10, stem_width=4, stage_widths=[8, 12, 16, 16], divisor=4)
     write_search(folder / "search", supernet)
-    write_search(folder / "random", supernet, "RandomSearch", seed=1, gain=-0.03)
+    write_search(folder / "random", supernet, RandomSearch(), seed=1)
     return folder
 
 

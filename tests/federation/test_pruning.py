@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from lit_fednas.analysis.report import write_report
 from lit_fednas.assignment import CandidateGroups
 from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
 from lit_fednas.callbacks.pruning.groups import balanced_groups, group_report, groups_of_candidates, random_groups
@@ -205,6 +206,10 @@ def test_costs_are_those_of_the_rounds(straight, rounds, models) -> None:
         for client in clients:
             macs = supernet.cost(supernet.space.parse(client["arch"])).macs  # also of what is gone
             assert client["macs"] == macs * (client["num_seen"] + client["num_tested"])
+
+
+def test_a_report_shows_the_models(straight, tmp_path) -> None:
+    assert "Pruned models" in write_report(straight[0], tmp_path / "page.html").read_text()
 
 
 def test_the_initial_model_is_measured_as_candidates_are(straight, rounds, models) -> None:

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))  # their packages are imported as where they are run
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +25,6 @@ def as_quiet_as_before() -> Iterator[None]:
         yield
     for log, level in zip(logs, levels, strict=True):
         log.setLevel(level)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def beside_the_scripts() -> None:
-    """Lets their package be imported as where they are run."""
-    sys.path.insert(0, str(SCRIPTS))
 
 
 @functools.cache

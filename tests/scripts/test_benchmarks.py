@@ -1,4 +1,5 @@
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,20 @@ import torch
 
 from benchmarks.command import main
 from benchmarks.population import rows
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls in child processes are made here, which is quick; memory then means little."""
+
+    def call(function: str, arguments: dict[str, Any], ranks: int = 1, threads: int = 1) -> Any:
+        assert ranks == 1
+        module, name = function.split(":")
+        return getattr(import_module(module), name)(**arguments)
+
+    for module in ("rounds", "population"):
+        monkeypatch.setattr(f"benchmarks.{module}.call_in_child", call)
+
 
 SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
 VARIANTS = ["--variants", "bf16", "channels last"]
