@@ -1,9 +1,10 @@
-"""What holds for all tests: three things that would take a fifth of their time, and one of their order."""
+"""For all tests: their order, three things that would take a fifth of their time, and what commands refuse."""
 
 from __future__ import annotations
 
 import functools
 import gc
+from collections.abc import Callable
 
 import pytest
 
@@ -33,3 +34,20 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Calls a command that cannot work; returns its one line of error."""
+    from lit_fednas.cli import main
+
+    def told(*words: str, code: int = 2) -> str:
+        capsys.readouterr()
+        assert main([*words]) == code
+        err = capsys.readouterr().err.strip()
+        lines = [line for line in err.splitlines() if not line.startswith(("computing with ", "training starts"))]
+        assert len(lines) == 1, err
+        assert lines[0].startswith("lit-fednas: ")
+        return lines[0]
+
+    return told

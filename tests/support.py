@@ -159,9 +159,9 @@ def make_trainer(max_rounds: int = 3, **settings: Any) -> FederatedTrainer:
     return FederatedTrainer(max_rounds=max_rounds, **settings)
 
 
-def fit(module: FederatedLightningModule, data: FederatedDataModule, max_rounds: int = 3, **settings: Any) -> Any:
+def fit(module: Any, data: Any, max_rounds: int = 3, ckpt_path: Any = None, **settings: Any) -> Any:
     trainer = make_trainer(max_rounds, **settings)
-    trainer.fit(module, datamodule=data)
+    trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
     return trainer
 
 

@@ -92,7 +92,7 @@ def test_fit_writes_a_run(one_round):
     assert "Epoch" not in err + out  # no bar of Lightning's, and no inner Trainer's chatter
 
 
-def test_without_a_checkpoint_the_newest_runs_last_is_tested(begun, capsys):
+def test_without_a_checkpoint_the_newest_runs_last_is_tested(begun, capsys, refused):
     """Never untrained weights; the numbers are those of the checkpoint that is named."""
     run = Path("runs/digits/version_0")
     last, tables = run / "checkpoints/last.ckpt", []
@@ -103,22 +103,22 @@ def test_without_a_checkpoint_the_newest_runs_last_is_tested(begun, capsys):
         assert (f"weights: those of {last}" in shown.err) is (not more)
     assert tables[0] == tables[1]
     assert (run / "subnets-test.csv").exists()
-    assert "finds none" in refused(capsys, "test", *begun, "--ckpt_path", "best")
+    assert "finds none" in refused("test", *begun, "--ckpt_path", "best")
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
     shutil.rmtree("runs")
-    assert "ckpt_path: 'last' finds no run in runs/digits; train one first" in refused(capsys, "test", *begun)
+    assert "ckpt_path: 'last' finds no run in runs/digits; train one first" in refused("test", *begun)
 
 
-def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys):
+def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys, refused):
     run = Path("runs/digits/version_0")
     config = (run / "config.yaml").read_bytes()
     resume = ["fit", *begun, "--ckpt_path", "last"]
-    line = refused(capsys, *resume, "--model.client.optimizer.lr", "0.5")
+    line = refused(*resume, "--model.client.optimizer.lr", "0.5")
     assert line.startswith("lit-fednas: model.client.optimizer.init_args.lr: the checkpoint's run was trained with")
     assert "and now it is 0.5; set it as it was" in line
     assert (run / "config.yaml").read_bytes() == config
-    assert "seed_everything: the checkpoint's" in refused(capsys, "test", *resume[1:], "--seed_everything", "7")
-    assert "PruneByBudgets does not work" in refused(capsys, "fit", *begun, "--prune_by_budgets.budget", "0.5")
+    assert "seed_everything: the checkpoint's" in refused("test", *resume[1:], "--seed_everything", "7")
+    assert "PruneByBudgets does not work" in refused("fit", *begun, "--prune_by_budgets.budget", "0.5")
     Path("users.py").write_text("from lightning import Callback\n\n\nclass Own(Callback):\n    pass\n")
     assert "lit-fednas: trainer.callbacks: the checkpoint's" in refused(
         capsys, *resume, "--trainer.callbacks=users.Own"
@@ -135,12 +135,12 @@ def open_or_full(full, path, *how, **given):
     return open("/dev/full", "wb") if path.name == full else open(path, *how, **given)
 
 
-def test_a_full_disk_is_told_and_what_was_there_stays(begun, capsys, monkeypatch):
+def test_a_full_disk_is_told_and_what_was_there_stays(begun, capsys, refused, monkeypatch):
     run = Path("runs/digits/version_0")
     resume, report = ["fit", *begun, "--ckpt_path", "last"], ["report", str(run)]
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 999))
-        assert "checkpoint.dirpath: the disk of" in refused(capsys, *resume)
+        assert "checkpoint.dirpath: the disk of" in refused(*resume)
     assert main(report) == 0
     for words, path in ((resume, run / "checkpoints" / "last.ckpt"), (report, run / "report.html")):
         before = path.read_bytes()
@@ -152,7 +152,7 @@ def test_a_full_disk_is_told_and_what_was_there_stays(begun, capsys, monkeypatch
         assert path.read_bytes() == before
 
 
-def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun, capsys):
+def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun, capsys, refused):
     """Files of all the names that are written into a run's folder are there."""
     Path("checkpoints").mkdir()
     for path in Path("runs/digits/version_0").glob("*.*"):
@@ -168,9 +168,9 @@ def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun,
     assert "only checkpoints are kept" in capsys.readouterr().err
     assert contents().keys() - before.keys() == {Path("checkpoints/last.ckpt")}
     assert {path: contents()[path] for path in before} == before
-    assert "checkpoint.dirpath: " in refused(capsys, "fit", *words)
+    assert "checkpoint.dirpath: " in refused("fit", *words)
     rooted = ["--trainer.default_root_dir", "runs"]
-    assert "trainer.default_root_dir: runs is not empty" in refused(capsys, "fit", *words, *rooted)
+    assert "trainer.default_root_dir: runs is not empty" in refused("fit", *words, *rooted)
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny,
 
 
 @pytest.mark.slow
-def test_a_resumed_runs_config_starts_a_new_run(begun, capsys):
+def test_a_resumed_runs_config_starts_a_new_run(begun, refused):
     """It holds neither the folder of the run nor the checkpoint that the run was resumed from."""
     assert main(["fit", *begun, "--ckpt_path", "last"]) == 0
     first = Path("runs/digits/version_0")
@@ -207,16 +207,16 @@ def test_a_resumed_runs_config_starts_a_new_run(begun, capsys):
     files = [Path(f"runs/digits/version_{n}/rounds.jsonl").read_text().splitlines() for n in range(2)]
     metrics, again = ([json.loads(line)["metrics"] for line in lines] for lines in files)
     assert again == metrics
-    message = refused(capsys, "fit", *begun, "--trainer.logger.init_args.version", "0")
+    message = refused("fit", *begun, "--trainer.logger.init_args.version", "0")
     assert "version_0 holds a run; leave version out" in message
 
 
-def test_what_cannot_be_written_is_told_before_the_work(begun, capsys, monkeypatch):
+def test_what_cannot_be_written_is_told_before_the_work(begun, refused, monkeypatch):
     Path("shut").mkdir(mode=0o500)
     monkeypatch.setattr(os, "access", lambda path, mode: "shut" not in str(path))  # the superuser may write there
     Path("thesis.html").touch()
     for output in ("shut/page.html", "/dev/full", "runs", "thesis.html"):
-        assert "output: " in refused(capsys, "report", "runs/digits/version_0", "--output", output)
+        assert "output: " in refused("report", "runs/digits/version_0", "--output", output)
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
     words = ["report", "runs/digits/version_0", "--output", "thesis.html"]
     assert main([*words, "--overwrite"]) == main(words) == 0
@@ -277,17 +277,6 @@ def test_all_that_is_done_with_a_run_is_one_run_of_each_logger(tiny, monkeypatch
     assert {path.name for path in Path("runs").iterdir()} == {"digits", "wandb"}
 
 
-def refused(capsys, *args, code=2):
-    """The command's one line of error."""
-    capsys.readouterr()
-    assert main(list(args)) == code
-    err = capsys.readouterr().err.strip()
-    lines = [line for line in err.splitlines() if not line.startswith(("computing with ", "training starts"))]
-    assert len(lines) == 1, err
-    assert lines[0].startswith("lit-fednas: ")
-    return lines[0]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -310,20 +299,20 @@ def refused(capsys, *args, code=2):
         (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
     ],
 )
-def test_bad_input_is_one_clear_line_before_training(tiny, capsys, options, message):
-    assert message in refused(capsys, "fit", *tiny, *options)
+def test_bad_input_is_one_clear_line_before_training(tiny, refused, options, message):
+    assert message in refused("fit", *tiny, *options)
     assert not list(Path().rglob("rounds.jsonl"))
 
 
-def test_a_file_that_cannot_be_used_is_one_clear_line(tiny, capsys):
+def test_a_file_that_cannot_be_used_is_one_clear_line(tiny, refused):
     Path("wrong_part.py").write_text("class Source(:")
     Path("wrong.yaml").write_text("data: {source: {class_path: wrong_part.Source}}")
-    line = refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
+    line = refused("fit", *tiny, "--config", "wrong.yaml")
     assert "invalid syntax (wrong_part.py, line 1); correct the file" in line
 
 
 @pytest.mark.slow
-def test_checkpoints_that_cannot_be_used_are_one_clear_line(begun, capsys):
+def test_checkpoints_that_cannot_be_used_are_one_clear_line(begun, refused):
     """For every command that takes one; none advises to load what may run code."""
     last = Path("runs/digits/version_0/checkpoints/last.ckpt")
     whole = last.read_bytes()
@@ -340,9 +329,9 @@ def test_checkpoints_that_cannot_be_used_are_one_clear_line(begun, capsys):
     }
     for command, (saved, message) in bad.items():
         torch.save(saved, "bad.ckpt")
-        assert message in refused(capsys, command, *begun, "--ckpt_path", "bad.ckpt")
+        assert message in refused(command, *begun, "--ckpt_path", "bad.ckpt")
         Path("bad.ckpt").write_bytes(whole[: len(whole) // 2])
-        assert "bad.ckpt cannot be read" in refused(capsys, command, *begun, "--ckpt_path", "bad.ckpt")
+        assert "bad.ckpt cannot be read" in refused(command, *begun, "--ckpt_path", "bad.ckpt")
 
 
 @pytest.mark.slow
@@ -361,26 +350,26 @@ def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, c
     assert config["model"]["client"]["batch_size"] == 16
 
 
-def test_broken_records_are_one_clear_line(begun, capsys):
+def test_broken_records_are_one_clear_line(begun, refused):
     rounds = Path("runs/digits/version_0/rounds.jsonl")
     whole = rounds.read_bytes()
     rounds.write_bytes(whole + b"[1]\n" + whole)
-    line = refused(capsys, "report", "runs/digits/version_0")
+    line = refused("report", "runs/digits/version_0")
     assert "rounds.jsonl: line 2 is not the record of a round" in line
     rounds.write_bytes(whole)
     rounds.with_name("metrics.csv").write_bytes(b"\xff\xfe\n")
-    assert "metrics.csv: is damaged" in refused(capsys, "fit", *begun, "--ckpt_path", "last")
+    assert "metrics.csv: is damaged" in refused("fit", *begun, "--ckpt_path", "last")
     assert rounds.read_bytes() == whole
 
 
-def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, capsys, monkeypatch):
+def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, refused, monkeypatch):
     from lit_fednas.objectives import CrossEntropy
 
     def broken(self, network, inputs, targets):
         raise RuntimeError("out of paper")
 
     monkeypatch.setattr(CrossEntropy, "loss", broken)
-    line = refused(capsys, "fit", *tiny, "--model.faults.on_client_error", "raise", code=1)
+    line = refused("fit", *tiny, "--model.faults.on_client_error", "raise", code=1)
     assert "round 1, client" in line
     assert "out of paper" in line
 

@@ -10,13 +10,12 @@ import torch
 import lit_fednas
 from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.callbacks import CostLedger, RunRecorder
-from lit_fednas.federation import EvaluationSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation import EvaluationSettings, FaultPolicy, UniformCohort
 from lit_fednas.messages import ClientTask, nbytes
 from lit_fednas.records import read_rounds
 from lit_fednas.rng import generator
 from lit_fednas.transport import SCALES, Float16, Int8, Packing, Transport
-from tests.support import assert_same, concrete_classes, fit, linear_net, make_module, tiny_data, tiny_supernet
-from tests.support import weights as weights_of
+from tests.support import Noted, assert_same, concrete_classes, fit, linear_net, make_module, tiny_data, tiny_supernet
 
 TASK = ClientTask(round=3, client=5, arch=None, num_examples=1)
 PACKINGS = [Float16(), Int8()]
@@ -137,44 +136,29 @@ def test_draws_belong_to_seed_direction_round_and_client():
     assert_same(packed[0], BOTH.pack_down(sent, 0, TASK))
 
 
-class Updates(FederatedCallback):
-    """What the server had and what the clients' updates are, by round and client."""
+def one_fit(start, **settings):
+    """The task of a round's only client, and the tensors that came back."""
 
-    def __init__(self):
-        self.sent, self.got = {}, {}
+    def said(trainer, module, result, update):
+        return result.task, {name: one.clone() for name, one in update.weights.items()}
 
-    def on_cohort_start(self, trainer, module, round):
-        self.sent[round.number] = weights_of(module)
-
-    def on_client_end(self, trainer, module, result, update):
-        if update is not None:
-            self.got[result.task.round, result.task.client] = {
-                name: one.clone() for name, one in update.weights.items()
-            }
-
-
-def trained(transport=Transport(), rounds=2, data=None, **settings):
-    module, updates = make_module(transport=transport, **settings), Updates()
-    fit(module, data or tiny_data(), rounds, callbacks=[updates])
-    return module, updates
+    ended = Noted("on_client_end", said)
+    fit(make_module(start, cohort=UniformCohort(count=1), **settings), tiny_data(), 1, callbacks=[ended])
+    return ended.all[0]
 
 
 def test_an_update_by_hand():
     """One client's round: what it received and what it sent, from packings and a client alone."""
-    transport = Transport(Float16(), Int8())
-    _, updates = trained(transport, 1, supernet=linear_net(), cohort=UniformCohort(count=1))
-    ((round, client),) = updates.got
-    own = {name.removeprefix("network."): one for name, one in updates.sent[0].items()}
+    own = {name: one.detach().clone() for name, one in linear_net().network.state_dict().items()}
+    task, got = one_fit(linear_net(), transport=Transport(Float16(), Int8()))
     received = {name: one.half().float() for name, one in own.items()}
-
     start = linear_net()
     start.network.load_state_dict(received)
-    _, alone = trained(rounds=1, supernet=start, cohort=UniformCohort(count=1))
-    result = alone.got[round, client]
-    change = {name: result[name] - received[name] for name in own}
-    draws = generator(0, "transport-up", round, client)
+    _, trained = one_fit(start)
+    change = {name: trained[name] - received[name] for name in own}
+    draws = generator(0, "transport-up", task.round, task.client)
     arrived = Int8().unpack(Int8().pack(change, draws), change)
-    assert_same(updates.got[round, client], {name: own[name] + arrived[name] for name in own})
+    assert_same(got, {name: own[name] + arrived[name] for name in own})
 
 
 def test_bytes_are_the_same_wherever_they_are_counted(tmp_path):

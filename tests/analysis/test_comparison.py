@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -365,7 +366,9 @@ def test_tiers_are_those_of_the_searches_if_these_agree(methods: dict) -> None:
     assert tiers_of(methods) == {"*": {}}
 
 
-def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_what_it_prints(
+    tmp_path: Path, methods: dict, capsys: pytest.CaptureFixture[str], refused: Any
+) -> None:
     (tmp_path / "tiers.yaml").write_text("search: {tiers: {init_args: {budgets: {s: {macs: 1e1}, l: {macs: 40}}}}}")
     out = tmp_path / "out"
     words = ["compare", f"{tmp_path}/A", f"{tmp_path}/B", "--tiers", str(tmp_path / "tiers.yaml")]
@@ -374,8 +377,7 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys
     assert "No network within the tier: B (s)." in printed
     assert cli.main([*words, "--output", str(out), "--targets", "0.5", "0.7"]) == 0  # its own files are replaced
     (out / "compare.html").write_text("mine")
-    assert cli.main([*words, "--output", str(out)]) == 2
-    assert "is there, and not from this command; move it" in capsys.readouterr().err
+    assert "is there, and not from this command; move it" in refused(*words, "--output", str(out))
     assert (out / "compare.html").read_text() == "mine"
 
     table = pd.read_csv(out / "compare.csv")

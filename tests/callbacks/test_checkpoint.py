@@ -15,7 +15,7 @@ from lit_fednas.testing.contract import assert_alike
 from lit_fednas.testing.runs import contents
 from tests.federation.test_resume import StopAt
 from tests.federation.test_resume import run as full_run
-from tests.support import assert_same, linear_net, make_module, make_trainer, tiny_data, weights
+from tests.support import assert_same, fit, linear_net, make_module, tiny_data, weights
 
 
 class Values(FederatedCallback):
@@ -33,9 +33,7 @@ class Values(FederatedCallback):
 def run(folder, checkpoint, rounds=4, callbacks=(), module=None, ckpt_path=None, **settings):
     module, callbacks = module or make_module(linear_net()), [checkpoint, *callbacks]
     settings = {"enable_checkpointing": True, "default_root_dir": str(folder), **settings}
-    trainer = make_trainer(rounds, callbacks=callbacks, **settings)
-    trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)
-    return trainer, module
+    return fit(module, tiny_data(), rounds, ckpt_path, callbacks=callbacks, **settings), module
 
 
 def names(folder):

@@ -55,6 +55,7 @@ from lit_fednas.objectives import MaskedCrossEntropy
 from lit_fednas.records.files import replacing
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BatchNorm
+from tests.federation.runs import LAST, run_in
 from tests.supernets.suites import grown_suite
 from tests.support import (
     Noted,
@@ -212,13 +213,10 @@ def test_noise_and_sampled_cohorts_are_drawn_from_a_secret_in_place_of_the_seed(
 def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     """Noise that was found for two rounds is not found anew for six, so the run stops; other settings do not fit."""
 
-    def run(rounds: int, cohort: CohortSampler, privacy: list[Any], resumed: bool = True, name: str = "only") -> Any:
-        path = str(tmp_path / "run" / name / "checkpoints" / "last.ckpt")
-        callbacks = [*privacy, RoundCheckpoint()]
-        logger = RunLogger(str(tmp_path), "run", name)
-        trainer = make_trainer(rounds, callbacks=callbacks, logger=logger, enable_checkpointing=True)
-        trainer.fit(module(cohort=cohort), datamodule=tiny_data(), ckpt_path=path if resumed else None)
-        return trainer
+    def run(rounds: int, cohort: CohortSampler, privacy: list[Any], resumed: bool = True, name: str = "with") -> Any:
+        folder, callbacks = tmp_path / name, [*privacy, RoundCheckpoint()]
+        path = folder / LAST if resumed else None
+        return run_in(folder, module(cohort=cohort), *callbacks, rounds=rounds, ckpt_path=path)
 
     all_clients = UniformCohort(ratio=1.0)
     first = Privacy(1.0, target_epsilon=3.0)

@@ -90,8 +90,7 @@ def test_a_model_that_comes_in_starts_a_mean_of_its_own_and_the_others_keep_thei
             WeightAverage(DECAY),
             RoundCheckpoint(dirpath=str(tmp_path / str(rounds))),
         ]
-        trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
-        trainer.fit(module, tiny_data(), ckpt_path=ckpt_path)
+        fit(module, tiny_data(), rounds, ckpt_path, callbacks=callbacks, enable_checkpointing=True)
         return weights(module)
 
     observed = Observed()

@@ -146,6 +146,14 @@ class TestFaults:
 
 
 class TestCache:
+    @pytest.fixture
+    def decoded(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Records which splits are decoded whole."""
+        log: list[str] = []
+        real = image_sources.LazyImages.decode
+        monkeypatch.setattr(image_sources.LazyImages, "decode", lambda one: log.append(one.label) or real(one))
+        return log
+
     def test_is_used(self, root: Path, decoded: list[str]) -> None:
         whole = load(ImageFolder(root, cache=False))
         assert not (root / ".lit_fednas_cache").exists()

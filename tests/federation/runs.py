@@ -20,7 +20,7 @@ from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import ClientResult
 from lit_fednas.testing.runs import contents
 from tests.federation import methods
-from tests.support import make_trainer, tiny_data, weights
+from tests.support import fit, tiny_data, weights
 
 LAST = Path("run", "only", "checkpoints", "last.ckpt")
 
@@ -89,8 +89,8 @@ def run(
     module.val_metrics.update = lambda place, *rest: evaluated.append(place) or update(place, *rest)
     callbacks = [*extra, witness, *methods.callbacks(name), RoundCheckpoint()]
     logger = RunLogger(str(folder), "run", "only")
-    trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True, logger=logger, **settings)
-    trainer.fit(module, datamodule=methods.data(name), ckpt_path=ckpt_path)
+    settings |= {"callbacks": callbacks, "enable_checkpointing": True, "logger": logger}
+    trainer = fit(module, methods.data(name), rounds, ckpt_path, **settings)
     return Run(
         weights(module),
         witness.rounds,
@@ -114,9 +114,7 @@ def run_in(
     """Trains in a folder, with a validation every second round."""
     logger = RunLogger(str(folder), "run", "only")
     settings = {"check_val_every_n_rounds": 2, "enable_checkpointing": True, "logger": logger}
-    trainer = make_trainer(rounds, callbacks=list(callbacks), **settings)
-    trainer.fit(module, datamodule=data or tiny_data(), ckpt_path=ckpt_path)
-    return trainer
+    return fit(module, data or tiny_data(), rounds, ckpt_path, callbacks=list(callbacks), **settings)
 
 
 def killed(train: Callable[[], Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 
 import pytest
 import torch
@@ -14,7 +13,8 @@ from lit_fednas.federation import ClientSettings, FaultPolicy, client, loop
 from lit_fednas.federation.fast import fastest
 from lit_fednas.messages import ClientTask
 from lit_fednas.records import read_rounds
-from tests.support import assert_same, linear_net, make_module, make_trainer, sgd, tiny_data, weights
+from tests.federation.runs import LAST, run_in
+from tests.support import assert_same, linear_net, make_module, sgd, tiny_data, weights
 
 CHOICE = {"settings": {"channels_last": True}, "threads": 1, "chosen": "channels_last, 1 thread", "ratios": {}}
 
@@ -191,17 +191,10 @@ def test_measuring_leaves_no_trace(monkeypatch, data):
 # ---- in a run -----------------------------------------------------------------------------------------
 
 
-def run(folder, rounds, ckpt_path=None, callbacks=(), **settings):
+def run(folder, rounds, ckpt_path=None, **settings):
     """A run's module and trainer, with a checkpoint of each round and records."""
     module = make_module(client=ClientSettings(sgd(0.1), batch_size=8, **settings))
-    trainer = make_trainer(
-        rounds,
-        callbacks=[RunRecorder(), RoundCheckpoint(dirpath=str(folder)), *callbacks],
-        enable_checkpointing=True,
-        default_root_dir=str(folder),
-    )
-    trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path and str(ckpt_path))
-    return module, trainer
+    return module, run_in(folder, module, RunRecorder(), RoundCheckpoint(), rounds=rounds, ckpt_path=ckpt_path)
 
 
 def test_a_run_trains_with_the_choice_and_keeps_it(monkeypatch, tmp_path):
@@ -212,8 +205,7 @@ def test_a_run_trains_with_the_choice_and_keeps_it(monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "fastest", lambda *parts: measured.append(parts) or CHOICE)
     straight, _ = run(tmp_path / "straight", 3, fast="auto")
     run(tmp_path / "parts", 2, fast="auto")
-    last = shutil.copy(tmp_path / "parts" / "last.ckpt", tmp_path)
-    resumed, trainer = run(tmp_path / "parts", 3, last, fast="auto")
+    resumed, trainer = run(tmp_path / "parts", 3, tmp_path / "parts" / LAST, fast="auto")
     assert_same(weights(straight), weights(told))
     assert_same(weights(resumed), weights(told))
     with pytest.raises(AssertionError):
@@ -223,5 +215,5 @@ def test_a_run_trains_with_the_choice_and_keeps_it(monkeypatch, tmp_path):
     *_, threads, rounds = measured[0]
     assert (threads[0], rounds) == (torch.get_num_threads(), 3)
     assert trainer.fit_loop.fastest == {"round": 0, **CHOICE}
-    records = list(read_rounds(tmp_path / "parts"))
+    records = list(read_rounds(tmp_path / "parts/run/only"))
     assert [record.get("fastest") for record in records] == [{"round": 0, **CHOICE}, None, None]

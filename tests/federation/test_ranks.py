@@ -22,7 +22,6 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import distributed
 
 import lit_fednas.aggregation
-from lit_fednas.aggregation import Aggregation
 from lit_fednas.cli import main
 from lit_fednas.errors import ConfigError, RankError
 from lit_fednas.federation import FaultPolicy, FederatedCallback, FederatedTrainer, RankStrategy
@@ -34,7 +33,7 @@ from lit_fednas.records import read_rounds
 from tests.federation import methods
 from tests.federation.methods import COVERING, METHODS
 from tests.federation.runs import LAST, run, straight
-from tests.support import assert_same, concrete_classes, ended, forked, make_module, make_trainer, weights
+from tests.support import assert_same, ended, forked, make_module, make_trainer, weights
 
 ROOT = Path(lit_fednas.__file__).parent.parent
 
@@ -78,11 +77,6 @@ OTHERS = [name for name in COVERING if name not in QUICK and METHODS[name].assig
 AMPLIFIED = {name: 1e-4 for name in COVERING if METHODS[name].wire == "packed"}
 AMPLIFIED |= {name: 3e-4 for name in COVERING if METHODS[name].assignment in ("tracking", "sandwich")}
 AMPLIFIED |= {name: 5e-3 for name in COVERING if METHODS[name].fit == "half"}
-
-
-def test_two_ranks_run_every_aggregation():
-    tried = {METHODS[name].average for name in (*QUICK, *OTHERS)}
-    assert not concrete_classes(Aggregation, lit_fednas.aggregation) - {methods.AGGREGATIONS[name] for name in tried}
 
 
 TWO = {"strategy": "ddp", "devices": 2, "threads": 1}

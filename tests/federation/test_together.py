@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.data import IID, ArraySource, Dirichlet, FederatedDataModule
 from lit_fednas.errors import ClientError, ConfigError
@@ -41,28 +40,6 @@ from tests.support import (
 CLIENTS = 7
 
 
-class MeanInDoubles(Aggregation):
-    """Every element's mean over the clients that hold it; the package's own aggregations sum in float32."""
-
-    def start(self, tasks, values=None):
-        shared = self._supernet.shared_tensors()
-        self.totals = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in shared.items()}
-        self.counts = copy.deepcopy(self.totals)
-
-    def add(self, update):
-        for name, region in self._supernet.regions(update.task.arch).items():
-            region.add_to(self.totals[region.name], update.weights[name].double())
-            region.add_to(self.counts[region.name], 1.0)
-
-    def sums(self):
-        return [*self.totals.values(), *self.counts.values()]
-
-    def finish(self):
-        shared = self._supernet.shared_tensors()
-        means = {name: total / self.counts[name] for name, total in self.totals.items()}
-        return {name: torch.where(self.counts[name] > 0, mean, shared[name]) for name, mean in means.items()}
-
-
 def unequal_data(num_clients=CLIENTS, normalization=lambda images: images.double() / 255, **settings):
     """With inputs as doubles, so that float sums in another order differ by next to nothing."""
     splits = tiny_examples(), tiny_examples(40, 1), tiny_examples(40, 2)
@@ -79,7 +56,6 @@ def run(together, supernet=None, data=None, rounds=2, local=None, **settings):
     results = Results()
     module = make_module(
         copy.deepcopy(supernet or tiny_supernet(norm=GroupNorm(2))).double(),
-        aggregation=MeanInDoubles(),
         client=ClientSettings(**{"optimizer": sgd(0.1), "batch_size": 8, **(local or {})}, clients_per_fit=together),
         **{"cohort": UniformCohort(count=CLIENTS), **settings},
     )
@@ -101,7 +77,7 @@ def both(together=4, supernet=None, data=unequal_data, **settings):
         counts = ("task", "status", "num_steps", "num_seen")
         assert [getattr(result, name) for name in counts] == [getattr(others[key], name) for name in counts]
         assert result.loss == pytest.approx(others[key].loss, rel=1e-8, nan_ok=True)
-    assert_same(tensors, other_tensors, rtol=1e-8, atol=1e-10)
+    assert_same(tensors, other_tensors, rtol=1e-6, atol=1e-7)  # averages are of float32
     return results, tensors
 
 

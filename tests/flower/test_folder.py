@@ -10,6 +10,7 @@ import stat
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -83,16 +84,12 @@ def test_units_start_what_the_commands_start(folder: Path, tmp_path: Path, unit:
         (["--", "--model.client.fast=auto"], "model.client.fast: auto measures the server's process, and devices"),
     ],
 )
-def test_what_cannot_work_is_told_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    assert main(["flower", "init", str(tmp_path / "run"), *OPTIONS, *words]) == 2
-    assert f"lit-fednas: {message}" in capsys.readouterr().err
+def test_what_cannot_work_is_told_in_one_line(tmp_path: Path, refused: Any, words: list[str], message: str) -> None:
+    assert f"lit-fednas: {message}" in refused("flower", "init", str(tmp_path / "run"), *OPTIONS, *words)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_files_is_left_alone(tmp_path: Path, refused: Any) -> None:
     (tmp_path / "mine").write_text("mine")
-    assert main(["flower", "init", str(tmp_path), *OPTIONS]) == 2
-    assert "is not empty; give a new folder" in capsys.readouterr().err
+    assert "is not empty; give a new folder" in refused("flower", "init", str(tmp_path), *OPTIONS)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
