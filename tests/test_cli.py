@@ -120,9 +120,7 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys
     assert "seed_everything: the checkpoint's" in refused("test", *resume[1:], "--seed_everything", "7")
     assert "PruneByBudgets does not work" in refused("fit", *begun, "--prune_by_budgets.budget", "0.5")
     Path("users.py").write_text("from lightning import Callback\n\n\nclass Own(Callback):\n    pass\n")
-    assert "lit-fednas: trainer.callbacks: the checkpoint's" in refused(
-        capsys, *resume, "--trainer.callbacks=users.Own"
-    )
+    assert "lit-fednas: trainer.callbacks: the checkpoint's" in refused(*resume, "--trainer.callbacks=users.Own")
     watching = ["--trainer.callbacks=ModelSummary", "--model.evaluation.sampled", "2", "--trainer.threads", "1"]
     allowed = ["--model.client.batch_size", "7", "--changed", "[model.client]"]
     assert main([*resume, *watching, *allowed]) == 0

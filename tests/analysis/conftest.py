@@ -35,7 +35,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder,) = (root / "digits").iterdir()
     supernet = ElasticResNet((1, 8, 8), 10, stem_width=4, stage_widths=[8, 12, 16, 16], divisor=4)
     write_search(folder / "search", supernet)
-    write_search(folder / "random", supernet, RandomSearch(), seed=1)
+    write_search(folder / "random", supernet, RandomSearch(sample=8), seed=1)
     return folder
 
 
