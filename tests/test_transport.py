@@ -10,6 +10,7 @@ import torch
 import lit_fednas
 from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.callbacks import CostLedger, RunRecorder
+from lit_fednas.costs import RoundCost
 from lit_fednas.federation import EvaluationSettings, FaultPolicy, UniformCohort
 from lit_fednas.messages import ClientTask, nbytes
 from lit_fednas.records import read_rounds
@@ -161,8 +162,8 @@ def test_an_update_by_hand():
     assert_same(got, {name: own[name] + arrived[name] for name in own})
 
 
-def test_bytes_are_the_same_wherever_they_are_counted(tmp_path):
-    """Records, ledger and its comparison, from the tensors of networks."""
+def test_costs_are_the_same_wherever_they_are_counted(tmp_path):
+    """Records, ledger and its comparison, from the tensors of networks; who drops out has trained nothing."""
     net, transport = tiny_supernet(), Transport(Float16(), Int8())
     module = make_module(
         net,
@@ -179,15 +180,17 @@ def test_bytes_are_the_same_wherever_they_are_counted(tmp_path):
         sent = [one.numel() for one in net.subnet(arch).state_dict().values()]
         return 2 * sum(sent), sum(sent) + 4 * len(sent)
 
-    down = up = answers = clients = 0
+    macs = down = up = answers = clients = 0
     for record in read_rounds(tmp_path):
         for one in record["clients"]:
-            sent, back = size(net.space.parse(one["arch"]))
-            back = back if one["status"] == "ok" else 0
-            assert (one["bytes_down"], one["bytes_up"]) == (sent, back)
-            down, up, answers, clients = down + sent, up + back, answers + (back > 0), clients + 1
+            arch, answered = net.space.parse(one["arch"]), one["status"] == "ok"
+            sent, back = size(arch)
+            assert (one["bytes_down"], one["bytes_up"]) == (sent, back * answered)
+            assert one["macs"] == net.cost(arch).macs * 20 * answered
+            macs, down, up = macs + one["macs"], down + sent, up + back * answered
+            answers, clients = answers + answered, clients + 1
     assert 0 < answers < clients
-    assert (ledger.total.bytes_down, ledger.total.bytes_up) == (down, up)
+    assert ledger.total == RoundCost(macs, down, up)
     sent, back = size(net.space.largest)
     alone = ledger.baseline["largest"]
     assert (alone.bytes_down, alone.bytes_up) == (clients * sent, answers * back)

@@ -1,7 +1,6 @@
 """A tiny run with three tiers of clients, its search, and its fine-tunings."""
 
 import csv
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from lit_fednas.federation import (
     UniformCohort,
 )
 from lit_fednas.finetune import Finetune, FinetuneSettings
-from lit_fednas.records import FinetuneFiles
+from lit_fednas.records import FinetuneFiles, read_rounds
 from lit_fednas.search import RandomSearch, Search, SearchSettings
 from lit_fednas.supernets import PathCNN, Supernet
 from lit_fednas.tiers import ClientTiers, ListedTiers, Tier, TierSource
@@ -117,12 +116,8 @@ def by_tier(files: FinetuneFiles, table: str = "tiers") -> dict[str, dict[str, s
     return {row["tier"]: row for row in rows(files.folder / f"{table}.csv")}
 
 
-def rounds(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
 def cohorts(folder: Path) -> list[list[int]]:
-    return [[client["client"] for client in record["clients"]] for record in rounds(folder)]
+    return [[client["client"] for client in record["clients"]] for record in read_rounds(folder)]
 
 
 def last_weights(folder: Path) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from lit_fednas.federation import ClientSettings, UniformCohort
-from lit_fednas.records import FinetuneFiles
+from lit_fednas.records import FinetuneFiles, read_rounds
 from lit_fednas.tiers import ClientTiers, ListedTiers
 from tests.finetune.small import (
     ELIGIBLE,
@@ -16,7 +16,6 @@ from tests.finetune.small import (
     by_tier,
     last_weights,
     module_of,
-    rounds,
     rows,
     tier_weights,
 )
@@ -52,7 +51,7 @@ def test_distinct_architectures_of_each_tier_are_trained(drawn, files):
     for row in rows(files.folder / "candidates.csv"):
         least, most = RANGES[row["tier"]]
         assert least < supernet.macs(supernet.space.parse(row["arch"])) <= most
-        (record,) = rounds(drawn.path(row["tier"], int(row["number"])))
+        (record,) = read_rounds(drawn.path(row["tier"], int(row["number"])))
         assert {client["arch"] for client in record["clients"]} == {"whole"}
         assert {client["client"] for client in record["clients"]} <= set(ELIGIBLE[row["tier"]])
 

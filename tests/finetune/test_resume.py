@@ -11,7 +11,7 @@ from lit_fednas.finetune import finetuning
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.testing.contract import assert_alike
 from lit_fednas.testing.runs import contents
-from tests.finetune.small import rounds
+from tests.finetune.small import cohorts
 
 
 class Stop(Exception):
@@ -54,7 +54,7 @@ def test_in_the_second_candidates_second_round(trained, straight, monkeypatch):
         with pytest.raises(Stop):
             trained.finetune()
     files = trained.files
-    done = {path.parent.name: len(rounds(path.parent)) for path in files.folder.glob("runs/*/rounds.jsonl")}
+    done = {path.parent.name: len(cohorts(path.parent)) for path in files.folder.glob("runs/*/rounds.jsonl")}
     assert done == {"small-0": 2, "middle-0": 1}
     assert not files.settings()["complete"]
     assert not (files.folder / "tiers.csv").exists()

@@ -9,7 +9,7 @@ import torch
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.federation.cohort import OnlyClients, RandomAvailability
 from lit_fednas.objectives import CrossEntropy
-from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.records import FinetuneFiles, SearchFiles, read_rounds
 from lit_fednas.records.run import append_round
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import PlainNetwork
@@ -26,7 +26,6 @@ from tests.finetune.small import (
     last_weights,
     module_of,
     only_batch,
-    rounds,
     small_data,
     tier_weights,
 )
@@ -124,7 +123,7 @@ def test_costs_are_those_of_the_rounds(tuned_once):
         arch = supernet.space.parse(row["arch"])
         network = supernet.subnet(arch)
         bytes_of_network = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
-        asked = [client for record in rounds(tuned_once.path(tier)) for client in record["clients"]]
+        asked = [client for record in read_rounds(tuned_once.path(tier)) for client in record["clients"]]
         for cost in ("macs", "bytes_down", "bytes_up"):
             assert int(row[cost]) == sum(client[cost] for client in asked)
         sent = ROUNDS * min(COUNT, len(ELIGIBLE[tier])) * bytes_of_network

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -20,6 +19,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from lit_fednas.cli import main
+from lit_fednas.records import read_rounds
 from tests.support import ended, forked
 
 pytest.importorskip("flwr")
@@ -188,8 +188,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def statuses(folder: Path) -> list[dict[int, str]]:
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{one["client"]: one["status"] for one in row["clients"]} for row in rounds]
+    return [{one["client"]: one["status"] for one in row["clients"]} for row in read_rounds(folder)]
 
 
 def test_a_run_that_was_stopped_and_resumed_equals_the_simulation_and_outlives_a_device(

@@ -10,15 +10,15 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lit_fednas.cli import main
+from lit_fednas.records import read_rounds
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 OVERLAYS = Path(__file__).parent
@@ -53,7 +53,7 @@ def run(name: str, folder: Path) -> Path:
     files = ["--config", str(CONFIGS / config)]
     if (OVERLAYS / f"{name}.yaml").exists():
         files += ["--config", str(OVERLAYS / f"{name}.yaml")]
-    with inside(folder), one_thread():
+    with chdir(folder), one_thread():
         for command, *rest in commands:
             words = [word for part in rest for word in _words(part)]
             assert main([command, *files, *words]) == 0, (name, command)
@@ -63,16 +63,6 @@ def run(name: str, folder: Path) -> Path:
 
 def _words(part: str) -> list[str]:
     return ["--config", str(CONFIGS / part[1:])] if part.startswith("@") else part.split("=", 1)
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 @contextmanager
@@ -86,14 +76,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def rounds(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
 def figures(folder: Path) -> dict[str, Any]:
     """Losses and accuracies per round, architectures, costs, and what search and fine-tuning found."""
     found: dict[str, Any] = {"rounds": []}
-    for record in rounds(folder):
+    for record in read_rounds(folder):
         metrics = {
             name: round(value, 4)
             for name, value in record["metrics"].items()
@@ -117,7 +103,7 @@ def digests(folder: Path) -> dict[str, str]:
     state = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True, map_location="cpu")["state_dict"]
     tensors = sorted(_digest(t.contiguous().flatten().view(torch.uint8).numpy().tobytes()) for t in state.values())
     found = {"weights": _digest("".join(tensors).encode())}
-    records = rounds(folder)
+    records = list(read_rounds(folder))
     for record in records:
         for client in record["clients"]:
             del client["seconds"]
