@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,16 @@ _CLIENTS_KEPT = 64
 
 
 class ClientRows(Sequence[np.ndarray]):
-    """The rows of each client, as a sequence that need not hold an array per client."""
+    """The rows of each client, int64, as a sequence that need not hold an array per client.
 
-    #: The number of rows of each client, int64 [clients], read-only.
-    sizes: np.ndarray
+    Attributes:
+        sizes: The number of rows of each client, int64 [clients], read-only.
+    """
 
-    @abstractmethod
-    def rows_of(self, client: int) -> np.ndarray:
-        """Returns the rows of a client, int64, which must not be written to."""
+    def __init__(self, sizes: np.ndarray, rows_of: Callable[[int], np.ndarray]) -> None:
+        sizes.flags.writeable = False
+        self.sizes = sizes
+        self._rows_of = rows_of
 
     @override
     def __len__(self) -> int:
@@ -41,10 +42,9 @@ class ClientRows(Sequence[np.ndarray]):
     @override
     def __getitem__(self, client: Any) -> Any:
         chosen = range(len(self))[client]
-        return self.rows_of(chosen) if isinstance(chosen, int) else [self.rows_of(number) for number in chosen]
+        return self._rows_of(chosen) if isinstance(chosen, int) else [self[number] for number in chosen]
 
 
-@dataclass(frozen=True, eq=False)
 class Partition(ClientRows):
     """Disjoint sets of rows, one per client; a sequence of the clients' rows.
 
@@ -53,11 +53,10 @@ class Partition(ClientRows):
         offsets: Where in ``rows`` each client's begin, and where the last one's end, int64 [clients + 1].
     """
 
-    rows: np.ndarray
-    offsets: np.ndarray
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", _read_only(np.diff(self.offsets)))
+    def __init__(self, rows: np.ndarray, offsets: np.ndarray) -> None:
+        super().__init__(np.diff(offsets), lambda client: rows[offsets[client] : offsets[client + 1]])
+        self.rows = rows
+        self.offsets = offsets
 
     @classmethod
     def by_owner(cls, owners: np.ndarray, num_clients: int) -> Partition:
@@ -65,10 +64,6 @@ class Partition(ClientRows):
         sizes = np.bincount(owners + 1, minlength=num_clients + 1)  # first those of nobody
         rows = np.argsort(owners, kind="stable")[sizes[0] :]
         return cls(rows, np.cumsum(sizes) - sizes[0])
-
-    @override
-    def rows_of(self, client: int) -> np.ndarray:
-        return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
     def class_counts(self, targets: np.ndarray, num_classes: int) -> np.ndarray:
         """Returns the dense array of :meth:`sparse_class_counts`."""
@@ -98,51 +93,23 @@ def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -
     return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=np.int64)
 
 
-class HoldOuts:
-    """Every client's rows, split at random into ``train``, ``val`` and ``test`` by shares, to the nearest number."""
+def hold_outs(rows: ClientRows, val: float, test: float, seed: int, first: int = 0) -> dict[str, ClientRows]:
+    """Splits every client's rows at random into ``train``, ``val`` and ``test`` by shares, to the nearest number."""
+    num_val, num_test = (np.rint(share * rows.sizes).astype(np.int64) for share in (val, test))
 
-    # Sizes are known up front (that of train is below 1 where nothing remains); rows are drawn when a client is asked
-    # for, from a generator of its own, and those of some clients are kept.
-    def __init__(self, rows: ClientRows, val: float, test: float, seed: int, first: int = 0) -> None:
-        self.rows = rows
-        self.seed = seed
-        self.first = first
-        held = {"val": np.rint(val * rows.sizes).astype(np.int64), "test": np.rint(test * rows.sizes).astype(np.int64)}
-        held["train"] = rows.sizes - held["val"] - held["test"]
-        self.sizes = {split: _read_only(sizes) for split, sizes in held.items()}
-        self._kept: dict[int, dict[str, np.ndarray]] = {}
-
-    def rows_of(self, client: int) -> dict[str, np.ndarray]:
-        """Returns the rows of each of a client's splits, ascending; those of some clients are kept."""
-        if client not in self._kept:
-            if len(self._kept) == _CLIENTS_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[client] = self._draw(client)
-        return self._kept[client]
-
-    def splits(self) -> dict[str, ClientRows]:
-        """Returns the rows of each split."""
-        return {split: _Split(self, split) for split in self.sizes}
-
-    def _draw(self, client: int) -> dict[str, np.ndarray]:
-        """Returns the rows of each of a client's splits, ascending."""
-        order = numpy_generator(self.seed, "client-split", self.first + client).permutation(self.rows[client])
-        num_val, num_test = self.sizes["val"][client], self.sizes["test"][client]
-        parts = np.split(order, [num_val, num_val + num_test])
+    # sizes are known up front (that of train is below 1 where nothing remains); rows are drawn when a client is asked
+    # for, from a generator of its own, and those of some clients are kept
+    @lru_cache(_CLIENTS_KEPT)
+    def drawn(client: int) -> dict[str, np.ndarray]:
+        order = numpy_generator(seed, "client-split", first + client).permutation(rows[client])
+        parts = np.split(order, [num_val[client], num_val[client] + num_test[client]])
         return dict(zip(("val", "test", "train"), map(np.sort, parts), strict=True))
 
+    def split(name: str, sizes: np.ndarray) -> ClientRows:
+        return ClientRows(sizes, lambda client: drawn(client)[name])
 
-class _Split(ClientRows):
-    """One split of all clients."""
-
-    def __init__(self, holdouts: HoldOuts, split: str) -> None:
-        self.sizes = holdouts.sizes[split]
-        self._holdouts = holdouts
-        self._split = split
-
-    @override
-    def rows_of(self, client: int) -> np.ndarray:
-        return self._holdouts.rows_of(client)[self._split]
+    sizes = {"val": num_val, "test": num_test, "train": rows.sizes - num_val - num_test}
+    return {name: split(name, size) for name, size in sizes.items()}
 
 
 def deal_by_class(targets: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Partition:
@@ -294,9 +261,6 @@ class ClientData:
 def _sizes(rows: Sequence[np.ndarray]) -> np.ndarray:
     if isinstance(rows, ClientRows):
         return rows.sizes
-    return _read_only(np.fromiter(map(len, rows), np.int64, len(rows)))
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    array.flags.writeable = False
-    return array
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    sizes.flags.writeable = False
+    return sizes

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.data.clients import ClientData, ClientRows, HoldOuts, Partition, deal_by_class, stratified_rows
+from lit_fednas.data.clients import ClientData, ClientRows, Partition, deal_by_class, hold_outs, stratified_rows
 from lit_fednas.data.examples import (
     EvalBatches,
     ExampleDataset,
@@ -321,16 +321,16 @@ class FederatedDataModule(LightningDataModule):
         dealt, count = self.partition, len(self._readers["train"])
         if len(pool) < count:
             dealt = Partition(pool[dealt.rows], dealt.offsets)
-        holdouts = HoldOuts(dealt, self.client_val, self._client_test_share, self.seed, first)
-        if (left := holdouts.sizes["train"]).min() < 1:
+        rows = hold_outs(dealt, self.client_val, self._client_test_share, self.seed, first)
+        if (left := rows["train"].sizes).min() < 1:
             client = int((left < 1).argmax())
             raise DataError(
                 f"data.client_val: {self.client_val} + client_test {self.client_test}: client {first + client} has "
                 f"{dealt.sizes[client]} examples and would keep none to train on; give less, or fewer clients, or "
                 "leave small clients out (ByColumn's least)"
             )
-        held = self.client_val or self._client_test_share
-        rows: dict[str, ClientRows] = holdouts.splits() if held else {"train": dealt}
+        if not (self.client_val or self._client_test_share):
+            rows = {"train": dealt}
         if self.client_test == "official":
             rows["test"] = self._official_test_rows()
         for split, fraction in (("val", self.client_val), ("test", self.client_test)):

@@ -16,8 +16,8 @@ CLIENTS = 20_000
 @pytest.mark.parametrize(("partitioner", "client_val"), [(IID(), 0.5), (Dirichlet(1e4, min_size=1), 0.0)])
 def test_nobody_else_is_read(partitioner: Partitioner, client_val: float, monkeypatch: pytest.MonkeyPatch) -> None:
     read: set[int] = set()
-    rows_of = Partition.rows_of
-    monkeypatch.setattr(Partition, "rows_of", lambda self, client: read.add(client) or rows_of(self, client))
+    rows_of = Partition.__getitem__
+    monkeypatch.setattr(Partition, "__getitem__", lambda self, client: read.add(client) or rows_of(self, client))
     draws = torch.Generator().manual_seed(0)
     inputs = torch.randint(256, (4 * CLIENTS, 1, 8, 8), generator=draws, dtype=torch.uint8)
     examples = Examples(inputs, torch.randint(4, (len(inputs),), generator=draws))
