@@ -17,47 +17,6 @@ from lit_fednas.supernets.families import Axes, NetworkFamily, Sizes, entries_of
 from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
 
-class Prunable:
-    """Where the filters of a family's network are: the rows of convolutions' and linear layers' weights."""
-
-    def __init__(self, family: NetworkFamily, input_shape: Sequence[int], num_classes: int) -> None:
-        self.family = family
-        self.input_shape = tuple(input_shape)
-        self.num_classes = num_classes
-        self.multiple = family.multiple
-        self.sizes = family.units(self.input_shape)
-        self.axes = find_axes(self.build, self.sizes, self.multiple, type(family).__name__)
-        #: For every group of units the weights whose rows are its filters: all that write into a residual stream.
-        self.writers: dict[str, tuple[str, ...]] = dict.fromkeys(self.sizes, ())
-        with torch.device("meta"):
-            network = self.build(self.sizes)
-        for name, module in network.named_modules():
-            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
-                group = self.axes[f"{name}.weight"][0][0]
-                if (
-                    group is not None and getattr(module, "groups", 1) == 1
-                ):  # a depthwise one's outputs follow its inputs
-                    self.writers[group] += (f"{name}.weight",)
-        for group, names in self.writers.items():
-            if not names:
-                raise ConfigError(
-                    f"supernet.family: no convolution or linear layer of {type(family).__name__} writes the units "
-                    f"{group!r}; such networks cannot lose filters by their norms"
-                )
-
-    def build(self, sizes: Sizes) -> nn.Module:
-        """Returns the network with these numbers of units."""
-        return self.family.build(sizes, self.input_shape, self.num_classes)
-
-    def magnitudes(self, weights: Mapping[str, Tensor], group: str) -> Tensor:
-        """Returns the squared L2 norm of all weights that make a unit, ``[units]`` (FedNAS, section 4.1; NetAdapt)."""
-        total = torch.zeros(())
-        for name in self.writers[group]:
-            weight, repeat = weights[name].detach().double(), self.axes[name][0][1]
-            total = total + weight.reshape(len(weight) // repeat, -1).square().sum(1)
-        return total
-
-
 def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
     """Returns the units that stay, in order, when those with the smallest scores leave; of equal ones the first."""
     # adjacent units leave together, as a group norm normalises them together
@@ -155,7 +114,8 @@ class PrunedSequence(ModelCollection):
         family: The initial model, at its full width.
 
     Attributes:
-        prunable: Where the filters are.
+        writers: For every group of units the weights whose rows are its filters, of convolutions and linear layers: all
+            that write into a residual stream.
         cuts: How the present candidates were made.
         candidates: Their weights.
 
@@ -174,10 +134,11 @@ class PrunedSequence(ModelCollection):
     def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily) -> None:
         super().__init__(input_shape, num_classes)
         self.family = family
-        self.prunable = Prunable(family, self.input_shape, self.num_classes)
-        sizes = dict(self.prunable.sizes)
+        sizes = family.units(self.input_shape)
         self.models: list[PrunedModel] = [PrunedModel(0, "", sizes, None)]
-        self.networks = nn.ModuleList([self.prunable.build(sizes)])
+        self.networks = nn.ModuleList([self._build(sizes)])
+        self._axes = find_axes(self._build, sizes, family.multiple, type(family).__name__)
+        self.writers = self._find_writers()
         self.cuts: list[Cut] = []
         self.candidates = nn.ModuleList()
         self._proposed: dict[Model, dict[str, int]] = {}  # all so far: the costs of removed ones may be asked for
@@ -198,7 +159,7 @@ class PrunedSequence(ModelCollection):
 
     @override
     def build_member(self, member: Model | UnitCounts) -> nn.Module:
-        return self.prunable.build(self.sizes(member))
+        return self._build(self.sizes(member))
 
     @override
     def location(self, member: Model | UnitCounts) -> str:
@@ -221,11 +182,11 @@ class PrunedSequence(ModelCollection):
         self.candidates = nn.ModuleList()
         for cut in cuts:
             kept = {
-                group: remaining(self.prunable.magnitudes(weights, group), count, self.prunable.multiple)
+                group: remaining(self._magnitudes(weights, group), count, self.family.multiple)
                 for group, count in cut.removed.items()
             }
-            network = self._unset(partial(self.prunable.build, cut.sizes))
-            network.load_state_dict(without_filters(weights, self.prunable.axes, kept))
+            network = self._unset(partial(self._build, cut.sizes))
+            network.load_state_dict(without_filters(weights, self._axes, kept))
             self.candidates.append(network)
         archs = self._candidates()
         self._proposed |= {arch: cut.sizes for arch, cut in zip(archs, cuts, strict=True)}
@@ -241,13 +202,40 @@ class PrunedSequence(ModelCollection):
         self._update_space()
         return Model(len(self.models) - 1)
 
+    def _build(self, sizes: Sizes) -> nn.Module:
+        return self.family.build(sizes, self.input_shape, self.num_classes)
+
+    def _find_writers(self) -> dict[str, tuple[str, ...]]:
+        writers: dict[str, tuple[str, ...]] = dict.fromkeys(self.models[0].sizes, ())
+        for name, module in self.networks[0].named_modules():
+            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+                group = self._axes[f"{name}.weight"][0][0]
+                # a depthwise one's outputs follow its inputs
+                if group is not None and getattr(module, "groups", 1) == 1:
+                    writers[group] += (f"{name}.weight",)
+        for group, names in writers.items():
+            if not names:
+                raise ConfigError(
+                    f"supernet.family: no convolution or linear layer of {type(self.family).__name__} writes the units "
+                    f"{group!r}; such networks cannot lose filters by their norms"
+                )
+        return writers
+
+    def _magnitudes(self, weights: Mapping[str, Tensor], group: str) -> Tensor:
+        """Returns the squared L2 norm of all weights that make a unit, ``[units]`` (FedNAS, section 4.1; NetAdapt)."""
+        total = torch.zeros(())
+        for name in self.writers[group]:
+            weight, repeat = weights[name].detach().double(), self._axes[name][0][1]
+            total = total + weight.reshape(len(weight) // repeat, -1).square().sum(1)
+        return total
+
     def _candidates(self) -> list[Model]:
         return [Model(len(self.models), cut.unit) for cut in self.cuts]
 
     def _update_space(self) -> None:
         self._skeletons.clear()
         models = [Model(model.number) for model in self.models]
-        macs = [self._count_macs(partial(self.prunable.build, model.sizes)) for model in self.models]
+        macs = [self._count_macs(partial(self._build, model.sizes)) for model in self.models]
         rungs = sorted(models, key=lambda model: (macs[model.number], -model.number))
         self.space = MemberSpace(Model.read, rungs, [*models, *self._candidates()], self._proposed)
 
@@ -266,9 +254,9 @@ class PrunedSequence(ModelCollection):
         first = self.models[0]
         self._validate_initial(structure.get("initial"), first.sizes)
         self.models = [first, *(PrunedModel(number, **row) for number, row in enumerate(structure["models"], 1))]
-        others = [self._unset(partial(self.prunable.build, model.sizes)) for model in self.models[1:]]
+        others = [self._unset(partial(self._build, model.sizes)) for model in self.models[1:]]
         self.networks = nn.ModuleList([self.networks[0], *others])
         self.cuts = [Cut(**row) for row in structure["candidates"]]
-        self.candidates = nn.ModuleList(self._unset(partial(self.prunable.build, cut.sizes)) for cut in self.cuts)
+        self.candidates = nn.ModuleList(self._unset(partial(self._build, cut.sizes)) for cut in self.cuts)
         self._proposed = {Model(row["number"], row["unit"]): dict(row["sizes"]) for row in structure["proposed"]}
         self._update_space()

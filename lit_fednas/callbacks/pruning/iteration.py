@@ -182,7 +182,7 @@ class SequenceRecord:
     def content(self, sequence: PrunedSequence, trials: CandidateTrials | None) -> dict[str, Any]:
         """Returns the models and units in ``sequence.json``."""
         return {
-            "units": {group: [group] for group in sequence.prunable.sizes},
+            "units": {group: [group] for group in sequence.models[0].sizes},
             "models": self.entries,
             "under_way": None if trials is None else self.described(sequence, trials),
         }

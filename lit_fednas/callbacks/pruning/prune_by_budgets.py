@@ -150,7 +150,7 @@ class PruneByBudgets(FederatedCallback):
         sequence = _sequence(pl_module)
         if self.latency is not None:
             rng, whole = numpy_generator(pl_module.seed, "prune-latency"), sequence.models[0].sizes
-            multiple = sequence.prunable.multiple
+            multiple = sequence.family.multiple
             networks = (
                 {group: multiple * int(rng.integers(1, size // multiple + 1)) for group, size in whole.items()}
                 for _ in range(_LATENCY_SAMPLES)
@@ -248,7 +248,7 @@ class PruneByBudgets(FederatedCallback):
         def cost(sizes: Mapping[str, int]) -> float:
             return self._costs.cost(UnitCounts.of(sizes), self.resource)
 
-        cuts = find_cuts(sequence.models[-1].sizes, sequence.prunable.multiple, cost, budget)
+        cuts = find_cuts(sequence.models[-1].sizes, sequence.family.multiple, cost, budget)
         cuts = trainer.fit_loop.ranks.gather(cuts)[0]  # the first rank's, as measured latencies differ
         if not cuts:
             self.complete = True
