@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+from collections import defaultdict
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -34,15 +35,12 @@ class ByUtility(Assignment):
 
     supernet_kind: ClassVar[type] = ModelSuite
 
-    def __init__(self) -> None:
-        self._utilities: dict[int, list[float]] = {}  # by client, then by the model's number
-
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
         self._suite: ModelSuite = self._supernet
         self._costs = ArchitectureCosts(supernet)
-        self._utilities = {}
+        self._utilities: dict[int, list[float]] = {}  # by client, then by the model's number
         first = Model(self._suite.models[0].number)
         for tier in population.tiers:
             if self._costs.excess(first, tier) > 0:
@@ -67,13 +65,12 @@ class ByUtility(Assignment):
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
         survivors = [result for result in results if result.ok]
-        similarity = functools.cache(self._suite.similarity)  # the same pairs of models recur
         losses = standardised([result.loss for result in survivors])
         for result, loss in zip(survivors, losses, strict=True):
             client, trained = result.task.client, result.task.arch.number
             utilities = self.utilities(client)
             for number in self._compatible(client):  # Eq. 4
-                utilities[number] -= loss * similarity(number, trained)
+                utilities[number] -= loss * self._suite.similarity(number, trained)
             self._utilities[client] = utilities
 
     @override
@@ -111,6 +108,7 @@ class ByUtility(Assignment):
 
 
 @checked("assignment")
+@dataclass(eq=False)
 class ByOwnUtility(ByUtility):
     """Draws each client's model by how it compares with the client's other models.
 
@@ -129,17 +127,14 @@ class ByOwnUtility(ByUtility):
         ConfigError: ``momentum`` is out of range; before training: as :class:`ByUtility`.
     """
 
-    def __init__(self, momentum: ShareBelowOne = 0.5) -> None:
-        super().__init__()
-        self.momentum = momentum
-        self._losses: dict[int, dict[int, float]] = {}  # by client, then by the model's number
-        self._accuracies: dict[int, dict[int, float]] = {}
-        self._of_tiers: dict[str, dict[int, float]] | None = None
+    momentum: ShareBelowOne = 0.5
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._losses, self._accuracies, self._of_tiers = {}, {}, None
+        # moving averages by client, then by the model's number
+        self._averages: dict[str, dict[int, dict[int, float]]] = {"losses": {}, "accuracies": {}}
+        self._of_tiers: dict[str, dict[int, float]] | None = None
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
@@ -148,42 +143,46 @@ class ByOwnUtility(ByUtility):
             if not result.ok:
                 continue
             client, trained = result.task.client, result.task.arch.number
-            losses = dict(self._losses.get(client, {}))
-            before = losses.get(trained, result.loss)
-            losses[trained] = self.momentum * before + (1 - self.momentum) * result.loss
+            moved = self._move("losses", client, trained, result.loss)
+            losses = self._averages["losses"][client]
             for number in losses.keys() - {trained}:
-                losses[number] += self._suite.similarity(number, trained) * (losses[trained] - before)
-            self._losses[client] = losses
+                losses[number] += self._suite.similarity(number, trained) * moved
             if "accuracy" in result.tested:
-                accuracies = dict(self._accuracies.get(client, {}))
-                tested = accuracies.get(trained, result.accuracy)
-                accuracies[trained] = self.momentum * tested + (1 - self.momentum) * result.accuracy
-                self._accuracies[client] = accuracies
+                self._move("accuracies", client, trained, result.accuracy)
+
+    def _move(self, kind: str, client: int, number: int, value: float) -> float:
+        """Moves a model's average towards a value, and returns by how much."""
+        averages = self._averages[kind].setdefault(client, {})
+        before = averages.get(number, value)
+        averages[number] = self.momentum * before + (1 - self.momentum) * value
+        return averages[number] - before
 
     @override
     def utilities(self, client: int) -> list[float]:
-        losses = self._losses.get(client, {})
+        losses = self._averages["losses"].get(client, {})
         tried = dict(zip(losses, standardised(list(losses.values())), strict=True))
         best = -min(tried.values(), default=0.0)
         return [-tried[number] if number in tried else best for number in range(len(self._suite.models))]
 
     @override
     def deployed(self, client: int) -> Model:
-        accuracies = self._accuracies.get(client)
+        accuracies = self._averages["accuracies"].get(client)
         if accuracies:
             return Model(max(accuracies, key=lambda number: (accuracies[number], number)))
-        tier = self._population.tier(client)
-        losses = self._losses.get(client) or self._tiers_losses().get("" if tier is None else tier.name, {0: 0.0})
+        losses = self._averages["losses"].get(client) or self._tiers_losses().get(self._tier(client), {0: 0.0})
         return Model(min(losses, key=lambda number: (losses[number], -number)))
+
+    def _tier(self, client: int) -> str:
+        tier = self._population.tier(client)
+        return "" if tier is None else tier.name
 
     def _tiers_losses(self) -> dict[str, dict[int, float]]:
         """Returns the mean of the clients' averages, by tier, then by model."""
         if self._of_tiers is None:
-            losses_of: dict[str, dict[int, list[float]]] = {}
-            for client, losses in sorted(self._losses.items()):
-                tier = self._population.tier(client)
+            losses_of: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+            for client, losses in sorted(self._averages["losses"].items()):
                 for number, loss in losses.items():
-                    losses_of.setdefault("" if tier is None else tier.name, {}).setdefault(number, []).append(loss)
+                    losses_of[self._tier(client)][number].append(loss)
             self._of_tiers = {
                 tier: {number: sum(values) / len(values) for number, values in models.items()}
                 for tier, models in losses_of.items()
@@ -192,22 +191,14 @@ class ByOwnUtility(ByUtility):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "losses": {client: dict(losses) for client, losses in self._losses.items()},
-            "accuracies": {client: dict(accuracies) for client, accuracies in self._accuracies.items()},
-        }
+        return deepcopy(self._averages)
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         Assignment.load_state_dict(self, state)
-        restored = [
-            {int(client): {int(n): float(value) for n, value in values.items()} for client, values in kind.items()}
-            for kind in (state["losses"], state["accuracies"])
-        ]
-        for kind in restored:
-            self.check_clients(kind)
-        self._losses, self._accuracies = restored
-        self._of_tiers = None
+        for clients in state.values():
+            self.check_clients(clients)
+        self._averages, self._of_tiers = deepcopy(state), None
 
 
 def standardised(losses: Sequence[float]) -> list[float]:
@@ -227,6 +218,7 @@ class CandidateSchedule:
 
 
 @checked("assignment")
+@dataclass(eq=False)
 class CandidateGroups(Assignment):
     """Every candidate is trained and tested by its group of clients.
 
@@ -245,8 +237,7 @@ class CandidateGroups(Assignment):
     reads = (CandidateSchedule,)
     requires = ("prune_by_budgets",)
 
-    def __init__(self, initial_clients: PositiveInt | None = None) -> None:
-        self.initial_clients = initial_clients
+    initial_clients: PositiveInt | None = None
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from math import ceil, log
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,6 +27,7 @@ from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 _MAX_ENUMERATED = 4096
 
 
+@dataclass(eq=False)
 class ByTier(Assignment):
     """Every client trains its tier's architecture.
 
@@ -53,8 +55,7 @@ class ByTier(Assignment):
     #: The argument that names what a tier trains, for errors.
     setting: ClassVar[str] = "archs"
 
-    def __init__(self, archs: Mapping[str, str] | None = None) -> None:
-        self.archs = archs
+    archs: Mapping[str, str] | None = None
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
@@ -114,6 +115,7 @@ class ByTier(Assignment):
 
 
 @checked("assignment")
+@dataclass(eq=False)
 class RollingWidths(ByTier):
     """Every client trains a window of its tier's width, which rolls over each layer from round to round (FedRolex).
 
@@ -134,12 +136,8 @@ class RollingWidths(ByTier):
 
     supernet_kind: ClassVar[type] = WidthSupernet
 
-    def __init__(
-        self, archs: Mapping[str, str] | None = None, step: NonNegativeInt = 1, every: PositiveInt = 1
-    ) -> None:
-        super().__init__(archs)
-        self.step = step
-        self.every = every
+    step: NonNegativeInt = 1
+    every: PositiveInt = 1
 
     @override
     def named(self, text: str) -> Width:
@@ -243,8 +241,6 @@ class InvariantUnits(ByTier):
     def __init__(self, ratios: Mapping[str, float] | None = None, step: Annotated[float, Range(above=1)] = 1.1) -> None:
         super().__init__(None if ratios is None else {tier: str(ratio) for tier, ratio in ratios.items()})
         self.step = step
-        self._changes: list[Mapping[str, Sequence[float]]] = []
-        self._kept: dict[float, UnitMask] = {}  # by the ratio, of these changes
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
@@ -255,7 +251,8 @@ class InvariantUnits(ByTier):
                 f"assignment.ratios: {ratios}; the clients of at least one tier must train the whole network "
                 f"(ratio 1), because the changes there decide what stragglers leave out"
             )
-        self._changes, self._kept = [], {}
+        self._changes: list[Mapping[str, Sequence[float]]] = []
+        self._kept: dict[float, UnitMask] = {}  # by the ratio, of these changes
 
     @override
     def deployed(self, client: int) -> WidthArch:

@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -210,10 +211,7 @@ class PoolOfTiers:
                     f"raise the tier's limits in model.tiers, or give cheaper ones"
                 )
             weights = self._values[fits] ** -self.power
-            self._known[tier.name] = (
-                [arch for arch, fit in zip(archs, fits, strict=True) if fit],
-                weights / weights.sum(),
-            )
+            self._known[tier.name] = list(compress(archs, fits)), weights / weights.sum()
         return self._known[tier.name]
 
     def draw(self, client: int, rng: np.random.Generator) -> Any:
@@ -232,6 +230,7 @@ class PoolOfTiers:
 
 
 @checked("assignment")
+@dataclass(eq=False)
 class CostWeighted(Assignment):
     """Each client draws from a pool what its tier affords, with a probability proportional to ``cost ** -power``.
 
@@ -248,15 +247,9 @@ class CostWeighted(Assignment):
 
     depends_on = "client"
 
-    def __init__(
-        self,
-        pool: Pool = WholeSpace(),
-        power: NonNegativeFloat = 1.0,
-        cost: Literal["macs", "parameters", "bytes"] = "macs",
-    ) -> None:
-        self.pool = pool
-        self.power = power
-        self.cost = cost
+    pool: Pool = WholeSpace()
+    power: NonNegativeFloat = 1.0
+    cost: Literal["macs", "parameters", "bytes"] = "macs"
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ class RandomArchitectures(Assignment):
         return [round.task(client, round.space.sample(round.rng)) for client in round.cohort]
 
 
+@dataclass(eq=False)
 class Sandwich(Assignment):
     """One client trains the largest architecture, one the smallest (both drawn), the others random ones.
 
@@ -77,25 +79,23 @@ class Sandwich(Assignment):
 
     depends_on = "cohort"
 
-    def __init__(self, pool: Pool | None = None) -> None:
-        self.pool = pool
-        self._pools: PoolOfTiers | None = None
+    pool: Pool | None = None
+    _pools: PoolOfTiers | None = field(default=None, init=False)
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        if self.pool is not None:
-            self._pools = PoolOfTiers(self.pool, supernet, population)
+        self._pools = None if self.pool is None else PoolOfTiers(self.pool, supernet, population)
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         if not round.cohort:
             return []
         largest, smallest = self.bounds(round.cohort, round.rng)
-        archs = {largest: round.space.largest, smallest: round.space.smallest}
+        among = self._pools or round.space
+        archs = {largest: among.largest, smallest: among.smallest}
         if self._pools is not None:
-            archs = {largest: self._pools.largest, smallest: self._pools.smallest}
-            round.values.give(Largest(self._pools.largest))
+            round.values.give(Largest(among.largest))
         return [
             round.task(client, archs[position] if position in archs else self._drawn(client, round))
             for position, client in enumerate(round.cohort)
