@@ -7,6 +7,7 @@ zeros, which are black pixels. All examples draw in one vectorised draw; nothing
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -166,6 +167,7 @@ class Cutout(Augmentation):
 
 
 @checked("data.source.augmentation")
+@dataclass(eq=False)
 class RandAugment(Augmentation):
     """Applies some of 14 operations to each image, as ``torchvision.transforms.RandAugment`` does.
 
@@ -177,9 +179,8 @@ class RandAugment(Augmentation):
         magnitude: The strength of all operations, from 0 to 30.
     """
 
-    def __init__(self, num_ops: PositiveInt = 2, magnitude: Annotated[int, Range(at_least=0, at_most=30)] = 9) -> None:
-        self.num_ops = num_ops
-        self.magnitude = magnitude
+    num_ops: PositiveInt = 2
+    magnitude: Annotated[int, Range(at_least=0, at_most=30)] = 9
 
     @override
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:

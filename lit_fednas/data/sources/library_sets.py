@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, product
 from pathlib import Path
@@ -55,6 +56,7 @@ class Digits(DataSource):
 
 
 @checked("data.source")
+@dataclass(eq=False)
 class DistortedDigits(Digits):
     """Scikit-learn's digits, turned, sheared, shifted, bent and made noisy: as many as are asked for.
 
@@ -74,19 +76,14 @@ class DistortedDigits(Digits):
 
     normalization = Normalize([0.3], [0.311])
 
-    def __init__(
-        self,
-        copies: Count = 5,
-        strength: NonNegativeFloat = 1.0,
-        noise: NonNegativeFloat = 0.1,
-        val: ShareBelowOne = 0.0,
-        size: PositiveInt = 12,
-    ) -> None:
-        self.copies = copies
-        self.strength = strength
-        self.noise = noise
-        self.val = val
-        self.input_shape = (1, size, size)
+    copies: Count = 5
+    strength: NonNegativeFloat = 1.0
+    noise: NonNegativeFloat = 0.1
+    val: ShareBelowOne = 0.0
+    size: PositiveInt = 12
+
+    def __post_init__(self) -> None:
+        self.input_shape = (1, self.size, self.size)
 
     @override
     def load(self, split: Split) -> Examples | None:

@@ -21,7 +21,7 @@ import torch
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import NamedClasses, Split, kind_of, reading, require_separate
+from lit_fednas.data.sources.base import SPLITS, NamedClasses, Split, kind_of, reading, require_separate
 from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
@@ -75,6 +75,7 @@ class TextSource(NamedClasses):
 
 
 @checked("data.source")
+@dataclass(eq=False)
 class TextFiles(TextSource):
     """Text files, with a column ``client``: the file, the speaking role, or the block that a window is cut from.
 
@@ -105,31 +106,26 @@ class TextFiles(TextSource):
         test: As ``val``; a share is the end of each client's text.
     """
 
-    def __init__(
-        self,
-        files: str,
-        clients: Literal["file", "role", "blocks"] = "file",
-        level: Literal["characters", "words"] = "characters",
-        length: PositiveInt = 80,
-        context: NonNegativeInt = 0,
-        block: PositiveInt = 10_000,
-        vocabulary_size: PositiveInt = 10_000,
-        val: float | str = 0.0,
-        test: float | str = 0.0,
-    ) -> None:
-        if context >= length:
-            raise ConfigError(f"data.source.context: {context} of {length} tokens leaves none to predict; give less")
-        self.input_shape = (length,)
-        self.context = context
-        self.clients = clients
-        self.level = level
-        self.block = block
-        self.vocabulary_size = vocabulary_size
-        self.files = {"train": files, "val": val, "test": test}
-        shares = [share for share in (val, test) if not isinstance(share, str)]
+    files: str
+    clients: Literal["file", "role", "blocks"] = "file"
+    level: Literal["characters", "words"] = "characters"
+    length: PositiveInt = 80
+    context: NonNegativeInt = 0
+    block: PositiveInt = 10_000
+    vocabulary_size: PositiveInt = 10_000
+    val: float | str = 0.0
+    test: float | str = 0.0
+
+    def __post_init__(self) -> None:
+        if self.context >= self.length:
+            raise ConfigError(
+                f"data.source.context: {self.context} of {self.length} tokens leaves none to predict; give less"
+            )
+        self.input_shape = (self.length,)
+        shares = [share for share in (self.val, self.test) if not isinstance(share, str)]
         if not all(0 <= share < 1 for share in shares) or sum(shares) >= 1:
             raise ConfigError(
-                f"data.source.val, test: {val} and {test} are no shares that leave training text; give less"
+                f"data.source.val, test: {self.val} and {self.test} are no shares that leave training text; give less"
             )
 
     @cached_property
@@ -148,7 +144,7 @@ class TextFiles(TextSource):
 
     @override
     def load(self, split: Split) -> Examples | None:
-        if not self.files[split]:
+        if not getattr(self, _setting(split)):
             return None
         part = self._parts()[split]
         sequences = [self.vocabulary.encoded(tokens) for tokens in part.values()]
@@ -163,18 +159,17 @@ class TextFiles(TextSource):
     def _parts(self) -> dict[Split, Clients]:
         """Reads the tokens of each client, by split."""
         parts: dict[Split, Clients] = {}
-        given_files = {split: files for split, files in self.files.items() if isinstance(files, str)}
-        require_separate({split: _text_files(files, _setting(split))[0] for split, files in given_files.items()})
-        assert isinstance(self.files["train"], str)
-        train = self._clients("train", self.files["train"])
+        given = {split: getattr(self, _setting(split)) for split in SPLITS}
+        files = {split: of_split for split, of_split in given.items() if isinstance(of_split, str)}
+        require_separate({split: _text_files(of_split, _setting(split))[0] for split, of_split in files.items()})
+        train = self._clients("train", self.files)
         sizes = {client: len(tokens) for client, tokens in train.items()}
         splits: tuple[Split, ...] = ("test", "val")
         for split in splits:  # from the end of each text
-            given = self.files[split]
-            if isinstance(given, str):
-                parts[split] = self._clients(split, given)
-            elif given:
-                cuts = {client: len(tokens) - round(given * sizes[client]) for client, tokens in train.items()}
+            if split in files:
+                parts[split] = self._clients(split, files[split])
+            elif share := given[split]:
+                cuts = {client: len(tokens) - round(share * sizes[client]) for client, tokens in train.items()}
                 parts[split] = {client: tokens[cuts[client] :] for client, tokens in train.items()}
                 train = {client: tokens[: cuts[client]] for client, tokens in train.items()}
         return {"train": train, **parts}
