@@ -44,7 +44,8 @@ class Overview:
         readers, source = data._readers, data.source
         parts = {"source": type(source).__name__}
         parts.update({kind: _shortened(names) for kind, names in source.kinds.items() if names})
-        grouped = [f"{name} ({len(np.unique(column)):,} values)" for name, column in _columns(data).items()]
+        columns = {name: np.asarray(column) for name, column in readers["train"].dataset.columns.items()}
+        grouped = [f"{name} ({len(np.unique(column)):,} values)" for name, column in columns.items()]
         parts["groups"] = ", ".join(grouped) or "none"
         raw, shape = str(data.raw_inputs(1).dtype).removeprefix("torch."), list(data.input_shape)
         parts["inputs"] = f"{raw} {shape}" + ", normalized" * (source.normalization is not None)
@@ -92,10 +93,6 @@ class ShowPartition:
         shown = self.datamodule.class_counts, self.datamodule.strata
         print(partition_table(*shown), overview, sep="\n\n")
         print("written:", *write_partition(*shown, Path(output)))
-
-
-def _columns(data: FederatedDataModule) -> Mapping[str, np.ndarray]:
-    return {name: np.asarray(column) for name, column in data._readers["train"].dataset.columns.items()}
 
 
 def _shortened(names: Sequence[str]) -> str:

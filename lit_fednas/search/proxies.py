@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.costs.layers import Layer
+from lit_fednas.costs.counting import Layer
 from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, checked

@@ -39,8 +39,7 @@ from lit_fednas.supernets.growing.suite import GrownModel, ModelSuite
 from lit_fednas.supernets.layers import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.rnn import PathRNN
-from lit_fednas.supernets.paths.sampling import PathSampler, path_sampler
-from lit_fednas.supernets.paths.supernet import Operators, PathCosts, PathSupernet
+from lit_fednas.supernets.paths.supernet import Operators, PathCosts, PathSampler, PathSupernet, path_sampler
 from lit_fednas.supernets.plain import FamilyNetwork, PlainNetwork, ResNet18, SmallCNN
 from lit_fednas.supernets.pruning import Cut, PrunedSequence, UnitCounts, find_cuts
 from lit_fednas.supernets.side_by_side import (

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, sent_bytes
-from lit_fednas.costs.layers import Layer, read_layers
+from lit_fednas.costs.counting import Layer, read_layers
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.families import shapes_of, tensors_of
 from lit_fednas.supernets.space import SearchSpace

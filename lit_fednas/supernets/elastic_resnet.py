@@ -23,7 +23,7 @@ from typing import Any, Literal
 from torch import nn
 from typing_extensions import override
 
-from lit_fednas.costs.layers import Layer
+from lit_fednas.costs.counting import Layer
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveInts, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
@@ -66,11 +66,10 @@ class ElasticArch:
     widths: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        shortened = {
-            key: values for key, values in (("e", self.ratios), ("h", self.heads), ("w", self.widths)) if values
-        }
-        equal_as_one = {key: values[0] if len(set(values)) == 1 else values for key, values in shortened.items()}
-        written = {"d": self.depths, **equal_as_one}
+        written: dict[str, Any] = {"d": self.depths}
+        for key, values in (("e", self.ratios), ("h", self.heads), ("w", self.widths)):
+            if values:
+                written[key] = values[0] if len(set(values)) == 1 else values
         # JSON has all digits, so that parse reads the same number
         return ", ".join(f"{key}: {json.dumps(values, separators=(',', ':'))}" for key, values in written.items())
 
@@ -194,8 +193,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         per_stage = []  # the sum over widths and depths of the products of distinct middle widths and heads
         for stage in range(len(self.stage_widths)):
             blocks = [
-                len({self.middle_width(width, ratio) for ratio in self.ratios}) * max(1, len(self.heads))
-                for width in self.widths_at(1 + stage)
+                len({*self._middles[width].values()}) * max(1, len(self.heads)) for width in self.widths_at(1 + stage)
             ]
             per_stage.append(sum(count ** (self.least + depth) for count in blocks for depth in self.depths))
         return len(self.widths_at(0)) * prod(per_stage)

@@ -267,13 +267,9 @@ def _shortest(ratio: float) -> str:
 
 def _ranges(positions: Sequence[int]) -> str:
     """Writes ``(0, 1, 2, 5)`` as ``0-2,5``."""
-    runs: list[list[int]] = []
-    for position in positions:
-        if runs and position == runs[-1][-1] + 1:
-            runs[-1][1:] = [position]
-        else:
-            runs.append([position])
-    return ",".join("-".join(str(end) for end in run) for run in runs)
+    apart = [0, *(at for at in range(1, len(positions)) if positions[at] != positions[at - 1] + 1), len(positions)]
+    runs = [positions[first:end] for first, end in pairwise(apart)]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _read_ranges(text: str) -> tuple[int, ...]:

@@ -168,6 +168,7 @@ class TierSource(ABC):
         """
 
 
+@checked("tiers")
 @dataclass(frozen=True)
 class Budgets(TierSource):
     """Tiers as numbers.
@@ -183,12 +184,8 @@ class Budgets(TierSource):
         'macs at most 3e+06 and macs above 2e+06'
     """
 
-    budgets: dict[str, dict[str, float]]
+    budgets: Annotated[dict[str, Annotated[dict[str, float], Filled]], Filled]
     ranges: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.budgets or not all(self.budgets.values()):
-            raise ConfigError("tiers.budgets: give at least one tier, each with a limit, as small: {macs: 1.0e+6}")
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_fednas.costs.layers import Layer, read_layers
+from lit_fednas.costs.counting import Layer, read_layers
 from lit_fednas.data import Classification
 from lit_fednas.errors import ConfigError
 from lit_fednas.search import (

@@ -39,7 +39,7 @@ def test_an_unsupported_operator_counts_one_per_layer():
 test_what_cannot_be_is_refused = refusals(
     (lambda: Tier("a/b", {"macs": 1.0}), "name a folder"),
     (lambda: Tier("a", {"flops": 1.0}), "'flops' is not a cost; choose from macs"),
-    (lambda: Budgets({"a": {}}), "each with a limit"),
+    (lambda: Budgets({"a": {}}), "tiers.budgets.*: is empty; give at least one"),
     (lambda: CumulativeCostTiers(high=1.2), "tiers.high: 1.2 must be above 0 and at most 1"),
     (lambda: CumulativeCostTiers(count=2, low=0.1), "tiers.low: 0.1 must be below high, 0.95, and needs a count"),
     (

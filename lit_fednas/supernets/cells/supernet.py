@@ -13,7 +13,7 @@ evaluation has auxiliary classifiers and drops paths, which are left out here.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated
 
@@ -176,7 +176,7 @@ class MixedCell(nn.Module):
         states = [module(x) for module, x in zip(self.inputs, (before, last), strict=True)]
         for target in range(INPUTS, INPUTS + self.nodes):
             sources = [edge for edge in self.operators if edge[1] == target]
-            states.append(_total(self._edge(edge, states[edge[0]], rows.get(edge)) for edge in sources))
+            states.append(reduce(torch.add, (self._edge(edge, states[edge[0]], rows.get(edge)) for edge in sources)))
         return torch.cat(states[INPUTS:], dim=1)
 
     def _edge(self, edge: Edge, x: Tensor, shares: Tensor | None) -> Tensor:
@@ -184,14 +184,9 @@ class MixedCell(nn.Module):
         assert isinstance(operators, nn.ModuleDict)
         outputs = {name: module(x) for name, module in operators.items()}
         if shares is None:
-            return _total(outputs.values())
+            return reduce(torch.add, outputs.values())
         by_name = dict(zip(CANDIDATES, shares, strict=True))
-        return _total(by_name[name] * output for name, output in outputs.items())
-
-
-def _total(tensors: Iterable[Tensor]) -> Tensor:
-    first, *others = tensors
-    return sum(others, first)
+        return reduce(torch.add, (by_name[name] * output for name, output in outputs.items()))
 
 
 def _name(edge: Edge) -> str:

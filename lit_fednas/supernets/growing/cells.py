@@ -38,7 +38,6 @@ class Cell(ABC):
     name: str  # the cells of later models that come from it keep it
 
     opens: ClassVar[bool] = True
-    stream_grows: ClassVar[bool] = True  # whether the stream that it opens may be widened
     growable: ClassVar[bool] = True  # whether it may be transformed at all
     hidden: ClassVar[tuple[str, ...]] = ()  # its groups of units besides the stream
     #: In a freshly inserted cell, which passes its input on: the submodules whose weights and biases are zero, and the

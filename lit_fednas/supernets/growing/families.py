@@ -135,8 +135,7 @@ class PatchCell(Cell):
     patch_size: int
     tokens: int
 
-    stream_grows: ClassVar[bool] = False  # layer norms average over the embedding, whose means copies would change
-    growable: ClassVar[bool] = False
+    growable: ClassVar[bool] = False  # layer norms average over the embedding, whose means copies would change
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:

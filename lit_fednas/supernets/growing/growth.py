@@ -73,7 +73,7 @@ class Blueprint:
             return ()
         groups = [f"{name}.{group}" for group in cell.hidden]
         stream = self.stream(name)
-        if stream is not None and (cell.opens or not groups) and self.cell(stream.removesuffix(".out")).stream_grows:
+        if stream is not None and (cell.opens or not groups):
             groups.append(stream)
             *_, last, head = self.cells
             if stream == self.stream(last.name):

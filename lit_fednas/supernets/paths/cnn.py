@@ -184,20 +184,13 @@ class PathCNN(PathSupernet):
         head = sequential(**pooled_classifier(self.widths[-1], self.num_classes))
         return PathNetwork(stem, layers, reductions, head)
 
-    def _shapes(self) -> list[tuple[int, int, int]]:
-        """Returns the shapes of the feature maps in every stage, and after the last reduction."""
-        height, width = (-(-side // self.stem_stride) for side in self.input_shape[1:])
-        shapes = [(self.widths[0], height, width)]
-        for stride, channels in zip(self.strides, self.widths[1:], strict=True):
-            height, width = -(-height // stride), -(-width // stride)
-            shapes.append((channels, height, width))
-        return shapes
-
     @override
     def operator_costs(self, count: Counter) -> list[list[int]]:
         costs: list[list[int]] = []
-        for shape, layers in zip(self._shapes(), self.stage_layers, strict=False):
+        height, width = (-(-side // self.stem_stride) for side in self.input_shape[1:])
+        for layers, stride, channels in zip(self.stage_layers, self.strides, self.widths[:-1], strict=True):
             with torch.device("meta"):
-                built = [OPERATORS[name](shape[0], self.norm) for name in self.operators]
-            costs += [[count(module, shape) for module in built]] * layers
+                built = [OPERATORS[name](channels, self.norm) for name in self.operators]
+            costs += [[count(module, (channels, height, width)) for module in built]] * layers
+            height, width = -(-height // stride), -(-width // stride)
         return costs

@@ -184,11 +184,9 @@ class PathRNN(PathSupernet):
 
     @override
     def operator_costs(self, count: Counter) -> list[list[int]]:
-        counted: dict[int, dict[str, int]] = {}
-        for inputs in {*self._inputs}:
-            shape = (*self.input_shape, inputs)
+        costs = []
+        for inputs, names in zip(self._inputs, self.candidates, strict=True):
             with torch.device("meta"):
-                built = {name: OPERATORS[name](inputs, self.width) for name in self.candidates[-1]}
-            counted[inputs] = {name: count(module, shape) for name, module in built.items()}
-        layers = zip(self._inputs, self.candidates, strict=True)
-        return [[counted[inputs][name] for name in names] for inputs, names in layers]
+                built = [OPERATORS[name](inputs, self.width) for name in names]
+            costs.append([count(module, (*self.input_shape, inputs)) for module in built])
+        return costs
