@@ -8,8 +8,7 @@ import json
 import platform
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -116,11 +115,15 @@ def measure(
         inputs = torch.randn(batch_shape, generator=draws, dtype=dtype, device=settings.device)
     else:
         inputs = torch.zeros(batch_shape, dtype=dtype, device=settings.device)
-    with torch.inference_mode(), _threads(settings.threads):
-        for _ in range(settings.warmup):
-            network(inputs)
-        times = [_milliseconds(network, inputs) for _ in range(settings.repeats)]
-    return median(times)
+    previous = torch.get_num_threads()
+    torch.set_num_threads(settings.threads)
+    try:
+        with torch.inference_mode():
+            for _ in range(settings.warmup):
+                network(inputs)
+            return median(_milliseconds(network, inputs) for _ in range(settings.repeats))
+    finally:
+        torch.set_num_threads(previous)
 
 
 def device_name(device: str) -> str:
@@ -159,16 +162,6 @@ def _milliseconds(network: nn.Module, inputs: Tensor) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    previous = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(previous)
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.growing.families import (
     GrowableCNN,
     GrowableMobileNetV3Small,
+    GrowableNASBench201,
     GrowablePerceptron,
     GrowableResNet18,
     GrowableViT,
 )
 from lit_fednas.supernets.growing.growth import GrowableFamily
-from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201
 from lit_fednas.supernets.growing.suite import GrownModel, ModelSuite
 from lit_fednas.supernets.layers import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, product
-from math import prod
 from operator import getitem
 from typing import Any, Literal
 
@@ -100,14 +99,12 @@ class ElasticSpace(SearchSpace[ElasticArch]):
             raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks, at most 1000")
         self.depths = tuple(depths)
         self.ratios = tuple(ratios)
-        self.stage_widths = tuple(stage_widths)
-        self.divisor = divisor
         self.heads = tuple(heads)
         self.least = least
         self.multipliers = tuple(multipliers)
         self.base_widths = (stem_width, *stage_widths)
         self.blocks = least + self.depths[-1]
-        stages = len(self.stage_widths)
+        stages = len(stage_widths)
         total = stages * self.blocks
         # of each kind of choice: its name, its key in texts, the choices, how many an architecture has
         self._kinds: list[tuple[str, str, tuple[float, ...], int]] = [
@@ -190,13 +187,12 @@ class ElasticSpace(SearchSpace[ElasticArch]):
     @property
     @override
     def size(self) -> int:
-        per_stage = []  # the sum over widths and depths of the products of distinct middle widths and heads
-        for stage in range(len(self.stage_widths)):
-            blocks = [
-                len({*self._middles[width].values()}) * max(1, len(self.heads)) for width in self.widths_at(1 + stage)
-            ]
-            per_stage.append(sum(count ** (self.least + depth) for count in blocks for depth in self.depths))
-        return len(self.widths_at(0)) * prod(per_stage)
+        size, heads = len(self.widths_at(0)), max(1, len(self.heads))
+        for place in range(1, len(self.base_widths)):
+            # by width: the choices of a block, which are distinct middle widths, and heads
+            blocks = [len({*self._middles[width].values()}) * heads for width in self.widths_at(place)]
+            size *= sum(count ** (self.least + depth) for count in blocks for depth in self.depths)
+        return size
 
     def validate(self, arch: ElasticArch) -> None:
         """Raises ``ConfigError`` if an architecture is not in the space."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples, missing
-from lit_fednas.data.sources.base import SPLITS, DataSource, Split, file_stamps, reading, require_separate
+from lit_fednas.data.sources.base import SPLITS, DataSource, NamedClasses, Split, file_stamps, reading, require_separate
 from lit_fednas.data.sources.tables import Table, read_table
 from lit_fednas.data.tasks import MOST_CLASSES, Classification, Regression, Task, require_few
 from lit_fednas.data.transforms import Augmentation, Normalize, as_float
@@ -97,7 +97,7 @@ class ArraySource(DataSource):
 
 
 @checked("data.source")
-class ArrayFiles(DataSource):
+class ArrayFiles(NamedClasses):
     """Examples from a file per split: arrays of inputs and targets, or a table with a row per example.
 
     An array file is ``.npz`` with the keys ``inputs`` and ``targets``, or a folder with ``inputs.npy`` and
@@ -157,11 +157,6 @@ class ArrayFiles(DataSource):
     def task(self) -> Task:
         """As given, or by the type of the targets."""
         return self._known[0].task
-
-    @cached_property
-    def num_classes(self) -> int:  # type: ignore[override]
-        """The number of classes or other outputs."""
-        return self.task.num_outputs
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

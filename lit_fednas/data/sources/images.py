@@ -113,7 +113,11 @@ class ImageSource(NamedClasses):
     @cached_property
     def normalization(self) -> Normalize:  # type: ignore[override]
         """As given, or else computed from training images, once."""
-        return self._given or measured_normalization(self._sample())
+        if self._given is not None:
+            return self._given
+        images = self._train_files()
+        rows = np.unique(np.linspace(0, len(images) - 1, SAMPLE).round().astype(int))
+        return measured_normalization(np.stack([images.image(row) for row in rows]))
 
     @override
     def prepare(self, in_memory: bool = True) -> None:
@@ -140,11 +144,6 @@ class ImageSource(NamedClasses):
         if files is None:
             raise DataError(f"data.source: {type(self).__name__} has no training examples; give some")
         return files
-
-    def _sample(self) -> np.ndarray:
-        images = self._train_files()
-        rows = np.unique(np.linspace(0, len(images) - 1, SAMPLE).round().astype(int))
-        return np.stack([images.image(row) for row in rows])
 
 
 @dataclass(eq=False)

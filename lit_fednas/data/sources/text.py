@@ -184,15 +184,14 @@ class TextFiles(TextSource):
                 for name, text in texts.items()
                 for role, speeches in _roles(text, name).items()
             }
-        tokens: Clients = {name: self._tokens(text) for name, text in texts.items()}
+        tokens: Clients = dict(texts)
+        if self.level == "words":
+            tokens = {name: re.findall(r"\n|\S+", text) for name, text in texts.items()}
         if self.clients != "blocks":
             return tokens
         joined = [token for text in tokens.values() for token in text]
         starts = range(0, len(joined), self.block)
         return {f"{number:06d}": joined[start : start + self.block] for number, start in enumerate(starts)}
-
-    def _tokens(self, text: str) -> Sequence[str]:
-        return text if self.level == "characters" else re.findall(r"\n|\S+", text)
 
 
 @checked("data.source")
