@@ -8,7 +8,7 @@ A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`
 * **Operators as paths** (FedorAS): :class:`PathCNN`, :class:`PathRNN`.
 * **Early exits** (FedHeN): :class:`EarlyExitResNet`.
 * **Cut in width** (HeteroFL, FjORD, FedRolex, FLuID): :class:`WidthSupernet` of any :class:`NetworkFamily`, such as
-  :class:`SlicedCNN`, :class:`SlicedMobileNet`, :class:`SlicedResNet` or :class:`GrowableViT`.
+  :class:`SlicedCNN`, :class:`SlicedResNet`, :class:`GrowableViT`, or for text :class:`SlicedLSTM`.
 * **Networks side by side**: :class:`BaseNetworks` (SplitMix), :class:`SeparateNetworks`, :class:`ModelSuite` of models
   that grow (FedTrans), :class:`PrunedSequence` of models that shrink (FedNAS).
 * **Cells** (DARTS): :class:`CellSupernet`, and :class:`GenotypeNetwork` for one genotype.
@@ -53,6 +53,7 @@ from lit_fednas.supernets.side_by_side import (
     SeparateWidths,
 )
 from lit_fednas.supernets.sliced import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet
+from lit_fednas.supernets.sliced_text import SlicedLSTM, SlicedTransformer
 from lit_fednas.supernets.space import Ladder, SearchSpace
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 
@@ -107,8 +108,10 @@ __all__ = [
     "SeparateWidths",
     "SlicedCNN",
     "SlicedConvNet",
+    "SlicedLSTM",
     "SlicedMobileNet",
     "SlicedResNet",
+    "SlicedTransformer",
     "SmallCNN",
     "Supernet",
     "UnitCounts",

@@ -28,6 +28,8 @@ class NetworkFamily(ABC):
 
     #: Normalisation layer of the networks, where there is one.
     norm: Norm | None = None
+    #: Type of the inputs: int64 where they are tokens.
+    input_dtype = torch.float32
 
     @property
     def multiple(self) -> int:

@@ -79,7 +79,7 @@ class FamilyNetwork(PlainNetwork):
     ) -> None:
         shape = tuple(input_shape)
         sizes = _within(family, shape, num_classes, macs) if macs < 1 else family.units(shape)
-        super().__init__(family.build(sizes, shape, num_classes), shape, num_classes)
+        super().__init__(family.build(sizes, shape, num_classes), shape, num_classes, family.input_dtype)
 
 
 def _within(family: NetworkFamily, shape: tuple[int, ...], num_classes: int, share: float) -> Sizes:
@@ -88,7 +88,7 @@ def _within(family: NetworkFamily, shape: tuple[int, ...], num_classes: int, sha
 
     def count(sizes: Sizes) -> int:
         with torch.device("meta"):
-            return count_macs(family.build(sizes, shape, num_classes), shape)
+            return count_macs(family.build(sizes, shape, num_classes), shape, family.input_dtype)
 
     whole = count(units)
     ratios = sorted({step * multiple / full for full in units.values() for step in range(1, full // multiple + 1)})

@@ -269,6 +269,7 @@ class BaseNetworks(NetworkCollection):
         if count is None and not widths:
             raise ConfigError("supernet.count: is null, and there are no widths; give the number of base networks")
         self.family = family
+        self.input_dtype = family.input_dtype
         self.widths = sorted(widths or ())
         self.count = round(1 / self.widths[0]) if count is None else int(count)
         units = family.units(self.input_shape)

@@ -183,6 +183,7 @@ class WidthSupernet(Supernet):
         # no family as the default: of one in a signature, jsonargparse hands settings on to another that is given
         family = SlicedCNN() if family is None else family
         self.family = family
+        self.input_dtype = family.input_dtype
         self.scaler = scaler
         self.units = family.units(self.input_shape)
         self.space: WidthSpace = WidthSpace(widths, self.units, family.multiple)

@@ -40,8 +40,10 @@ from lit_fednas.supernets import (
     SeparateNetworks,
     SeparateWidths,
     SlicedCNN,
+    SlicedLSTM,
     SlicedMobileNet,
     SlicedResNet,
+    SlicedTransformer,
     SmallCNN,
     Supernet,
     WidthSupernet,
@@ -155,10 +157,12 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),
     "smallcnn": lambda: SmallCNN((1, 8, 8), 5),
     "widths-cnn": lambda: WidthSupernet(*IMAGES, SlicedCNN((6, 10), BatchNorm()), widths=[1, 0.5, 0.3], scaler=True),
+    "widths-lstm": lambda: WidthSupernet((6,), 7, SlicedLSTM((6, 4), embedding=3), widths=[1, 0.5]),
     "widths-mobilenet": lambda: WidthSupernet(
         *IMAGES, SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1)), widths=[1, 0.5], scaler=True
     ),
     "widths-resnet": lambda: WidthSupernet(*IMAGES, SlicedResNet((4, 8), (1, 2), BatchNorm()), widths=[0.25, 1, 0.5]),
+    "widths-text": lambda: WidthSupernet((6,), 7, SlicedTransformer(8, 1, 2, 12), widths=[1, 0.5]),
     "widths-transformer": lambda: WidthSupernet(*IMAGES, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]),
 }
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -19,6 +20,7 @@ from lit_fednas.supernets import (
     NetworkFamily,
     SlicedCNN,
     SlicedConvNet,
+    SlicedLSTM,
     SlicedMobileNet,
     SlicedResNet,
     UnitMask,
@@ -288,6 +290,35 @@ def test_parameters_counted_by_hand() -> None:
         assert cost.parameters == convolutions + 2 * (a + b + c + d) + (d + 1) * 10
         assert cost.macs == (32 * 32 * 27 * a + 16 * 16 * 9 * a * b + 8 * 8 * 9 * b * c + 4 * 4 * 9 * c * d + d * 10)
         assert cost == net.cost(Width(ratio, 5))
+
+
+def test_the_lstm_has_the_sizes_and_costs_that_are_printed() -> None:
+    """FedorAS, Table 5: FjORD on Shakespeare, in millions; 80 characters of 80 (of 90 the whole has 0.215)."""
+    net = WidthSupernet((80,), 80, SlicedLSTM(), [0.2, 0.4, 0.6, 0.8, 1])
+    archs = [Width(ratio) for ratio in net.space.widths]
+    assert [round(net.cost(arch).parameters / 1e6, 2) for arch in archs] == [0.01, 0.04, 0.08, 0.14, 0.21]
+    assert [round(net.operations(arch) / 1e6) for arch in archs] == [1, 3, 7, 11, 17]
+
+
+@torch.no_grad()
+def test_a_subnet_of_lstms_is_that_of_the_kept_units() -> None:
+    """Beside torch's LSTM, whose rows are all input gates, then all forget gates, and so on."""
+    net, arch = WidthSupernet((5,), 7, SlicedLSTM((6, 4), embedding=3), [1, 0.5]), Width(0.5, 4)
+    x = torch.randint(7, (2, 5), generator=generator(0, "tokens"))
+    kept = [list(range(3)), *net.kept(arch).values()]
+    assert kept[1:] == [[4, 5, 0], [0, 1]]
+    y = net.network.embedding(x)
+    for number, (inputs, units) in enumerate(pairwise(kept)):
+        layer = getattr(net.network, f"layer{number}")
+        reference = nn.LSTM(len(inputs), len(units), batch_first=True)
+        for name, columns in {"weight_ih": inputs, "weight_hh": units, "bias_ih": None, "bias_hh": None}.items():
+            rows = [getattr(layer, f"{name}_l0")[unit, gate] for gate in range(4) for unit in units]
+            value = torch.stack(rows) if columns is None else torch.stack(rows)[:, columns]
+            getattr(reference, f"{name}_l0").copy_(value)
+        y, _ = reference(y)
+    head = net.network.classifier
+    expected = functional.linear(y, head.weight[:, kept[-1]], head.bias)
+    torch.testing.assert_close(net.subnet(arch)(x), expected)
 
 
 @pytest.mark.parametrize(
