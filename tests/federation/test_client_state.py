@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from lit_fednas.aggregation import OverlapAverage
@@ -18,7 +19,9 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
 from lit_fednas.federation.checkpoints import state_in
 from lit_fednas.objectives import TaskLoss
+from lit_fednas.supernets import PlainNetwork
 from tests.examples.feddyn import FedDyn, FedDynServer
+from tests.examples.scaffold import Controlled, Scaffold
 from tests.support import assert_same, fit, linear_net, make_module, make_trainer, sgd, tiny_data, weights
 
 ALPHA = 0.5
@@ -41,6 +44,16 @@ class Counting(TaskLoss):
 
     def client_state(self):
         return {"fits": self.state.get("fits", 0) + 1 if self.kept is None else self.kept}
+
+
+class Cohorts(FederatedCallback):
+    """The clients of each round."""
+
+    def __init__(self) -> None:
+        self.drawn: list[list[int]] = []
+
+    def on_results(self, trainer, module, round):
+        self.drawn.append([task.client for task in round.tasks])
 
 
 def module(objective: Any = None, count: int = 6, **settings: Any) -> Any:
@@ -92,6 +105,46 @@ def test_feddyn_by_hand() -> None:
         w = {name: sum(one[name] for one in trained) / 6 - drift[name] / ALPHA for name in w}
     assert max(float((w[name] - start[name]).abs().max()) for name in w) > 0.01
     assert_same({name: tensor.double() for name, tensor in found.items()}, w, rtol=0, atol=1e-5)
+
+
+def test_scaffold_by_hand() -> None:
+    """Three rounds of four of six clients, two steps each on the whole of their examples."""
+    made = make_module(
+        PlainNetwork(Controlled(nn.Sequential(nn.Flatten(), nn.Linear(64, 4))), (1, 8, 8), 4),
+        aggregation=OverlapAverage(weighted=False),
+        cohort=UniformCohort(count=4),
+        objective=Scaffold(0.1, 4 / 6),
+        client=ClientSettings(sgd(0.1), batch_size=100, epochs=2),
+    )
+    layer = made.supernet.network.network[1]
+    w = [tensor.detach().double().clone() for tensor in (layer.weight, layer.bias)]
+    cohorts = Cohorts()
+    run(made, 3, callbacks=[cohorts])
+    data = tiny_data()
+    data.setup("fit")
+    server = [torch.zeros_like(one) for one in w]
+    controls = [list(server) for _ in range(6)]
+    for cohort in cohorts.drawn:
+        trained, changes = [], []
+        for client in cohort:
+            ((x, y),) = data.clients.batches(client, 100, torch.Generator())
+            own = list(w)
+            for _ in range(2):
+                own = [one.detach().requires_grad_() for one in own]
+                functional.cross_entropy(functional.linear(x.double().flatten(1), *own), y).backward()
+                terms = zip(own, controls[client], server, strict=True)
+                own = [one - 0.1 * (one.grad - mine + c) for one, mine, c in terms]
+            trained.append([one.detach() for one in own])
+            terms = zip(w, trained[-1], controls[client], server, strict=True)
+            new = [mine - c + (before - after) / (2 * 0.1) for before, after, mine, c in terms]
+            changes.append([one - mine for one, mine in zip(new, controls[client], strict=True)])
+            controls[client] = new
+        w = [torch.stack(ones).mean(0) for ones in zip(*trained, strict=True)]
+        server = [c + sum(ones) / 6 for c, *ones in zip(server, *changes, strict=True)]
+    assert max(float(c.abs().max()) for c in server) > 0.01
+    found = [layer.weight, layer.bias, *made.supernet.network.control.buffers()]
+    for tensor, expected in zip(found, [*w, *server], strict=True):
+        torch.testing.assert_close(tensor.detach().double(), expected, rtol=0, atol=1e-5)
 
 
 def test_a_stopped_run_goes_on_exactly_and_needs_the_files(tmp_path: Path) -> None:
