@@ -101,20 +101,11 @@ class SideObjective(AllOutputs, CountedObjective):
     def _macs_through_heads(self, arch: Any) -> int:
         """Returns the multiply-accumulates of an example through all heads."""
         if arch not in self._macs_of:
-            whole = _AllHeads(self._supernet.skeleton(arch))
-            self._macs_of[arch] = count_macs(whole, self._supernet.input_shape, self._supernet.input_dtype)
+            with torch.device("meta"):
+                network = self._supernet.build(arch)
+            network.forward = network.outputs
+            self._macs_of[arch] = count_macs(network, self._supernet.input_shape, self._supernet.input_dtype)
         return self._macs_of[arch]
-
-
-class _AllHeads(nn.Module):
-    """A network that runs all its heads."""
-
-    def __init__(self, network: OutputsNetwork) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        return self.network.outputs(x)
 
 
 class IndependentBases(AllOutputs):

@@ -73,10 +73,6 @@ class SearchSpace(ABC, Generic[A]):
         """For each gene, the number of its values; they are 0 to n - 1."""
         return tuple(len(values) for values in self.choices)
 
-    def chosen(self, arch: A) -> tuple[Any, ...]:
-        """Returns the choices of an architecture, gene by gene."""
-        return tuple(values[gene] for values, gene in zip(self.choices, self.encode(arch), strict=True))
-
     def each(self) -> Iterator[A]:
         """Yields every architecture once, in the order of their genes."""
         yield from dict.fromkeys(self.decode(genes) for genes in product(*map(range, self.cardinalities)))

@@ -107,8 +107,9 @@ class ArchitectureCosts:
     def excess(self, arch: Any, tier: Tier) -> float:
         """Returns by how much an architecture exceeds a tier's limits."""
         # each layer with an unsupported operator counts 1
-        choices = self.supernet.space.chosen(arch) if tier.unsupported else ()
-        unsupported = sum(choice in tier.unsupported for choice in choices)
+        space = self.supernet.space
+        genes = zip(space.choices, space.encode(arch), strict=True) if tier.unsupported else ()
+        unsupported = sum(values[gene] in tier.unsupported for values, gene in genes)
         return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported
 
     def affordable(self, arch: Any, tier: Tier) -> bool:

@@ -194,20 +194,17 @@ class PathSupernet(NestedSupernet):
     def path_costs(self, cost: str) -> PathCosts:
         """Returns a cost by operators: one of :attr:`ADDITIVE_COSTS`."""
         if cost not in self._path_costs:
-            self._path_costs[cost] = self._count(COUNTERS[cost])
+            count, path = COUNTERS[cost], self.space.smallest
+            layers = self.operator_costs(count)
+            with torch.device("meta"):
+                whole = count(self.build(path), self.input_shape, self.input_dtype)
+            searched = PathCosts(self.space, layers, 0).of(path)
+            self._path_costs[cost] = PathCosts(self.space, layers, whole - searched)
         return self._path_costs[cost]
 
     @override
     def computation(self, unit: Literal["macs", "operations"], arch: Operators) -> int:
         return self.path_costs(unit).of(arch)
-
-    def _count(self, count: Counter) -> PathCosts:
-        """Returns a cost of the operators, and of all that is fixed together."""
-        layers, path = self.operator_costs(count), self.space.smallest
-        with torch.device("meta"):
-            whole = count(self.build(path), self.input_shape, self.input_dtype)
-        searched = PathCosts(self.space, layers, 0).of(path)
-        return PathCosts(self.space, layers, whole - searched)
 
 
 class SampledPath(NamedTuple):
