@@ -162,8 +162,7 @@ class OverlapAverage(Aggregation):
         total = sum(self.coefficient(task) for task in tasks)
         if total <= 0:
             raise ConfigError(
-                f"aggregation: the {len(tasks)} clients of the round have no training examples; give them data, "
-                f"or set aggregation.weighted to false"
+                f"aggregation.weighted: true, and the round's {len(tasks)} clients have no examples; set it to false"
             )
         return 1.0 / total
 

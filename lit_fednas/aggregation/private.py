@@ -151,10 +151,7 @@ def dp_accounting() -> ModuleType:
     try:
         import dp_accounting
     except ImportError:
-        raise ConfigError(
-            "privacy: needs the package dp-accounting, which is not installed; "
-            "install it with: pip install 'lit-fednas[privacy]'"
-        ) from None
+        raise ConfigError("privacy: needs dp-accounting; pip install 'lit-fednas[privacy]'") from None
     logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of orders that it leaves out
     return dp_accounting
 

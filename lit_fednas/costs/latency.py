@@ -217,8 +217,7 @@ class LatencyTable(LatencySource):
         if self.measure_missing and (len(self.layers) > known or not self.fit.checked_on):
             if len(networks) < _FEWEST:
                 raise ConfigError(
-                    f"latency: a table is fitted and checked on at least {_FEWEST} networks, not "
-                    f"{len(networks)}; use MeasuredLatency"
+                    f"latency: a table needs {_FEWEST} networks or more, not {len(networks)}; use MeasuredLatency"
                 )
             times = [self.measured.milliseconds(network, input_shape, dtype) for network in networks]
             self.fit = fit_line(sums, np.array(times))

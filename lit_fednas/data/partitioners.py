@@ -162,8 +162,7 @@ class ByColumn(Partitioner):
         if num_clients > len(values):
             few = f" with {self.least} examples or more" if self.least > 1 else ""
             raise DataError(
-                f"data.num_clients: {num_clients} for {len(values)} values of {self.column!r}{few}; "
-                f"give at most {len(values)}"
+                f"data.num_clients: {num_clients} for {len(values)} values of {self.column!r}{few}; give no more"
             )
         if len(rows) < len(targets):
             left = len(targets) - len(rows)

@@ -66,8 +66,7 @@ class GroupNorm(Norm):
     def __call__(self, channels: int) -> nn.Module:
         if channels % self.group_size:
             raise ConfigError(
-                f"norm.group_size: {self.group_size} does not divide a width of {channels} channels; choose a "
-                f"divisor of all widths"
+                f"norm.group_size: {self.group_size} does not divide {channels} channels; give a divisor of all widths"
             )
         return nn.GroupNorm(channels // self.group_size, channels)
 

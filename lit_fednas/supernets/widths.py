@@ -191,8 +191,7 @@ class WidthSupernet(Supernet):
         for less, more in pairwise(self.space.widths):
             if self.sizes(less) == self.sizes(more):
                 raise ConfigError(
-                    f"supernet.widths: {less:g} and {more:g} are the same network, with the units "
-                    f"{self.sizes(more)}; leave one out"
+                    f"supernet.widths: {less:g} and {more:g} are the same network, {self.sizes(more)}; leave one out"
                 )
         self._shapes = shapes_of(self.network)
         self.axes = find_axes(self._network, self.units, family.multiple, type(family).__name__)

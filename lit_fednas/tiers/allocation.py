@@ -98,8 +98,7 @@ class ListedTiers(Allocation):
         listed = sorted((client, names.index(name)) for name in self.clients for client in self.clients[name])
         if [client for client, _ in listed] != list(range(num_clients)):
             raise ConfigError(
-                f"tiers.allocation.clients: lists {len(listed)} clients, which must be 0 to {num_clients - 1}, "
-                f"each once"
+                f"tiers.allocation.clients: lists {len(listed)} clients; list 0 to {num_clients - 1}, each once"
             )
         return np.array([position for _, position in listed])
 

@@ -97,5 +97,5 @@ test_what_cannot_be = refusals(
     (lambda: net().space.encode(Exits((4,))), "exits: 4: leaves out a number before its last"),
     (lambda: net().space.parse("exits: two"), "write it as 'exits: 2,4'"),
     (lambda: net(exits=[2]), r"supernet.exits: \[2\] must be stages from 1 to 4, ascending, the last 4"),
-    (lambda: net(norm=GroupNorm(8)), "norm.group_size: 8 does not divide a width of 4"),
+    (lambda: net(norm=GroupNorm(8)), "norm.group_size: 8 does not divide 4 channels"),
 )

@@ -137,7 +137,7 @@ test_settings_that_cannot_work = refusals(
     ({"depths": [1, 0]}, "supernet.depths"),
     ({"stem_width": 0}, "supernet.stem_width: 0 must be at least 1"),
     # the largest network's widths are multiples, a narrower one's are not
-    ({"norm": GroupNorm(8), "stem_width": 8}, "norm.group_size: 8 does not divide a width of 4"),
+    ({"norm": GroupNorm(8), "stem_width": 8}, "norm.group_size: 8 does not divide 4 channels"),
     call=lambda settings: elastic(**settings),
 )
 

@@ -99,7 +99,7 @@ test_refusals = refusals(
     (lambda: TierShares([0.5, 0.4]), FOUR, "allocation.shares: [0.5, 0.4] must not be negative and add up to 1"),
     (lambda: TierShares([0.5, 0.5]), FOUR, "allocation.shares: [0.5, 0.5] are 2 for 4 tiers"),
     (lambda: ListedTiers({"tier9": [0, 1, 2]}), FOUR, "allocation.clients: 'tier9' is not a tier; there are: tier1, "),
-    (lambda: ListedTiers({"tier1": [0, 1], "tier2": [1]}), FOUR, "allocation.clients: lists 3 clients, which"),
+    (lambda: ListedTiers({"tier1": [0, 1], "tier2": [1]}), FOUR, "allocation.clients: lists 3 clients; list 0 to"),
     (TraceTiers, FOUR, "tiers.allocation.trace: null takes the speeds that devices measure, and a"),
     (
         lambda: TraceTiers(SyntheticTrace()),
