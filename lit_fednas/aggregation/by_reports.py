@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -121,10 +122,6 @@ def _rows_of(region: Region, rows: Tensor, shape: Sequence[int]) -> Region:
     """Returns some rows of a region."""
     given = region.index or ()
     parts = [*given, *[slice(None)] * (len(shape) - len(given))]
-    indices = [
-        torch.arange(size, device="cpu")[part] if isinstance(part, slice) else part.flatten()
-        for size, part in zip(shape, parts, strict=True)
-    ]
-    indices[0] = indices[0][rows]
-    crossed = (index.view(-1, *[1] * (len(shape) - 1 - axis)) for axis, index in enumerate(indices))
-    return Region(region.name, tuple(crossed))
+    entries = [torch.arange(size, device="cpu")[part].flatten() for part, size in zip(parts, shape, strict=True)]
+    entries[0] = entries[0][rows]
+    return Region(region.name, tuple(map(torch.from_numpy, np.ix_(*entries))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import cycle, islice
 from math import ceil, log
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -188,15 +189,10 @@ class RandomBases(ByTier):
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
-        total = self._supernet.count
-        order = round.rng.permutation(total).tolist()
-        tasks, first = [], 0
-        for client in round.cohort:
-            count = len(self.deployed(client).members)
-            bases = sorted(order[(first + step) % total] for step in range(count))
-            tasks.append(round.task(client, Bases(tuple(bases))))
-            first += count
-        return tasks
+        order = cycle(round.rng.permutation(self._supernet.count).tolist())
+        counts = [len(self.deployed(client).members) for client in round.cohort]
+        bases = [Bases(tuple(sorted(islice(order, count)))) for count in counts]
+        return [round.task(client, some) for client, some in zip(round.cohort, bases, strict=True)]
 
     @override
     def deployed(self, client: int) -> Bases:  # the first ones, which are evaluated

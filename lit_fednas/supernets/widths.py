@@ -14,6 +14,7 @@ from itertools import pairwise
 from math import isclose
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -251,13 +252,10 @@ def _crossed(parts: list[slice | Tensor], shape: Sequence[int]) -> tuple[slice |
     tensors = [dimension for dimension, part in enumerate(parts) if isinstance(part, Tensor)]
     if len(tensors) < 2:
         return tuple(parts)
-    crossed = list(parts)
-    for dimension in range(tensors[0], tensors[-1] + 1):
-        part = parts[dimension]
-        if isinstance(part, slice):
-            part = torch.arange(*part.indices(shape[dimension]), device="cpu")
-        crossed[dimension] = part.view(-1, *[1] * (tensors[-1] - dimension))
-    return tuple(crossed)
+    first, end = tensors[0], tensors[-1] + 1
+    sized = zip(parts[first:end], shape[first:end], strict=True)
+    entries = [torch.arange(size, device="cpu")[part] for part, size in sized]
+    return (*parts[:first], *map(torch.from_numpy, np.ix_(*entries)), *parts[end:])
 
 
 def _shortest(ratio: float) -> str:
