@@ -26,6 +26,9 @@ from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.records.files import replace_json
 from lit_fednas.rng import generator
 
+#: Of one example, or of a batch.
+Shape = tuple[int, ...]
+
 _FEWEST = 4  # networks: two for the line, two for its check
 
 
@@ -34,7 +37,7 @@ class LatencySource(ABC):
 
     @abstractmethod
     def prepare(
-        self, networks: Sequence[nn.Module], input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+        self, networks: Sequence[nn.Module], input_shape: Shape, dtype: torch.dtype = torch.float32
     ) -> dict[str, Any]:
         """Prepares the source once, before its first use.
 
@@ -53,9 +56,7 @@ class LatencySource(ABC):
         return {"source": type(self).__name__}
 
     @abstractmethod
-    def milliseconds(
-        self, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
-    ) -> float:
+    def milliseconds(self, network: nn.Module, input_shape: Shape, dtype: torch.dtype = torch.float32) -> float:
         """Returns the latency of one batch in milliseconds; arguments as of :meth:`prepare`."""
 
 
@@ -86,7 +87,7 @@ class MeasuredLatency(LatencySource):
 
     @override
     def prepare(
-        self, networks: Sequence[nn.Module], input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+        self, networks: Sequence[nn.Module], input_shape: Shape, dtype: torch.dtype = torch.float32
     ) -> dict[str, Any]:
         return {**asdict(self), "device_name": device_name(self.device), "torch": torch.__version__}
 
@@ -96,18 +97,11 @@ class MeasuredLatency(LatencySource):
         return {**super().identity, **self.prepare([], ())}
 
     @override
-    def milliseconds(
-        self, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
-    ) -> float:
+    def milliseconds(self, network: nn.Module, input_shape: Shape, dtype: torch.dtype = torch.float32) -> float:
         return measure(network, (self.batch_size, *input_shape), self, dtype)
 
 
-def measure(
-    network: nn.Module,
-    batch_shape: tuple[int, ...],
-    settings: MeasuredLatency,
-    dtype: torch.dtype = torch.float32,
-) -> float:
+def measure(network: nn.Module, batch_shape: Shape, settings: MeasuredLatency, dtype: torch.dtype) -> float:
     """Returns the median latency of a network on batches of normal noise (tokens: of token 0), in milliseconds."""
     network = _filled(inference_structure(network), settings.device)
     draws = generator(0, "latency", device=settings.device)
@@ -209,7 +203,7 @@ class LatencyTable(LatencySource):
 
     @override
     def prepare(
-        self, networks: Sequence[nn.Module], input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+        self, networks: Sequence[nn.Module], input_shape: Shape, dtype: torch.dtype = torch.float32
     ) -> dict[str, Any]:
         """Measures layers and at least four networks; fits on their first half and checks on the second."""
         known = len(self.layers)
@@ -230,9 +224,7 @@ class LatencyTable(LatencySource):
         return {**super().identity, **self.settings, "file": self.file}  # without the fit, which varies a little
 
     @override
-    def milliseconds(
-        self, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
-    ) -> float:
+    def milliseconds(self, network: nn.Module, input_shape: Shape, dtype: torch.dtype = torch.float32) -> float:
         known = len(self.layers)
         total = self._sum(network, input_shape, dtype)
         if len(self.layers) > known:
@@ -258,7 +250,7 @@ class LatencyTable(LatencySource):
             )
         self.settings, self.fit, self.layers = settings, fit, layers
 
-    def _sum(self, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> float:
+    def _sum(self, network: nn.Module, input_shape: Shape, dtype: torch.dtype) -> float:
         """Returns the milliseconds of all layers; measures those that are unknown."""
         total = 0.0
         for signature, layer, shape in calls(network, (self.settings["batch_size"], *input_shape), dtype):
@@ -268,16 +260,14 @@ class LatencyTable(LatencySource):
                         f"latency.file: {self.file} lacks the layer {signature}; measure it, with "
                         f"measure_missing: true, on the device that the table is of"
                     )
-                self.layers[signature] = measure(layer, shape, self.measured)
+                self.layers[signature] = measure(layer, shape, self.measured, torch.float32)
             total += self.layers[signature]
         return total
 
 
-def calls(
-    network: nn.Module, batch_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
-) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
+def calls(network: nn.Module, batch_shape: Shape, dtype: torch.dtype) -> list[tuple[str, nn.Module, Shape]]:
     """Returns the layers (modules without children) in the order of their calls, on the meta device."""
-    layers: list[tuple[str, nn.Module, tuple[int, ...]]] = []
+    layers: list[tuple[str, nn.Module, Shape]] = []
 
     def note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not inputs[0].is_floating_point():

@@ -68,14 +68,14 @@ def test_how_a_pass_runs(clock: Clock) -> None:
     assert torch.equal(clock.seen[0][0], first)  # addressed: no global generator is read or moved
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        measure(nn.Linear(3, 2), (1, 4), settings)
+        measure(nn.Linear(3, 2), (1, 4), settings, torch.float32)
     assert torch.get_num_threads() == before
 
 
 def outputs_of(network: nn.Module, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> Tensor:
     found = []
     monkeypatch.setattr(latency, "_milliseconds", lambda copy, inputs: found.append(copy(inputs)) or 1.0)
-    measure(network, (1, *shape), MeasuredLatency(warmup=0, repeats=1))
+    measure(network, (1, *shape), MeasuredLatency(warmup=0, repeats=1), torch.float32)
     return found[0]
 
 

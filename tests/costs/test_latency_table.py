@@ -92,7 +92,7 @@ class Folding(nn.Module):
 
 
 def test_calls_in_their_order_with_whole_shapes_and_weights() -> None:
-    found = calls(Folding(), (2, *SHAPE))
+    found = calls(Folding(), (2, *SHAPE), torch.float32)
     assert [(signature, shape) for signature, _, shape in found] == [
         ("ReLU() [] 128x3", (128, 3)),
         ("Linear(in_features=3, out_features=5, bias=True) [5x3, 5] 128x3", (128, 3)),
