@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 from torch import Tensor, nn
 
 from lit_fednas.costs import LatencyTable, MeasuredLatency, count_macs, latency
