@@ -1,6 +1,6 @@
 """Methods beside each other: of each, the best network within each device tier, chosen by its validation data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -67,8 +67,8 @@ def comparison_table(
     table = networks_of(methods, metric, each_round=budget is not None)
     if budget is not None:
         table = _until(table, budget)
-    parts = [_of_all(table, best_within(table, limits)).assign(tier=tier) for tier, limits in tiers.items()]
-    return _joined(parts, ["tier", *WHOSE, *COLUMNS], table)
+    parts = [({"tier": tier}, best_within(table, limits)) for tier, limits in tiers.items()]
+    return _of_all(table, parts, ["tier", *WHOSE, *COLUMNS])
 
 
 def target_table(methods: Methods, tiers: Tiers, targets: Sequence[float], metric: str | None = None) -> pd.DataFrame:
@@ -81,23 +81,22 @@ def target_table(methods: Methods, tiers: Tiers, targets: Sequence[float], metri
             reached = fitting.assign(
                 reached=[reaches(value, target, table.attrs["higher"]) for value in fitting["val"]]
             )
-            first = reached[reached["reached"]].drop_duplicates(_KEYS)
-            last = reached.drop_duplicates(_KEYS, keep="last").assign(reached=False)
-            spent = pd.concat([first, last]).drop_duplicates(_KEYS)
-            parts.append(_of_all(table, spent).assign(tier=tier, target=target))
-    found = _joined(parts, ["tier", "target", *WHOSE, "reached", *SPENT], table)
+            # of each result the first that has reached it, or else the last
+            rows = pd.concat([reached[reached["reached"]], reached[::-1]]).drop_duplicates(_KEYS)
+            parts.append(({"tier": tier, "target": target}, rows))
+    found = _of_all(table, parts, ["tier", "target", *WHOSE, "reached", *SPENT])
     return found.assign(reached=found["reached"].eq(True))
 
 
-def _of_all(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns one row of each result of a table, empty where it has none among the rows."""
-    return table[list(WHOSE)].drop_duplicates(_KEYS).merge(rows.drop(columns="seed"), how="left", on=_KEYS)
-
-
-def _joined(parts: Sequence[pd.DataFrame], columns: Sequence[str], source: pd.DataFrame) -> pd.DataFrame:
-    table = pd.concat(parts, ignore_index=True)[list(columns)]
-    table.attrs.update(source.attrs)
-    return table
+def _of_all(
+    table: pd.DataFrame, parts: Iterable[tuple[Mapping[str, Any], pd.DataFrame]], columns: Sequence[str]
+) -> pd.DataFrame:
+    """Returns, for each part, one row of each result of a table, empty where the part has none, with what names it."""
+    results = table[list(WHOSE)].drop_duplicates(_KEYS)
+    rows = [results.merge(part.drop(columns="seed"), "left", _KEYS).assign(**name) for name, part in parts]
+    found = pd.concat(rows, ignore_index=True)[list(columns)]
+    found.attrs.update(table.attrs)
+    return found
 
 
 def _until(table: pd.DataFrame, budget: Mapping[str, float]) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lit_fednas.formatting import cost_text, metric_text, scale_of, short, text_table
@@ -106,22 +107,8 @@ class Table:
 
     def __html__(self) -> Markup:
         """Returns it as HTML that scrolls in its own box."""
-        kinds = [Markup(' class="number"') if self._is_number(place) else "" for place in range(len(self.head))]
-        head = Markup("").join(
-            Markup('<th scope="col"{}>{}</th>').format(*cell) for cell in zip(kinds, self.head, strict=True)
-        )
-        rows = Markup("\n").join(
-            Markup("<tr{}>{}</tr>").format(
-                Markup(' class="marked"') if place in self.marked else "",
-                Markup("").join(Markup("<td{}>{}</td>").format(*cell) for cell in zip(kinds, row, strict=True)),
-            )
-            for place, row in enumerate(self._starred())
-        )
-        title = Markup("<h3>{}</h3>\n").format(self.title) if self.title else ""
-        table = Markup("<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>").format(head, rows)
-        box = '{}<div class="scroll" tabindex="0" role="region" aria-label="table by {}">{}</div>'
-        notes = Markup("").join(Markup("\n<p>{}</p>").format(note) for note in self._notes())
-        return Markup("<div>{}</div>").format(Markup(box).format(title, self.head[0], table) + notes)
+        numbers = [self._is_number(place) for place in range(len(self.head))]
+        return html("table.html.j2", table=self, rows=self._starred(), notes=self._notes(), numbers=numbers)
 
     def _is_number(self, column: int) -> bool:
         cells = [row[column] for row in self.body]
@@ -139,6 +126,13 @@ class Fold:
     def __html__(self) -> Markup:
         inner = Markup("\n").join(self.tables)
         return Markup("<details><summary>{}</summary>\n{}\n</details>").format(self.summary, inner)
+
+
+def html(template: str, **content: Any) -> Markup:
+    """Returns a template of the report, filled in: texts are escaped, and what writes itself as HTML is not."""
+    loader = PackageLoader("lit_fednas.analysis.report")
+    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    return Markup(templates.get_template(template).render(content))
 
 
 def csv_text(frame: pd.DataFrame, **settings: Any) -> str:

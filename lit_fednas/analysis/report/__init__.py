@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from lit_fednas.analysis.charts import Chart, Charts, line_chart
 from lit_fednas.analysis.report import model_sections, run_sections, search_sections
 from lit_fednas.analysis.runs import Run, SearchResult, read_run, read_search
 from lit_fednas.analysis.style import PALETTE
-from lit_fednas.analysis.tables import Fold, Table
+from lit_fednas.analysis.tables import Fold, Table, html
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.files import check_output, reading, replace_text
 from lit_fednas.records.run import CLIENTS_FILE, LEDGER_FILE, ROUNDS_FILE, SEQUENCE_FILE, SUITE_FILE
@@ -100,9 +98,8 @@ def write_page(
     """
     path = Path(path)
     check_output(path, overwrite=True)
-    templates = Environment(loader=PackageLoader(__name__), autoescape=True, undefined=StrictUndefined)
     content = {"title": title, "summary": summary, "tiles": tiles, "sections": sections, "notes": notes}
-    replace_text(path, templates.get_template("page.html.j2").render(**content, palette=PALETTE))
+    replace_text(path, html("page.html.j2", **content, palette=PALETTE))
     return path
 
 
