@@ -12,7 +12,6 @@ from typing import TypeAlias
 import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, line_chart
-from lit_fednas.analysis.style import RANGE
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.files import read_json, read_table, reading
@@ -103,26 +102,15 @@ def _figures(values: pd.Series, higher: bool) -> dict[str, float]:
     }
 
 
-def ordered_scores(groups: Groups) -> pd.DataFrame:
-    """Returns the metric of the clients in ascending order, for Fig. 4: ``name``, ``rank`` (from 1), ``mean``."""
+def fairness_chart(groups: Groups) -> Chart:
+    """Draws FedorAS' Fig. 4: clients by ascending metric; the band is the deviation over runs."""
     metric, methods = _read(groups)
-    parts = []
+    lines = {}
     for name, tables in methods.items():
         if len({len(table) for table in tables}) > 1:
             raise DataError(f"{name}: its runs have different numbers of clients; compare those of as many")
         scores = pd.DataFrame([table[metric].sort_values(ignore_index=True) for table in tables])
-        ranks = {"name": name, "rank": scores.columns + 1}
-        parts.append(pd.DataFrame({**ranks, "mean": scores.mean(), "deviation": scores.std()}))
-    found = pd.concat(parts, ignore_index=True)
-    found.attrs["metric"] = metric
-    return found
-
-
-def fairness_chart(groups: Groups) -> Chart:
-    """Draws FedorAS' Fig. 4: clients by ascending metric; the band is the deviation over runs."""
-    scores = ordered_scores(groups).fillna({"deviation": 0}).set_index("rank")
-    metric = scores.attrs["metric"]
-    most = 1 if metric == "accuracy" else None
-    low, high = ((scores["mean"] + sign * scores["deviation"]).clip(0, most) for sign in (-1, 1))
-    lines = scores.assign(min=low, max=high).groupby("name", sort=False)[RANGE]
-    return line_chart(f"Clients by {metric}", {str(name): line for name, line in lines}, "client", metric)
+        mean, deviation = scores.mean(), scores.std().fillna(0)
+        low, high = ((mean + sign * deviation).clip(0, 1 if metric == "accuracy" else None) for sign in (-1, 1))
+        lines[name] = pd.DataFrame({"mean": mean, "min": low, "max": high}).set_axis(scores.columns + 1)
+    return line_chart(f"Clients by {metric}", lines, "client", metric)

@@ -344,8 +344,4 @@ def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
 def _label(text: str) -> str:
     """Returns an architecture's text without characters that metric and file names exclude, such as ``d01-e0.14``."""
     parts = re.split(r",\s*(?![^\[]*\])", text)  # commas outside brackets
-    labels = []
-    for part in parts:
-        between = "_" if "." in part else ""
-        labels.append(re.sub(r"[^\w.-]", "", part.replace(",", between)))
-    return "-".join(labels)
+    return "-".join(re.sub(r"[^\w.-]", "", part.replace(",", "_" if "." in part else "")) for part in parts)

@@ -81,15 +81,26 @@ class ProxySearch(SearchMethod):
 
     def _ranked(self, feasible: Feasible, rng: np.random.Generator) -> list[Any]:
         """Returns what the algorithm has met of the tier, best first, without what the proxy refuses."""
-        values = _Values(self.proxy, feasible)
+        known: dict[Any, tuple[float, float]] = {}  # by how much architectures exceed the limits, and their scores
         starts = feasible.distinct(set(), self.population, rng)
-        genes = values.ordered(np.array([feasible.space.encode(arch) for arch in starts]))
+        genes = self._ordered(np.array([feasible.space.encode(arch) for arch in starts]), feasible, known)
         for _ in range(self.generations):
             elite = genes[: max(1, round(_ELITE * self.population))]
-            genes = values.ordered(np.concatenate([elite, self._children(genes, feasible, rng)]))
-        fitting = {arch: score for arch, (excess, score) in values.known.items() if excess == 0}
-        log.info("search: %d architectures scored, %d of tier %s", len(values.known), len(fitting), feasible.tier.name)
+            genes = self._ordered(np.concatenate([elite, self._children(genes, feasible, rng)]), feasible, known)
+        fitting = {arch: score for arch, (excess, score) in known.items() if excess == 0}
+        log.info("search: %d architectures scored, %d of tier %s", len(known), len(fitting), feasible.tier.name)
         return sorted(fitting, key=lambda arch: -fitting[arch])
+
+    def _ordered(self, genes: np.ndarray, feasible: Feasible, known: dict[Any, tuple[float, float]]) -> np.ndarray:
+        """Returns distinct gene vectors, ``[vectors, genes]``: what fits by descending scores, then by the excess."""
+        genes = np.unique(genes, axis=0)
+        archs = [feasible.space.decode(vector) for vector in genes.tolist()]
+        for arch in archs:
+            if arch not in known:
+                score = self.proxy.score(arch, feasible.costs, feasible.batch)
+                known[arch] = feasible.excess(arch) + (score == -math.inf), score
+        excess, scores = np.array([known[arch] for arch in archs]).T
+        return genes[np.lexsort((-scores, excess))]
 
     def _children(self, parents: np.ndarray, feasible: Feasible, rng: np.random.Generator) -> np.ndarray:
         """Returns a generation of children of gene vectors, ``[parents, genes]``, of which the best come first."""
@@ -209,27 +220,3 @@ class ProxyPath(Pool):
             rng = numpy_generator(0, f"path-{tier.name}")
             found.append(self.method.plan(Feasible(space, costs, tier, rng), rng))
         return list(dict.fromkeys(found))
-
-
-class _Values:
-    """By how much architectures exceed a tier's limits, and their scores."""
-
-    def __init__(self, proxy: Proxy, feasible: Feasible) -> None:
-        self.proxy, self.feasible = proxy, feasible
-        self.known: dict[Any, tuple[float, float]] = {}
-        self._by_genes: dict[tuple[int, ...], tuple[float, float]] = {}
-
-    def ordered(self, genes: np.ndarray) -> np.ndarray:
-        """Returns distinct gene vectors, ``[vectors, genes]``: what fits by descending scores, then by the excess."""
-        genes = np.unique(genes, axis=0)
-        excess, scores = np.array([self._of(tuple(vector)) for vector in genes.tolist()]).T
-        return genes[np.lexsort((-scores, excess))]
-
-    def _of(self, genes: tuple[int, ...]) -> tuple[float, float]:
-        if genes not in self._by_genes:
-            arch = self.feasible.space.decode(genes)
-            if arch not in self.known:
-                score = self.proxy.score(arch, self.feasible.costs, self.feasible.batch)
-                self.known[arch] = self.feasible.excess(arch) + (score == -math.inf), score
-            self._by_genes[genes] = self.known[arch]
-        return self._by_genes[genes]

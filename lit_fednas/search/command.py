@@ -25,9 +25,11 @@ from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, metric_text, scale_of, text_table
 from lit_fednas.records import ALL_TIERS, SearchFiles, TierFiles
 from lit_fednas.records.run import note_after_training, write_client_scores
+from lit_fednas.search.evaluations import Scorer
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
 from lit_fednas.search.tier_models import load_tier_network, scores_of_clients
-from lit_fednas.search.tier_search import SearchSettings, TierSearch, scorer_of
+from lit_fednas.search.tier_search import SearchSettings, TierSearch
+from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +127,9 @@ class Search(AfterTraining):
 
         with self.trainer.computing(self.model), self.interrupts.listening():  # signals are for the first rank to heed
             evaluator = self._evaluator(search)
-            scorer = scorer_of(search, evaluator, self.trainer.ranks)
+            latency = None if self.trainer.global_rank else search.latency  # the first process has them
+            costs = ArchitectureCosts(evaluator.supernet, latency)
+            scorer = Scorer(evaluator, costs, self.trainer.ranks)
             if self.trainer.global_rank:
                 scorer.serve()
                 return files

@@ -194,17 +194,10 @@ class ClientDraw:
             )
         return eligible.tolist()
 
-    def order(self, tier: str, generation: int) -> np.ndarray:
-        """Returns a tier's eligible clients in the order in which a generation's rounds would ask them."""
-        return numpy_generator(self.seed, f"federated-search-{tier}", generation).permutation(self.eligible(tier))
-
     def asked(self, tier: str, generation: int) -> list[int]:
         """Returns the clients that are asked about a generation, in the order of its rounds."""
-        return self.order(tier, generation)[: self.settings.rounds * self.cohort].tolist()
-
-    def rounds(self, clients: int) -> int:
-        """Returns the number of evaluation rounds in which so many clients are asked."""
-        return math.ceil(clients / self.cohort)
+        order = numpy_generator(self.seed, f"federated-search-{tier}", generation).permutation(self.eligible(tier))
+        return order[: self.settings.rounds * self.cohort].tolist()
 
 
 class FederatedEvaluator(Evaluator):
@@ -258,7 +251,7 @@ class FederatedEvaluator(Evaluator):
         self._rows[tier, generation] = {  # of federated.csv
             "tier": tier,
             "generation": generation,
-            "evaluation_rounds": self.draw.rounds(len(asked)),
+            "evaluation_rounds": math.ceil(len(asked) / self.draw.cohort),
             "clients": len(asked),
             "architectures": len(archs),
             "supernet_bytes": size,

@@ -19,7 +19,6 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name, check_folder_names
@@ -106,7 +105,7 @@ class TierSearch:
         watch: Called after every evaluation with the tier, its evaluations so far, the best metric, and the
             hypervolume of finished generations; may raise to stop.
         subnets: Architectures that each search begins with, beside the smallest and the largest.
-        scorer: The evaluator's :func:`scorer_of` the settings, if several processes share one; by default a new one.
+        scorer: Of the evaluator, if several processes share it; by default a new one.
 
     Raises:
         ConfigError: There are no tiers, one cannot be met, or the folder holds another search.
@@ -130,9 +129,9 @@ class TierSearch:
         self.seed = seed if settings.seed is None else settings.seed
         self.watch = watch
         self.metric, self.higher = chosen(settings.metric, evaluator.directions, "search.metric")
-        scorer = scorer or scorer_of(settings, evaluator)
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
+        scorer = scorer or Scorer(evaluator, ArchitectureCosts(self.supernet, settings.latency))
         self.costs = scorer.costs
         if settings.tiers is None and not tiers:
             raise ConfigError(
@@ -304,12 +303,6 @@ class TierSearch:
             save_tier_model(self.files, model, self.evaluator.network(arch))
         self.files.write("tiers", rows)
         return rows
-
-
-def scorer_of(settings: SearchSettings, evaluator: Evaluator, ranks: Ranks = Ranks()) -> Scorer:
-    """Returns what scores a search's architectures in each of its processes, of which the first has latencies."""
-    costs = ArchitectureCosts(evaluator.supernet, None if ranks.rank else settings.latency)
-    return Scorer(evaluator, costs, ranks)
 
 
 def _check_names(tiers: Sequence[Tier], clients_tiers: Sequence[Tier]) -> None:

@@ -184,9 +184,7 @@ def _loggers(settings: Mapping[str, Any]) -> list[Any]:
 def unvalidated_rounds(run: Run, settings: Mapping[str, Any], compare: Mapping[str, Any]) -> str:
     """Returns a warning, or nothing, if a run's last round is not validated; raises if the comparison needs one."""
     names = ("trainer.max_rounds", "trainer.check_val_every_n_rounds")
-    words = dict(word.removeprefix("--").partition("=")[::2] for word in run.commands[run.done])
-    known = {**{f"trainer.{name}": value for name, value in settings["trainer"].items()}, **words, **run.parameters}
-    rounds, every = (yaml.safe_load(str(known.get(name))) for name in names)
+    rounds, every = (settings["trainer"].get(name.removeprefix("trainer.")) for name in names)
     if not isinstance(rounds, int) or not isinstance(every, int) or rounds < 0 or rounds % every == 0:
         return ""
     last = rounds - rounds % every

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_fednas.analysis.clients import (
-    fairness_chart,
-    fairness_table,
-    ordered_scores,
-    read_client_scores,
-)
+from lit_fednas.analysis.clients import fairness_chart, fairness_table, read_client_scores
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.run import CLIENTS_FILE, write_client_scores
@@ -66,15 +61,14 @@ def test_figures_of_each_run_are_averaged(one: Path, two: Path, tmp_path: Path) 
 
 
 def test_clients_of_the_same_place_are_averaged(one: Path, two: Path, tmp_path: Path) -> None:
-    scores = ordered_scores({"a": [one, two]})
     pairs = zip([0.2, 0.4, 0.6, 0.6, 0.8, 0.9], [0.1, 0.1, 0.4, 0.6, 0.6, 0.7], strict=True)
-    assert scores["mean"].tolist() == pytest.approx([sum(pair) / 2 for pair in pairs])
-    assert scores["rank"].tolist() == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(DataError, match="different numbers of clients"):
-        ordered_scores({"a": [one, write(tmp_path / "less", {"t": [0.1]})]})
     axes = fairness_chart({"ours": [one, two], "rand-init": [two]}).figure.axes[0]
-    lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
-    assert lines["rand-init"] == pytest.approx([10, 10, 40, 60, 60, 70])
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert lines["ours"].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
+    assert lines["ours"].get_ydata() == pytest.approx([50 * sum(pair) for pair in pairs])
+    assert lines["rand-init"].get_ydata() == pytest.approx([10, 10, 40, 60, 60, 70])
+    with pytest.raises(DataError, match="different numbers of clients"):
+        fairness_chart({"a": [one, write(tmp_path / "less", {"t": [0.1]})]})
 
 
 @pytest.mark.parametrize(

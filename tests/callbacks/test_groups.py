@@ -58,8 +58,8 @@ class TestBalancedGroups:
         assert balanced_groups(self.COUNTS, 2, 1.5) == [[0, 3], [1, 2, 4]]
         assert balanced_groups(self.COUNTS, 2, 2.0) == [[0, 2], [1, 3, 4]]
         reports = group_report(self.COUNTS, [[0, 2], [1, 3, 4]])
-        assert [(report.clients, report.examples) for report in reports] == [(2, 10), (3, 10)]
-        assert [report.distance for report in reports] == pytest.approx([0.1, 0.1])
+        assert [(report["clients"], report["examples"]) for report in reports] == [(2, 10), (3, 10)]
+        assert [report["distance"] for report in reports] == pytest.approx([0.1, 0.1])
 
     @pytest.mark.parametrize("alpha", [0.1, 1.0])
     @pytest.mark.parametrize(("groups", "balance"), [(2, "11/10"), (3, "3/2"), (5, "2"), (1, "1"), (4, "1")])
@@ -79,7 +79,7 @@ class TestBalancedGroups:
         counts = np.array([[0, 0], [3, 1], [0, 0], [0, 0]])
         groups = balanced_groups(counts, 3)
         assert groups == [[1], [0, 3], [2]]
-        assert [report.distance for report in group_report(counts, groups)] == [0, 2, 2]
+        assert [report["distance"] for report in group_report(counts, groups)] == [0, 2, 2]
         assert balanced_groups(np.zeros((4, 2), dtype=int), 2) == [[0, 2], [1, 3]]
 
     def test_equal_distances_go_to_the_lower_number(self) -> None:

@@ -12,9 +12,9 @@ from lit_fednas.callbacks import PruneByBudgets
 from lit_fednas.callbacks.pruning.iteration import (
     BudgetSchedule,
     CandidateTrials,
-    RoundSchedule,
     Trial,
     fused_accuracy,
+    rounds_of,
 )
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ServerRound
@@ -168,5 +168,5 @@ def test_budgets_that_never_arrive_are_refused() -> None:
 
 def test_the_papers_rounds() -> None:
     """Section 5.3, Celeba: 1-5 iterations 2 rounds, 6-10: 5, 11-15: 8, more: 10."""
-    schedule = RoundSchedule({16: 10, 1: 2, 6: 5, 11: 8})
-    assert [schedule.number(t) for t in range(1, 18)] == [2] * 5 + [5] * 5 + [8] * 5 + [10] * 2
+    schedule = {16: 10, 1: 2, 6: 5, 11: 8}
+    assert [rounds_of(t, schedule) for t in range(1, 18)] == [2] * 5 + [5] * 5 + [8] * 5 + [10] * 2

@@ -128,7 +128,6 @@ def test_clients_are_distinct_within_a_generation_and_reshuffled_between(rounds,
     generations = [draw.asked("large", generation) for generation in range(30)]
     for asked in generations:
         assert len(asked) == len(set(asked)) == count
-        assert draw.rounds(len(asked)) == min(rounds, 4)
     assert len({tuple(asked) for asked in generations}) == 30
     assert set().union(*generations) == set(range(1, 20, 2))
     expected = numpy_generator(5, "federated-search-large", 7).permutation(range(1, 20, 2)).tolist()

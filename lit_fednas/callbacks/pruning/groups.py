@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,46 +18,29 @@ TOLERANCE = 1e-9
 BALANCE = 1.1
 
 
-@dataclass(frozen=True)
-class GroupReport:
-    """The number of a group's clients and examples, and the distance of its classes from those of all clients, to 2."""
-
-    clients: int
-    examples: int
-    distance: float
-
-
-@dataclass(frozen=True)
-class ClientDivision:
-    """How the available clients are divided into groups (section 4.2); arguments as of ``PruneByBudgets``."""
-
-    groups: int
-    partition: Literal["balanced", "random"]
-
-    def divide(
-        self, module: FederatedLightningModule, clients: ClientData, round: int
-    ) -> tuple[list[list[int]], list[GroupReport]]:
-        """Returns the groups of the clients that are available in a round, and their content."""
-        present = module.cohort.availability.available(round, clients.num_clients, module.seed)
-        if not present:
-            log.warning("round %d: no client is available; the groups are formed from all", round + 1)
-            present = list(range(clients.num_clients))
-        count = min(self.groups, len(present))
-        if count < self.groups:
-            log.warning("round %d: %d clients are available, and form as many groups", round + 1, count)
-        counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in present])
-        if self.partition == "balanced":
-            groups = balanced_groups(counts, count)
-        else:
-            groups = random_groups(len(present), count, numpy_generator(module.seed, "client-groups", round))
-        reports = group_report(counts, groups)
-        sizes = [report.examples for report in reports]
-        if self.partition == "balanced" and max(sizes) > min(sizes) * (BALANCE + TOLERANCE):
-            log.warning(
-                "round %d: groups have %d to %d examples, beyond a ratio of %g; single clients are that large",
-                *(round + 1, min(sizes), max(sizes), BALANCE),
-            )
-        return [[present[index] for index in group] for group in groups], reports
+def available_groups(
+    module: FederatedLightningModule, clients: ClientData, round: int, most: int, balanced: bool
+) -> tuple[list[list[int]], list[dict[str, Any]]]:
+    """Returns groups of the clients that are available in a round, at most as many as asked for, and their content."""
+    present = module.cohort.availability.available(round, clients.num_clients, module.seed)
+    if not present:
+        log.warning("round %d: no client is available; the groups are formed from all", round + 1)
+        present = list(range(clients.num_clients))
+    if (count := min(most, len(present))) < most:
+        log.warning("round %d: %d clients are available, and form as many groups", round + 1, count)
+    counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in present])
+    if balanced:
+        groups = balanced_groups(counts, count)
+    else:
+        groups = random_groups(len(present), count, numpy_generator(module.seed, "client-groups", round))
+    reports = group_report(counts, groups)
+    sizes = [report["examples"] for report in reports]
+    if balanced and max(sizes) > min(sizes) * (BALANCE + TOLERANCE):
+        log.warning(
+            "round %d: groups have %d to %d examples, beyond a ratio of %g; single clients are that large",
+            *(round + 1, min(sizes), max(sizes), BALANCE),
+        )
+    return [[present[index] for index in group] for group in groups], reports
 
 
 def groups_of_candidates(
@@ -124,12 +106,12 @@ def random_groups(num_clients: int, groups: int, rng: np.random.Generator) -> li
     return [sorted(part.tolist()) for part in np.array_split(rng.permutation(num_clients), groups)]
 
 
-def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[GroupReport]:
-    """Returns the content of each group, given as positions in ``counts``."""
+def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """Returns of each group (positions in ``counts``) its clients, examples, and distance of classes from those of all."""
     held = np.stack([counts[group].sum(axis=0) for group in groups])
     distances = _distances(held, _shares(counts.sum(axis=0)))
-    sizes = map(len, groups), held.sum(axis=1).tolist(), distances.tolist()
-    return [GroupReport(*content) for content in zip(*sizes, strict=True)]
+    content = zip(map(len, groups), held.sum(axis=1).tolist(), distances.tolist(), strict=True)
+    return [dict(zip(("clients", "examples", "distance"), figures, strict=True)) for figures in content]
 
 
 def _admissible(examples: np.ndarray, size: int, balance: float) -> np.ndarray:

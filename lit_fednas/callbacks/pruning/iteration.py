@@ -45,22 +45,9 @@ class BudgetSchedule:
         return max(present - step, self.final)
 
 
-@dataclass(frozen=True)
-class RoundSchedule:
-    """Dynamic round numbers: later iterations have more rounds (section 3.3)."""
-
-    rounds: Mapping[int, int]
-
-    def __post_init__(self) -> None:
-        if 1 not in self.rounds or min(self.rounds) < 1:
-            raise ConfigError(
-                f"prune_by_budgets.rounds: {dict(self.rounds)} has no number of rounds for iteration 1, or a key "
-                f"below 1; give the first iteration of each number of rounds, for instance {{1: 2, 6: 5}}"
-            )
-
-    def number(self, iteration: int) -> int:
-        """Returns the number of rounds of an iteration, from 1."""
-        return self.rounds[max(first for first in self.rounds if first <= iteration)]
+def rounds_of(iteration: int, schedule: Mapping[int, int]) -> int:
+    """Returns the number of rounds of an iteration, from 1; later ones have more (section 3.3)."""
+    return schedule[max(first for first in schedule if first <= iteration)]
 
 
 @dataclass

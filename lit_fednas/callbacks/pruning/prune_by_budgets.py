@@ -10,14 +10,14 @@ from typing_extensions import override
 
 from lit_fednas.assignment.by_model import CandidateSchedule
 from lit_fednas.callbacks.cost_ledger import cost_of
-from lit_fednas.callbacks.pruning.groups import ClientDivision, groups_of_candidates
+from lit_fednas.callbacks.pruning.groups import available_groups, groups_of_candidates
 from lit_fednas.callbacks.pruning.iteration import (
     BudgetSchedule,
     CandidateTrials,
-    RoundSchedule,
     SequenceRecord,
     Trial,
     fused_accuracy,
+    rounds_of,
 )
 from lit_fednas.costs import LatencySource, RoundCost
 from lit_fednas.errors import ConfigError
@@ -102,13 +102,17 @@ class PruneByBudgets(FederatedCallback):
         latency: LatencySource | None = None,
     ) -> None:
         self.budgets = BudgetSchedule(budget, first, decay, least)
-        self.rounds = RoundSchedule(rounds)
+        if 1 not in rounds or min(rounds) < 1:
+            raise ConfigError(
+                f"prune_by_budgets.rounds: {dict(rounds)} has no number of rounds for iteration 1, or a key below 1; "
+                f"give the first iteration of each number of rounds, for instance {{1: 2, 6: 5}}"
+            )
         if (resource == "latency_ms") != (latency is not None):
             raise ConfigError(
                 f"prune_by_budgets.latency: is {'null' if latency is None else 'given'} and resource is {resource}; "
                 "give it (lit_fednas.costs.MeasuredLatency) if, and only if, latency_ms is the resource"
             )
-        self.division = ClientDivision(groups, partition)
+        self.rounds, self.groups, self.partition = rounds, groups, partition
         self.resource, self.latency = resource, latency
         self.drop, self.schedule = drop, schedule
         self.initial_rounds = initial_rounds
@@ -139,9 +143,9 @@ class PruneByBudgets(FederatedCallback):
                 f"clients, and groups are made of all that are available; set cohort.ratio to 1 (fewer clients "
                 f"for the initial rounds: assignment.initial_clients)"
             )
-        if self.division.groups > clients.num_clients:
+        if self.groups > clients.num_clients:
             raise ConfigError(
-                f"prune_by_budgets.groups: {self.division.groups} is more than {clients.num_clients} clients; lower it"
+                f"prune_by_budgets.groups: {self.groups} is more than {clients.num_clients} clients; lower it"
             )
         self._costs = ArchitectureCosts(pl_module.supernet, self.latency)
 
@@ -211,7 +215,7 @@ class PruneByBudgets(FederatedCallback):
         else:
             self.trials = self._ranked or self.trials
             left = len(self.trials.live)
-            if self.trials.rounds >= max(1, self.rounds.number(len(sequence.models))):
+            if self.trials.rounds >= max(1, rounds_of(len(sequence.models), self.rounds)):
                 self._select(trainer, module, round)
         module.log("prune/candidates", float(left))
         for name, value in self.record.figures().items():
@@ -255,14 +259,15 @@ class PruneByBudgets(FederatedCallback):
             log.info("no unit of model %d can be cut so that it meets %.4g", number - 1, budget)
             return
         round.restructure(lambda: sequence.propose(cuts))
-        groups, reports = self.division.divide(module, trainer.datamodule.clients, next_round)
+        clients, balanced = trainer.datamodule.clients, self.partition == "balanced"
+        groups, reports = available_groups(module, clients, next_round, self.groups, balanced)
         entry = {"number": number, "first_round": next_round, "budget": budget, "rounds": 0}
-        self.record.under_way = {**entry, "groups": [*map(asdict, reports)], "candidates": []}
+        self.record.under_way = {**entry, "groups": reports, "candidates": []}
         scheduled = self._scheduled(module, [cut.unit for cut in cuts])
         trials = {cut.unit: Trial(scheduled[cut.unit], (present - cut.resource) / whole) for cut in cuts}
         # all clients of a group may have failed; the initial model's accuracy is always known
         known = [entry["accuracy"] for entry in self.record.entries if entry["accuracy"] is not None]
-        rounds = self.rounds.number(number)
+        rounds = rounds_of(number, self.rounds)
         self.trials = CandidateTrials(groups, trials, known[-1], rounds > 0)
         log.info(
             "iteration %d: %.4g %s at most (%.3g of the initial model's), %d candidates, %d groups, %d rounds",
