@@ -42,9 +42,7 @@ def find_config(text: str) -> str:
     known, name = names(), text.removeprefix("configs/")
     near = [other for other in known if other.endswith(f"/{name}")] or get_close_matches(name, known)
     hint = f"did you mean {', '.join(near)}? " if near else ""
-    raise ConfigError(
-        f"config: {text} does not exist, neither as a file nor in the package; {hint}(lit-fednas configs lists them)"
-    )
+    raise ConfigError(f"config: {text} is neither a file nor in the package; {hint}(lit-fednas configs lists them)")
 
 
 def read_yaml(path: Path | str) -> Any:

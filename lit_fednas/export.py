@@ -239,9 +239,7 @@ def export_network(
 def _check_installed(format: Format) -> None:
     missing = [name for name in PACKAGES[format] if find_spec(name) is None]
     if missing:
-        raise ConfigError(
-            f"export.format: {format} needs {', '.join(missing)}, not installed; pip install 'lit-fednas[export]'"
-        )
+        raise ConfigError(f"export.format: {format} needs {', '.join(missing)}; pip install 'lit-fednas[export]'")
 
 
 def _program(network: nn.Module, raw: Tensor) -> torch.export.ExportedProgram:

@@ -62,9 +62,7 @@ def _copy(name: str, folder: Path) -> None:
     """Writes a trained supernet that comes with the package."""
     known = [path.name for path in _MODELS.iterdir()]
     if name not in known:
-        raise ConfigError(
-            f"repo: {name} is not in the package, which has {', '.join(known)}; give OWNER/NAME of the hub"
-        )
+        raise ConfigError(f"repo: {name} is not in the package, which has {', '.join(known)}; give OWNER/NAME")
     shutil.copytree(_MODELS / name, folder)
     shutil.copy(find(f"recommended/{name.replace('-', '_')}.yaml"), folder / "config.yaml")
     _say_next(folder, "search/distorted_digits.yaml")

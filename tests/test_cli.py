@@ -106,7 +106,7 @@ def test_without_a_checkpoint_the_newest_runs_last_is_tested(begun, capsys, refu
     assert "finds none" in refused("test", *begun, "--ckpt_path", "best")
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
     shutil.rmtree("runs")
-    assert "ckpt_path: 'last' finds no run in runs/digits; train one first" in refused("test", *begun)
+    assert "ckpt_path: 'last' finds no run in runs/digits; train one" in refused("test", *begun)
 
 
 def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys, refused):
@@ -291,7 +291,7 @@ def test_all_that_is_done_with_a_run_is_one_run_of_each_logger(tiny, monkeypatch
             "will not be logged; did you mean val/mean/accuracy?",
         ),
         (["--trainer.accelerator", "gpu"], "trainer: No supported gpu backend found!; change"),
-        (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not that of the data, 10; leave"),
+        (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not the data's, 10; leave"),
         (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '..' cannot name a folder"),
         (["--model.client.optimizer.init_args.lr=-0.1"], "client.optimizer: cannot be made (Invalid lea"),
         (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),

@@ -43,7 +43,7 @@ def test_a_file_of_the_working_directory_comes_first(refused):
     ("given", "message"),
     [
         ("superfed/digts.yaml", f"did you mean {DIGITS}"),
-        ("xyzzy", "config: xyzzy does not exist, neither as a file nor in the package; (lit-fednas configs"),
+        ("xyzzy", "config: xyzzy is neither a file nor in the package; (lit-fednas configs"),
     ],
 )
 def test_an_unknown_name_is_told_with_the_nearest(refused, given, message):

@@ -59,7 +59,7 @@ def test_what_cannot_work_is_one_line(hub, monkeypatch, capsys):
         "push hub me/digits": "folder: hub has no weights.ckpt; write it with lit-fednas export --supernet",
         "pull me/nowhere": "repo: me/nowhere: the hub's library says: [Errno 2] No such file or directory",
         "pull me/mine": "output: mine is there already; give a new folder",
-        "pull mnist": "repo: mnist is not in the package, which has distorted-digits; give OWNER/NAME of the hub",
+        "pull mnist": "repo: mnist is not in the package, which has distorted-digits; give OWNER/NAME",
         "pull me/empty": "repo: me/empty has no weights.ckpt",
         "push mine me/digits": "hub: needs the package huggingface_hub; pip install 'lit-fednas[hub]'",
     }.items():

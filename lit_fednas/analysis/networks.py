@@ -239,10 +239,7 @@ def history(result: Result, metric: str | None = None) -> pd.DataFrame:
     if result.part is not None:
         raise DataError(f"{result.folder}: has no validations round by round; give the run's folder")
     if not validated(result, metric):
-        raise DataError(
-            f"{run.folder}: has logged no {metric} of a network whose costs are known; let the run end, which writes "
-            f"subnets-val.csv"
-        )
+        raise DataError(f"{run.folder}: has logged no {metric} of networks in subnets-val.csv; let the run end")
     parts = [
         run.spent.join(run.logged(f"val/{name}/{metric}").rename("val"), how="inner").assign(**costs)
         for name, costs in _named_networks(run)

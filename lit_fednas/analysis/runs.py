@@ -219,9 +219,7 @@ def read_run(folder: Path | str) -> Run:
     """Returns the run of a folder."""
     folder = Path(folder)
     if not any((folder / name).is_file() for name in ("config.yaml", ROUNDS_FILE)):
-        raise DataError(
-            f"{folder}: is not a run (no config.yaml, no {ROUNDS_FILE}); give one, as runs/<name>/version_0"
-        )
+        raise DataError(f"{folder}: is not a run (no config.yaml or {ROUNDS_FILE}); give one, as runs/<name>/version_0")
     return Run(folder)
 
 

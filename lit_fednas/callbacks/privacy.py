@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 #: What the names of metrics begin with that depend on clients' data, without noise.
 _WITHOUT_NOISE = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "cost/", "time/")
+#: Settings that a resumed run must keep.
+_KEPT = ("noise_multiplier", "clip_norm", "noise_seed", "bands")
 #: Maximum number of clients by which the denominators of sampled cohorts are estimated.
 _PLANNED = 64
 
@@ -208,12 +210,11 @@ class Privacy(FederatedCallback):
 
     def _continue(self, saved: dict[str, Any]) -> None:
         """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
-        for name in ("noise_multiplier", "clip_norm", "noise_seed", "bands"):
+        for name in _KEPT:
             given = getattr(self, name)
             if given is not None and given != saved[name]:
                 raise CheckpointError(
-                    f"privacy.{name}: {given} is not what the checkpoint's run was begun with; a resumed run must "
-                    f"keep it"
+                    f"privacy.{name}: {given} is not the checkpoint's {saved[name]}; a resumed run must keep it"
                 )
         if not saved["noise_multiplier"] and self.target_epsilon is not None:
             raise CheckpointError(
@@ -340,14 +341,9 @@ class Privacy(FederatedCallback):
         return self._noise.seed if isinstance(module.cohort, PoissonCohort) else module.seed
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "clip_norm": self.clip_norm,
-            "noise_seed": self.noise_seed,
-            "bands": self.bands,
-            "record": None if self._record is None else self._record.state_dict(),
-            "accountant": {} if self.accountant is None else self.accountant.state_dict(),
-        }
+        record = None if self._record is None else self._record.state_dict()
+        accountant = {} if self.accountant is None else self.accountant.state_dict()
+        return {**{name: getattr(self, name) for name in _KEPT}, "record": record, "accountant": accountant}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps the state until the run begins, when it is compared with the settings."""

@@ -17,14 +17,10 @@ def _given(value: Any) -> bool:
     return value is not None
 
 
-def _missing(value: Any) -> bool:
-    return value is None
-
-
 RULES = (
     Rule("checkpoint.save_top_k", 1, {"checkpoint.monitor": _given}),
     Rule("checkpoint.mode", None, {"checkpoint.monitor": _given}),
-    Rule("model.client.epochs", 1, {"model.client.steps": _missing}),
+    Rule("model.client.epochs", 1, {"model.client.steps": lambda steps: steps is None}),
     Rule(
         "data.client_val",
         0.0,

@@ -229,9 +229,7 @@ class FederatedCLI(LightningCLI):
             values = settings.get(name), getattr(self.datamodule, name), arguments[name].default
             given, actual, default = (list(value) if isinstance(value, tuple) else value for value in values)
             if given not in (None, actual, default):
-                raise ConfigError(
-                    f"model.supernet.init_args.{name}: {given} is not that of the data, {actual}; leave it out"
-                )
+                raise ConfigError(f"model.supernet.init_args.{name}: {given} is not the data's, {actual}; leave it out")
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -231,23 +231,19 @@ def _newest(root: Path, version: int | str | None, word: str) -> Path:
         if path.exists()
     ]
     if not files:
-        raise CheckpointError(
-            f"ckpt_path: {word!r} finds no run in {root}; train one first (lit-fednas fit), or give a file"
-        )
+        raise CheckpointError(f"ckpt_path: {word!r} finds no run in {root}; train one (lit-fednas fit), or give a file")
     _, run = max(files)
     last = run / "checkpoints" / "last.ckpt"
     if not last.exists():
         raise CheckpointError(
-            f"ckpt_path: {word!r}: the newest run, {run}, has no checkpoint yet; give the file of another one"
+            f"ckpt_path: {word!r}: the newest run, {run}, has no checkpoint yet; give another one's file"
         )
     if word == "last":
         return last
     for state in read_checkpoint(last, ["callbacks"])["callbacks"].values():
         if isinstance(state, dict) and state.get("best_model_path"):
             return last.parent / Path(state["best_model_path"]).name
-    raise CheckpointError(
-        f"ckpt_path: 'best' finds none in {last.parent}; train with --checkpoint.monitor, or use last"
-    )
+    raise CheckpointError(f"ckpt_path: 'best' finds none in {last.parent}; train with checkpoint.monitor, or use last")
 
 
 def among(name: str, settings: Collection[str]) -> bool:

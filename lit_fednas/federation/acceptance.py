@@ -9,7 +9,7 @@ Parameters and running statistics are compared apart, and the larger of their tw
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import median
 from typing import Any
@@ -39,16 +39,14 @@ class Acceptance:
         return lambda result: None
 
 
+@dataclass
 class NormBound(Acceptance):
     """Updates whose norm stands out are rejected."""
 
-    evidence: dict[Hashable, Changes]
-
-    def __init__(self, supernet: Supernet, bound: float) -> None:
-        self.supernet = supernet
-        self.bound = bound
-        self.evidence = {}
-        self._updates: dict[Hashable, ClientUpdate] = {}
+    supernet: Supernet
+    bound: float
+    evidence: dict[Hashable, Changes] = field(default_factory=dict)
+    _updates: dict[Hashable, ClientUpdate] = field(default_factory=dict)
 
     @torch.no_grad()
     @override

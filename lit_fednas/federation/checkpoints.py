@@ -116,10 +116,7 @@ def check_supernet(supernet: Supernet, saved: Mapping[str, Any], tensors: Mappin
     """Validates that a checkpoint's weights are those of a supernet, and finite."""
     present, name = supernet.fingerprint, saved["class"]
     if name != present["class"]:
-        raise CheckpointError(
-            f"checkpoint: it is of a {name}, model.supernet is a {present['class']}; "
-            f"use the config that the run was started with"
-        )
+        raise CheckpointError(f"checkpoint: it is of a {name}, not of a {present['class']}; use the config of its run")
     second = supernet.state_dict().keys() - saved["shapes"].keys()  # further names of tensors that layers share
     shapes = {tensor: list(content.shape) for tensor, content in tensors.items() if tensor not in second}
     if shapes != present["shapes"]:

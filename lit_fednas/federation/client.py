@@ -142,7 +142,10 @@ class LocalRunner(TaskRunner):
             train()
             if fit.weights is not None:
                 self._test(fit, fit.weights)
-                fit.weights = self._arrived(fit.result.task, fit.weights)
+                if not self.transport.exact:
+                    task, views = fit.result.task, self.supernet.views(fit.result.task.arch, self._shared)
+                    packed = self.transport.pack_up(fit.weights, self._received[task.client], self.seed, task)
+                    fit.weights = self.transport.unpack_up(packed, views)
         except (ConfigError, Interrupted):
             raise
         except Exception as error:
@@ -160,13 +163,6 @@ class LocalRunner(TaskRunner):
         self._received = {
             task.client: transport.unpack_down(transport.pack_down(weights, self.seed, task), weights) for task in tasks
         }
-
-    def _arrived(self, task: ClientTask, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Returns trained weights as the server has them."""
-        if self.transport.exact:
-            return weights
-        packed = self.transport.pack_up(weights, self._received[task.client], self.seed, task)
-        return self.transport.unpack_up(packed, self.supernet.views(task.arch, self._shared))
 
     def _test(self, fit: Fit, weights: Mapping[str, Tensor]) -> None:
         """Tests the network on the client's own validation split, if it is asked for."""

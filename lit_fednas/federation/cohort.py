@@ -129,10 +129,7 @@ class CohortSampler(Part, ABC):
         """Returns the number of clients per round: the count, or the share of all, at least one."""
         if self.count is not None:
             if self.count > num_clients:
-                raise ConfigError(
-                    f"cohort.count: {self.count} is more than the {num_clients} clients; "
-                    f"lower it or raise data.num_clients"
-                )
+                raise ConfigError(f"cohort.count: {self.count} is more than the {num_clients} clients; lower it")
             return self.count
         assert self.ratio is not None
         return max(int(self.ratio * num_clients + 1e-9), 1)

@@ -143,7 +143,7 @@ class FederatedLightningModule(pl.LightningModule):
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "clients"):
             raise ConfigError(
-                "data: the trainer has no data module; call fit(module, datamodule=FederatedDataModule(...))"
+                "data: the trainer has no data module; call fit(module, datamodule=FederatedDataModule())"
             )
         check_data(self.supernet, data, self.metrics)
         cohort_size = self.cohort.size(data.clients.num_clients)
@@ -300,15 +300,13 @@ class FederatedLightningModule(pl.LightningModule):
     def _evaluate(self, metrics: SubnetMetrics, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Runs the subnets; each pair of batch and subnet on one rank, whole batches as one rank would."""
         inputs, targets = batch
-        for turn, (name, arch) in enumerate({**self.subnets, **self._sampled()}.items()):
+        # drawn anew after every step of the server
+        rng, space = numpy_generator(self.seed, "sampled", self.trainer.global_step), self.supernet.space
+        sampled = {f"{SAMPLED} {turn}": space.sample(rng) for turn in range(self.evaluation.sampled)}
+        for turn, (name, arch) in enumerate({**self.subnets, **sampled}.items()):
             if (batch_idx + turn) % self.trainer.world_size == self.trainer.global_rank:
                 logits = self.evaluation.logits(self._network(name, arch), inputs)
                 metrics.update(min(turn, len(self.subnets)), logits, targets)
-
-    def _sampled(self) -> dict[str, Any]:
-        """Returns the sampled architectures, drawn anew after every step of the server."""
-        rng = numpy_generator(self.seed, "sampled", self.trainer.global_step)
-        return {f"{SAMPLED} {turn}": self.supernet.space.sample(rng) for turn in range(self.evaluation.sampled)}
 
     def _network(self, name: str, arch: Any) -> Callable[[Tensor], Tensor]:
         if self._recalibration is None:
@@ -407,8 +405,7 @@ class FederatedLightningModule(pl.LightningModule):
         if getattr(self.trainer, "training", False):
             if saved["seed"] != self.seed:
                 raise CheckpointError(
-                    f"seed_everything: {self.seed} is not that of the checkpoint's run, {saved['seed']}; "
-                    f"a resumed run must keep it"
+                    f"seed_everything: {self.seed} is not the checkpoint's {saved['seed']}; set it to that"
                 )
             for name in _PARTS:
                 getattr(self, name).load_state_dict(saved.get(name, {}))

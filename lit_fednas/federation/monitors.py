@@ -35,25 +35,20 @@ def logged_metrics(trainer: Any, module: Any) -> list[str]:
     return [*names, *(f"clients/{name}" for name in ("loss", "used", "failed", "lr"))]
 
 
-def check_logged(name: str, field: str, trainer: Any, module: Any) -> None:
-    """Validates that a fit logs a metric; parts of the user's own may log what they do not announce."""
-    names = logged_metrics(trainer, module)
-    parts = (module, *trainer.callbacks)
-    others = [part for part in parts if type(part).__module__.partition(".")[0] not in _PACKAGES]
-    if name not in names and all(getattr(part, "metric_names", ()) for part in others):
-        near = did_you_mean(name, names)
-        raise ConfigError(f"{field}: {name!r} will not be logged{near}; choose from {', '.join(names)}")
-
-
 def check_monitors(trainer: Any, module: Any) -> None:
     """Validates of Lightning's callbacks that follow a metric that it is logged, and that they keep the best."""
+    parts = (module, *trainer.callbacks)
+    others = [part for part in parts if type(part).__module__.partition(".")[0] not in _PACKAGES]
+    announced = all(getattr(part, "metric_names", ()) for part in others)  # a user's may log what they do not announce
     for callback in trainer.callbacks:
         name, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)
         if not isinstance(name, str):
             continue
         own, kind = getattr(callback, "field", None), type(callback).__name__
         field = f"trainer.callbacks: {kind}" if own is None else own
-        check_logged(name, f"{field}.monitor", trainer, module)
+        if announced and name not in (names := logged_metrics(trainer, module)):
+            near = did_you_mean(name, names)
+            raise ConfigError(f"{field}.monitor: {name!r} will not be logged{near}; choose from {', '.join(names)}")
         higher = higher_is_better(name, module.task, module.metrics)
         if higher is None and getattr(callback, "finds_mode", False):
             raise ConfigError(f"{field}.mode: is null, and {name!r} does not say what is better; set it to min or max")

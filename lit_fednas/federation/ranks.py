@@ -47,18 +47,14 @@ class Ranks:
 
     def gather_unless(self, value: T, failure: Exception | None) -> list[T]:
         """Returns every rank's value unless one of them has failed."""
-        answers = self.gather((value, failure and self._as_others_raise(failure)))
-        if failure is not None:
-            raise failure
-        for _, error in answers:
+        told = failure
+        if failure is not None and not isinstance(failure, ClientError | Interrupted):
+            told = RankError(f"rank {self.rank}: {in_one_line(failure)}")
+        answers = self.gather((value, told))
+        for error in (failure, *(error for _, error in answers)):
             if error is not None:
                 raise error
         return [value for value, _ in answers]
-
-    def _as_others_raise(self, error: Exception) -> Exception:
-        if isinstance(error, ClientError | Interrupted):
-            return error
-        return RankError(f"rank {self.rank}: {in_one_line(error)}")
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Replaces each tensor by its sum over the ranks, in place."""

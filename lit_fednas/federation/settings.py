@@ -193,9 +193,7 @@ class ClientSettings:
     ) -> None:
         chosen = {"channels_last": channels_last, "compile": compile, "clients_per_fit": clients_per_fit > 1}
         for name in (name for name, is_set in chosen.items() if is_set and fast is not None):
-            raise ConfigError(
-                f"client.fast: {fast} chooses client.{name} itself; leave client.{name} out, or set client.fast to null"
-            )
+            raise ConfigError(f"client.fast: {fast} chooses client.{name} itself; leave that out, or set fast to null")
         if clients_per_fit > 1 and precision == "16-mixed":
             raise ConfigError(
                 f"client.precision: 16-mixed scales one loss, and a fit has those of {clients_per_fit} clients; "

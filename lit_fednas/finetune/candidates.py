@@ -89,15 +89,11 @@ class FinetuneSettings:
                 raise ConfigError(f"finetune.{name}: {given!r} is one name; give a list, as [{given!r}]")
             if given is not None and not given:
                 raise ConfigError(f"finetune.{name}: is empty; name at least one, or leave it out for the search's")
-        if self.models is not None and self.tiers is not None:
-            raise ConfigError(
-                f"finetune.tiers: {list(self.tiers)} are not trained if finetune.models is given; give only one"
-            )
-        if self.models is not None and self.architectures:
-            raise ConfigError(
-                f"finetune.models: replaces random architectures, and finetune.architectures is {self.architectures}; "
-                f"give only one"
-            )
+        for name in ("tiers", "architectures"):
+            if self.models is not None and getattr(self, name):
+                raise ConfigError(
+                    f"finetune.{name}: {getattr(self, name)} and finetune.models are given; give only one"
+                )
         check_folder_name("finetune.name", self.name)
         if self.name == self.search:
             raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")
@@ -132,11 +128,9 @@ def candidates_of(
         raise ConfigError("finetune.architectures: are drawn for the clients' tiers; set model.tiers")
     if settings.tiers is None:
         return candidates
-    names = [candidate.tier.name for candidate in candidates]
+    names = dict.fromkeys(candidate.tier.name for candidate in candidates)
     for unknown in set(settings.tiers) - set(names):
-        raise ConfigError(
-            f"finetune.tiers: no tier is named {unknown!r}; choose from {', '.join(dict.fromkeys(names))}"
-        )
+        raise ConfigError(f"finetune.tiers: no tier is named {unknown!r}; choose from {', '.join(names)}")
     return [candidate for candidate in candidates if candidate.tier.name in settings.tiers]
 
 
@@ -251,8 +245,5 @@ def _named(supernet: Supernet, text: str) -> list[Any]:
     shares = {arch: supernet.macs(arch) / supernet.macs(space.largest) for arch in rungs}
     fitting = [arch for arch in rungs if shares[arch] <= float(share[1])]
     if not fitting:
-        raise ConfigError(
-            f"finetune.models: no model has at most {text}; the smallest has {min(shares.values()):.4g} of the "
-            f"largest one's"
-        )
+        raise ConfigError(f"finetune.models: no model has at most {text}; the smallest has {min(shares.values()):.4g}")
     return [max(reversed(fitting), key=lambda arch: shares[arch])]

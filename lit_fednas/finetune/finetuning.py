@@ -259,7 +259,8 @@ class Finetune(AfterTraining):
         cohort = self._cohort(self.eligible[candidate.folder])
         settings = {"client": self.client, "cohort": cohort, "metrics": self.model.metrics}
         module = averaging(self.model, network, self.objective, seed=self.seed, **settings)
-        self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=_last(folder))
+        last = folder / "checkpoints" / "last.ckpt"
+        self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=str(last) if last.exists() else None)
         network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
 
     def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:
@@ -363,12 +364,6 @@ class _Stop(FederatedCallback):
 
 def _suffixed(metrics: Mapping[str, float], suffix: str) -> dict[str, float]:
     return {f"{name}{suffix}": value for name, value in metrics.items()}
-
-
-def _last(folder: Path) -> str | None:
-    """Returns a run's last checkpoint, if there is one."""
-    path = folder / "checkpoints" / "last.ckpt"
-    return str(path) if path.exists() else None
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], metric: str, left: int = 1) -> str:

@@ -165,9 +165,7 @@ class Device:
         with _reading():
             registered = None if registered is None else int(registered)
         if registered is not None and number not in (None, registered):
-            raise ConfigError(
-                f"node-config: the client's number is {number}, and its key is registered as {registered}"
-            )
+            raise ConfigError(f"node-config: the client's number is {number}, and its key is of client {registered}")
         number = number if registered is None else registered
         if number is None:
             raise ConfigError(
@@ -314,9 +312,7 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: boo
         raise ConfigError(f"node-config: {' '.join(str(error).split())}; correct the setting") from error
     for name in settings:
         if not f"{name}.".startswith(_SETTABLE) and (given := parsed.get(name)) != (wanted := at_server.get(name)):
-            raise ConfigError(
-                f"{name}: {given} on the device and {wanted} at the server; leave it out of --node-config"
-            )
+            raise ConfigError(f"{name}: {given} on the device and {wanted} at the server; leave it out of node-config")
     data: DeviceData = parser.instantiate(parsed).data
     data.share = share
     return data

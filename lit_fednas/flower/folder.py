@@ -101,14 +101,9 @@ def check_over_devices(config: Mapping[str, Any]) -> None:
     callbacks = config["trainer"]["callbacks"] or []
     callbacks = [config["deployed_accuracy"], *(callbacks if isinstance(callbacks, list) else [callbacks])]
     if any(callback["class_path"].endswith(".DeployedAccuracy") for callback in callbacks if callback):
-        raise ConfigError(
-            "deployed_accuracy: tests on clients' examples at the server, and they stay on their devices; leave it "
-            "out, or simulate"
-        )
+        raise ConfigError("deployed_accuracy: tests on examples that stay on the devices; leave it out, or simulate")
     if (fast := config["model"]["client"]["fast"]) is not None:
-        raise ConfigError(
-            f"model.client.fast: {fast} measures the server's process, and devices train in theirs; set it to null"
-        )
+        raise ConfigError(f"model.client.fast: {fast} measures the server's process, not the devices'; set it to null")
 
 
 def project(config: str) -> str:

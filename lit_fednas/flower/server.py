@@ -84,9 +84,7 @@ class RemoteClients(ClientData):
 
     @override
     def rows(self, client: int, split: str = "train") -> NoReturn:
-        raise ConfigError(
-            "the server asks for clients' examples, which stay with them on their devices; leave this out, or simulate"
-        )
+        raise ConfigError("the server asks for examples that stay on clients' devices; leave this out, or simulate")
 
     @override
     def move_to(self, device: torch.device | str) -> None:

@@ -111,9 +111,7 @@ def check_sum(path: Path) -> None:
     """Validates that a record is as it was written, where its folder keeps a checksum of it."""
     known = [line[:64] for line in _sums(path.parent) if _named(line) == path.name]
     if known and _sum(path) not in known:
-        raise DataError(
-            f"{path}: is not as it was written; restore it, or take it as it is: delete its line in {SUMS_FILE}"
-        )
+        raise DataError(f"{path}: is not as it was written; restore it, or accept it: delete its line in {SUMS_FILE}")
 
 
 def _sum(path: Path) -> str:
@@ -152,7 +150,7 @@ class FolderLock:
         except BlockingIOError:
             self.release()
             raise ConfigError(
-                f"trainer.logger: another process is training in {folder}; wait for it, or train in another folder"
+                f"trainer.logger: another process is training in {folder}; wait, or give another folder"
             ) from None
 
     def release(self) -> None:

@@ -177,10 +177,7 @@ def chosen(metric: str | None, directions: Directions, field: str) -> tuple[str,
         raise ConfigError(f"{field}: {metric!r} is not measured here; choose from {known}")
     higher = directions[metric]
     if higher is None:
-        raise ConfigError(
-            f"{field}: {metric!r} does not say whether higher is better (its higher_is_better is None); choose "
-            f"from {known}"
-        )
+        raise ConfigError(f"{field}: {metric!r} does not say whether higher is better; choose from {known}")
     return metric, higher
 
 

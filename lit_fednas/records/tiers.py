@@ -162,9 +162,7 @@ class TierFiles:
         """
         before = self.settings()
         if not before and any(self.folder.glob("*")):
-            raise ConfigError(
-                f"{self.name_field}: {self.folder} holds other files; give {self.name_field} another name, or delete it"
-            )
+            raise ConfigError(f"{self.name_field}: {self.folder} holds other files; give another name, or delete it")
         changed = [key for key in settings if key not in may_differ and before.get(key) != settings[key]]
         if before and changed:
             raise ConfigError(

@@ -110,8 +110,7 @@ class Search(AfterTraining):
                 self.require_noise(f"search.{name}")
         if search.federated is not None and self.trainer.world_size > 1:
             raise ConfigError(
-                f"trainer.devices: clients score in one process (search.federated), not in {self.trainer.world_size}; "
-                f"set it to 1"
+                f"trainer.devices: {self.trainer.world_size}, and clients score in one process; set it to 1"
             )
         return launched(self.trainer, lambda: self._run(ckpt_path, search))
 
@@ -183,10 +182,7 @@ class Search(AfterTraining):
         if search.client is None:
             batches = self.datamodule.val_dataloader()
             if not isinstance(batches, EvalBatches):
-                raise ConfigError(
-                    "data.server_val: 0 leaves nothing to search on; give some examples to the server, or set "
-                    "search.federated"
-                )
+                raise ConfigError("data.server_val: 0 leaves nothing to search on; raise it, or set search.federated")
         else:
             rows = clients.rows(0, "val")
             if not len(rows):

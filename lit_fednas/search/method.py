@@ -76,10 +76,7 @@ class SearchMethod(ABC):
         Raises:
             ConfigError: The method cannot tell without one, or refuses all architectures.
         """
-        raise ConfigError(
-            f"search.evaluations: 0 leaves {type(self).__name__} nothing to compare architectures by; give more, or "
-            f"use ProxySearch"
-        )
+        raise ConfigError(f"search.evaluations: 0 is too few for {type(self).__name__}; give more, or use ProxySearch")
 
 
 @checked("search.method")

@@ -83,9 +83,7 @@ class SearchSettings:
     def __post_init__(self) -> None:
         check_folder_name("search.name", self.name)
         if self.client is not None and self.federated is not None:
-            raise ConfigError(
-                f"search.client: {self.client} has no meaning for the scores of search.federated; leave one out"
-            )
+            raise ConfigError(f"search.client: {self.client} has no meaning with search.federated; leave one out")
 
     def evaluations_of(self, tier: str) -> int:
         """Returns the evaluations of a tier that is searched."""

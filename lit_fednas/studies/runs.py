@@ -76,9 +76,7 @@ class Runs:
         for run in wanted:
             begun = earlier.pop(run.folder, None)
             if begun is not None and not run.take_over(begun):
-                raise ConfigError(
-                    f"{folder / run.folder} was begun with other options; remove it or give another --out"
-                )
+                raise ConfigError(f"{folder / run.folder} was begun with other options; remove it or change --out")
         self.others = list(earlier.values())
         known = {run.folder for run in wanted} | {run.folder for run in self.others if run.status == "finished"}
         for run in self.waiting:
@@ -117,9 +115,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock = FolderLock(folder)
     except ConfigError:
-        raise ConfigError(
-            f"out: {folder} is in use by another lit-fednas study; wait for it, or give another --out"
-        ) from None
+        raise ConfigError(f"out: {folder} is in use by another lit-fednas study; wait, or give another --out") from None
     try:
         yield
     finally:
@@ -184,7 +180,9 @@ def _loggers(settings: Mapping[str, Any]) -> list[Any]:
 def unvalidated_rounds(run: Run, settings: Mapping[str, Any], compare: Mapping[str, Any]) -> str:
     """Returns a warning, or nothing, if a run's last round is not validated; raises if the comparison needs one."""
     names = ("trainer.max_rounds", "trainer.check_val_every_n_rounds")
-    rounds, every = (settings["trainer"].get(name.removeprefix("trainer.")) for name in names)
+    words = dict(word.removeprefix("--").partition("=")[::2] for word in run.commands[run.done])
+    known = {**{f"trainer.{name}": value for name, value in settings["trainer"].items()}, **words, **run.parameters}
+    rounds, every = (yaml.safe_load(str(known.get(name))) for name in names)
     if not isinstance(rounds, int) or not isinstance(every, int) or rounds < 0 or rounds % every == 0:
         return ""
     last = rounds - rounds % every
@@ -234,7 +232,9 @@ def _run_waiting(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: in
             ready = [run for run in waiting if finished.issuperset(run.needs)]
             for run in ready[: jobs - len(running)]:
                 waiting.remove(run)
-                command = _command(runs, run, settings, 1 if cluster else jobs)
+                loggers = in_folder(_loggers(settings[run.folder]), runs.folder, run.folder)
+                words, folder = [*run.commands[run.done], loggers], runs.folder / run.folder
+                command = Command(words, folder, 1 if cluster else jobs)
                 running.append((run, cluster.start(command) if cluster else LocalJob(command)))
                 runs.mark(run, "running")
             if not running:
@@ -256,11 +256,6 @@ def _ended(run: Run, job: Job) -> int | None:
     if status is not None:
         run.minutes += job.minutes
     return status
-
-
-def _command(runs: Runs, run: Run, settings: Mapping[str, Mapping[str, Any]], jobs: int) -> Command:
-    loggers = in_folder(_loggers(settings[run.folder]), runs.folder, run.folder)
-    return Command([*run.commands[run.done], loggers], runs.folder / run.folder, jobs)
 
 
 @contextmanager

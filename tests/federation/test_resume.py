@@ -134,7 +134,7 @@ WIDER = {"stem_width": 4, "stage_widths": [8, 32], "depths": [0, 1], "ratios": [
     ("settings", "message"),
     [
         ({"supernet": ElasticResNet((1, 8, 8), 4, **WIDER)}, r"differs in \d+ tensors, first in network"),
-        ({"seed": 1}, "seed_everything: 1 is not that of the checkpoint's run, 0"),
+        ({"seed": 1}, "seed_everything: 1 is not the checkpoint's 0"),
         ({"assignment": RandomArchitectures()}, "largest_seen, smallest_seen, and RandomArchitectures keeps none"),
     ],
     ids=["widths", "seed", "assignment"],

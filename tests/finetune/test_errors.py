@@ -86,7 +86,7 @@ test_settings_out_of_range_or_that_do_not_go_together = refusals(
     ({"rounds": 0}, "finetune.rounds: 0 must be at least 1"),
     ({"name": "mine", "search": "mine"}, "finetune.name: 'mine' is the search's folder"),
     ({"models": "model: 1"}, "finetune.models: 'model: 1' is one name; give a list, as ['model: 1']"),
-    ({"models": ["model: 1"], "architectures": 2}, "finetune.models: replaces random architectures"),
+    ({"models": ["model: 1"], "architectures": 2}, "finetune.architectures: 2 and finetune.models are given"),
     call=lambda given: FinetuneSettings(**given),
 )
 

@@ -81,7 +81,7 @@ def test_units_start_what_the_commands_start(folder: Path, tmp_path: Path, unit:
         (["--address", "18000"], "--address: 18000 is not HOST:PORT; give, for instance"),
         (["--", "--data.num_clients=null"], "data.num_clients: null, and a run begins when all devices are there"),
         (["--", "--deployed_accuracy.split=val"], "deployed_accuracy: tests on clients' examples at the server, and"),
-        (["--", "--model.client.fast=auto"], "model.client.fast: auto measures the server's process, and devices"),
+        (["--", "--model.client.fast=auto"], "model.client.fast: auto measures the server's process, not the devices'"),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line(tmp_path: Path, refused: Any, words: list[str], message: str) -> None:

@@ -410,7 +410,7 @@ def test_what_leaves_a_device() -> None:
 def test_the_server_asks_for_no_examples() -> None:
     server = loopback.server_data(loopback.connected(loopback.Loopback(three())), tiny_data(3))
     server.setup("fit")
-    with pytest.raises(ConfigError, match=r"^the server asks for clients' examples, which stay with them"):
+    with pytest.raises(ConfigError, match=r"^the server asks for examples that stay on clients' devices"):
         next(server.clients.batches(0, 4, torch.Generator()))
     data = tiny_data(3)
     data.setup("fit")

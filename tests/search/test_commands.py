@@ -145,7 +145,7 @@ def test_a_supernet_is_a_folder_of_its_own(run, refused, tmp_path, monkeypatch):
         ("search --data.server_val 0 --changed [data] --search.name x", "data.server_val: 0"),
         (
             "search --search.federated {} --trainer.devices 2 --data.client_val 0.1 --changed [data]",
-            "trainer.devices: clients score in one process (search.federated), not in 2",
+            "trainer.devices: 2, and clients score in one process",
         ),
         ("export --tier huge", "tier: 'huge'"),
         (f"search {NOISE} --search.client 0", "search.client: uses clients' data without noise"),

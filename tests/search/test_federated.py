@@ -254,7 +254,7 @@ OTHER = r"search.tiers: 'small' is also a tier of the clients, with other limits
         ({"tiers": Budgets({"small": {"macs": 7.0}})}, OTHER),
         ({"client_val": 0.0}, r"data.client_val: 0 leaves no client .* set it to 0.1"),
         ({"client": 6, "federated": None}, r"search\.client: 6 is not one of the 6 clients"),
-        ({"client": 0}, r"search\.client: 0 has no meaning for the scores of search\.federated"),
+        ({"client": 0}, r"search\.client: 0 has no meaning with search\.federated"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(trained, tmp_path, settings, words):

@@ -107,7 +107,7 @@ def random_groups(num_clients: int, groups: int, rng: np.random.Generator) -> li
 
 
 def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """Returns of each group (positions in ``counts``) its clients, examples, and distance of classes from those of all."""
+    """Returns of each group, by positions in ``counts``, its clients, examples, and classes' distance from all."""
     held = np.stack([counts[group].sum(axis=0) for group in groups])
     distances = _distances(held, _shares(counts.sum(axis=0)))
     content = zip(map(len, groups), held.sum(axis=1).tolist(), distances.tolist(), strict=True)

@@ -126,7 +126,7 @@ class PruneByBudgets(FederatedCallback):
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the parts fit together."""
-        clients = trainer.datamodule.clients
+        clients, count = trainer.datamodule.clients, trainer.datamodule.clients.num_clients
         if "accuracy" not in clients.task.metrics:
             raise ConfigError(
                 f"prune_by_budgets: compares candidates by their accuracy, which {type(clients.task).__name__} does "
@@ -137,16 +137,13 @@ class PruneByBudgets(FederatedCallback):
                 "model.client.validate: is null, and candidates are compared by their clients' tests; set it to "
                 "trained, and data.client_val above 0"
             )
-        if pl_module.cohort.size(clients.num_clients) < clients.num_clients:
+        if (size := pl_module.cohort.size(count)) < count:
             raise ConfigError(
-                f"model.cohort: takes {pl_module.cohort.size(clients.num_clients)} of {clients.num_clients} "
-                f"clients, and groups are made of all that are available; set cohort.ratio to 1 (fewer clients "
-                f"for the initial rounds: assignment.initial_clients)"
+                f"model.cohort: takes {size} of {count} clients, and groups are made of all that are available; set "
+                f"cohort.ratio to 1 (fewer clients for the initial rounds: assignment.initial_clients)"
             )
-        if self.groups > clients.num_clients:
-            raise ConfigError(
-                f"prune_by_budgets.groups: {self.groups} is more than {clients.num_clients} clients; lower it"
-            )
+        if self.groups > count:
+            raise ConfigError(f"prune_by_budgets.groups: {self.groups} is more than {count} clients; lower it")
         self._costs = ArchitectureCosts(pl_module.supernet, self.latency)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
