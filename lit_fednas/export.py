@@ -1,9 +1,13 @@
 """The command ``export``: a tier's network as one file that runs without this package, or the whole supernet.
 
-A supernet is a folder (``lit_fednas.pretrained``). The file of a network is torch.export's program, or ONNX. It takes
-inputs as the data source has them, images as uint8 from 0 to 255: the data's normalisation is part of it, and norms by
-each batch's statistics are given statistics first. It is read back and compared with the network, in batches of several
-sizes, before it is given its name.
+A supernet is a folder, from which searches, tests and trainings start. ``weights.ckpt`` has the shared weights alone
+(``torch.load(..., weights_only=True)["state_dict"]``), without what only the run itself needs; ``config.yaml`` is the
+run's; ``supernet.json`` has the space, its costs, what inputs and outputs are, and the networks of the tiers and of the
+front if the run was searched; ``README.md`` says the same as a card.
+
+The file of a network is torch.export's program, or ONNX. It takes inputs as the data source has them, images as uint8
+from 0 to 255: the data's normalisation is part of it, and norms by each batch's statistics are given statistics first.
+It is read back and compared with the network, in batches of several sizes, before it is given its name.
 
 Its metadata (``metadata.json`` of a ``.pt2``, ``metadata_props`` of ONNX, with JSON for values that are not text) has
 ``class_names`` in the order of the logits, ``input_shape`` of an example, ``input_type``, ``input_range``; the ``mean``
@@ -17,25 +21,29 @@ import io
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import lightning
 import torch
+import yaml
+from jinja2 import Template
 from torch import Tensor, nn
 
 from lit_fednas import __version__
+from lit_fednas.config_files import read_yaml
 from lit_fednas.data import FederatedDataModule, Normalize
 from lit_fednas.data.transforms import as_float
 from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule
+from lit_fednas.federation.checkpoints import copied
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
-from lit_fednas.formatting import metric_text
-from lit_fednas.pretrained import write_pretrained
-from lit_fednas.records import SearchFiles, TierFiles
-from lit_fednas.records.files import check_output, replacing
-from lit_fednas.records.run import PRETRAINED_FILES
+from lit_fednas.formatting import metric_text, short
+from lit_fednas.records import ALL_TIERS, SearchFiles, TierFiles
+from lit_fednas.records.files import check_output, read_json, replace_json, replace_saved, replace_text, replacing
+from lit_fednas.records.run import CARD_FILE, LEDGER_FILE, PRETRAINED_FILES, SUPERNET_FILE, WEIGHTS_FILE
 from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.tier_models import load_tier_network
@@ -149,6 +157,43 @@ class Export(AfterTraining):
         write_pretrained(self.model, self.datamodule, self.folder, files, folder)
         print(f"written: {folder}; give it as --model.initial, or as --ckpt_path of a search")
         return folder
+
+
+def write_pretrained(
+    model: FederatedLightningModule, datamodule: FederatedDataModule, run: Path, search: SearchFiles, folder: Path
+) -> None:
+    """Writes a supernet with its weights, and what is needed to use them; shows the networks of a search of them."""
+    if not (run / "config.yaml").exists():
+        raise ConfigError(f"export.supernet: {run}/config.yaml does not exist; export a run of lit-fednas fit")
+    settings = read_yaml(run / "config.yaml")
+    settings["model"]["initial"] = None  # the file may not exist elsewhere
+    if privacy := settings.get("privacy"):
+        privacy.get("init_args", privacy)["noise_seed"] = None  # by which the noise could be subtracted
+    content = {
+        "pytorch-lightning_version": lightning.__version__,
+        "state_dict": copied(model.state_dict()),
+        "federation": {**model.weights_record(), "assignment": {}},  # the states of parts may be of clients
+    }
+    supernet, space, ledger = model.supernet, model.supernet.space, read_json(run / LEDGER_FILE)
+    ends = (("smallest", space.smallest), ("largest", space.largest))
+    described = {
+        "lit_fednas_version": __version__,
+        "supernet": type(supernet).__name__,
+        "source": type(datamodule.source).__name__,
+        "clients": datamodule.clients.num_clients,
+        **datamodule.inputs_record(),
+        "space": {"size": space.size, "choices": [[str(value) for value in values] for values in space.choices]},
+        "costs": {name: {"arch": str(arch), **asdict(supernet.cost(arch))} for name, arch in ends},
+        "training": {"rounds": ledger.get("rounds"), **ledger.get("total", {})},
+        "metric": search.settings().get("metric"),
+        "tiers": search.rows("tiers"),
+        "front": [row for row in search.rows("front") if row["tier"] == ALL_TIERS],
+    }
+    card = Template(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
+    replace_saved(folder / WEIGHTS_FILE, content)
+    replace_text(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+    replace_json(folder / SUPERNET_FILE, described)
+    replace_text(folder / CARD_FILE, card.render(run=run.resolve(), short=short, metric_text=metric_text, **described))
 
 
 def export_tier(

@@ -146,14 +146,13 @@ def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve:
         rows.append({"tier": _named(tier), "method": method, **rated, **costs, "seeds": seeds, **_spent(found)})
     if any(again := [as_in if tier else "" for as_in, tier in zip(repeats(keys, tiers), tiers, strict=True)]):
         rows = [{**row, "network": as_in} for row, as_in in zip(rows, again, strict=True)]
-    notes = []
-    if missing := _names(table[table["arch"].isna()]):
-        notes.append(f"No network within the tier: {missing}.")
-    if 0 < table["test"].notna().sum() < table["arch"].notna().sum():
-        untested = _names(table[table["test"].isna() & table["arch"].notna()])
-        notes.append(f"Not tested ('lit-fednas search' with these tiers tests them): {untested}.")
-    if without_curve:
-        notes.append(f"No curve, as a run has logged no validation while it trained: {', '.join(without_curve)}.")
+    untested = table["test"].isna() & table["arch"].notna() & table["test"].notna().any()
+    remarks = {
+        "No network within the tier": _names(table[table["arch"].isna()]),
+        "Not tested ('lit-fednas search' with these tiers tests them)": _names(table[untested]),
+        "No curve, as a run has logged no validation while it trained": ", ".join(without_curve),
+    }
+    notes = [f"{what}: {which}." for what, which in remarks.items() if which]
     split = _split(table)
     means = table.groupby(["tier", "method"], sort=False)[split].mean()
     best = means.groupby(level="tier").rank(ascending=not table.attrs["higher"], method="min") == 1

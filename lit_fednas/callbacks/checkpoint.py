@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.checks import higher_is_better
 from lit_fednas.federation.lightning_private import RoundFitLoop, save_alone
-from lit_fednas.federation.monitors import higher_is_better
 from lit_fednas.ranges import PositiveInt, Range, checked
 from lit_fednas.records.files import check_room
 

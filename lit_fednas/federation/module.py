@@ -21,8 +21,8 @@ from lit_fednas.assignment import Assignment, Round
 from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import check_supernet, load_initial, model_settings, read_checkpoint
+from lit_fednas.federation.checks import check_data, check_monitors
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
-from lit_fednas.federation.data_checks import check_data
 from lit_fednas.federation.evaluation import (
     RECALIBRATION_BATCHES,
     SAMPLED,
@@ -32,7 +32,6 @@ from lit_fednas.federation.evaluation import (
     normalises_over_batches,
     recalibration_batches,
 )
-from lit_fednas.federation.monitors import check_monitors
 from lit_fednas.federation.round import ServerRound, client_metrics
 from lit_fednas.federation.server_optimizers import set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy

@@ -90,10 +90,8 @@ class FinetuneSettings:
             if given is not None and not given:
                 raise ConfigError(f"finetune.{name}: is empty; name at least one, or leave it out for the search's")
         for name in ("tiers", "architectures"):
-            if self.models is not None and getattr(self, name):
-                raise ConfigError(
-                    f"finetune.{name}: {getattr(self, name)} and finetune.models are given; give only one"
-                )
+            if self.models is not None and (given := getattr(self, name)):
+                raise ConfigError(f"finetune.{name}: {given} and finetune.models are given; give only one")
         check_folder_name("finetune.name", self.name)
         if self.name == self.search:
             raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")

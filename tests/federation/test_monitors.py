@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lit_fednas.callbacks import CostLedger, DeployedAccuracy, DeviceAverage, RoundCheckpoint, RunRecorder
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback
-from lit_fednas.federation.monitors import higher_is_better, logged_metrics
+from lit_fednas.federation.checks import higher_is_better, logged_metrics
 from lit_fednas.records import read_rounds
 from tests.support import Noted, fit, make_module, sgd, tiny_data
 
