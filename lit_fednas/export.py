@@ -242,8 +242,7 @@ def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, 
     for name, tensor in tensors.items():
         if not torch.equal(tensor, views[name].cpu()):
             raise CheckpointError(
-                f"tier {tier!r}: its {name} is not the supernet's, so the checkpoint is not the one that was "
-                f"searched; give that one, or search again"
+                f"tier {tier!r}: its {name} is not the supernet's; give the searched checkpoint, or search again"
             )
 
 

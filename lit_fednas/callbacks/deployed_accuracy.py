@@ -64,8 +64,7 @@ class DeployedAccuracy(FederatedCallback):
         sizes = clients.split_sizes(self.split)
         if not sizes.any():
             raise ConfigError(
-                f"deployed_accuracy.split: no client has {self.split} examples of its own; set "
-                f"data.client_{self.split} above 0, for instance to 0.2"
+                f"deployed_accuracy.split: no client has {self.split} examples; set data.client_{self.split} above 0"
             )
         pl_module.assignment.deployed(int((sizes > 0).argmax()))
 

@@ -167,10 +167,7 @@ class Privacy(FederatedCallback):
                 )
         clients = pl_module.population.num_clients
         if self.delta >= 1 / clients:
-            raise ConfigError(
-                f"privacy.delta: {self.delta:g} allows one of the {clients} clients to be given away entirely; set it "
-                f"below {1 / clients:.2g}"
-            )
+            raise ConfigError(f"privacy.delta: {self.delta:g} could give a client away; set it below {1 / clients:.2g}")
         separation = pl_module.cohort.separation(clients)
         if self.bands > separation:
             raise ConfigError(
@@ -204,8 +201,7 @@ class Privacy(FederatedCallback):
         checkpoints.private = True
         if any(getattr(logger, "_log_model", False) in (True, "all") for logger in trainer.loggers):  # W&B, MLflow
             raise ConfigError(
-                "trainer.logger: log_model uploads checkpoints, which hold more than a private run releases; set it to "
-                "false, or privacy to null"
+                "trainer.logger: log_model uploads checkpoints, which hold more than is released; set it to false"
             )
 
     def _continue(self, saved: dict[str, Any]) -> None:
@@ -213,9 +209,7 @@ class Privacy(FederatedCallback):
         for name in _KEPT:
             given = getattr(self, name)
             if given is not None and given != saved[name]:
-                raise CheckpointError(
-                    f"privacy.{name}: {given} is not the checkpoint's {saved[name]}; a resumed run must keep it"
-                )
+                raise CheckpointError(f"privacy.{name}: {given} is not the checkpoint's {saved[name]}; keep it")
         if not saved["noise_multiplier"] and self.target_epsilon is not None:
             raise CheckpointError(
                 f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, since the checkpoint's run was begun "

@@ -203,10 +203,7 @@ class FederatedCLI(LightningCLI):
         config.ckpt_path = continue_run(config.trainer.logger, str(given or "last"), _checkpoints(config))
         share_run(config.trainer.logger)
         if command != "fit" and config.ckpt_path in ("last", "best"):
-            raise ConfigError(
-                f"ckpt_path: {config.ckpt_path!r} names no checkpoint without a RunLogger as the first of "
-                f"trainer.logger; give the file of one"
-            )
+            raise ConfigError(f"ckpt_path: {config.ckpt_path!r} needs a RunLogger as first trainer.logger; give a file")
         check_same_settings(config, command)
         if not given:
             log.info("weights: those of %s", config.ckpt_path)

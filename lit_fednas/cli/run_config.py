@@ -235,9 +235,7 @@ def _newest(root: Path, version: int | str | None, word: str) -> Path:
     _, run = max(files)
     last = run / "checkpoints" / "last.ckpt"
     if not last.exists():
-        raise CheckpointError(
-            f"ckpt_path: {word!r}: the newest run, {run}, has no checkpoint yet; give another one's file"
-        )
+        raise CheckpointError(f"ckpt_path: {word!r}: the newest run, {run}, has no checkpoint yet; give another file")
     if word == "last":
         return last
     for state in read_checkpoint(last, ["callbacks"])["callbacks"].values():

@@ -166,8 +166,7 @@ class ClientStore:
             where = " or ".join(str(folder) for folder in self._folders)
             missing = next(name for name in names if not (self._folders[0] / name).is_file())
             raise CheckpointError(
-                f"ckpt_path: {missing}, which the checkpoint refers to, is not in {where}; move a checkpoint together "
-                f"with the folder {_FOLDER!r} beside it"
+                f"ckpt_path: {missing} is not in {where}; move a checkpoint with the folder {_FOLDER!r} beside it"
             )
         self._ranks = ranks
         self._checkpoints = [Path(folder) for folder in checkpoints]

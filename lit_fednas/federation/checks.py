@@ -27,8 +27,7 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
             raise ConfigError(f"model.supernet.{setting}: {value} does not match the data's; give {given}")
     if data.input_dtype != supernet.input_dtype:
         raise ConfigError(
-            f"model.supernet: {name} reads {supernet.input_dtype}, and the data are "
-            f"{data.input_dtype}; choose one that reads what the source gives"
+            f"model.supernet: {name} reads {supernet.input_dtype}, and the data are {data.input_dtype}; choose another"
         )
     arch = supernet.space.smallest
     try:

@@ -136,14 +136,11 @@ class FederatedLightningModule(pl.LightningModule):
         """Validates that data and parts fit together, before any training."""
         if stage == "fit" and not hasattr(self.trainer, "max_rounds"):
             raise ConfigError(
-                f"trainer: {type(self.trainer).__name__} trains batches, not rounds; use lit_fednas.federation."
-                f"FederatedTrainer(max_rounds=...)"
+                f"trainer: {type(self.trainer).__name__} trains batches, not rounds; use lit_fednas' FederatedTrainer"
             )
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "clients"):
-            raise ConfigError(
-                "data: the trainer has no data module; call fit(module, datamodule=FederatedDataModule())"
-            )
+            raise ConfigError("data: the trainer has no data module; call fit(module, datamodule=data)")
         check_data(self.supernet, data, self.metrics)
         cohort_size = self.cohort.size(data.clients.num_clients)
         if self.faults.min_survivors > cohort_size:
@@ -403,9 +400,7 @@ class FederatedLightningModule(pl.LightningModule):
         self._restore_supernet(checkpoint)
         if getattr(self.trainer, "training", False):
             if saved["seed"] != self.seed:
-                raise CheckpointError(
-                    f"seed_everything: {self.seed} is not the checkpoint's {saved['seed']}; set it to that"
-                )
+                raise CheckpointError(f"seed_everything: {self.seed} is not the checkpoint's {saved['seed']}; keep it")
             for name in _PARTS:
                 getattr(self, name).load_state_dict(saved.get(name, {}))
 

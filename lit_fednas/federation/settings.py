@@ -194,16 +194,10 @@ class ClientSettings:
         chosen = {"channels_last": channels_last, "compile": compile, "clients_per_fit": clients_per_fit > 1}
         for name in (name for name, is_set in chosen.items() if is_set and fast is not None):
             raise ConfigError(f"client.fast: {fast} chooses client.{name} itself; leave that out, or set fast to null")
-        if clients_per_fit > 1 and precision == "16-mixed":
-            raise ConfigError(
-                f"client.precision: 16-mixed scales one loss, and a fit has those of {clients_per_fit} clients; "
-                f"set client.precision to bf16-mixed, or client.clients_per_fit to 1"
-            )
-        if clients_per_fit > 1 and channels_last:
-            raise ConfigError(
-                f"client.channels_last: true has no meaning for the stacked weights of {clients_per_fit} clients; "
-                f"set it to false, or client.clients_per_fit to 1"
-            )
+        # it scales one loss, and there are those of several clients; stacked weights have no such layout
+        unfit = {"precision: 16-mixed": precision == "16-mixed", "channels_last: true": channels_last}
+        for setting in (setting for setting, is_set in unfit.items() if is_set and clients_per_fit > 1):
+            raise ConfigError(f"client.{setting} is for one client in a fit; change it, or set clients_per_fit to 1")
         self.optimizer = optimizer
         self.batch_size = batch_size
         self.drop_last = drop_last

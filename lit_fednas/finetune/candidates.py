@@ -168,8 +168,7 @@ def eligible_clients(
     eligible = [client for client, tier in tiers.items() if tier is None or costs.affordable(arch, tier)]
     if not eligible:
         raise ConfigError(
-            f"finetune: no client of tier {name} or above can run {arch}; change model.tiers, or set "
-            f"finetune.tier_aware to false"
+            f"finetune: no client of tier {name} or above can run {arch}; change model.tiers or finetune.tier_aware"
         )
     return eligible
 

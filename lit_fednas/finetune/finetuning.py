@@ -135,8 +135,7 @@ class Finetune(AfterTraining):
         spent = sum(client["macs"] for record in read_rounds(self.folder) for client in record["clients"])
         if not spent:
             raise ConfigError(
-                f"finetune.macs: 'equal' divides the computation of the run's training, and {self.folder} has no "
-                f"record of any; give a number"
+                f"finetune.macs: 'equal' needs the run's records, and {self.folder} has none; give a number"
             )
         return float(spent / len(self.candidates))
 
@@ -149,10 +148,7 @@ class Finetune(AfterTraining):
         drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
         examples = sum(self.client.examples(int(sizes[client])) + tested[client] for client in drawn) / _COHORTS
         if not examples:
-            raise ConfigError(
-                f"finetune.macs: {self.macs:g} cannot be spent, as no client is available to train "
-                f"{candidate.folder}; set finetune.cohort"
-            )
+            raise ConfigError(f"finetune.macs: nobody is available to train {candidate.folder}; set finetune.cohort")
         return max(1, round(self.macs / (examples * self.supernet.macs(candidate.arch))))
 
     def _cohort(self, eligible: Sequence[int]) -> CohortSampler:

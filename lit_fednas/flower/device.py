@@ -169,8 +169,7 @@ class Device:
         number = number if registered is None else registered
         if number is None:
             raise ConfigError(
-                f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the node's key as "
-                f"client-NUMBER, such as client-0"
+                f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the key as client-NUMBER"
             )
         return number
 

@@ -149,9 +149,7 @@ class FolderLock:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
-            raise ConfigError(
-                f"trainer.logger: another process is training in {folder}; wait, or give another folder"
-            ) from None
+            raise ConfigError(f"trainer.logger: another process is training in {folder}; wait, or change it") from None
 
     def release(self) -> None:
         """Lets others lock the folder; does nothing if it has been released."""
@@ -179,10 +177,7 @@ def check_room(field: str, folder: Path | str, size: int = 1) -> None:
         raise ConfigError(f"{field}: {nearest} cannot be written to; give another folder")
     usage = shutil.disk_usage(nearest)
     if usage.free < size <= usage.total:  # some network drives say 0 of 0
-        raise ConfigError(
-            f"{field}: the disk of {folder} has {usage.free:,} bytes left, {size:,} are needed at least; free some "
-            f"space, or give another place"
-        )
+        raise ConfigError(f"{field}: {folder} has {usage.free:,} bytes left, {size:,} are needed; free some space")
 
 
 def replace_text(path: Path | str, text: str, private: bool = False) -> None:

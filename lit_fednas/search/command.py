@@ -59,10 +59,7 @@ class AfterTraining:
     def require_noise(self, field: str) -> None:
         """Refuses what would disclose clients' data without noise after a training that adds noise."""
         if any(GaussianMechanism in getattr(callback, "gives", ()) for callback in self.trainer.callbacks):
-            raise ConfigError(
-                f"{field}: uses clients' data without noise and outside the account of privacy; leave it out, or say "
-                f"that this may be with --privacy null"
-            )
+            raise ConfigError(f"{field}: uses clients' data without noise; leave it out, or allow it by --privacy null")
 
     def write_clients(self, files: TierFiles) -> None:
         """Writes ``clients.csv``: the metrics of its tier's network for every client (FedorAS, section 4.4)."""
@@ -109,9 +106,7 @@ class Search(AfterTraining):
             if getattr(search, name) is not None:
                 self.require_noise(f"search.{name}")
         if search.federated is not None and self.trainer.world_size > 1:
-            raise ConfigError(
-                f"trainer.devices: {self.trainer.world_size}, and clients score in one process; set it to 1"
-            )
+            raise ConfigError(f"trainer.devices: {self.trainer.world_size}, and clients score in one process; use 1")
         return launched(self.trainer, lambda: self._run(ckpt_path, search))
 
     def _run(self, ckpt_path: str | None, search: SearchSettings) -> SearchFiles:

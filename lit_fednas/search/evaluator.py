@@ -163,8 +163,7 @@ class ClientDraw:
     def __post_init__(self) -> None:
         if not self.sizes.any():
             raise ConfigError(
-                "data.client_val: 0 leaves no client anything to score architectures on; set it to 0.1, for "
-                "instance, or leave search.federated out"
+                "data.client_val: 0 leaves clients nothing to score on; raise it, or leave search.federated out"
             )
 
     @property
@@ -181,8 +180,7 @@ class ClientDraw:
         names = [known.name for known in self.population.tiers]
         if names and tier not in (*names, ALL_TIERS):
             raise ConfigError(
-                f"search.tiers: {tier!r} is not a tier of the clients ({', '.join(names)}), so nobody can be "
-                f"asked; leave search.tiers out, or use these names"
+                f"search.tiers: {tier!r} is not a tier of the clients ({', '.join(names)}); leave search.tiers out"
             )
         everybody = not names or tier == ALL_TIERS
         able = np.array(range(self.population.num_clients) if everybody else self.population.eligible(tier), dtype=int)

@@ -118,8 +118,7 @@ class Exhaustive(SearchMethod):
         space = feasible.space
         if space.size > self.limit:
             raise ConfigError(
-                f"search.method: Exhaustive would evaluate {space.size:,} architectures, limit is {self.limit:,}; "
-                f"raise search.method.init_args.limit, or use NSGA2"
+                f"search.method: {space.size:,} architectures exceed the limit, {self.limit:,}; raise it, or use NSGA2"
             )
         yield [arch for arch in space.each() if feasible.fits(arch)]
 

@@ -236,7 +236,7 @@ LINEAR = nn.Linear(64, 4)
 REFUSED = {
     "noise": ({"supernet": plain(Noise(), LINEAR)}, "draws random numbers, as dropout does"),
     "peek": ({"supernet": plain(Peek(), LINEAR)}, "cannot be stacked"),
-    "objective": ({"objective": Stateful()}, "objective Stateful, which is not stackable"),
+    "objective": ({"objective": Stateful()}, "objective Stateful is not stackable"),
     "optimizer": ({"local": {"optimizer": torch.optim.LBFGS}}, "optimizer is LBFGS"),
 }
 

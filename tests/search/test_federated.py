@@ -252,7 +252,7 @@ OTHER = r"search.tiers: 'small' is also a tier of the clients, with other limits
     [
         ({"tiers": TINY}, r"search.tiers: 'tiny' is not a tier of the clients \(small, large\)"),
         ({"tiers": Budgets({"small": {"macs": 7.0}})}, OTHER),
-        ({"client_val": 0.0}, r"data.client_val: 0 leaves no client .* set it to 0.1"),
+        ({"client_val": 0.0}, r"data.client_val: 0 leaves clients nothing .* raise it"),
         ({"client": 6, "federated": None}, r"search\.client: 6 is not one of the 6 clients"),
         ({"client": 0}, r"search\.client: 0 has no meaning with search\.federated"),
     ],

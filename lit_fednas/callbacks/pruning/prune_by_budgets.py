@@ -134,8 +134,7 @@ class PruneByBudgets(FederatedCallback):
             )
         if pl_module.client.validate is None:
             raise ConfigError(
-                "model.client.validate: is null, and candidates are compared by their clients' tests; set it to "
-                "trained, and data.client_val above 0"
+                "model.client.validate: null, and clients test candidates; set it to trained, data.client_val above 0"
             )
         if (size := pl_module.cohort.size(count)) < count:
             raise ConfigError(

@@ -40,10 +40,7 @@ def check_stackable(settings: ClientSettings, objective: Objective) -> None:
     """Validates that the settings allow to train several clients in one fit."""
     asked = f"client.clients_per_fit: {settings.clients_per_fit}"
     if not objective.stackable or keeps_state(objective):
-        raise ConfigError(
-            f"{asked} clients in one fit is not possible with the objective {type(objective).__name__}, which is "
-            f"not stackable; {_ALONE}"
-        )
+        raise ConfigError(f"{asked}: the objective {type(objective).__name__} is not stackable; {_ALONE}")
     optimizer = settings.local_optimizer([nn.Parameter(torch.zeros(1, 1))])
     if type(optimizer) not in _ELEMENTWISE:
         raise ConfigError(
