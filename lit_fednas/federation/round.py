@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning import Callback, LightningModule, Trainer
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 Averages = dict[str, Tensor]
 
 
-@dataclass(eq=False)
 class ServerRound:
     """One round; the "batch" of the server's step.
 
@@ -52,16 +50,19 @@ class ServerRound:
             that makes the change, the same on all ranks, it returns what that returns.
     """
 
-    number: int
-    restructure: Callable[[Callable[[], Any]], Any]
-    seed: int = 0
-    max_rounds: int = -1
-    values: RoundValues = field(default_factory=RoundValues)
-    tasks: Sequence[ClientTask] = ()
-    results: list[ClientResult] = field(default_factory=list)
-    rejected: set[Any] = field(default_factory=set)
-    _watchers: list[Callable[[Averages], None]] = field(default_factory=list)
-    _mixtures: list[Callable[[Averages], Averages]] = field(default_factory=list)
+    def __init__(
+        self, number: int, restructure: Callable[[Callable[[], Any]], Any], seed: int = 0, max_rounds: int = -1
+    ) -> None:
+        self.number = number
+        self.max_rounds = max_rounds
+        self.seed = seed
+        self.values = RoundValues()
+        self.tasks: Sequence[ClientTask] = ()
+        self.results: list[ClientResult] = []
+        self.rejected: set[Any] = set()
+        self.restructure = restructure
+        self._watchers: list[Callable[[Averages], None]] = []
+        self._mixtures: list[Callable[[Averages], Averages]] = []
 
     @property
     def survivors(self) -> list[ClientResult]:

@@ -99,7 +99,7 @@ test_what_cannot_be_searched_is_refused = refusals(
         lambda: next(DeriveGenotype().search(paths(), np.random.default_rng(0))),
         "search.method: DeriveGenotype does not work with model.supernet PathCNN",
     ),
-    (lambda: next(generations(Exhaustive(limit=2000), toy_feasible())), "2,197 architectures, limit is 2,000"),
+    (lambda: next(generations(Exhaustive(limit=2000), toy_feasible())), "2,197 architectures exceed the limit, 2,000"),
 )
 
 
