@@ -215,7 +215,11 @@ def networks(result: Result, metric: str | None = None) -> pd.DataFrame:
     run, part = result.run, result.part
     metric = _metric(run, metric)
     if part in run.finetunings:
-        table, total = _finetuned(run, part, metric), _finetuning_cost(run, part)
+        found, begun = run.finetuned(part, "candidates"), _begun(run, part)
+        taken = (found["rounds"], found["macs"], found["bytes_down"] + found["bytes_up"])  # by all of its networks
+        total = {name: begun[name] + costs.sum() for name, costs in zip(SPENT, taken, strict=True)}
+        costs = found.drop(columns="macs").rename(columns={"macs_per_example": "macs"})  # not those of its training
+        table = _stacked([costs.assign(val=found[f"val_{metric}"], test=found[f"test_{metric}"])])
     else:
         searches = [run.search(name) for name in (run.searches if part is None else [part])]
         tables = [_searched(one, metric) for one in searches if one and (part or one.on_servers_data)]
@@ -264,13 +268,6 @@ def _total(run: Run) -> dict[Any, float]:
     return dict(run.spent.iloc[-1]) if len(run.spent) else dict.fromkeys(SPENT, float("nan"))
 
 
-def _finetuning_cost(run: Run, name: str) -> dict[str, float]:
-    """Returns what a fine-tuning of all tiers has taken, with the training of the weights that it began with."""
-    candidates, begun = run.finetuned(name, "candidates"), _begun(run, name)
-    taken = (candidates["rounds"], candidates["macs"], candidates["bytes_down"] + candidates["bytes_up"])
-    return {name: begun[name] + costs.sum() for name, costs in zip(SPENT, taken, strict=True)}
-
-
 def _begun(run: Run, name: str) -> dict[Any, float]:
     """Returns what the weights had taken that a fine-tuning began with."""
     from_supernet = FinetuneFiles(run.folder / name).settings().get("initial") == "supernet"
@@ -303,12 +300,6 @@ def _evaluated(run: Run, metric: str) -> pd.DataFrame:
     val, test = (run.subnets(split).set_index("arch") for split in ("val", "test"))
     table = val.combine_first(test).assign(val=val[metric], test=test[metric])
     return table.rename_axis("arch").reset_index()
-
-
-def _finetuned(run: Run, name: str, metric: str) -> pd.DataFrame:
-    # "macs" of a candidate are those of its training
-    table = run.finetuned(name, "candidates").drop(columns="macs").rename(columns={"macs_per_example": "macs"})
-    return _stacked([table.assign(val=table[f"val_{metric}"], test=table[f"test_{metric}"])])
 
 
 def _tuning(run: Run, name: str, metric: str) -> pd.DataFrame:

@@ -61,16 +61,13 @@ class RoundCheckpoint(ModelCheckpoint):
         super().setup(trainer, pl_module, stage)
         self._started = False
         if stage == "fit" and self.monitor is not None and self.finds_mode:
-            self._find_mode(self.monitor, trainer, pl_module)
-
-    def _find_mode(self, monitor: str, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Sets the mode before a state is restored, which Lightning keeps by monitor and mode."""
-        higher = higher_is_better(monitor, trainer.datamodule.task, pl_module.metrics)
-        if higher is None:
-            return  # reported when all metrics are known
-        self.mode = "max" if higher else "min"
-        if torch.isinf(self.kth_value):  # none was kept so far
-            self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
+            # before a state is restored, which Lightning keeps by monitor and mode
+            higher = higher_is_better(self.monitor, trainer.datamodule.task, pl_module.metrics)
+            if higher is None:
+                return  # reported when all metrics are known
+            self.mode = "max" if higher else "min"
+            if torch.isinf(self.kth_value):  # none was kept so far
+                self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates the folder and its disk's room."""

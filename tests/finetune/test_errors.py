@@ -51,7 +51,7 @@ AWAY = UniformCohort(count=3, availability=OnlyClients([]))
     ("tiers", "settings", "words"),
     [
         (..., {"search": "other"}, "^finetune.search: .*other holds no finished search; run 'lit-fednas search' first"),
-        (..., {"macs": "equal"}, "finetune.macs: 'equal' divides .* has no record of any; give a number"),
+        (..., {"macs": "equal"}, "finetune.macs: 'equal' needs the run's records, and .* has none; give a number"),
         (..., {"macs": 1e9, "cohort": AWAY}, r"finetune.macs: 1e\+09 .* no client is available to train small-0; set"),
         (..., {"in_groups": True}, UNLIKE),
         (..., {"tiers": ["tiny"]}, "^finetune.tiers: no tier is named 'tiny'; choose from small, middle, large$"),

@@ -1,6 +1,7 @@
 """A run as one HTML page that needs no network and no script, and what other pages of the same look are made of."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -9,7 +10,7 @@ from lit_fednas.analysis.report import model_sections, run_sections, search_sect
 from lit_fednas.analysis.runs import Run, SearchResult, read_run, read_search
 from lit_fednas.analysis.style import PALETTE
 from lit_fednas.analysis.tables import Fold, Table, html
-from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.records import SearchFiles
 from lit_fednas.records.files import check_output, reading, replace_text
 from lit_fednas.records.run import CLIENTS_FILE, LEDGER_FILE, ROUNDS_FILE, SEQUENCE_FILE, SUITE_FILE
 
@@ -108,12 +109,13 @@ def _sections(run: Run, searches: Sequence[SearchResult]) -> Iterator[tuple[str,
     tiers = list(dict.fromkeys(tier for search in searches for tier in search.tier_names))
     for title, (file, make) in SECTIONS.items():
         yield title, _made(run.folder / file, make, run)
-    for search in searches:
-        folder = run.folder / search.name
-        yield _titled(_SEARCH, folder, "search"), _parts(folder, search_sections.SEARCH, search, tiers)
-    for files in FinetuneFiles.within(run.folder):
-        made = _parts(files.folder, search_sections.FINETUNING, run, files.folder.name, tiers)
-        yield _titled("Fine-tuning", files.folder, "finetune"), made
+    kinds: list[tuple[str, str, Mapping[str, Callable[..., list[Block]]], tuple[Any, ...]]] = [
+        *((_SEARCH, search.name, search_sections.SEARCH, (search,)) for search in searches),
+        *(("Fine-tuning", name, search_sections.FINETUNING, (run, name)) for name in run.finetunings),
+    ]
+    for title, name, parts, given in kinds:
+        made = (_made(run.folder / name / f"{table}.csv", make, *given, tiers) for table, make in parts.items())
+        yield title if name in ("search", "finetune") else f"{title}: {name}", [*chain.from_iterable(made)]
     for title, (file, make) in LAST.items():
         yield title, _made(run.folder / file, make, run)
 
@@ -121,12 +123,3 @@ def _sections(run: Run, searches: Sequence[SearchResult]) -> Iterator[tuple[str,
 def _made(file: Path, make: Callable[..., list[Block]], *given: Any) -> list[Block]:
     with reading(file):
         return make(*given)
-
-
-def _parts(folder: Path, parts: Mapping[str, Callable[..., list[Block]]], *given: Any) -> list[Block]:
-    """Returns the blocks of a search's or a fine-tuning's tables."""
-    return [block for table, make in parts.items() for block in _made(folder / f"{table}.csv", make, *given)]
-
-
-def _titled(title: str, folder: Path, usual: str) -> str:
-    return title if folder.name == usual else f"{title}: {folder.name}"

@@ -88,7 +88,7 @@ def suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
     table = pd.DataFrame(models)[_GROWN].astype({"parent": "Int64", "round": "Int64"})
     table = table.join(clients.reindex(table["number"], fill_value=0).reset_index(drop=True)).assign(
         done=[step_words(model["steps"]) for model in models],
-        added=[_added(model) for model in models],
+        added=["start" if model["round"] is None else f"after {model['round'] + 1} rounds" for model in models],
         convergence=[_digits(model.get("degree_of_convergence")) for model in models],
         cells=[str(model.get("cells", "")) for model in models],
     )
@@ -254,11 +254,6 @@ def _layers(record: Mapping[str, Any]) -> Table:
         bars = [Bar(left / full, str(left), f"{left} of {full} ({percent(left / full)})") for left, full in pairs]
         rows.append([str(number), *bars])
     return Table(["model", *map(str, kept.index)], rows, title="Filters by layer")
-
-
-def _added(model: Mapping[str, Any]) -> str:
-    """Returns when a model was added."""
-    return "start" if model["round"] is None else f"after {model['round'] + 1} rounds"
 
 
 def _resource(record: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.partition import plot_partition
 from lit_fednas.records.run import CLIENTS_FILE
 
-_FIRST = ("search", "finetune")
 _MOST_DOTS = 1_000  # that are drawn in a page; more are an image
 
 
@@ -143,7 +142,8 @@ def partition(run: Run) -> list[Any]:
 
 def fairness(run: Run) -> list[Any]:
     """Shows how much the clients of the run, and of every search and fine-tuning, differ (FedorAS, section 4.4)."""
-    names = sorted((path.parent.name for path in run.folder.glob(f"*/{CLIENTS_FILE}")), key=_order)
+    names = [path.parent.name for path in run.folder.glob(f"*/{CLIENTS_FILE}")]
+    names.sort(key=lambda name: (name != "search", name != "finetune", name))
     groups = {name: [run.folder / name] for name in names}
     if (run.folder / CLIENTS_FILE).exists():
         groups = {"run": [run.folder], **groups}
@@ -182,7 +182,3 @@ def class_name(part: Any) -> str | None:
     """Returns the class of a part of the settings, without its module."""
     path = part.get("class_path") if isinstance(part, Mapping) else None
     return str(path).rsplit(".", 1)[-1] if path else None
-
-
-def _order(name: str) -> tuple[int, str]:
-    return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
