@@ -30,17 +30,11 @@ _TRIES = 100  # per child, until one is new
 
 @dataclass(frozen=True)
 class Score:
-    """Error and cost of an architecture; less is better in both.
-
-    Attributes:
-        arch: The architecture.
-        error: One minus the metric where higher is better; else the metric.
-        cost: The objective cost.
-    """
+    """Error and cost of an architecture; less is better in both."""
 
     arch: Any
-    error: float
-    cost: float
+    error: float  # one minus the metric where higher is better; else the metric
+    cost: float  # the objective cost
 
 
 #: Architectures of a generation, of which some are to survive.

@@ -29,17 +29,11 @@ from lit_fednas.tiers.limits import CountedCost
 
 
 class Batch(NamedTuple):
-    """Examples that a proxy may look at.
+    """Examples that a proxy may look at."""
 
-    Attributes:
-        inputs: ``[batch, *input_shape]``.
-        targets: Of the task.
-        task: What they are.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    task: Task
+    inputs: Tensor  # [batch, *input_shape]
+    targets: Tensor  # of the task
+    task: Task  # what they are
 
 
 class Proxy(ABC):

@@ -21,14 +21,10 @@ _REFERENCE = re.compile(r"\$\{([^}]+)\}")
 
 @dataclass(frozen=True)
 class Step:
-    """A command after training.
+    """A command after training."""
 
-    Attributes:
-        command: One of :data:`STEPS`.
-        options: Its own options, without what they begin with; ``configs`` are files that are given before them.
-    """
-
-    command: str
+    command: str  # one of :data:`STEPS`
+    # its own, without what they begin with; ``configs`` are files that are given before them
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -44,25 +40,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Arm:
-    """What is trained with every seed.
+    """What is trained with every seed."""
 
-    Attributes:
-        configs: Configuration files, in their order.
-        options: Settings by dotted name.
-        then: What follows training.
-        tiers: Names of the study's tiers that are searched; all if not given.
-        parameters: What distinguishes it from the other arms, by name.
-        folder: The name of its folder.
-        command: The words of a sweep file's own command, in place of all above.
-    """
-
-    configs: list[str] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
-    then: list[Step] = field(default_factory=list)
-    tiers: list[str] | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
-    folder: str = ""
-    command: list[str] = field(default_factory=list)
+    configs: list[str] = field(default_factory=list)  # configuration files, in their order
+    options: dict[str, Any] = field(default_factory=dict)  # settings by dotted name
+    then: list[Step] = field(default_factory=list)  # what follows training
+    tiers: list[str] | None = None  # names of the study's tiers that are searched; all if not given
+    parameters: dict[str, Any] = field(default_factory=dict)  # what distinguishes it from the other arms, by name
+    folder: str = ""  # the name of its folder
+    command: list[str] = field(default_factory=list)  # the words of a sweep file's own command, in place of all above
 
     def needs(self) -> list[str]:
         """Returns the labels of arms whose folders it reads."""
@@ -72,56 +58,34 @@ class Arm:
 
 @dataclass(frozen=True)
 class Claim:
-    """A finding of a paper, and what would show it here.
+    """A finding of a paper, and what would show it here."""
 
-    Attributes:
-        paper: The method's name.
-        where: Table, figure or section.
-        claim: What the paper says.
-        result: Arm and measure whose figure is judged; without it the claim needs the paper's scale.
-        baseline: Arm and measure that it is compared with, in the same seed; the figure itself is judged if not given.
-        effect: Whether the effect is the ``difference`` of the two or their ``ratio``.
-        above: The effect that confirms the claim is above this.
-        below: And below this.
-        note: The cause of what was found, or why it cannot be found at this size.
-    """
-
-    paper: str
-    where: str
-    claim: str
-    result: tuple[str, str] | None = None
-    baseline: tuple[str, str] | None = None
-    effect: Literal["difference", "ratio"] = "difference"
-    above: float = -float("inf")
-    below: float = float("inf")
-    note: str = ""
+    paper: str  # the method's name
+    where: str  # table, figure or section
+    claim: str  # what the paper says
+    result: tuple[str, str] | None = None  # arm and measure that are judged; without, it needs the paper's scale
+    baseline: tuple[str, str] | None = None  # what the result is compared with, in the same seed; nothing if not given
+    effect: Literal["difference", "ratio"] = "difference"  # of the two
+    above: float = -float("inf")  # the effect that confirms the claim is above this
+    below: float = float("inf")  # and below this
+    note: str = ""  # the cause of what was found, or why it cannot be found at this size
 
 
 @dataclass(frozen=True)
 class Study:
-    """The content of a study's file.
+    """The content of a study's file."""
 
-    Attributes:
-        name: Of its folder.
-        arms: By label.
-        protocol: How settings were chosen.
-        seeds: Of every arm.
-        tiers: Budgets of a network, by tier.
-        compare: Arguments of :func:`lit_fednas.analysis.comparison.compared`; ``None`` for no comparison.
-        metric: What the pages of Weights & Biases show of a sweep.
-        measures: Figures that are read from a run's folder: arguments of :func:`~lit_fednas.studies.findings.figure`.
-        claims: What is judged.
-    """
-
-    name: str
-    arms: dict[str, Arm] = field(default_factory=dict)
-    protocol: str = ""
-    seeds: list[int] = field(default_factory=lambda: [0])
-    tiers: dict[str, dict[str, float]] | None = None
+    name: str  # of its folder
+    arms: dict[str, Arm] = field(default_factory=dict)  # by label
+    protocol: str = ""  # how settings were chosen
+    seeds: list[int] = field(default_factory=lambda: [0])  # of every arm
+    tiers: dict[str, dict[str, float]] | None = None  # budgets of a network, by tier
+    # arguments of lit_fednas.analysis.comparison.compared; ``None`` for no comparison
     compare: dict[str, Any] | None = None
-    metric: str | None = None
+    metric: str | None = None  # what the pages of Weights & Biases show of a sweep
+    # figures that are read from a run's folder: arguments of lit_fednas.studies.findings.figure
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)  # what is judged
 
     def chosen(self, labels: Sequence[str] | None) -> list[str]:
         """Returns the labels of the arms to be run, all if none is given."""
