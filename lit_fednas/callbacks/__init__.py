@@ -4,11 +4,7 @@ Every run has those of :func:`default_callbacks`, a :class:`CostLedger` and a :c
 :data:`OPTIONAL_CALLBACKS` are switched on by their key in YAML. Lightning's own callbacks (``ModelCheckpoint``,
 ``EarlyStopping``, ``LearningRateMonitor``) work as anywhere, as a round is an epoch.
 
-**A rule of your own over the rounds** is one callback with one ``state_dict``: a subclass of
-``lit_fednas.federation.FederatedCallback``. Its hooks are given the round (``lit_fednas.federation.ServerRound``): it
-gives values of schedules (``on_round_start``: ``round.give``), rejects updates before they are merged (``on_results``:
-``round.reject``), watches or mixes the averages (``on_results``: ``round.watch``, ``round.mix``), adds or removes
-architectures (``on_server_step``: ``round.restructure``), and stops with ``trainer.should_stop``.
+A rule of your own over the rounds is a subclass of ``lit_fednas.federation.FederatedCallback`` (guide *A round*).
 """
 
 import re

@@ -3,11 +3,6 @@
 :class:`FederatedLightningModule` is composed of the four parts of a method, and :class:`FederatedTrainer` is
 Lightning's Trainer with rounds for epochs; the server's step is ``training_step``. So ``ModelCheckpoint``,
 ``EarlyStopping``, loggers, ``--ckpt_path last`` and your own callbacks work as they do anywhere.
-
-``FederatedLightningModule.load_from_checkpoint("runs/digits/version_0/checkpoints/last.ckpt")`` makes the module of a
-run, and ``FederatedTrainer().predict(module, datamodule=data)`` returns the logits of its subnet
-``evaluation.predicted`` for the test set, in order. ``clients/lr`` is the clients' learning rate;
-``LearningRateMonitor`` shows the server's.
 """
 
 from lit_fednas.federation.cohort import (
