@@ -167,19 +167,16 @@ def line_chart(
     (axes,) = figure.axes
     scale, unit = scale_of(y_label)
     frames = {str(name): scale * _bounded(line).dropna() for name, line in lines.items()}
-    known = list(dict.fromkeys(name for name in (*map(str, names), *frames) if name != wide))
-    frames = {name: line for name, line in frames.items() if len(line)}
-    for name, line in frames.items():
-        style: dict[str, Any] = {}
-        if name == wide:
-            style |= {"color": GREY, "linestyle": "-", "linewidth": 4, "alpha": 0.5, "zorder": 1}
-        draw_line(axes, line, 0 if name == wide else known.index(name), name, **style)
+    known = [*dict.fromkeys(name for name in (*map(str, names), *frames) if name != wide), wide]
+    grey: dict[str, Any] = {"color": GREY, "linestyle": "-", "linewidth": 4, "alpha": 0.5, "zorder": 1}
     said: dict[float, list[str]] = {x: [] for x in sorted({x for line in frames.values() for x in line.index})}
     if len(said) <= _FEW:
         axes.set_xticks(list(said))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no halves of rounds
     for name, line in frames.items():
+        if len(line):
+            draw_line(axes, line, known.index(name), name, **(grey if name == wide else {}))
         for x, value in line["mean"].items():
             said[x].append(f"{name}: {value:.1f}" if unit else f"{name}: {value:.4g}")
     _draw_events(axes, events, said)

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData, Task
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeInt, Range, checked
+from lit_fednas.ranges import Filled, NonNegativeInt, Range, checked
 from lit_fednas.records.run import Directions
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -59,15 +59,13 @@ class EvaluationSettings:
         predicted: The architecture that ``trainer.predict`` runs, as in ``subnets`` but without a name.
     """
 
-    subnets: Sequence[str] | None = None
+    subnets: Annotated[Sequence[str], Filled] | None = None
     recalibrate_batches: NonNegativeInt | None = None
     channels_last: bool = False
     sampled: Annotated[int, Range(at_least=0, at_most=10**6)] = 0
     predicted: str = "largest"
 
     def __post_init__(self) -> None:
-        if self.subnets is not None and not self.subnets:
-            raise ConfigError("evaluation.subnets: is empty; give at least one, for instance [largest]")
         if self.subnets is not None and len(self.subnets) > MOST_SUBNETS:
             number = f"{len(self.subnets):,}"
             raise ConfigError(f"evaluation.subnets: {number} are too many; give {MOST_SUBNETS:,} at most, or search")

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, CohortSampler
 from lit_fednas.objectives import Objective
-from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
+from lit_fednas.ranges import Filled, NonNegativeInt, PositiveFloat, PositiveInt, checked
 from lit_fednas.records import SearchFiles
 from lit_fednas.records.files import check_folder_name, reading
 from lit_fednas.rng import numpy_generator
@@ -73,8 +73,8 @@ class FinetuneSettings:
     initial: Literal["supernet", "random"] = "supernet"
     tier_aware: bool = True
     architectures: NonNegativeInt = 0
-    tiers: Sequence[str] | None = None
-    models: Sequence[str] | None = None
+    tiers: Annotated[Sequence[str], Filled] | None = None
+    models: Annotated[Sequence[str], Filled] | None = None
     in_groups: bool = False
     metric: str | None = None
     search: str = "search"
@@ -87,8 +87,6 @@ class FinetuneSettings:
             given = getattr(self, name)
             if isinstance(given, str):
                 raise ConfigError(f"finetune.{name}: {given!r} is one name; give a list, as [{given!r}]")
-            if given is not None and not given:
-                raise ConfigError(f"finetune.{name}: is empty; name at least one, or leave it out for the search's")
         for name in ("tiers", "architectures"):
             if self.models is not None and (given := getattr(self, name)):
                 raise ConfigError(f"finetune.{name}: {given} and finetune.models are given; give only one")
