@@ -1,13 +1,5 @@
 """Tables (pandas) and figures (matplotlib) of finished runs; reads what ``lit_fednas.records`` says a run writes.
 
-```python
-from lit_fednas.analysis import newest_run, pareto_figure, read_run
-
-run = read_run(newest_run("runs"))
-run.rounds.plot("round", "val/mean/accuracy")
-pareto_figure(run.search())
-```
-
 ``lit-fednas report RUN`` puts a whole run on one HTML page, ``lit-fednas compare`` puts methods beside each other.
 """
 

@@ -1,8 +1,9 @@
 """What is written into a run's folder: records of rounds, the data's partition, the evaluated subnets."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from lightning import Callback
@@ -165,11 +166,10 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
     first, *others = metrics = [name for name in rows[0] if name not in (*NAMES, *COSTS)]
     rated = [f"{name}{scale_of(name)[1]}" for name in (f"{rows[0]['split']} {first}", *others)]
     head = ["subnet", "architecture", "MACs", "parameters", "bytes", *rated]
-    body = []
-    for row in rows:
-        costs, figures = (
-            (cost_text(name, row[name]) for name in COSTS),
-            (metric_text(name, row[name]) for name in metrics),
-        )
-        body.append([row["subnet"], row["arch"], *costs, *figures])
-    return text_table(head, body, left=2)
+    written: dict[str, Callable[[Any], str]] = {
+        "subnet": str,
+        "arch": str,
+        **{name: partial(cost_text, name) for name in COSTS},
+    }
+    written |= {name: partial(metric_text, name) for name in metrics}
+    return text_table(head, [[write(row[name]) for name, write in written.items()] for row in rows], left=2)

@@ -288,12 +288,8 @@ class FlowerEvaluator(FederatedEvaluator):
 
         def read(position: int, fields: Mapping[str, Any]) -> np.ndarray:
             most = limits * int(self.draw.sizes[clients[position]])
-            answer = np.array(
-                [
-                    [read_number("answers", number, limit) for number, limit in zip(row, most, strict=True)]
-                    for row in fields["answers"]
-                ]
-            )
+            rows = fields["answers"]
+            answer = np.array([[read_number("answers", *pair) for pair in zip(row, most, strict=True)] for row in rows])
             if answer.shape != answers[position].shape or (answer[:, 0] != answer[0, 0]).any():
                 raise ValueError("answers: not sums over the client's examples")
             return answer

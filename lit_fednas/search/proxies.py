@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -113,7 +112,7 @@ class Fitness(Proxy):
                 f"{len(layers)} convolutions and linear layers; choose CostProxy"
             )
         stem, *rest, _ = layers
-        stages = [_Stage.of(tuple(run)) for _, run in groupby(rest, key=_POSITIONS)]
+        stages = [_Stage.of(tuple(run)) for _, run in groupby(rest, key=lambda layer: layer.positions)]
         depth = 1 + len(rest)
         mean_log = (math.log(stem.fan_in) + sum(stage.logs for stage in stages)) / depth
         mean_blocks = sum(stage.blocks for stage in stages) / len(stages)
@@ -138,9 +137,6 @@ class _Stage(NamedTuple):
         width, kernel = layers[-1].channels, max(layer.kernel for layer in layers)
         blocks = sum(layer.kernel == kernel for layer in layers) / 2
         return _Stage(logs, math.log(layers[0].positions * width) * logs, blocks, width)
-
-
-_POSITIONS = attrgetter("positions")
 
 
 @dataclass(frozen=True)
