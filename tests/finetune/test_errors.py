@@ -42,7 +42,7 @@ def refused(made: Trained, words: str, **settings) -> None:
 NOBODY = tiers_of({"small": [0, 1, 2], "middle": [3, 4, 5], "large": []})
 ANY = tiers_of({"any": range(6)}, any=1e9)
 
-UNABLE = r"^finetune: no client of tier large or above .*; change model.tiers, or set finetune.tier_aware to false$"
+UNABLE = r"^finetune: no client of tier large or above .*; change model.tiers or finetune.tier_aware$"
 UNLIKE = r"^finetune.in_groups: small-0 and middle-0 have different eligible clients \(6 and 4\), .*to false$"
 AWAY = UniformCohort(count=3, availability=OnlyClients([]))
 
