@@ -98,7 +98,7 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
         {"server_optimizer": lambda: lambda weights: needy(torch.optim.SGD, weights, lr=1.0)},
         "model.server_optimizer: Needy needs the callback beta_decay; add",
     ),
-    ({"callbacks": DeployedAccuracy}, "deployed_accuracy.split: no client has test examples of its own; set data."),
+    ({"callbacks": DeployedAccuracy}, "deployed_accuracy.split: no client has test examples; set data."),
     (
         {"callbacks": DeployedAccuracy, "assignment": Silent, "data": lambda: methods.image_data(client_test=0.3)},
         "model.assignment: Silent",
