@@ -148,7 +148,10 @@ class Finetune(AfterTraining):
         drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
         examples = sum(self.client.examples(int(sizes[client])) + tested[client] for client in drawn) / _COHORTS
         if not examples:
-            raise ConfigError(f"finetune.macs: nobody is available to train {candidate.folder}; set finetune.cohort")
+            raise ConfigError(
+                f"finetune.macs: {self.macs:g} cannot be spent, as no client is available to train {candidate.folder}; "
+                f"set finetune.cohort"
+            )
         return max(1, round(self.macs / (examples * self.supernet.macs(candidate.arch))))
 
     def _cohort(self, eligible: Sequence[int]) -> CohortSampler:

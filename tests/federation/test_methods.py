@@ -191,7 +191,7 @@ def test_stacked_clients_learn_as_alone_or_are_refused(name: str, monkeypatch: p
     monkeypatch.setattr(module.client, "clients_per_fit", 4 - module.client.clients_per_fit)  # 3 for 1, and 1 for 3
     monkeypatch.setattr(module.client, "channels_last", False)  # which is for images
     if not module.objective.stackable:
-        with pytest.raises(ConfigError, match=r"client.clients_per_fit: 3 .*set client.clients_per_fit to 1"):
+        with pytest.raises(ConfigError, match=r"client.clients_per_fit: 3.*set client.clients_per_fit to 1"):
             fit(module, methods.data(name), 1, callbacks=methods.callbacks(name))
         return
     witness, alone = Losses(monkeypatch), straight(name)

@@ -303,7 +303,7 @@ def test_what_had_ended_stays_ended_and_needs_its_network(tmp_path, straight) ->
 @pytest.mark.parametrize(
     ("callback", "settings", "match"),
     [
-        ({}, {"client": ClientSettings(sgd(0.1), batch_size=8)}, "client.validate: is null"),
+        ({}, {"client": ClientSettings(sgd(0.1), batch_size=8)}, "client.validate: null"),
         ({}, {"cohort": UniformCohort(count=3)}, "model.cohort: takes 3 of 6"),
         ({}, {"source": data(client_val=0.0)}, "client_val"),
         ({"groups": 7}, {}, "groups: 7 is more than 6 clients"),

@@ -80,7 +80,7 @@ def test_units_start_what_the_commands_start(folder: Path, tmp_path: Path, unit:
     [
         (["--address", "18000"], "--address: 18000 is not HOST:PORT; give, for instance"),
         (["--", "--data.num_clients=null"], "data.num_clients: null, and a run begins when all devices are there"),
-        (["--", "--deployed_accuracy.split=val"], "deployed_accuracy: tests on clients' examples at the server, and"),
+        (["--", "--deployed_accuracy.split=val"], "deployed_accuracy: tests on examples that stay on the devices"),
         (["--", "--model.client.fast=auto"], "model.client.fast: auto measures the server's process, not the devices'"),
     ],
 )
