@@ -105,7 +105,12 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
     if not chosen:
         raise ConfigError(f"name: no configuration contains {name!r}; lit-fednas configs lists them all")
     if output is not None:
-        _copy(list(chosen), output)
+        for target in (output / known for known in chosen):
+            if target.exists():
+                raise ConfigError(f"output: {target} exists; delete it, or give another folder")
+        for known in chosen:
+            (output / known).parent.mkdir(parents=True, exist_ok=True)
+            print(f"written: {shutil.copyfile(FOLDER / known, output / known)}")
     elif name in summaries:
         print((FOLDER / name).read_text(encoding="utf-8"), end="")
     else:
@@ -129,14 +134,3 @@ def _summary(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
         text = file.readline().strip("# \n")
     return text if text.endswith((".", ":")) else f"{text} ..."
-
-
-def _copy(chosen: list[str], output: Path) -> None:
-    targets = {FOLDER / name: output / name for name in chosen}
-    for target in targets.values():
-        if target.exists():
-            raise ConfigError(f"output: {target} exists; delete it, or give another folder")
-    for source, target in targets.items():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        print(f"written: {target}")

@@ -134,6 +134,7 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
     tested = {name: read_figure(name, value, most_of(name)) for name, value in fields["tested"].items()}
     if set(tested) != (set(limits.tested) if limits.num_tested else set()):
         raise ValueError(f"tested by {sorted(tested)}")
+    most = limits.units * num_tested
     return ClientResult(
         task,
         reason=one_line(fields["reason"]),
@@ -145,9 +146,7 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
         reports=reports,
         tested=tested,
         num_tested=num_tested,
-        num_tested_units=read_count(
-            "num_tested_units", fields["num_tested_units"], limits.units * num_tested, least=num_tested
-        ),
+        num_tested_units=read_count("num_tested_units", fields["num_tested_units"], most, least=num_tested),
     )
 
 

@@ -64,16 +64,12 @@ def partition_table(counts: Counts, class_names: Sequence[str]) -> str:
     rows.append(["total", sizes.sum(), *totals[classes].tolist()])
     header = ["client", "size", *(class_names[label] for label in classes), *rest]
     table = text_table(header, [[str(cell or ".") for cell in row] + rest for row in rows], left=0)
-    return f"{table}\n\n{summary_table(counts)}" if shown.shape != counts.shape else table
-
-
-def summary_table(counts: Counts) -> str:
-    """Returns the quantiles over clients of what :func:`measures` has, as aligned text."""
-    rows = [
-        [name, *(f"{value:.4g}" for value in np.quantile(values, [0, 0.25, 0.5, 0.75, 1]))]
-        for name, values in measures(counts).items()
-    ]
-    return text_table([f"{counts.shape[0]:,} clients", "least", "25%", "median", "75%", "most"], rows)
+    if shown.shape == counts.shape:
+        return table
+    quantiles = {name: np.quantile(values, [0, 0.25, 0.5, 0.75, 1]) for name, values in measures(counts).items()}
+    summary = [[name, *(f"{value:.4g}" for value in values)] for name, values in quantiles.items()]
+    head = [f"{counts.shape[0]:,} clients", "least", "25%", "median", "75%", "most"]
+    return f"{table}\n\n{text_table(head, summary)}"
 
 
 def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:

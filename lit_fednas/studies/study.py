@@ -106,16 +106,13 @@ class Study:
         settings = [*option_words({"configs": arm.configs, **arm.options}), *end]
         commands = [["lit-fednas", "fit", *settings]]
         for step in arm.then:
-            tiers = self._tiers(arm) if step.command == "search" else []
+            tiers: list[str] = []
+            if step.command == "search" and self.tiers is not None:
+                budgets = {name: self.tiers[name] for name in arm.tiers or self.tiers}
+                tiers = option_words({"tiers": {"class_path": _BUDGETS, "init_args": {"budgets": budgets}}}, "search.")
             commands.append(["lit-fednas", step.command, *settings, *tiers, *step.words()])
         filled = {SEED: str(seed), **{need: str(self.folder(need, seed, out)) for need in arm.needs()}}
         return [[_REFERENCE.sub(lambda match: filled[match[1]], word) for word in words] for words in commands]
-
-    def _tiers(self, arm: Arm) -> list[str]:
-        if self.tiers is None:
-            return []
-        budgets = {name: self.tiers[name] for name in arm.tiers or self.tiers}
-        return option_words({"tiers": {"class_path": _BUDGETS, "init_args": {"budgets": budgets}}}, "search.")
 
 
 def check_seeds(seeds: Sequence[Any]) -> None:

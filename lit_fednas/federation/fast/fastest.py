@@ -197,7 +197,8 @@ class _Race:
             if turn >= _TURNS[0] and perf_counter() + self._turn * len(seconds) > self.end:
                 break
             for contender, times in seconds.items():
-                times.append(self._pace(contender))
+                spent, seen = contender.time(self.sample, self._steps)
+                times.append(spent / seen if seen else inf)  # one with failed fits is slower, or infinitely slow
         medians = {contender: median(times) for contender, times in seconds.items()}
         plain = medians[self.plain]
         self.ratios |= {each.name: round(medians[each] / plain, 3) for each in new if medians[each] < inf}
@@ -215,11 +216,6 @@ class _Race:
             seconds, _ = self.plain.time(self.sample[:1], steps)
         self._turn = seconds * len(self.sample)
         return steps if steps < whole else None
-
-    def _pace(self, contender: _Contender) -> float:
-        """Returns the seconds per example; a contender with failed fits counts as slower, or as infinitely slow."""
-        seconds, seen = contender.time(self.sample, self._steps)
-        return seconds / seen if seen else inf
 
     def _contender(self, changes: Mapping[str, Any], threads: int) -> _Contender | None:
         """Returns a contender whose first steps are those of the plain one."""

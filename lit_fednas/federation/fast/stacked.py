@@ -193,7 +193,10 @@ class StackedModule(LocalModule):
     @override
     def differentiate(self, batch: dict[int, Batch]) -> bool:
         """Computes the gradients of every client that has a batch; of those with batches of one shape at once."""
-        self._leave_out([row for row in self._going if row not in batch])
+        if ended := [row for row in self._going if row not in batch]:  # their weights are kept until the fit ends
+            at = self._rows(ended)
+            self._ended.append((at, [leaf.detach()[at].clone() for leaf in self._trained.values()]))
+            self._going = [row for row in self._going if row not in ended]
         by_shape: dict[torch.Size, list[int]] = {}
         for row, (inputs, _) in batch.items():
             by_shape.setdefault(inputs.shape, []).append(row)
@@ -228,13 +231,6 @@ class StackedModule(LocalModule):
             tuple(row)
             for row in torch.stack([self._loss_sums.double(), self._units.double(), norms.double()], 1).tolist()
         ]
-
-    def _leave_out(self, rows: list[int]) -> None:
-        """Keeps the weights of clients that have no more batches."""
-        if rows:
-            at = self._rows(rows)
-            self._ended.append((at, [leaf.detach()[at].clone() for leaf in self._trained.values()]))
-            self._going = [row for row in self._going if row not in rows]
 
     @torch.no_grad()
     def _differentiate(self, rows: list[int], batches: list[Batch]) -> None:
