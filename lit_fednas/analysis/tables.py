@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from lit_fednas.formatting import cost_text, metric_text, scale_of, short, text_table
 from lit_fednas.records import COST_NAMES
 from lit_fednas.records.files import as_cell
 
+_FILES = FileSystemLoader(Path(__file__).with_name("report") / "templates")
+_TEMPLATES = Environment(loader=_FILES, autoescape=True, undefined=StrictUndefined)
 DASH = "–"
 #: How a network's costs are called in headings.
 COST_WORDS = dict(zip(COST_NAMES, ("MACs", "parameters", "bytes", "activations", "latency"), strict=True))
@@ -130,9 +133,7 @@ class Fold:
 
 def html(template: str, **content: Any) -> Markup:
     """Returns a template of the report, filled in: texts are escaped, and what writes itself as HTML is not."""
-    loader = PackageLoader("lit_fednas.analysis.report")
-    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    return Markup(templates.get_template(template).render(content))
+    return Markup(_TEMPLATES.get_template(template).render(content))
 
 
 def csv_text(frame: pd.DataFrame, **settings: Any) -> str:

@@ -209,7 +209,7 @@ class Privacy(FederatedCallback):
         for name in _KEPT:
             given = getattr(self, name)
             if given is not None and given != saved[name]:
-                raise CheckpointError(f"privacy.{name}: {given} is not the checkpoint's {saved[name]}; keep it")
+                raise CheckpointError(f"privacy.{name}: {given} is not what the run was begun with; keep that")
         if not saved["noise_multiplier"] and self.target_epsilon is not None:
             raise CheckpointError(
                 f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, since the checkpoint's run was begun "

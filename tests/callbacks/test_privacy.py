@@ -226,8 +226,8 @@ def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     assert second.noise_multiplier == first.noise_multiplier
     for given, cohort, message in (
         ({}, PoissonCohort(0.5), "accounted for otherwise"),
-        ({"bands": 2}, CyclicCohort(count=3), r"privacy\.bands: 2 is not the checkpoint's 1"),
-        ({"clip_norm": 0.1}, all_clients, r"privacy\.clip_norm: 0\.1 is not the checkpoint's "),
+        ({"bands": 2}, CyclicCohort(count=3), r"privacy\.bands: 2 is not what the run was begun with"),
+        ({"clip_norm": 0.1}, all_clients, r"privacy\.clip_norm: 0\.1 is not what the run was begun with"),
     ):
         with pytest.raises(CheckpointError, match=message):
             run(6, cohort, [Privacy(**{"clip_norm": 1.0, "target_epsilon": 3.0, **given})])
