@@ -189,12 +189,7 @@ class Search(AfterTraining):
         return Evaluator(model.supernet, batches, model.evaluation, recalibration, clients.task, model.metrics)
 
     def federated(self, draw: ClientDraw, recalibration: Sequence[Tensor]) -> FederatedEvaluator:
-        """Returns what scores architectures by the clients' own data.
-
-        Args:
-            draw: Which clients are asked.
-            recalibration: Batches of training data to gather batch-norm statistics on.
-        """
+        """Returns what scores architectures by the clients' own data."""
         model, size = self.model, self.datamodule.eval_batch_size
         return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
 

@@ -257,11 +257,7 @@ class TierSearch:
         return min(rows, key=lambda arch: (self._error(rows[arch]), rows[arch][self.settings.cost]), default=None)
 
     def write_plan(self) -> list[dict[str, Any]]:
-        """Writes ``tiers.csv`` with what the method takes for the best of each tier without an evaluation.
-
-        Returns:
-            The rows of ``tiers.csv``, without metrics.
-        """
+        """Writes and returns the rows of ``tiers.csv``: what the method takes for the best without an evaluation."""
         rows = []
         for tier in self.tiers:
             arch = self.settings.method.plan(
