@@ -14,15 +14,15 @@ from lit_fednas.tiers import Budgets
 
 
 def write_search(
-    folder: Path, supernet: Supernet, method: SearchMethod = NSGA2(population=8, sample=8), seed: int = 0
+    folder: Path, supernet: Supernet, method: SearchMethod = NSGA2(population=4, sample=4), seed: int = 0
 ) -> SearchFiles:
-    """Searches the networks of two tiers on random examples; returns its files."""
+    """Searches the networks of two tiers on random examples, in three generations; returns its files."""
     most = supernet.macs(supernet.space.largest)
     tiers = Budgets({"small": {"macs": most / 2}, "large": {"macs": float(most)}})
     draws = generator(seed, "examples")
     inputs = torch.randn(64, *supernet.input_shape, generator=draws)
     evaluator = Evaluator(supernet, [(inputs, torch.randint(supernet.num_classes, (64,), generator=draws))])
-    search = TierSearch(SearchSettings(tiers, method, evaluations=20), evaluator, SearchFiles(folder), seed)
+    search = TierSearch(SearchSettings(tiers, method, evaluations=12), evaluator, SearchFiles(folder), seed)
     search.run()
     search.write_tiers(evaluator)
     search.files.finish(search.written)

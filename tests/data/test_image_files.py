@@ -207,8 +207,7 @@ class TestTables:
             ("train/x/\0b.png,0,ann", r"cannot be read|line break|missing"),
         ],
     )
-    @pytest.mark.parametrize("last", ["bob", '"bob"'])
-    @pytest.mark.parametrize("kind", ["table", "metadata"])
+    @pytest.mark.parametrize(("kind", "last"), [("table", "bob"), ("metadata", '"bob"')])
     def test_lines_that_cannot_be_right(self, root: Path, line: str, message: str, last: str, kind: str) -> None:
         end = f"train/y/c.png,1,bob\ntrain/y/d.png,1,{last}\n"
         (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,0,ann\n{line}\n{end}")
