@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.private import GaussianMechanism, PrivateSums
-from lit_fednas.aggregation.sums import OverlapSums, Sums, TrimmedSums
+from lit_fednas.aggregation.sums import OverlapSums, TrimmedSums
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate, Largest, RoundValues, nbytes
 from lit_fednas.ranges import OpenUnitInterval, Range, checked
@@ -44,7 +44,7 @@ class OverlapAverage(Aggregation):
     def __init__(self, weighted: bool = True, trim: Trim = 0.0) -> None:
         self.weighted = weighted
         self.trim = trim
-        self._sums: Sums | None = None
+        self._sums: OverlapSums | TrimmedSums | PrivateSums | None = None
         self._told = False
         self._values: RoundValues | None = None
 

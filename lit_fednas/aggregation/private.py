@@ -5,10 +5,9 @@ correlated rounds.
 """
 
 import logging
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
 from types import ModuleType
@@ -17,9 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
-from lit_fednas.aggregation.sums import Sums, summable_dtype, zeros_like
+from lit_fednas.aggregation.sums import summable_dtype, zeros_like
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.rng import numpy_generator
@@ -80,8 +78,8 @@ class Released:
     clipped: float  # the share of the updates that were clipped, without noise; NaN without an update
 
 
-class PrivateSums(Sums):
-    """The sum of clipped changes, by public denominators."""
+class PrivateSums:
+    """The sum of clipped changes, by public denominators; as :class:`OverlapSums`."""
 
     def __init__(
         self,
@@ -107,8 +105,8 @@ class PrivateSums(Sums):
         self.counts = torch.zeros(2, dtype=torch.float64)  # of the updates: those that were clipped, all
 
     @torch.no_grad()
-    @override
     def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
+        """Adds a client's tensors, all clipped by one factor."""
         changes = [
             (region, value - region.of(self.shared[region.name]), weight)
             for region, value, weight in parts
@@ -122,12 +120,11 @@ class PrivateSums(Sums):
         self.counts += torch.tensor([norm > bound, 1], dtype=torch.float64)
 
     @property
-    @override
     def tensors(self) -> list[Tensor]:
+        """All that is added up over the ranks."""
         return [*self.values.values(), self.counts]
 
     @torch.no_grad()
-    @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Adds the noise, the same on all ranks, and divides; sets ``released``."""
         sequence = self.mechanism.sequence
@@ -156,31 +153,9 @@ def dp_accounting() -> ModuleType:
     return dp_accounting
 
 
-class Accountant(ABC):
-    """Adds up what rounds have released; keeps counts and sums of squares alone, so that a resumed one is exact."""
-
-    def __init__(self, noise_multiplier: float) -> None:
-        self.noise_multiplier = noise_multiplier
-
-    @abstractmethod
-    def add(self, losses: Mapping[int, float]) -> None:
-        """Adds a round; ``losses`` are the squares of the asked clients' influences, which the noise is made for."""
-
-    @abstractmethod
-    def epsilon(self, delta: float) -> float:
-        """Returns the epsilon of all rounds so far."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the counts; plain values."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the counts; raises ``CheckpointError`` if they are of another kind of cohorts."""
-
-
-class KnownCohorts(Accountant):
-    """The client that has spent most: Gaussian mechanisms compose exactly (Dong, Roth and Su, 2022).
+@dataclass(eq=False)
+class KnownCohorts:
+    """Accounts for the client that has spent most: Gaussian mechanisms compose exactly (Dong, Roth and Su, 2022).
 
     Example:
         >>> accountant = KnownCohorts(2.0)
@@ -190,28 +165,27 @@ class KnownCohorts(Accountant):
         4.3772
     """
 
-    def __init__(self, noise_multiplier: float) -> None:
-        super().__init__(noise_multiplier)
-        self.spent: dict[int, float] = {}
+    noise_multiplier: float
+    spent: dict[int, float] = field(default_factory=dict)
 
-    @override
     def add(self, losses: Mapping[int, float]) -> None:
+        """Adds a round; ``losses`` are the squares of the asked clients' influences, which the noise is made for."""
         for client, loss in losses.items():
             self.spent[client] = self.spent.get(client, 0.0) + loss
 
-    @override
     def epsilon(self, delta: float) -> float:
+        """Returns the epsilon of all rounds so far."""
         most = max(self.spent.values(), default=0.0)
         if most == 0:
             return 0.0
         return float(dp_accounting().get_epsilon_gaussian(self.noise_multiplier / most**0.5, delta))
 
-    @override
     def state_dict(self) -> dict[str, Any]:
+        """Returns the sums of squares, so that a resumed accountant is exact."""
         return {"spent": dict(self.spent)}
 
-    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the sums."""
         self.spent = {int(client): float(loss) for client, loss in state["spent"].items()}
 
     @staticmethod
@@ -220,30 +194,30 @@ class KnownCohorts(Accountant):
         return float(dp_accounting().get_sigma_gaussian(epsilon, delta)) * rounds**0.5
 
 
-class SampledCohorts(Accountant):
-    """Every client alike, by the number of rounds: privacy loss distributions of the sampled Gaussian mechanism."""
+@dataclass(eq=False)
+class SampledCohorts:
+    """Accounts for all clients alike, by the rounds: privacy loss distributions of the sampled Gaussian mechanism."""
 
-    def __init__(self, noise_multiplier: float, probability: float) -> None:
-        super().__init__(noise_multiplier)
-        self.probability = probability
-        self.rounds = 0
+    noise_multiplier: float
+    probability: float
+    rounds: int = 0
 
-    @override
     def add(self, losses: Mapping[int, float]) -> None:
+        """Adds a round, whoever took part."""
         self.rounds += 1
 
-    @override
     def epsilon(self, delta: float) -> float:
+        """Returns the epsilon of all rounds so far."""
         if not self.rounds:
             return 0.0
         return _epsilon_of_sampled(self.noise_multiplier, self.probability, self.rounds, delta)
 
-    @override
     def state_dict(self) -> dict[str, Any]:
+        """Returns the number of rounds."""
         return {"rounds": self.rounds, "probability": self.probability}
 
-    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the number of rounds; raises ``CheckpointError`` if another share of the clients was sampled."""
         if state["probability"] != self.probability:
             raise CheckpointError(
                 f"model.cohort.ratio: {self.probability:g} is not that of the checkpoint's run, "
@@ -262,6 +236,9 @@ class SampledCohorts(Accountant):
             return accounting.SelfComposedDpEvent(sampled, rounds)
 
         return float(accounting.calibrate_dp_mechanism(PLDAccountant, event, epsilon, delta, tol=1e-3))
+
+
+Accountant = KnownCohorts | SampledCohorts
 
 
 @lru_cache(maxsize=1)

@@ -1,34 +1,15 @@
 """Running sums of updates: by element, or with extreme values left out (Yin et al., ICML 2018, Definitions 1 and 2)."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from lit_fednas.supernets import Region
 
 
-class Sums(ABC):
-    """What a round's updates add up to."""
-
-    @abstractmethod
-    def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
-        """Adds a client's tensors: the region of each in the shared ones, its value, and its weight."""
-
-    @property
-    @abstractmethod
-    def tensors(self) -> list[Tensor]:
-        """All that is added up over the ranks."""
-
-    @abstractmethod
-    def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the averages by name, which may be the sums' memory; what has no weight gets its old value."""
-
-
-class OverlapSums(Sums):
+class OverlapSums:
     """Weighted sums of shared tensors, and the weights: per element of the ``partial`` ones, or one per tensor."""
 
     def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str], min_clients: int = 1) -> None:
@@ -42,8 +23,8 @@ class OverlapSums(Sums):
         self.whole = torch.zeros(2, len(self.index), dtype=torch.float64)
 
     @torch.no_grad()
-    @override
     def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
+        """Adds a client's tensors: the region of each in the shared ones, its value, and its weight."""
         by_weight: dict[float, tuple[list[Tensor], list[Tensor], list[int]]] = {}  # whole tensors
         for region, value, weight in parts:
             if weight == 0:
@@ -67,13 +48,13 @@ class OverlapSums(Sums):
             self.whole[:, counted] += torch.tensor([[weight], [1.0]], dtype=torch.float64)
 
     @property
-    @override
     def tensors(self) -> list[Tensor]:
+        """All that is added up over the ranks."""
         return [*self.values.values(), *self.weights.values(), *self.clients.values(), self.whole]
 
     @torch.no_grad()
-    @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the averages by name, which may be the sums' memory; what has no weight gets its old value."""
         averages = dict(self.values)
         for name, weight, clients in zip(self.index, *self.whole.tolist(), strict=True):
             if weight <= 0 or clients < self.min_clients:
@@ -101,7 +82,7 @@ def zeros_like(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: torch.zeros_like(tensor, dtype=summable_dtype(tensor)) for name, tensor in tensors.items()}
 
 
-class TrimmedSums(Sums):
+class TrimmedSums:
     """Keeps all values; an element's mean leaves out the min(ceil(trim n), ceil(n / 2) - 1) lowest and highest."""
 
     def __init__(
@@ -117,8 +98,8 @@ class TrimmedSums(Sums):
         self.weights = {name: torch.zeros(len(rows), dtype=torch.float64) for name, rows in self.holders.items()}
 
     @torch.no_grad()
-    @override
     def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
+        """Keeps a client's tensors: the region of each in the shared ones, its value, and its weight."""
         for region, value, weight in parts:
             if weight == 0:
                 continue
@@ -130,13 +111,13 @@ class TrimmedSums(Sums):
             self.weights[region.name][row] = weight
 
     @property
-    @override
     def tensors(self) -> list[Tensor]:
+        """All that is added up over the ranks."""
         return [*self.values.values(), *self.weights.values()]
 
     @torch.no_grad()
-    @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the averages by name, which may be the sums' memory; what has no weight gets its old value."""
         averages = {}
         for name, values in self.values.items():
             holders, weights = self.holders[name], self.weights[name]
