@@ -86,7 +86,7 @@ def shorter(source: str) -> str:
 def executed(path: Path, folder: Path) -> list[nbformat.NotebookNode]:
     """The code cells of a notebook with what they show in a folder, made shorter."""
     run = new_notebook(cells=[new_code_cell(shorter(cell.source)) for cell in code_cells(path)])
-    NotebookClient(run, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(run, timeout=300, coalesce_streams=True, resources={"metadata": {"path": str(folder)}}).execute()
     return run.cells
 
 

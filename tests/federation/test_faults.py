@@ -12,7 +12,7 @@ import torch
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.errors import ClientError
-from lit_fednas.federation import ClientSettings, FaultPolicy, RandomAvailability, UniformCohort
+from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
 from lit_fednas.messages import UnitChangesReport
 from lit_fednas.objectives import CrossEntropy
 from tests.federation.runs import Results
@@ -166,11 +166,3 @@ def test_clients_drop_out_at_the_given_rate_and_by_address():
     first, again = ([one.status for one in run(rounds, CrossEntropy(), dropout_rate=0.3)[0].all] for rounds in (20, 1))
     assert first[:6] == again
     assert first.count("dropped") / len(first) == pytest.approx(0.3, abs=0.12)  # 120 draws: 2.9 standard deviations
-
-
-def test_nobody_available_is_a_round_without_clients():
-    module = make_module(linear_net(), cohort=UniformCohort(count=3, availability=RandomAvailability(1 - 1e-9)))
-    start = weights(module)
-    trainer = fit(module, tiny_data(), 2)
-    assert_same(weights(module), start)
-    assert trainer.current_epoch == 2

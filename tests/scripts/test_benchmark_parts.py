@@ -9,31 +9,24 @@ import torch
 
 from benchmarks import evaluations
 from benchmarks.child import call_in_child, environments
-from benchmarks.measuring import Turns, check_losses, in_turns
+from benchmarks.measuring import Turns, check_losses
 from benchmarks.plain import PlainLoop
 from benchmarks.population import slope
 from benchmarks.tasks import Setting
 
 
-def test_two_take_turns_and_each_is_first_as_often() -> None:
-    done: list[tuple[str, int]] = []
-    turns = Turns({"library": None, "plain": lambda unit: done.append(("plain", unit))}, 4, "cpu")
-    turns.advance()
-    for unit in range(4):
-        done.append(("library", unit))
-        turns.advance()
-    order = ["library", "plain", "plain", "library"] * 2
-    assert done == list(zip(order, (0, 0, 1, 1, 2, 2, 3, 3), strict=True))
-    assert [len(times) for times in turns.times.values()] == [4, 4]
-
-
-def test_many_take_turns_and_none_is_favoured() -> None:
+def test_workers_take_turns_and_none_is_favoured() -> None:
+    """One of them works outside."""
     done: list[tuple[int, str]] = []
     ended: list[int] = []
-    workers = {name: lambda unit, name=name: done.append((unit, name)) for name in "abc"}
-    seconds = in_turns(workers, 6, "cpu", ended.append)
+    inside = {name: lambda unit, name=name: done.append((unit, name)) for name in "bc"}
+    turns = Turns({"a": None, **inside}, 6, "cpu", ended.append)
+    turns.advance()
+    for unit in range(6):
+        done.append((unit, "a"))
+        turns.advance()
     assert ended == list(range(6))
-    assert {name: len(times) for name, times in seconds.items()} == {"a": 6, "b": 6, "c": 6}
+    assert {name: len(times) for name, times in turns.times.items()} == {"a": 6, "b": 6, "c": 6}
     before: Counter[tuple[str, str]] = Counter()
     for unit in range(6):
         order = [name for at, name in done if at == unit]
