@@ -109,7 +109,6 @@ class SpeechFeatures:
 
 
 @checked("data.source")
-@dataclass(eq=False)
 class SpeechFolder(NamedClasses):
     r"""Sound files below a folder, whose paths tell the word and the speaker; with a column ``speaker``.
 
@@ -141,26 +140,30 @@ class SpeechFolder(NamedClasses):
         (('yes', 'no', 'unknown', 'silence'), (1, 40, 51))
     """
 
-    root: Path
-    pattern: str = r"(?P<label>[^/]+)/(?P<speaker>[0-9a-f]{8})_nohash_"
-    split: Mapping[str, str] | None = None
-    classes: Sequence[str] | None = None
-    unknown: bool = False
-    silence: NonNegativeFloat = 0.0
-    features: SpeechFeatures = SpeechFeatures()
-
-    def __post_init__(self) -> None:
-        self.root = Path(self.root).expanduser()
-        pattern, split = self.pattern, self.split or {}
-        self._pattern = _compiled(pattern, "pattern")
-        if not {"label", "speaker"} <= set(self._pattern.groupindex):
+    def __init__(
+        self,
+        root: str | Path,
+        pattern: str = r"(?P<label>[^/]+)/(?P<speaker>[0-9a-f]{8})_nohash_",
+        split: Mapping[str, str] | None = None,
+        classes: Sequence[str] | None = None,
+        unknown: bool = False,
+        silence: NonNegativeFloat = 0.0,
+        features: SpeechFeatures = SpeechFeatures(),
+    ) -> None:
+        self.root = Path(root).expanduser()
+        self.pattern = _compiled(pattern, "pattern")
+        if not {"label", "speaker"} <= set(self.pattern.groupindex):
             raise ConfigError(f"data.source.pattern: {pattern!r} lacks groups; name (?P<label>...), (?P<speaker>...)")
-        if not set(split) <= {"val", "test"}:
+        if split is not None and not set(split) <= {"val", "test"}:
             raise ConfigError(f"data.source.split: {sorted(split)} are not splits; give patterns of val and test")
-        self._splits = {name: _compiled(text, f"split.{name}") for name, text in split.items()}
-        if self.unknown and self.classes is None:
+        self.split = None if split is None else {name: _compiled(text, f"split.{name}") for name, text in split.items()}
+        if unknown and classes is None:
             raise ConfigError("data.source.unknown: true leaves nothing over of all words; give classes")
-        self.input_shape = self.features.shape
+        self.classes = classes
+        self.unknown = unknown
+        self.silence = silence
+        self.features = features
+        self.input_shape = features.shape
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -207,7 +210,7 @@ class SpeechFolder(NamedClasses):
         for name in self._names:
             if name.startswith(f"{BACKGROUND}/"):
                 continue
-            found = self._pattern.search(name)
+            found = self.pattern.search(name)
             if not (found and found["label"] and found["speaker"]):
                 raise DataError(f"data.source.pattern: is not found in {name}; correct it, or move the file away")
             recordings.append((name, found["label"], found["speaker"], self._split(name, found["speaker"])))
@@ -240,7 +243,7 @@ class SpeechFolder(NamedClasses):
     def _split(self, name: str, speaker: str) -> Split:
         if self.split is None:
             return official_split(speaker)
-        found = [split for split, pattern in self._splits.items() if pattern.search(name)]
+        found = [split for split, pattern in self.split.items() if pattern.search(name)]
         if len(found) > 1:
             raise ConfigError(f"data.source.split: val and test are both found in {name}; give patterns that differ")
         return found[0] if found else "train"  # type: ignore[return-value]
