@@ -105,12 +105,14 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
     if not chosen:
         raise ConfigError(f"name: no configuration contains {name!r}; lit-fednas configs lists them all")
     if output is not None:
-        for target in (output / known for known in chosen):
-            if target.exists():
-                raise ConfigError(f"output: {target} exists; delete it, or give another folder")
         for known in chosen:
-            (output / known).parent.mkdir(parents=True, exist_ok=True)
-            print(f"written: {shutil.copyfile(FOLDER / known, output / known)}")
+            if (output / known).exists():
+                raise ConfigError(f"output: {output / known} exists; delete it, or give another folder")
+        for known in chosen:
+            target = output / known
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(FOLDER / known, target)
+            print(f"written: {target}")
     elif name in summaries:
         print((FOLDER / name).read_text(encoding="utf-8"), end="")
     else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,12 @@ class Partition(ClientRows):
     """
 
     def __init__(self, rows: np.ndarray, offsets: np.ndarray) -> None:
-        super().__init__(np.diff(offsets), lambda client: rows[offsets[client] : offsets[client + 1]])
+        super().__init__(np.diff(offsets), self._between)
         self.rows = rows
         self.offsets = offsets
+
+    def _between(self, client: int) -> np.ndarray:
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
     @classmethod
     def by_owner(cls, owners: np.ndarray, num_clients: int) -> Partition:
@@ -93,23 +97,34 @@ def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -
     return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=np.int64)
 
 
+@dataclass(eq=False)
+class _HoldOuts:
+    """Every client's rows by split; they are drawn when a client is asked for, and those of some clients are kept."""
+
+    rows: ClientRows
+    num_val: np.ndarray
+    num_test: np.ndarray
+    seed: int
+    first: int
+    kept: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def rows_of(self, split: str, client: int) -> np.ndarray:
+        if client not in self.kept:
+            if len(self.kept) == _CLIENTS_KEPT:
+                del self.kept[next(iter(self.kept))]
+            order = numpy_generator(self.seed, "client-split", self.first + client).permutation(self.rows[client])
+            parts = np.split(order, np.cumsum([self.num_val[client], self.num_test[client]]))
+            self.kept[client] = dict(zip(("val", "test", "train"), map(np.sort, parts), strict=True))
+        return self.kept[client][split]
+
+
 def hold_outs(rows: ClientRows, val: float, test: float, seed: int, first: int = 0) -> dict[str, ClientRows]:
     """Splits every client's rows at random into ``train``, ``val`` and ``test`` by shares, to the nearest number."""
     num_val, num_test = (np.rint(share * rows.sizes).astype(np.int64) for share in (val, test))
-
-    # sizes are known up front (that of train is below 1 where nothing remains); rows are drawn when a client is asked
-    # for, from a generator of its own, and those of some clients are kept
-    @lru_cache(_CLIENTS_KEPT)
-    def drawn(client: int) -> dict[str, np.ndarray]:
-        order = numpy_generator(seed, "client-split", first + client).permutation(rows[client])
-        parts = np.split(order, [num_val[client], num_val[client] + num_test[client]])
-        return dict(zip(("val", "test", "train"), map(np.sort, parts), strict=True))
-
-    def split(name: str, sizes: np.ndarray) -> ClientRows:
-        return ClientRows(sizes, lambda client: drawn(client)[name])
-
+    drawn = _HoldOuts(rows, num_val, num_test, seed, first)
+    # the size of train is below 1 where nothing remains
     sizes = {"val": num_val, "test": num_test, "train": rows.sizes - num_val - num_test}
-    return {name: split(name, size) for name, size in sizes.items()}
+    return {split: ClientRows(size, partial(drawn.rows_of, split)) for split, size in sizes.items()}
 
 
 def deal_by_class(targets: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Partition:

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from typing_extensions import override
 
 from lit_fednas.errors import ClientError, RankError, in_one_line
@@ -64,10 +63,10 @@ class Ranks:
         for tensor in tensors:
             by_dtype.setdefault(tensor.dtype, []).append(tensor)
         for alike in by_dtype.values():  # one message for all; NCCL knows the GPU's memory only
-            total = _flatten_dense_tensors([tensor.to(self.device) for tensor in alike])
+            total = torch.cat([tensor.flatten().to(self.device) for tensor in alike])
             distributed.all_reduce(total)
-            for tensor, added in zip(alike, _unflatten_dense_tensors(total, alike), strict=True):
-                tensor.copy_(added)
+            for tensor, added in zip(alike, total.split([tensor.numel() for tensor in alike]), strict=True):
+                tensor.copy_(added.view(tensor.shape))
 
 
 def deal(work: Sequence[float], ranks: int) -> list[list[int]]:

@@ -134,6 +134,7 @@ class PrunedSequence(ModelCollection):
     def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily) -> None:
         super().__init__(input_shape, num_classes)
         self.family = family
+        self.input_dtype = family.input_dtype
         sizes = family.units(self.input_shape)
         self.models: list[PrunedModel] = [PrunedModel(0, "", sizes, None)]
         self.networks = nn.ModuleList([self._build(sizes)])

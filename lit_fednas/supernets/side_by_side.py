@@ -367,7 +367,7 @@ class ModelCollection(NetworkCollection):
 
     def _count_macs(self, build: Callable[[], nn.Module]) -> int:
         with torch.device("meta"):
-            return count_macs(build(), self.input_shape)
+            return count_macs(build(), self.input_shape, self.input_dtype)
 
     def _unset(self, build: Callable[[], nn.Module]) -> nn.Module:
         """Builds a network with unset weights, like the initial one in dtype, device and mode; draws nothing."""

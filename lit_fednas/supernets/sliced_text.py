@@ -21,7 +21,7 @@ class UnitLSTM(nn.LSTM):
         super().__init__(inputs, units, batch_first=True)
         for name, tensor in list(self.named_parameters()):
             by_unit = tensor.detach().unflatten(0, (_GATES, units)).transpose(0, 1)
-            self.register_parameter(name, nn.Parameter(by_unit.contiguous()))
+            setattr(self, name, nn.Parameter(by_unit.contiguous()))  # which torch's own list of weights follows
 
     @override
     def flatten_parameters(self) -> None:

@@ -1,4 +1,5 @@
 import multiprocessing
+import pickle
 import sys
 from collections import Counter
 from typing import Any
@@ -98,8 +99,9 @@ def test_targets_are_what_the_partition_indexes() -> None:
 
 
 def test_client_splits_are_each_drawn_from_the_clients_own_generator() -> None:
-    """Whoever is asked first, and again after many others."""
+    """Whoever is asked first, and again after many others, also in a process that the data are sent to."""
     data = module(Dirichlet(1.0, min_size=2), 40, source=ArraySource(examples(2000)), client_val=0.3, client_test=0.1)
+    data = pickle.loads(pickle.dumps(data))
     pool = np.setdiff1d(np.arange(2000), values(data.val_dataloader()))
     for client in np.random.default_rng(0).permutation(np.repeat(np.arange(40), 3)).tolist():
         rows = pool[data.partition[client]]

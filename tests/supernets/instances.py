@@ -145,6 +145,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "path-cnn": lambda: PathCNN(*IMAGES, width=8, stage_layers=[2, 1], strides=[2, 1]),
     "path-rnn": lambda: PathRNN((7,), 9, embedding=4, width=6),
     "pruned-sequence-of-several": pruned,
+    "pruned-text": lambda: PrunedSequence((6,), 7, SlicedTransformer(8, 1, 2, 12)),
     "resnet18": lambda: ResNet18(*IMAGES, width=8),
     "separate-exits": lambda: SeparateExits(
         *IMAGES, width=4, norm=BatchNorm(), blocks=[1, 1], exits=[1, 2], early_heads=False

@@ -110,8 +110,8 @@ def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[di
     """Returns of each group, by positions in ``counts``, its clients, examples, and classes' distance from all."""
     held = np.stack([counts[group].sum(axis=0) for group in groups])
     distances = _distances(held, _shares(counts.sum(axis=0)))
-    content = zip(map(len, groups), held.sum(axis=1).tolist(), distances.tolist(), strict=True)
-    return [dict(zip(("clients", "examples", "distance"), figures, strict=True)) for figures in content]
+    content = zip(groups, held.sum(axis=1).tolist(), distances.tolist(), strict=True)
+    return [{"clients": len(group), "examples": count, "distance": distance} for group, count, distance in content]
 
 
 def _admissible(examples: np.ndarray, size: int, balance: float) -> np.ndarray:
