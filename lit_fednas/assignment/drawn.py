@@ -230,7 +230,6 @@ class PoolOfTiers:
 
 
 @checked("assignment")
-@dataclass(eq=False)
 class CostWeighted(Assignment):
     """Each client draws from a pool what its tier affords, with a probability proportional to ``cost ** -power``.
 
@@ -247,9 +246,15 @@ class CostWeighted(Assignment):
 
     depends_on = "client"
 
-    pool: Pool = WholeSpace()
-    power: NonNegativeFloat = 1.0
-    cost: Literal["macs", "parameters", "bytes"] = "macs"
+    def __init__(
+        self,
+        pool: Pool = WholeSpace(),
+        power: NonNegativeFloat = 1.0,
+        cost: Literal["macs", "parameters", "bytes"] = "macs",
+    ) -> None:
+        self.pool = pool
+        self.power = power
+        self.cost = cost
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:

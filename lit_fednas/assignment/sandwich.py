@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,6 @@ class RandomArchitectures(Assignment):
         return [round.task(client, round.space.sample(round.rng)) for client in round.cohort]
 
 
-@dataclass(eq=False)
 class Sandwich(Assignment):
     """One client trains the largest architecture, one the smallest (both drawn), the others random ones.
 
@@ -79,8 +77,9 @@ class Sandwich(Assignment):
 
     depends_on = "cohort"
 
-    pool: Pool | None = None
-    _pools: PoolOfTiers | None = field(default=None, init=False)
+    def __init__(self, pool: Pool | None = None) -> None:
+        self.pool = pool
+        self._pools: PoolOfTiers | None = None
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
