@@ -269,6 +269,6 @@ class CandidateGroups(Assignment):
         affordable = [arch for arch in self._supernet.space.each() if costs.excess(arch, tier) == 0]
         if not affordable:
             raise ConfigError(
-                f"model.tiers: no model of the sequence fits tier {tier.name!r} yet; raise its limits, or prune on"
+                f"model.tiers: no model of the sequence fits tier {tier.name!r} yet; raise its limits, or prune more"
             )
         return affordable[-1]

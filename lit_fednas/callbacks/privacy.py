@@ -167,7 +167,7 @@ class Privacy(FederatedCallback):
                 )
         clients = pl_module.population.num_clients
         if self.delta >= 1 / clients:
-            raise ConfigError(f"privacy.delta: {self.delta:g} could give a client away; set it below {1 / clients:.2g}")
+            raise ConfigError(f"privacy.delta: {self.delta:g} could disclose a client; set it below {1 / clients:.2g}")
         separation = pl_module.cohort.separation(clients)
         if self.bands > separation:
             raise ConfigError(

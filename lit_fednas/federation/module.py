@@ -400,7 +400,7 @@ class FederatedLightningModule(pl.LightningModule):
         self._restore_supernet(checkpoint)
         if getattr(self.trainer, "training", False):
             if saved["seed"] != self.seed:
-                raise CheckpointError(f"seed_everything: {self.seed} is not the checkpoint's {saved['seed']}; keep it")
+                raise CheckpointError(f"seed_everything: {self.seed} is not the checkpoint's {saved['seed']}; give it")
             for name in _PARTS:
                 getattr(self, name).load_state_dict(saved.get(name, {}))
 

@@ -177,7 +177,7 @@ def check_room(field: str, folder: Path | str, size: int = 1) -> None:
         raise ConfigError(f"{field}: {nearest} cannot be written to; give another folder")
     usage = shutil.disk_usage(nearest)
     if usage.free < size <= usage.total:  # some network drives say 0 of 0
-        raise ConfigError(f"{field}: the disk of {folder} has {usage.free:,} of {size:,} bytes; free some space")
+        raise ConfigError(f"{field}: the disk of {folder} has {usage.free:,} of {size:,} bytes needed; free more")
 
 
 def replace_text(path: Path | str, text: str, private: bool = False) -> None:

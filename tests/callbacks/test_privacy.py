@@ -425,7 +425,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bands, sampled": ({"cohort": PoissonCohort(0.5), "privacy": {"bands": 2}}, "PoissonCohort makes 1 at least"),
     "many bands": ({"cohort": CyclicCohort(0.5), "privacy": {"bands": 3}}, "CyclicCohort makes 2 at least"),
-    "delta": ({"privacy": {"delta": 0.2}}, r"privacy\.delta: 0\.2 could give a client away"),
+    "delta": ({"privacy": {"delta": 0.2}}, r"privacy\.delta: 0\.2 could disclose a client"),
     "stopping": (
         {"callback": EarlyStopping("clients/loss")},
         "callbacks: EarlyStopping ends the run or chooses a checkpoint by clients/loss, which",
