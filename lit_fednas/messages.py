@@ -7,14 +7,13 @@ A round sends a :class:`ClientTask` down and receives a :class:`ClientUpdate`: t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, nan
 from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
 R = TypeVar("R", bound="Report")
-V = TypeVar("V")
 #: What an objective keeps of a client until its next fit, by name.
 ClientState = Mapping[str, Tensor | float | str]
 
@@ -66,8 +65,7 @@ class Report:
     @property
     def numbers(self) -> Iterator[float]:
         """All its numbers."""
-        for part in fields(self):
-            yield from _numbers(getattr(self, part.name))
+        return _numbers(asdict(self))
 
     def to_plain(self) -> dict[str, Any]:
         """Returns numbers, sequences and dictionaries alone, by field."""
@@ -209,19 +207,12 @@ class ClientUpdate:
         return self.result.task
 
 
-class RoundValues:
-    """Values that hold for one round, each of a type of its own: what schedules give to the parts of a method."""
-
-    def __init__(self) -> None:
-        self._values: dict[type, Any] = {}
+class RoundValues(dict[type, Any]):
+    """Values that hold for one round, by their types: what schedules give to the parts of a method."""
 
     def give(self, value: Any) -> None:
         """Sets the round's value of this type."""
-        self._values[type(value)] = value
-
-    def get(self, kind: type[V]) -> V | None:
-        """Returns the round's value of a type, if one was given."""
-        return self._values.get(kind)
+        self[type(value)] = value
 
 
 @dataclass(frozen=True)

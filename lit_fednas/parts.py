@@ -106,12 +106,10 @@ def described(part: Any) -> dict[str, Any] | None:
     if not is_dataclass(part):
         return None
     values = {field.name: getattr(part, field.name) for field in fields(part)}
-    arguments = {name: described(value) if is_dataclass(value) else value for name, value in values.items()}
+    arguments = {name: described(value) or value for name, value in values.items()}
     try:
         json.dumps(arguments)
     except TypeError:
-        return None
-    if any(value is not None and arguments[name] is None for name, value in values.items()):
         return None
     return {"class_path": f"{type(part).__module__}.{type(part).__qualname__}", "init_args": arguments}
 

@@ -9,6 +9,7 @@ round, client). A search by the clients (``lit_fednas.search``) sends the weight
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ _LEVELS = 127  # of int8, on each side of zero
 class Packing(ABC):
     """How floating tensors are written in fewer bits; all others travel as they are."""
 
+    element_bytes: ClassVar[int]
+    scale_bytes: ClassVar[int] = 0  # of a tensor
+
     @abstractmethod
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
         """Returns what travels, given a generator on the tensors' device for rounding at random."""
@@ -35,9 +39,10 @@ class Packing(ABC):
     def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
         """Returns what was packed, with the names, shapes and types of ``like``, whose values are not read."""
 
-    @abstractmethod
     def nbytes(self, tensors: Iterable[Tensor]) -> int:
         """Returns the bytes that travel; values are not read, so tensors may be on the meta device."""
+        element, scale = self.element_bytes, self.scale_bytes
+        return sum(element * one.numel() + scale if _is_packed(one) else nbytes([one]) for one in tensors)
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class Float16(Packing):
         [0.0999755859375, -65504.0]
     """
 
+    element_bytes = 2
+
     @override
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
         top = torch.finfo(torch.float16).max
@@ -62,10 +69,6 @@ class Float16(Packing):
     @override
     def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
         return {name: packed[name].to(tensor.dtype) for name, tensor in like.items()}
-
-    @override
-    def nbytes(self, tensors: Iterable[Tensor]) -> int:
-        return sum(2 * tensor.numel() if _is_packed(tensor) else nbytes([tensor]) for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ class Int8(Packing):
         >>> Int8().pack(tensors, torch.Generator().manual_seed(0))
         {'weight': tensor([-127,    3], dtype=torch.int8), '.scales': tensor([1.])}
     """
+
+    element_bytes = 1
+    scale_bytes = 4
 
     @override
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
@@ -103,10 +109,6 @@ class Int8(Packing):
         scales = dict(zip(_packed_names(like), packed[SCALES], strict=True))
         tensors = {name: packed[name].float() * scales[name] if name in scales else packed[name] for name in like}
         return {name: tensors[name].to(tensor.dtype) for name, tensor in like.items()}
-
-    @override
-    def nbytes(self, tensors: Iterable[Tensor]) -> int:
-        return sum(tensor.numel() + 4 if _is_packed(tensor) else nbytes([tensor]) for tensor in tensors)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records.run import write_ledger
 from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds
-from lit_fednas.tiers.devices import client_seconds, whole_round_seconds
+from lit_fednas.tiers.devices import round_seconds
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class RoundTime(FederatedCallback):
             tested = module.supernet.macs(result.task.arch) * result.num_tested
             speed = self._speed(module, result.task.client)
             parts.append((result.task, speed.seconds(cost_of(result, module), tested)))
-        seconds, whole = client_seconds(parts), whole_round_seconds(parts)
+        seconds, whole = round_seconds(parts)
         self.times = self.times.after(seconds, whole)
         module.log("time/round", whole)
         module.log("time/mean", float(np.mean(seconds)) if seconds else 0.0)

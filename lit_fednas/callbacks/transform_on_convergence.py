@@ -117,8 +117,7 @@ class TransformOnConvergence(FederatedCallback):
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         if round.survivors:
             self.losses = [*self.losses, mean_loss(round.survivors)][-self.gamma - self.delta :]
-        span = self.gamma, self.delta
-        degree, error = degree_of_convergence(self.losses, *span), standard_error(self.losses, *span)
+        degree, error = degree_of_convergence(self.losses, self.gamma, self.delta)
         module.log("transform/doc", degree)
         module.log("transform/doc_error", error)
         # False for NaN
@@ -209,24 +208,20 @@ def _suite(module: FederatedLightningModule) -> ModelSuite:
     return cast(ModelSuite, module.supernet)  # ``setup`` has checked it
 
 
-def degree_of_convergence(losses: Sequence[float], gamma: int, delta: int) -> float:
-    """Returns the mean of the last ``gamma`` slopes of the loss, each over ``delta`` rounds (Eq. 1), or NaN."""
+def degree_of_convergence(losses: Sequence[float], gamma: int, delta: int) -> tuple[float, float]:
+    """Returns the mean of the last ``gamma`` slopes of the loss, each over ``delta`` rounds (Eq. 1), and its error.
+
+    The standard error is that of losses which are a trend and independent noise; both are NaN of too few losses.
+    """
     if len(losses) < gamma + delta:
-        return nan
+        return nan, nan
     slopes = [(losses[-index - delta] - losses[-index]) / delta for index in range(1, gamma + 1)]
-    return sum(slopes) / gamma
-
-
-def standard_error(losses: Sequence[float], gamma: int, delta: int) -> float:
-    """Returns the standard error of the degree of convergence, if the losses are a trend and independent noise."""
-    if len(losses) < gamma + delta:
-        return nan
     steps = [after - before for before, after in pairwise(losses[-gamma - delta :])]
     mean = sum(steps) / len(steps)
     # of the noise: half of that of the differences of successive losses (von Neumann, 1941)
     variance = sum((step - mean) ** 2 for step in steps) / len(steps) / 2
     # in the sum of the slopes all losses but the first and the last min(gamma, delta) cancel out
-    return sqrt(variance * 2 * min(gamma, delta)) / gamma / delta
+    return sum(slopes) / gamma, sqrt(variance * 2 * min(gamma, delta)) / gamma / delta
 
 
 @torch.no_grad()

@@ -155,6 +155,7 @@ class Reader(ABC):
     def move_to(self, device: torch.device | str) -> None:
         """Moves the data, where in memory; all later batches are on ``device``."""
         self.device = torch.device(device)
+        self.close()
 
     def close(self) -> None:  # noqa: B027 - most readers have nothing to end
         """Ends the processes that read, if any; the next pass starts them again."""
@@ -230,11 +231,6 @@ class LoaderReader(Reader):
             yield self._finish(raw, generator), labels
             if self.num_workers and number != self._passes:
                 raise RuntimeError("a new pass began before this one ended; end it, or use no workers")
-
-    @override
-    def move_to(self, device: torch.device | str) -> None:
-        super().move_to(device)
-        self.close()
 
     @override
     def close(self) -> None:

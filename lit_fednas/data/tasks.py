@@ -114,7 +114,7 @@ class Classification(Task):
 
     @override
     def strata(self, targets: Tensor) -> Tensor:
-        return targets
+        return targets if self.labelled else super().strata(targets)
 
     @override
     def check(self, targets: Tensor) -> None:
@@ -177,10 +177,6 @@ class NextToken(Classification):
         loss = means["loss"]
         exp = loss.exp() if isinstance(loss, Tensor) else float(torch.tensor(loss, dtype=torch.float64).exp())
         return {"perplexity": exp, **means}
-
-    @override
-    def strata(self, targets: Tensor) -> Tensor:
-        return Task.strata(self, targets)
 
     @override
     def check(self, targets: Tensor) -> None:

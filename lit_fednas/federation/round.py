@@ -50,6 +50,7 @@ class ServerRound:
             that makes the change, the same on all ranks, it returns what that returns.
     """
 
+    # no dataclass, which Lightning would copy as a batch whose tensors are to be moved
     def __init__(
         self, number: int, restructure: Callable[[Callable[[], Any]], Any], seed: int = 0, max_rounds: int = -1
     ) -> None:

@@ -245,25 +245,19 @@ class DeviceSpeeds:
         return ClientSpeed(speed, bandwidth)
 
 
-def client_seconds(parts: Iterable[tuple[ClientTask, float]]) -> list[float]:
-    """Returns the simulated seconds of each client of a round, by its tasks' seconds, which follow one another."""
-    seconds: dict[int, float] = defaultdict(float)
+def round_seconds(parts: Iterable[tuple[ClientTask, float]]) -> tuple[list[float], float]:
+    """Returns the simulated seconds of a round's clients, and those until the last has finished, by tasks' seconds."""
+    # the tasks of a client follow one another; groups of clients work in parallel. A group begins its next candidate
+    # when all its clients have finished (FedNAS, Alg. 4.1, lines 14-24), so the slowest client of each counts; in
+    # lines 27-32 updates are sent after all groups, here each client's at once
+    clients: dict[int, float] = defaultdict(float)
+    slowest: dict[int, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
     for task, taken in parts:
-        seconds[task.client] += taken
-    return list(seconds.values())
-
-
-def whole_round_seconds(parts: Sequence[tuple[ClientTask, float]]) -> float:
-    """Returns the simulated seconds until a round's last client has finished; groups of clients work in parallel."""
-    # a group begins its next candidate when all its clients have finished (FedNAS, Alg. 4.1, lines 14-24), so the
-    # slowest client of each counts; in lines 27-32 updates are sent after all groups, here each client's at once
-    slowest: dict[int, dict[Any, float]] = defaultdict(dict)
-    for task, taken in parts:
+        clients[task.client] += taken
         if task.group is not None:
-            candidates = slowest[task.group]
-            candidates[task.arch] = max(taken, candidates.get(task.arch, 0.0))
+            slowest[task.group][task.arch] = max(taken, slowest[task.group][task.arch])
     groups = [sum(candidates.values()) for candidates in slowest.values()]
-    return max([*groups, *client_seconds(parts)], default=0.0)
+    return [*clients.values()], max([*groups, *clients.values()], default=0.0)
 
 
 @dataclass(frozen=True)

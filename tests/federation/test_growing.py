@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.assignment import ByUtility
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder, SoftAverage, TransformOnConvergence
-from lit_fednas.callbacks.transform_on_convergence import degree_of_convergence, standard_error
+from lit_fednas.callbacks.transform_on_convergence import degree_of_convergence
 from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.records import read_rounds
@@ -106,13 +106,11 @@ def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> 
     draws = torch.Generator().manual_seed(0)
     rounds = torch.arange(gamma + delta + 2, dtype=torch.double)
     losses = 3 - 0.2 * rounds + 0.1 * torch.randn(4000, len(rounds), generator=draws, dtype=torch.double)
-    degrees = torch.tensor([degree_of_convergence(one, gamma, delta) for one in losses.tolist()])
-    errors = torch.tensor([standard_error(one, gamma, delta) for one in losses.tolist()])
+    degrees, errors = torch.tensor([degree_of_convergence(one, gamma, delta) for one in losses.tolist()]).T
     assert float(degrees.mean()) == pytest.approx(0.2, abs=0.002)
     assert float(errors.square().mean().sqrt()) == pytest.approx(float(degrees.std()), rel=0.12)
-    for figure in (degree_of_convergence, standard_error):
-        assert isnan(figure([1.0] * (gamma + delta - 1), gamma, delta))
-        assert figure([1.0] * (gamma + delta), gamma, delta) == 0.0
+    assert all(map(isnan, degree_of_convergence([1.0] * (gamma + delta - 1), gamma, delta)))
+    assert degree_of_convergence([1.0] * (gamma + delta), gamma, delta) == (0.0, 0.0)
 
 
 # ---- which cells --------------------------------------------------------------------------------------

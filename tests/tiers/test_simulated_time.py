@@ -8,7 +8,7 @@ import pytest
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.tiers import CompletionTimes, DeviceSpeeds, Population, SyntheticTrace, Tier
-from lit_fednas.tiers.devices import client_seconds, whole_round_seconds
+from lit_fednas.tiers.devices import round_seconds
 
 NO_TIERS = Population(3)
 TIERS = Population(3, (Tier("slow", {"macs": 2e6}), Tier("fast", {"macs": 6e6, "bytes": 1e3})), (1, 0, 1))
@@ -78,8 +78,7 @@ THIRD = (3, "c", 2, 6.0), (3, "d", 2, 0.5), (3, "e", 2, 1.0)
 def test_clients_and_groups_by_hand(given, clients, whole):
     """Tasks with their seconds, from ``(client, arch, group, seconds)``."""
     parts = [(ClientTask(0, client, arch, 1, group=group), seconds) for client, arch, group, seconds in given]
-    assert client_seconds(parts) == clients
-    assert whole_round_seconds(parts) == whole
+    assert round_seconds(parts) == (clients, whole)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e7])
