@@ -36,15 +36,15 @@ class _BeforeTraining(Callback):
 class CheckingCLI(FederatedCLI):
     """Does what a command does before it trains, evaluates or searches, and writes nothing but into a folder."""
 
-    def __init__(self, words: Sequence[str], folder: Path, alone: bool) -> None:
-        self.folder, self.alone, self.settings = folder, alone, ""
+    def __init__(self, settings: list[str], folder: Path, alone: bool, words: Sequence[str]) -> None:
+        self.settings, self.folder, self.alone = settings, folder, alone
         with suppress(_SetUp):
             super().__init__(words)
 
     @override
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        self.settings = str(self._parser(self.subcommand).dump(config, skip_none=False))
+        self.settings.append(self._parser(self.subcommand).dump(config, skip_none=False))
         if not self.alone:
             raise _SetUp
         config.ckpt_path = None
@@ -69,16 +69,10 @@ class CheckingCLI(FederatedCLI):
 def check(commands: Sequence[tuple[list[str], bool]]) -> list[str]:
     """Returns the commands' settings; raises ConfigError for the first that cannot work."""
     settings: list[str] = []
-
-    def checking(alone: bool, words: Sequence[str]) -> Any:
-        with TemporaryDirectory() as folder:
-            cli = CheckingCLI(words, Path(folder), alone)
-        settings.append(cli.settings)
-        return cli
-
     for (program, *words), alone in commands:
         try:
-            run(with_paths(words), partial(checking, alone))
+            with TemporaryDirectory() as folder:
+                run(with_paths(words), partial(CheckingCLI, settings, Path(folder), alone))
         except Exception as error:
             reason = cause_of(error) or error
             if not isinstance(reason, FedNASError | OSError | ArgumentError):

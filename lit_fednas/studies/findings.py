@@ -163,8 +163,6 @@ def _effects(claim: Claim, values: Mapping[tuple[str, str], pd.Series]) -> pd.Se
 
 def interval(values: pd.Series) -> tuple[float, float]:
     """Returns the 95 % interval of a mean by Student's t, NaN with less than two values."""
-    if len(values) < 2:
-        return float("nan"), float("nan")
     half = float(student_t.ppf(0.975, len(values) - 1)) * values.sem()
     return values.mean() - half, values.mean() + half
 
@@ -192,13 +190,10 @@ def _bounds(claim: Claim) -> str:
 
 def claims_text(table: pd.DataFrame) -> str:
     """Returns a table of :func:`judged` as text, a line per claim."""
-    body = [
-        [
-            *(row["paper"], row["where"], row["claim"], str(row["seeds"])),
-            f"{row['effect']:.3g} ({row['low']:.3g} to {row['high']:.3g})" if row["seeds"] else "",
-            *(row["bounds"], f"{row['minutes']:.1f}", row["verdict"]),
-        ]
-        for row in table.to_dict("records")
-    ]
+    body = []
+    for row in table.itertuples():
+        effect = f"{row.effect:.3g} ({row.low:.3g} to {row.high:.3g})" if row.seeds else ""
+        minutes = f"{row.minutes:.1f}"
+        body.append([row.paper, row.where, row.claim, str(row.seeds), effect, row.bounds, minutes, row.verdict])
     head = ["paper", "where", "claim", "seeds", "effect (95 %)", "confirmed by", "minutes", "verdict"]
     return text_table(head, body, left=3)

@@ -9,25 +9,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lit_fednas.errors import ConfigError
 
 LOG_FILE = "study.log"
 #: What a job gets where nothing is said: a day, and as many times again if it was not enough.
 _TIMEOUT_MINUTES, _MOST_TIMEOUTS = 24 * 60, 30
-
-
-class Job(Protocol):
-    """A command that was started."""
-
-    minutes: float  # of processors, once it has ended
-
-    def poll(self) -> int | None:
-        """Returns the exit status, or nothing before its end."""
-
-    def terminate(self) -> None:
-        """Ends it, which then saves its state."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +62,7 @@ class LocalJob:
     def __init__(self, command: Command) -> None:
         # a group of its own: Ctrl-C reaches the study alone, which then ends the runs in order
         self._process = command.start(group=0)
-        self.minutes = 0.0
+        self.minutes = 0.0  # of processors, once it has ended
 
     def poll(self) -> int | None:
         """Returns the exit status, or nothing before its end."""
@@ -110,6 +98,9 @@ class ClusterJob:
     def terminate(self) -> None:
         """Cancels it."""
         self._job.cancel()
+
+
+Job = LocalJob | ClusterJob
 
 
 class Cluster:

@@ -22,6 +22,7 @@ from lit_fednas.messages import (
 )
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
+from lit_fednas.supernets.families import tensors_of
 from lit_fednas.testing import networks
 from lit_fednas.testing.contract import Contract, assert_alike
 
@@ -63,11 +64,7 @@ class AggregationContract(Contract):
         """The result has every shared tensor, in memory of its own."""
         net = self.net
         before = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
-        aggregation, updates = self.case.make(), self.updates(3, seed=1, largest=False)
-        start(aggregation, net, [one.task for one in updates])
-        for one in updates:
-            aggregation.add(one)
-        result = aggregation.finish()
+        result = begun(self.case.make(), net, self.updates(3, seed=1, largest=False)).finish()
         assert result.keys() == before.keys()
         for name, tensor in result.items():
             assert tensor.shape == before[name].shape
@@ -83,11 +80,7 @@ class AggregationContract(Contract):
         first = aggregate(aggregation, net, updates, tasks)
         assert_equal(aggregate(aggregation, net, updates[::-1], tasks), first)
         assert_equal(aggregate(aggregation, net, updates[3:] + updates[:3], tasks), first)
-        ranks = [self.case.make() for _ in range(3)]
-        for rank, other in enumerate(ranks):
-            start(other, net, tasks)
-            for one in updates[rank::3]:
-                other.add(one)
+        ranks = [begun(self.case.make(), net, updates[rank::3], tasks) for rank in range(3)]
         for totals in zip(*(other.sums() for other in ranks), strict=True):
             totals[0].add_(totals[1]).add_(totals[2])
         assert_equal(ranks[0].finish(), first)
@@ -96,16 +89,14 @@ class AggregationContract(Contract):
         """Updates are read; after ``add`` their memory is free, or used again for the next client."""
         aggregation, net, updates = self.case.make(), self.net, self.updates(3, seed=4)
         expected = aggregate(aggregation, net, updates)
-        start(aggregation, net, [one.task for one in updates])
         copies = deepcopy([one.weights for one in updates])
-        for one in updates:
-            aggregation.add(one)
+        begun(aggregation, net, updates)
         assert_alike([one.weights for one in updates], copies)
         tensors = [tensor for one in updates for tensor in one.weights.values()]
         storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         assert not storages & {total.untyped_storage().data_ptr() for total in aggregation.sums()}
         references = [weakref.ref(tensor.fill_(99)) for tensor in tensors]
-        del one, updates, tensors
+        del updates, tensors
         assert not any(reference() is not None for reference in references)
         assert_equal(aggregation.finish(), expected)
 
@@ -115,18 +106,15 @@ class AggregationContract(Contract):
         first = aggregate(aggregation, net, updates)
         aggregate(aggregation, net, self.updates(2, seed=7))
         assert_equal(aggregate(aggregation, net, updates), first)
-        start(aggregation, net, [one.task for one in updates])
-        aggregation.add(updates[0])
+        begun(aggregation, net, updates[:1], [one.task for one in updates])
         assert_equal(aggregate(aggregation, net, updates), first)
 
     def check_updates_that_agree_are_the_result(self) -> None:
         """If all clients send the same weights, those are the result."""
         net = self.net
         one = changed(update(net, 0, net.space.largest, 10), reports=self.reports(net, 0))
-        updates = [one] + [
-            changed(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1)
-            for client in (1, 2)
-        ]
+        others = [replace(one.task, client=client, num_examples=10 * client) for client in (1, 2)]
+        updates = [one, *(changed(one, task=task, num_seen=1) for task in others)]
         result = aggregate(self.case.make(), net, updates)
         for name, region in net.regions(net.space.largest).items():
             torch.testing.assert_close(result[region.name], one.weights[name].to(result[region.name].dtype))
@@ -156,8 +144,7 @@ def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 
         values = torch.randn(tensor.shape, generator=draws)
         return values * (torch.rand(tensor.shape, generator=draws) > 0.2)
 
-    network = net.skeleton(arch)
-    weights = {name: trained(tensor) for name, tensor in [*network.named_parameters(), *network.named_buffers()]}
+    weights = {name: trained(tensor) for name, tensor in tensors_of(net.skeleton(arch)).items()}
     task = ClientTask(round=0, client=client, arch=arch, num_examples=examples)
     result = ClientResult(task, num_steps=1, num_seen=examples, loss=0.0, reports=usual_reports(net, client))
     return ClientUpdate(result, weights)
@@ -181,24 +168,23 @@ def random_updates(net: Supernet, size: int, largest: bool, seed: int) -> list[C
     ]
 
 
-def start(aggregation: Aggregation, net: Supernet, tasks: Sequence[ClientTask], **settings: Any) -> None:
-    """Begins a round; the aggregation is set up once for a supernet, as in a run."""
-    if getattr(aggregation, "_supernet", None) is not net:
-        aggregation.setup(net)
-    aggregation.start(tasks, **settings)
-
-
-def aggregate(
+def begun(
     aggregation: Aggregation,
     net: Supernet,
     updates: Sequence[ClientUpdate],
     tasks: Sequence[ClientTask] | None = None,
     values: RoundValues | None = None,
-) -> dict[str, Tensor]:
-    """Returns the result of one round; ``tasks`` are given if more were asked than have answered."""
-    tasks = [u.task for u in updates] if tasks is None else tasks
-    start(aggregation, net, tasks, values=values)
+) -> Aggregation:
+    """Adds a round's updates; ``tasks`` are given if more were asked than have answered."""
+    if getattr(aggregation, "_supernet", None) is not net:  # set up once for a supernet, as in a run
+        aggregation.setup(net)
+    aggregation.start([one.task for one in updates] if tasks is None else tasks, values=values)
     for one in updates:
         aggregation.add(one)
+    return aggregation
+
+
+def aggregate(aggregation: Aggregation, net: Supernet, *given: Any, **settings: Any) -> dict[str, Tensor]:
+    """Returns the result of one round, with the arguments of :func:`begun`."""
     # copies: an aggregation may return the memory that its next round sums in
-    return {name: tensor.clone() for name, tensor in aggregation.finish().items()}
+    return {name: tensor.clone() for name, tensor in begun(aggregation, net, *given, **settings).finish().items()}

@@ -27,7 +27,7 @@ from lit_fednas.federation import (
 from lit_fednas.federation.process import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records.files import SUMS_FILE
-from lit_fednas.testing.contract import Contract, assert_alike, reloaded
+from lit_fednas.testing.contract import Contract, assert_alike, leaves, reloaded
 from lit_fednas.testing.objectives import elastic, images
 
 
@@ -94,20 +94,15 @@ def contents(folder: Path) -> dict[str, Any]:
     for path in (path for path in folder.rglob("*") if path.is_file() and path.name != SUMS_FILE):
         value: Any = path.read_bytes().replace(str(folder).encode(), b"")
         if path.suffix == ".ckpt":
-            value = _without(torch.load(path, weights_only=True), str(folder))
+            state = leaves(torch.load(path, weights_only=True)).items()
+            value = {
+                place.replace(str(folder), ""): leaf if isinstance(leaf, tuple) else leaf.replace(str(folder), "")
+                for place, leaf in state
+            }
         elif path.suffix == ".jsonl":
             value = [json.loads(line) for line in value.splitlines()]
         found[str(path.relative_to(folder))] = value
     return found
-
-
-def _without(value: Any, folder: str) -> Any:
-    """Returns a state without the name of a folder in its texts."""
-    if isinstance(value, dict):
-        return {_without(key, folder): _without(item, folder) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without(item, folder) for item in value]
-    return value.replace(folder, "") if isinstance(value, str) else value
 
 
 class CallbackContract(Contract):

@@ -22,7 +22,7 @@ from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.aggregations import aggregate, random_updates, start, update
+from lit_fednas.testing.aggregations import aggregate, begun, random_updates, update
 
 NORM = 0.7
 
@@ -67,7 +67,7 @@ def holders(net: Supernet, tasks: list[ClientTask], weight: float = 1.0) -> Tens
 
 def undivided(aggregation: OverlapAverage, net: Supernet, updates: list[ClientUpdate], tasks: Any, *values: Any) -> Any:
     """The sum without noise, as one vector, and the greatest coefficient."""
-    start(aggregation, net, tasks, values=given(mechanism(), *values))
+    begun(aggregation, net, [], tasks, values=given(mechanism(), *values))
     for one in updates:
         aggregation.add(one)
     sums = aggregation._sums
@@ -223,7 +223,7 @@ def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:
     whole = step(net, asked, tasks, mechanism(1.0))
     ranks = [alike() for _ in range(2)]
     for rank, aggregation in enumerate(ranks):
-        start(aggregation, net, tasks, values=given(mechanism(1.0)))
+        begun(aggregation, net, [], tasks, values=given(mechanism(1.0)))
         for one in asked[rank::2]:
             aggregation.add(one)
     for totals in zip(*(aggregation.sums() for aggregation in ranks), strict=True):
@@ -303,4 +303,4 @@ def test_what_has_no_known_bound_is_refused(name: str) -> None:
         tasks.append(replace(tasks[0], arch=net.space.smallest))
     values = given(mechanism(**({"planned": tasks, "expected": 1.5} if settings.get("sampled") else {})), Beta(0.5))
     with pytest.raises(ConfigError, match=rf"model\.aggregation: no bound .*{message}.*set privacy to null"):
-        start(aggregation, net, tasks, values=values)
+        begun(aggregation, net, [], tasks, values=values)
