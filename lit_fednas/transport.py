@@ -28,8 +28,9 @@ _LEVELS = 127  # of int8, on each side of zero
 class Packing(ABC):
     """How floating tensors are written in fewer bits; all others travel as they are."""
 
+    #: Bytes of an element, and of what travels beside each tensor, for :meth:`nbytes`.
     element_bytes: ClassVar[int]
-    scale_bytes: ClassVar[int] = 0  # of a tensor
+    scale_bytes: ClassVar[int] = 0
 
     @abstractmethod
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
