@@ -67,13 +67,9 @@ class Report:
         """All its numbers."""
         return _numbers(asdict(self))
 
-    def to_plain(self) -> dict[str, Any]:
-        """Returns numbers, sequences and dictionaries alone, by field."""
-        return asdict(self)
-
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Restores a report; raises ValueError if a value is missing or not of its field's type."""
+        """Restores a report from ``asdict``; raises ValueError if a value is missing or not of its field's type."""
         types = get_type_hints(cls)
         if values.keys() != types.keys():
             raise ValueError(f"{cls.__name__} of {', '.join(values)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -30,12 +31,7 @@ def test_all_types_of_reports_are_looked_at() -> None:
 @pytest.mark.parametrize("kind", REPORTS, ids=lambda kind: kind.__name__)
 def test_reports_go_to_plain_values_and_back(kind: type[Report]) -> None:
     report = REPORTS[kind]
-    plain = json.dumps(report.to_plain())
-    assert kind.from_plain(report.to_plain()) == kind.from_plain(json.loads(plain)) == report
-    for values in report.to_plain().values():  # a copy, which may be changed
-        if isinstance(values, dict | list):
-            values.clear()
-    assert json.dumps(report.to_plain()) == plain
+    assert kind.from_plain(asdict(report)) == kind.from_plain(json.loads(json.dumps(asdict(report)))) == report
 
 
 def test_examples_through_a_tensor() -> None:

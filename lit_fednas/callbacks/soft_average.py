@@ -41,13 +41,12 @@ class SoftAverage(FederatedCallback):
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Mixes the models, and logs ``others_share``: the mean weight of other models in a model."""
         suite = cast(ModelSuite, module.supernet)
-        trained = dict.fromkeys(range(len(suite.models)), 0)
-        for result in round.survivors:
-            trained[result.task.arch.number] += result.num_seen
-        examples = trained if self.weighted else None
+        examples = dict.fromkeys(range(len(suite.models)), 0 if self.weighted else 1)
+        for result in round.survivors if self.weighted else ():
+            examples[result.task.arch.number] += result.num_seen
 
         def mixture(averages: dict[str, Tensor]) -> dict[str, Tensor]:
-            sums = [sum(self.coefficients(suite, round.number, number, examples).values()) for number in trained]
+            sums = [sum(self.coefficients(suite, round.number, number, examples).values()) for number in examples]
             module.log("others_share", sum(1 - 1 / total for total in sums) / len(sums))
             return self.mix(suite, round.number, averages, examples)
 
@@ -55,7 +54,7 @@ class SoftAverage(FederatedCallback):
 
     @torch.no_grad()
     def mix(
-        self, suite: ModelSuite, round: int, averages: dict[str, Tensor], examples: Mapping[int, int] | None = None
+        self, suite: ModelSuite, round: int, averages: dict[str, Tensor], examples: Mapping[int, int]
     ) -> dict[str, Tensor]:
         """Returns the averages after Eq. 5.
 
@@ -63,7 +62,7 @@ class SoftAverage(FederatedCallback):
             suite: The models.
             round: The round, from 0.
             averages: The averages of the clients' weights, by the suite's names; not changed.
-            examples: Each model's examples in the round, by number; all models count alike if not given.
+            examples: Each model's examples in the round, by number; 1 of each if all models count alike.
         """
         mixed = dict(averages)
         for model in suite.models:
@@ -76,17 +75,15 @@ class SoftAverage(FederatedCallback):
                     mixed[whole] = _mean(averages[whole], own, lent)
         return mixed
 
-    def coefficients(
-        self, suite: ModelSuite, round: int, number: int, examples: Mapping[int, int] | None = None
-    ) -> dict[int, float]:
+    def coefficients(self, suite: ModelSuite, round: int, number: int, examples: Mapping[int, int]) -> dict[int, float]:
         """Returns the weights of the models in the mean of model ``number``, by number: arguments as of :meth:`mix`."""
-        if examples is not None and not examples[number]:
+        if not examples[number]:
             return {number: 1.0}
         decayed = self.decay**round
         order = [model.number for model in suite.space.rungs]
         if not self.from_larger:
             order = order[: order.index(number) + 1]
-        shares = {other: 1.0 if examples is None else examples[other] / examples[number] for other in order}
+        shares = {other: examples[other] / examples[number] for other in order}
         lent = {other: decayed * suite.similarity(other, number) * share for other, share in shares.items()}
         return {**lent, number: 1.0}
 

@@ -226,17 +226,6 @@ class LoaderReader(Reader):
     def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         self._passes += 1
         number = self._passes
-        for raw, labels in self._loaded([part.tolist() for part in rows.split(batch_size) if len(part)]):
-            raw, labels = raw.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-            yield self._finish(raw, generator), labels
-            if self.num_workers and number != self._passes:
-                raise RuntimeError("a new pass began before this one ended; end it, or use no workers")
-
-    @override
-    def close(self) -> None:
-        self._loader = None
-
-    def _loaded(self, batches: list[list[int]]) -> Iterator[Batch]:
         if self._loader is None or not self.num_workers:
             self._batches = []
             self._loader = DataLoader(
@@ -247,8 +236,16 @@ class LoaderReader(Reader):
                 pin_memory=self.device.type == "cuda",
                 generator=torch.Generator(),  # else every pass would draw from the global one
             )
-        self._batches[:] = batches  # the DataLoader's own list
-        return iter(self._loader)
+        self._batches[:] = [part.tolist() for part in rows.split(batch_size) if len(part)]  # the DataLoader's own list
+        for raw, labels in self._loader:
+            raw, labels = raw.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+            yield self._finish(raw, generator), labels
+            if self.num_workers and number != self._passes:
+                raise RuntimeError("a new pass began before this one ended; end it, or use no workers")
+
+    @override
+    def close(self) -> None:
+        self._loader = None
 
 
 class EvalBatches:

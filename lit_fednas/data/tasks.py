@@ -150,6 +150,7 @@ class NextToken(Classification):
         if ignored is not None and ignored >= num_classes:
             raise ConfigError(f"data.task.ignored: {ignored} is not a token; give one from 0 to {num_classes - 1}")
         self.ignored = ignored
+        self._index = -100 if ignored is None else ignored  # torch's own default, which is no token
 
     @override
     def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -188,10 +189,6 @@ class NextToken(Classification):
     def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
         token = 1 if self.ignored == 0 else 0
         return torch.full((count, input_shape[0]), token, dtype=torch.int64, device=device)
-
-    @property
-    def _index(self) -> int:
-        return -100 if self.ignored is None else self.ignored  # torch's own default, which is no token
 
     def _counted(self, targets: Tensor) -> Tensor:
         return targets != self._index

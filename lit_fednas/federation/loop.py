@@ -69,11 +69,8 @@ class RoundLoop(RoundFitLoop):
         keep_freed_memory()
         self._first_round = self.rounds_done
         if self.max_epochs is not None and 0 < self.max_epochs <= self.rounds_done:
-            log.warning(
-                "trainer.max_rounds: %d, and the checkpoint has %d rounds; nothing is left to train",
-                self.max_epochs,
-                self.rounds_done,
-            )
+            rounds = self.max_epochs, self.rounds_done
+            log.warning("trainer.max_rounds: %d, and the checkpoint has %d rounds; nothing is left to train", *rounds)
         module = self.module
         kept = self.fastest["threads"] if self.fastest is not None else None
         threads = threads_set(self.threads or kept, module.supernet, module.client.batch_size, trainer.ranks_here)
@@ -191,11 +188,9 @@ class RoundLoop(RoundFitLoop):
         self.fastest = {"round": number, **choices[0]}
         if self.ranks.rank == 0:
             ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in self.fastest["ratios"].items())
-            log.info(
-                "client.fast: %s; time as a multiple of that of the settings as written: %s",
-                self.fastest["chosen"],
-                ratios or "nothing else is possible, or worth the time to measure it",
-            )
+            ratios = ratios or "nothing else is possible, or worth the time to measure it"
+            text = "client.fast: %s; time as a multiple of that of the settings as written: %s"
+            log.info(text, self.fastest["chosen"], ratios)
         torch.set_num_threads(self.fastest["threads"] or torch.get_num_threads())  # of the first rank
         self._make_runner(self._chosen())
 

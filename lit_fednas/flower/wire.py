@@ -98,7 +98,7 @@ def read_task(fields: Mapping[str, Any], space: SearchSpace[Any]) -> ClientTask:
 def result_fields(result: ClientResult) -> dict[str, Any]:
     """Returns a result without its task as plain values."""
     plain = {name: value for name, value in vars(result).items() if name not in ("task", "reports")}
-    return {**plain, "reports": {type(report).__name__: report.to_plain() for report in result.reports}}
+    return {**plain, "reports": {type(report).__name__: asdict(report) for report in result.reports}}
 
 
 @dataclass(frozen=True)

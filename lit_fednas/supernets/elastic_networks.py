@@ -151,30 +151,28 @@ class ElasticTCN(NestedSupernet):
 
     @override
     def build(self, arch: ElasticArch) -> nn.Module:
-        blocks = nn.Sequential()
+        channels, kernel, blocks = self.channels, self.kernel, nn.Sequential()
         for _, middle, _, _ in self.space.blocks_of(arch):
-            blocks.append(self._block(middle, dilation=2 ** len(blocks)))
+            dilation = 2 ** len(blocks)
+            block = sequential(
+                conv1=CausalConv1d(channels, middle, kernel, dilation=dilation),
+                relu1=nn.ReLU(inplace=True),
+                dropout1=dropout_layer(self.dropout),
+                conv2=CausalConv1d(middle, channels, kernel, dilation=dilation),
+                relu2=nn.ReLU(inplace=True),
+                dropout2=dropout_layer(self.dropout),
+            )
+            blocks.append(Residual(block, activation=nn.ReLU(inplace=True)))
         network = sequential(
-            embedding=nn.Embedding(self.num_classes, self.channels),
+            embedding=nn.Embedding(self.num_classes, channels),
             dropout=dropout_layer(self.embedding_dropout),
             to_channels=ChannelsAndTokens(),
             blocks=blocks,
             to_tokens=ChannelsAndTokens(),
-            decoder=nn.Linear(self.channels, self.num_classes),
+            decoder=nn.Linear(channels, self.num_classes),
         )
         network.get_submodule("decoder").weight = network.get_parameter("embedding.weight")
         return network
-
-    def _block(self, middle: int, dilation: int) -> nn.Module:
-        block = sequential(
-            conv1=CausalConv1d(self.channels, middle, self.kernel, dilation=dilation),
-            relu1=nn.ReLU(inplace=True),
-            dropout1=dropout_layer(self.dropout),
-            conv2=CausalConv1d(middle, self.channels, self.kernel, dilation=dilation),
-            relu2=nn.ReLU(inplace=True),
-            dropout2=dropout_layer(self.dropout),
-        )
-        return Residual(block, activation=nn.ReLU(inplace=True))
 
 
 @checked("supernet")

@@ -17,6 +17,7 @@ from tests.supernets.suites import grown_suite
 from tests.support import fit, make_module, tiny_data, weights
 
 SUITE = grown_suite(norm=BatchNorm())
+ALIKE = dict.fromkeys(range(4), 1)
 MACS = [SUITE.macs(Model(number)) for number in range(4)]
 
 
@@ -65,7 +66,7 @@ def test_against_the_formula(from_larger, round):
     averages = averages_of(SUITE)
     before = {name: tensor.clone() for name, tensor in averages.items()}
     soft = SoftAverage(decay=0.8, from_larger=from_larger)
-    mixed = soft.mix(SUITE, round, averages)
+    mixed = soft.mix(SUITE, round, averages, ALIKE)
     expected = eq_5(averages, round, 0.8, from_larger)
     assert mixed.keys() == before.keys()
     changed = set()
@@ -122,7 +123,7 @@ def test_the_server_steps_to_the_mixed_averages(weighted):
     fit(module, tiny_data(), max_rounds=2, callbacks=[soft, recording])
     assert len(recording.averages) == len(recording.weights) == 2
     for round, (averages, stepped) in enumerate(zip(recording.averages, recording.weights, strict=True)):
-        mixed = soft.mix(suite, round, averages, recording.examples[round] if weighted else None)
+        mixed = soft.mix(suite, round, averages, recording.examples[round] if weighted else ALIKE)
         for name, tensor in stepped.items():
             assert torch.equal(tensor, mixed[name].to(tensor.dtype)), name
         assert not all(torch.equal(tensor, averages[name]) for name, tensor in mixed.items())

@@ -257,9 +257,7 @@ class GrownModel(GrowableFamily):
                 steps = [*row["steps"], *steps]
                 row = rows[row["parent"]]
             return reduce(grown, from_plain(steps), blueprint)
-        except CheckpointError as error:
-            raise ConfigError(f"supernet.family.run: {self.run}: {error}") from None
-        except (LookupError, TypeError) as error:
+        except (CheckpointError, LookupError, TypeError) as error:
             raise ConfigError(
                 f"supernet.family.run: {self.run}: suite.json is damaged ({error!r}); name a run whose file is whole"
             ) from None
