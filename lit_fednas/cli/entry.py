@@ -128,18 +128,13 @@ def with_paths(words: Sequence[str]) -> list[str]:
     """Returns a command's words with the paths of the configurations that they name."""
     resolved = list(words)
     for position, (option, word) in enumerate(pairwise(["", *words])):
-        if option in ("-c", "--config"):
-            resolved[position] = _validated(find_config(word))
-        elif word.startswith("--config="):
-            resolved[position] = f"--config={_validated(find_config(word.removeprefix('--config=')))}"
+        start = "--config=" if word.startswith("--config=") else ""
+        if start or option in ("-c", "--config"):
+            config = find_config(word.removeprefix(start))
+            if os.path.isfile(config):  # which jsonargparse would not validate; a pipe can be read once
+                read_yaml(config)
+            resolved[position] = start + config
     return resolved
-
-
-def _validated(config: str) -> str:
-    """Reads a configuration's file, which jsonargparse would not validate, once before."""
-    if os.path.isfile(config):  # a pipe can be read once
-        read_yaml(config)
-    return config
 
 
 def _run_light(name: str, words: Sequence[str]) -> int:

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -62,14 +61,12 @@ class Interrupts:
             yield
             return
         self._received = None  # an unread one belonged to an earlier run
-        previous: dict[int, Any] = {}
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            previous[signum] = signal.signal(signum, self._receive)
+        previous = {signum: signal.signal(signum, self._receive) for signum in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self._received is not None and signum == signal.SIGINT:
@@ -95,16 +92,10 @@ def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_
     """Sets the number of threads inside the block, and logs it if it differs from torch's."""
     present = torch.get_num_threads()
     free = threads is None and "OMP_NUM_THREADS" not in os.environ
-    if threads is None and not free:
-        threads = present
-    number = threads or suggested_threads(supernet, batch_size, ranks_here, present)
+    number = suggested_threads(supernet, batch_size, ranks_here, present) if free else threads or present
     if number != present or ranks_here > 1:
-        log.info(
-            "%s%d of %d threads (trainer.threads sets another number)",
-            f"{ranks_here} ranks on this node, each with " if ranks_here > 1 else "computing with ",
-            number,
-            present,
-        )
+        doing = f"{ranks_here} ranks on this node, each" if ranks_here > 1 else "computing"
+        log.info("%s with %d of %d threads (trainer.threads sets another number)", doing, number, present)
     torch.set_num_threads(number)
     try:
         yield tuple(dict.fromkeys([number, 1, max(1, present // ranks_here)] if free else [number]))

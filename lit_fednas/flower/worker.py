@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -34,14 +34,12 @@ def answered_elsewhere(run: int, *request: Any) -> Any:
     if (status := folder.lstat()).st_uid != os.getuid() or status.st_mode & 0o077:
         raise ClientError(f"{folder}: others than this account can use it; remove it")
     address = folder / f"{parent}-{run}"
-    with socket.socket(socket.AF_UNIX) as connecting:
-        try:
-            connecting.connect(str(address))
-        except OSError:  # it was not started, or was killed
-            address.unlink(missing_ok=True)
-            _start(address, parent)
-            connecting.connect(str(address))
-        connection = Connection(connecting.detach())
+    try:
+        connection = Client(str(address))
+    except OSError:  # it was not started, or was killed
+        address.unlink(missing_ok=True)
+        _start(address, parent)
+        connection = Client(str(address))
     try:
         connection.send(request)
         answer, failure = connection.recv()

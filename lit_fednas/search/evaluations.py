@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
@@ -58,14 +59,11 @@ class Scorer:
         found: dict[int, dict[str, Any]] = {}
         failure = None
         try:
-            for index in shares[self.ranks.rank]:
-                found[index] = self._scored(archs[index], self.evaluator)
+            found = {index: self._scored(archs[index], self.evaluator) for index in shares[self.ranks.rank]}
         except Exception as error:  # every process raises it: they would wait for this one otherwise
             failure = error
         self._others_wait = False  # if one has failed
-        gathered = {
-            index: value for share in self.ranks.gather_unless(found, failure) for index, value in share.items()
-        }
+        gathered = ChainMap(*self.ranks.gather_unless(found, failure))
         self._others_wait = True
         return {arch: gathered[index] for index, arch in enumerate(archs)}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -46,19 +47,14 @@ class Feasible:
         batch: Batch | None = None,
     ) -> None:
         self.space, self.costs, self.tier, self.batch = space, costs, tier, batch
-        self._excess: dict[Any, float] = {}  # what is asked for most; narrow tiers are drawn from again and again
+        #: By how much an architecture breaks the limits; kept, as narrow tiers are drawn from again and again.
+        self.excess: Callable[[Any], float] = cache(partial(costs.excess, tier=tier))
         self._anchors = [space.encode(self._first(rng))]
         self._starts = [arch for arch in dict.fromkeys(starts) if self.fits(arch)]
 
     def fits(self, arch: Any) -> bool:
         """Returns whether an architecture is within all limits."""
         return self.excess(arch) == 0
-
-    def excess(self, arch: Any) -> float:
-        """Returns by how much it breaks the limits (:meth:`ArchitectureCosts.excess`)."""
-        if arch not in self._excess:
-            self._excess[arch] = self.costs.excess(arch, self.tier)
-        return self._excess[arch]
 
     def sample(self, rng: np.random.Generator) -> Any:
         """Draws an architecture that fits."""
