@@ -167,7 +167,17 @@ class FederatedTrainer(pl.Trainer):
         ckpt_path: str | None = None,
         verbose: bool = False,
     ) -> Any:
-        """Evaluates the subnets of the global weights on the test set; arguments and metrics as of :meth:`validate`."""
+        """Evaluates the subnets of the global weights on the test set.
+
+        Args:
+            model: The server's module.
+            datamodule: The data.
+            ckpt_path: A checkpoint to evaluate.
+            verbose: Whether Lightning prints its own table.
+
+        Returns:
+            The metrics, one dictionary in a list.
+        """
         check_checkpoint(ckpt_path)
         with self.computing(model):
             return super().test(model, None, ckpt_path, verbose, datamodule, weights_only=True)
