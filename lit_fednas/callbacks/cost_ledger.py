@@ -4,7 +4,6 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 from typing_extensions import override
 
 from lit_fednas.costs import RoundCost, client_cost, independent_cost
@@ -14,7 +13,7 @@ from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records.run import write_ledger
-from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds
+from lit_fednas.tiers import CompletionTimes, DeviceSpeeds
 from lit_fednas.tiers.devices import round_seconds
 
 log = logging.getLogger(__name__)
@@ -139,13 +138,12 @@ class RoundTime(FederatedCallback):
     def __init__(self, speeds: DeviceSpeeds = DeviceSpeeds()) -> None:
         self.speeds = speeds
         self.times = CompletionTimes()
-        self._of_client: dict[int, ClientSpeed] = {}
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the clients' speeds are known; the tiers have been set up before."""
-        self._of_client = {}
         self.speeds.check(pl_module.population)
-        self._speed(pl_module, 0)  # a trace that cannot be read is reported before training
+        # a trace that cannot be read is reported before training
+        self.speeds.client_speed(0, pl_module.population, pl_module.seed)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if trainer.global_step == 0:  # a round is a step
@@ -156,14 +154,13 @@ class RoundTime(FederatedCallback):
         parts = []
         for result in round.results:
             tested = module.supernet.macs(result.task.arch) * result.num_tested
-            speed = self._speed(module, result.task.client)
+            speed = self.speeds.client_speed(result.task.client, module.population, module.seed)
             parts.append((result.task, speed.seconds(cost_of(result, module), tested)))
         seconds, whole = round_seconds(parts)
-        self.times = self.times.after(seconds, whole)
-        module.log("time/round", whole)
-        module.log("time/mean", float(np.mean(seconds)) if seconds else 0.0)
-        module.log("time/std", float(np.std(seconds)) if seconds else 0.0)
-        module.log("time/total", self.times.total)
+        self.times, alone = self.times.after(seconds, whole), CompletionTimes().after(seconds, whole)
+        logged = {"round": whole, "mean": alone.mean, "std": alone.deviation, "total": self.times.total}
+        for name, value in logged.items():
+            module.log(f"time/{name}", value)
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if trainer.is_global_zero and self.times.parts:
@@ -178,8 +175,3 @@ class RoundTime(FederatedCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.times = CompletionTimes(**state_dict)
-
-    def _speed(self, module: FederatedLightningModule, client: int) -> ClientSpeed:
-        if client not in self._of_client:
-            self._of_client[client] = self.speeds.client_speed(client, module.population, module.seed)
-        return self._of_client[client]

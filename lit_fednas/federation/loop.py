@@ -21,7 +21,7 @@ from lit_fednas.federation.fast.fastest import fastest, trained_with
 from lit_fednas.federation.fit import TaskRunner
 from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook, raise_lost_rank
 from lit_fednas.federation.module import FederatedLightningModule
-from lit_fednas.federation.process import Interrupts, keep_freed_memory, threads_set
+from lit_fednas.federation.process import Interrupts, keep_freed_memory
 from lit_fednas.federation.ranks import Ranks, deal
 from lit_fednas.federation.round import ServerRound
 from lit_fednas.messages import AWAY, DROPPED, ClientResult, ClientTask, ClientUpdate
@@ -39,9 +39,8 @@ class RoundLoop(RoundFitLoop):
     #: Makes what trains a round's tasks; the function raises ``Interrupted`` if the run was asked to stop.
     runner: Callable[[FederatedLightningModule, ClientData, Callable[[], None]], TaskRunner]
 
-    def __init__(self, trainer: pl.Trainer, max_rounds: int, threads: int | None = None) -> None:
+    def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
         super().__init__(trainer, max_rounds)
-        self.threads = threads
         self.interrupts = Interrupts()
         self.ranks = Ranks()
         self.runner = LocalRunner
@@ -71,11 +70,9 @@ class RoundLoop(RoundFitLoop):
         if self.max_epochs is not None and 0 < self.max_epochs <= self.rounds_done:
             rounds = self.max_epochs, self.rounds_done
             log.warning("trainer.max_rounds: %d, and the checkpoint has %d rounds; nothing is left to train", *rounds)
-        module = self.module
         kept = self.fastest["threads"] if self.fastest is not None else None
-        threads = threads_set(self.threads or kept, module.supernet, module.client.batch_size, trainer.ranks_here)
         try:
-            with self.interrupts.listening(), threads as self._threads:
+            with self.interrupts.listening(), trainer.computing(threads=kept) as self._threads:
                 super().run()
         except RuntimeError as error:
             raise_lost_rank(error)

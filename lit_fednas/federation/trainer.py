@@ -1,7 +1,7 @@
 """The trainer that speaks of rounds."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,7 +104,7 @@ class FederatedTrainer(pl.Trainer):
         rounds = self.fit_loop.max_epochs
         if self.fast_dev_run:  # so many rounds, with one validation
             rounds = self.check_val_every_n_epoch = int(self.fast_dev_run)
-        self.fit_loop = RoundLoop(self, -1 if rounds is None else rounds, threads)
+        self.fit_loop = RoundLoop(self, -1 if rounds is None else rounds)
 
     @property
     def max_rounds(self) -> int:
@@ -229,17 +229,13 @@ class FederatedTrainer(pl.Trainer):
         """This process among those of the trainer."""
         return Ranks(self.global_rank, self.world_size, self.strategy.root_device)
 
-    @contextmanager
-    def computing(self, model: FederatedLightningModule | None = None) -> Iterator[None]:
-        """Sets the number of threads for what runs outside of training."""
+    def computing(
+        self, model: FederatedLightningModule | None = None, threads: int | None = None
+    ) -> AbstractContextManager[Sequence[int]]:
+        """Sets the number of threads inside the block, to ``threads`` unless :attr:`threads` is set."""
         module: Any = model or self.lightning_module
-        with threads_set(self.threads, module.supernet, module.client.batch_size, self.ranks_here):
-            yield
-
-    @property
-    def ranks_here(self) -> int:
-        """How many ranks share this node."""
-        return self.world_size // self.num_nodes
+        ranks_here = self.world_size // self.num_nodes
+        return threads_set(self.threads or threads, module.supernet, module.client.batch_size, ranks_here)
 
 
 def keeps_files(trainer: pl.Trainer) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -222,26 +222,24 @@ class GrownModel(GrowableFamily):
     @property
     @override
     def norm(self) -> Norm | None:  # type: ignore[override]
-        return self._initial.norm
+        return self._record[0].norm
 
     @cached_property
-    def _initial(self) -> GrowableFamily:
-        family = self._suite.get("family")
+    def _record(self) -> tuple[GrowableFamily, list[dict[str, Any]]]:
+        """The family of the initial model, and the rows of all models."""
+        suite = suite_of(self.run, "supernet.family.run")
+        family = suite.get("family")
         if family is None:  # one that no configuration can have
             raise ConfigError(
                 f"supernet.family.run: {self.run} does not say with which model it began; name another run"
             )
         # by its public name, as the module may have been another in the version that wrote the file
         public = re.sub(r"(lit_fednas\.supernets)\.[\w.]+\.(\w+)", r"\1.\2", json.dumps(family))
-        return cast(GrowableFamily, instantiated(GrowableFamily, json.loads(public)))
-
-    @cached_property
-    def _suite(self) -> dict[str, Any]:
-        return suite_of(self.run, "supernet.family.run")
+        return instantiated(GrowableFamily, json.loads(public)), suite["models"]
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        rows = self._suite["models"]
+        family, rows = self._record
         named = {"middle": len(rows) // 2, "last": len(rows) - 1}
         number = named.get(self.number, -1) if isinstance(self.number, str) else self.number
         if not 0 <= number < len(rows):
@@ -249,7 +247,7 @@ class GrownModel(GrowableFamily):
                 f"supernet.family.number: {self.number!r}: {self.run} has the models 0 to {len(rows) - 1}; give "
                 f"one of them, middle, or last"
             )
-        blueprint = self._initial.blueprint(input_shape, num_classes)
+        blueprint = family.blueprint(input_shape, num_classes)
         try:
             steps: list[Mapping[str, Any]] = []
             row = rows[number]
