@@ -267,12 +267,12 @@ def _check_parameter(method: str, name: str, parameter: Any) -> None:
         raise ConfigError(f"parameters.{name}: {kind} is not among {', '.join(allowed)} of method: {method}")
     try:
         DISTRIBUTIONS[kind](parameter, 0.5)
-        right = isinstance(parameter.get("values", []), list)
-        right &= parameter.get("min", 0) <= parameter.get("max", math.inf)
+        if not isinstance(parameter.get("values", []), list) or parameter.get("min", 0) > parameter.get(
+            "max", math.inf
+        ):
+            raise ValueError
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        right = False
-    if not right:
-        raise ConfigError(f"parameters.{name}: {parameter} leaves nothing to choose from; correct it")
+        raise ConfigError(f"parameters.{name}: {parameter} leaves nothing to choose from; correct it") from None
 
 
 def combination_names(combined: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -33,7 +33,7 @@ class DataSourceContract(Contract):
         source = self.make()
         loaded = {split: source.load(split) for split in SPLITS}
         assert loaded["train"] is not None
-        for examples in filter(None, loaded.values()):
+        for examples in (part for part in loaded.values() if part is not None):
             assert len(examples) > 0
             source.task.check(examples.targets)
             assert all(len(column) == len(examples) for column in examples.columns.values())

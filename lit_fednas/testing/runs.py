@@ -27,6 +27,7 @@ from lit_fednas.federation import (
 from lit_fednas.federation.process import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records.files import SUMS_FILE
+from lit_fednas.testing import networks
 from lit_fednas.testing.contract import Contract, assert_alike, leaves, reloaded
 from lit_fednas.testing.objectives import elastic, images
 
@@ -122,10 +123,7 @@ class CallbackContract(Contract):
     def module(self) -> FederatedLightningModule:
         """Returns what is trained; a subclass replaces it if its callback needs other parts."""
         client = ClientSettings(lambda parameters: torch.optim.SGD(parameters, lr=0.1), batch_size=8)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            net = elastic()
-        cohort = UniformCohort(count=3)
+        net, cohort = networks.built("elastic", elastic), UniformCohort(count=3)
         return FederatedLightningModule(net, RandomArchitectures(), OverlapAverage(), client, cohort=cohort)
 
     def train(self, folder: Path, resumed: bool = False, *others: FederatedCallback) -> FederatedCallback:

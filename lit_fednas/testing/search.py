@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, islice
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -104,23 +106,14 @@ def toy_error(arch: tuple[int, ...]) -> float:
     return 1.0 / (1.0 + worth) + 0.05 * clash
 
 
-class ToyCosts:
-    """In place of ``ArchitectureCosts``."""
-
-    def cost(self, arch: tuple[int, ...], name: str) -> float:
-        """Returns the toy's cost."""
-        assert name == "macs"
-        return toy_cost(arch)
-
-    def excess(self, arch: tuple[int, ...], tier: Tier) -> float:
-        """Returns by how much the toy's cost exceeds a tier's limits."""
-        return tier.excess({"macs": toy_cost(arch)})
-
-
 def toy_feasible(at_most: float = 1000.0, above: float | None = None, seed: int = 0) -> Feasible:
     """Returns the toy's architectures that fit a tier."""
     tier = Tier("toy", {"macs": at_most}, {} if above is None else {"macs": above})
-    return Feasible(ToySpace(), ToyCosts(), tier, np.random.default_rng(seed))  # type: ignore[arg-type]
+    costs: Any = SimpleNamespace(  # in place of ``ArchitectureCosts``
+        cost=lambda arch, name: {"macs": toy_cost(arch)}[name],
+        excess=lambda arch, tier: tier.excess({"macs": toy_cost(arch)}),
+    )
+    return Feasible(ToySpace(), costs, tier, np.random.default_rng(seed))
 
 
 def toy_score(arch: tuple[int, ...]) -> tuple[float, float]:
@@ -148,9 +141,4 @@ def proposed(
     score: Callable[[Any], tuple[float, float]] = toy_score,
 ) -> list[Any]:
     """Returns the first architectures that a method proposes."""
-    found: list[Any] = []
-    for generation in generations(method, feasible, seed, score):
-        found += generation
-        if len(found) >= count:
-            break
-    return found[:count]
+    return list(islice(chain.from_iterable(generations(method, feasible, seed, score)), count))
