@@ -141,11 +141,6 @@ class ClientResult:
     num_tested_units: int = 0  # of the task, over which these metrics are means
 
     @property
-    def accuracy(self) -> float:
-        """The accuracy among :attr:`tested`; NaN if there is none."""
-        return self.tested.get("accuracy", float("nan"))
-
-    @property
     def ok(self) -> bool:
         """Whether the update is used."""
         return self.status == "ok"

@@ -148,7 +148,7 @@ class ByOwnUtility(ByUtility):
             for number in losses.keys() - {trained}:
                 losses[number] += self._suite.similarity(number, trained) * moved
             if "accuracy" in result.tested:
-                self._move("accuracies", client, trained, result.accuracy)
+                self._move("accuracies", client, trained, result.tested["accuracy"])
 
     def _move(self, kind: str, client: int, number: int, value: float) -> float:
         """Moves a model's average towards a value, and returns by how much."""

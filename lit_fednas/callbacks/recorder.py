@@ -144,7 +144,7 @@ def _client_record(result: ClientResult, cost: RoundCost) -> dict[str, Any]:
     counts = ("num_seen", "num_units", "num_steps", "loss")
     record |= {name: getattr(result, name) for name in counts}
     tested = result.num_tested or None
-    record |= {"accuracy": result.accuracy if tested else None, "num_tested": tested, "group": task.group}
+    record |= {"accuracy": result.tested.get("accuracy") if tested else None, "num_tested": tested, "group": task.group}
     record |= {**asdict(cost), "seconds": round(result.seconds, 4)}
     return {name: value for name, value in record.items() if value is not None}
 

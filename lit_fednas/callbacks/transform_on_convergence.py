@@ -99,7 +99,7 @@ class TransformOnConvergence(FederatedCallback):
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Writes the models so far; a run whose suite is complete and has converged stops again."""
         self._write(trainer, pl_module)
-        trainer.should_stop |= self.stop and self.complete and self.converged
+        trainer.should_stop |= self.stop and self.converged
 
     @override
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -128,7 +128,7 @@ class TransformOnConvergence(FederatedCallback):
         module.log("transform/models", float(len(_suite(module).models)))
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        if self.stop and self.complete and self.converged:
+        if self.stop and self.converged:
             log.info("round %d: the largest model is reached and training has converged", trainer.current_epoch + 1)
             trainer.should_stop = True
 

@@ -93,10 +93,8 @@ def missing(column: np.ndarray) -> np.ndarray:
     """Returns which values of a column are none: NaN, NaT, None, and text or bytes of white space; bool ``[N]``."""
     import pandas as pd  # takes a while to import
 
-    if column.dtype.kind in "US":
-        return np.asarray(np.char.str_len(np.char.strip(column)) == 0)
     empty = np.asarray(pd.isna(column))
-    if column.dtype.kind == "O":
+    if column.dtype.kind in "OSU":
         blank = (isinstance(value, str | bytes) and not value.strip() for value in column)
         empty |= np.fromiter(blank, dtype=bool, count=len(column))
     return empty

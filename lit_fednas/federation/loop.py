@@ -189,15 +189,13 @@ class RoundLoop(RoundFitLoop):
             text = "client.fast: %s; time as a multiple of that of the settings as written: %s"
             log.info(text, self.fastest["chosen"], ratios)
         torch.set_num_threads(self.fastest["threads"] or torch.get_num_threads())  # of the first rank
-        self._make_runner(self._chosen())
+        self._make_runner()
 
-    def _chosen(self) -> FederatedLightningModule:
-        """Returns the module with the settings that ``client.fast`` has chosen."""
-        assert self.fastest is not None
-        return trained_with(self.module, self.module.client.but(fast=None, **self.fastest["settings"]))
-
-    def _make_runner(self, module: FederatedLightningModule) -> None:
-        data = self.trainer.datamodule.clients  # type: ignore[attr-defined]
+    def _make_runner(self) -> None:
+        """Makes what trains, with the settings that ``client.fast`` has chosen, if it has."""
+        module, data = self.module, self.trainer.datamodule.clients  # type: ignore[attr-defined]
+        if self.fastest is not None:
+            module = trained_with(module, module.client.but(fast=None, **self.fastest["settings"]))
         check_clients(module, data)
         self._runner = self.runner(module, data, self.interrupts.check)
         self._runner.state_of = partial(self.clients.read, _STATE)
@@ -245,9 +243,9 @@ class RoundLoop(RoundFitLoop):
         self._acceptance = Acceptance() if bound is None else NormBound(module.supernet, bound)
         if keeps_state(module.objective):
             self.open_clients(_STATE)
-        self._make_runner(module)  # also where a checkpoint has a choice: who trains may refuse to choose
-        if module.client.fast is None:
-            self.fastest = None  # of a checkpoint
-        elif self.fastest is not None:
-            log.info("client.fast: %s, as round %d has chosen", self.fastest["chosen"], self.fastest["round"] + 1)
-            self._make_runner(self._chosen())
+        saved, self.fastest = self.fastest, None
+        self._make_runner()  # also where a checkpoint has a choice: who trains may refuse to choose
+        if saved is not None and module.client.fast is not None:
+            log.info("client.fast: %s, as round %d has chosen", saved["chosen"], saved["round"] + 1)
+            self.fastest = saved
+            self._make_runner()

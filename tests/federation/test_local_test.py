@@ -77,11 +77,11 @@ def test_accuracy_on_the_clients_own_validation_split(validate: str, together: i
         client = result.task.client
         tensors = look.updates[client] if validate == "trained" else received
         accuracy, count = by_hand(tensors, source, client)
-        assert (result.accuracy, result.num_tested) == (pytest.approx(accuracy), count)
+        assert (result.tested["accuracy"], result.num_tested) == (pytest.approx(accuracy), count)
         assert count == source.clients.size(client, "val") > 0
         right, total = right + accuracy * count, total + count
     assert float(look.metric) == pytest.approx(right / total)
-    assert len({result.accuracy for result in look.results}) > 1
+    assert len({result.tested["accuracy"] for result in look.results}) > 1
 
 
 def test_norms_without_statistics_have_those_of_the_clients_own_training_data() -> None:
@@ -98,7 +98,7 @@ def test_norms_without_statistics_have_those_of_the_clients_own_training_data() 
         x, targets = (torch.cat(parts) for parts in zip(*examples, strict=True))
         normalised = (network[1](network[0](x)) - mean) / (var + 1e-5).sqrt()
         outputs = network[4](normalised * network[2].weight + network[2].bias)
-        assert result.accuracy == pytest.approx(float((outputs.argmax(1) == targets).float().mean()))
+        assert result.tested["accuracy"] == pytest.approx(float((outputs.argmax(1) == targets).float().mean()))
 
 
 def test_testing_changes_nothing_else() -> None:

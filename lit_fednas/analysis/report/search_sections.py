@@ -78,8 +78,8 @@ def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     if search.history["tier"].value_counts().max() < 3 or search.history.empty:
         return []
     charts = []
-    best = f"best_{search.metric}", f"Best validation {search.metric}"
-    for column, title in (("hypervolume", "Hypervolume"), best):
+    titles = {"hypervolume": "Hypervolume", f"best_{search.metric}": f"Best validation {search.metric}"}
+    for column, title in titles.items():
         lines = dict(list(search.history.set_index("evaluations").groupby("tier", sort=False)[column]))
         charts.append(line_chart(title, lines, "evaluations", column.replace("_", " "), names=tiers))
     return [Charts(charts)]
