@@ -59,8 +59,7 @@ def exit_status(run: Callable[[], int], name: str | None = None) -> int:
     except UnicodeDecodeError as error:
         reported = ConfigError(f"a file is not UTF-8 text ({error}); save it as UTF-8")
     except (ClientError, RankError, ValueError) as error:
-        cause = cause_of(error)
-        if cause is None:
+        if (cause := cause_of(error)) is None:
             raise
         reported = cause
     except (MemoryError, RuntimeError) as error:

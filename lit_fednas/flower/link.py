@@ -73,16 +73,13 @@ class Link:
         """Waits until all clients have joined; returns what each discloses, by number."""
         known: dict[int, Joined] = {}
         end = monotonic() + self.join_timeout
-        logged = False
+        log.info("waiting for %d clients", num_clients)
         while True:
             known |= self._newcomers(starting=True)
             if beyond := [client for client in known if client >= num_clients]:
                 raise ConfigError(f"data.num_clients: {num_clients}, and a device is client {beyond[0]}; raise it")
             if len(known) == num_clients:
                 return [known[client] for client in sorted(known)]
-            if not logged:
-                logged = True
-                log.info("waiting for %d clients; %d are there", num_clients, len(known))
             if monotonic() > end:
                 raise ConfigError(
                     f"flower: after {self.join_timeout:g} s, the clients {sorted(known)} are there and {num_clients} "

@@ -28,8 +28,7 @@ from lit_fednas.studies.findings import LEDGER, MINUTES, figure
 from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, check_seeds, folder_of, require_known
 
 _SHARED = ("configs", "options", "then")
-_KEYS = ["name", "protocol", "seeds", "tiers", *_SHARED, "arms", "method", "parameters"]
-_KEYS += ["compare", "measures", "claims"]
+_KEYS = ("name", "protocol", "seeds", "tiers", *_SHARED, "arms", "method", "parameters", "compare", "measures", "claims")
 _ARM = (*_SHARED, "tiers")
 _COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # a study has methods, tiers and a folder of its own
 #: Keys of a sweep file with a meaning here, and those that only W&B's server and pages need.
@@ -265,11 +264,10 @@ def _check_parameter(method: str, name: str, parameter: Any) -> None:
     kind = distribution(parameter)
     if kind not in allowed:
         raise ConfigError(f"parameters.{name}: {kind} is not among {', '.join(allowed)} of method: {method}")
+    values, low, high = parameter.get("values", []), parameter.get("min", 0), parameter.get("max", math.inf)
     try:
         DISTRIBUTIONS[kind](parameter, 0.5)
-        if not isinstance(parameter.get("values", []), list) or parameter.get("min", 0) > parameter.get(
-            "max", math.inf
-        ):
+        if not (isinstance(values, list) and low <= high):
             raise ValueError
     except (ArithmeticError, LookupError, TypeError, ValueError):
         raise ConfigError(f"parameters.{name}: {parameter} leaves nothing to choose from; correct it") from None
