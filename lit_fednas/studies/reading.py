@@ -28,8 +28,8 @@ from lit_fednas.studies.findings import LEDGER, MINUTES, figure
 from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, check_seeds, folder_of, require_known
 
 _SHARED = ("configs", "options", "then")
-_KEYS = ("name", "protocol", "seeds", "tiers", *_SHARED, "arms", "method", "parameters", "compare", "measures", "claims")
 _ARM = (*_SHARED, "tiers")
+_KEYS = ("name", "protocol", "seeds", *_ARM, "arms", "method", "parameters", "compare", "measures", "claims")
 _COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # a study has methods, tiers and a folder of its own
 #: Keys of a sweep file with a meaning here, and those that only W&B's server and pages need.
 SWEEP_KEYS = ("method", "parameters", "command", "program", "metric", "name", "description", "project", "entity")
