@@ -189,12 +189,7 @@ class FederatedTrainer(pl.Trainer):
         datamodule: FederatedDataModule | None = None,
         ckpt_path: str | None = None,
     ) -> list[Tensor]:
-        """Runs the subnet that ``evaluation.predicted`` names on the test set.
-
-        Args:
-            model: The server's module.
-            datamodule: The data.
-            ckpt_path: A checkpoint of the weights.
+        """Runs the subnet that ``evaluation.predicted`` names on the test set; arguments as of :meth:`validate`.
 
         Returns:
             Logits, ``[batch, num_classes]`` each, in the order of the test set; ``torch.cat`` makes them one.

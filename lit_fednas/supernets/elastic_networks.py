@@ -78,10 +78,6 @@ class ElasticMLP(NestedSupernet):
         )
 
 
-_LEAST = 2  # blocks at depth 0
-_INIT_STD = 0.01  # of Bai et al.'s code for words
-
-
 class ChannelsAndTokens(nn.Module):
     """Swaps the last two dimensions."""
 
@@ -138,7 +134,7 @@ class ElasticTCN(NestedSupernet):
         self.kernel = kernel
         self.dropout = dropout
         self.embedding_dropout = embedding_dropout
-        self.space: ElasticSpace = ElasticSpace(depths, ratios, (channels,), least=_LEAST)
+        self.space: ElasticSpace = ElasticSpace(depths, ratios, (channels,), least=2)
         self.network = self.build(self.space.largest)
         self.initialise(self.network)
 
@@ -146,7 +142,7 @@ class ElasticTCN(NestedSupernet):
     @torch.no_grad()
     def initialise(self, network: nn.Module) -> None:
         for name in ("embedding", "decoder"):
-            network.get_parameter(f"{name}.weight").normal_(0, _INIT_STD)
+            network.get_parameter(f"{name}.weight").normal_(0, 0.01)
         network.get_parameter("decoder.bias").zero_()
 
     @override

@@ -26,8 +26,6 @@ from lit_fednas.ranges import PositiveFloat, Range, checked
 from lit_fednas.rng import numpy_generator
 from lit_fednas.tiers.limits import Tier
 
-_TRAINING = 3  # a backward pass takes about two forward passes (gradients of the inputs and of the weights)
-
 
 class DeviceTrace(ABC):
     """Speeds of a population's devices, in multiply-accumulates per second."""
@@ -194,7 +192,8 @@ class ClientSpeed:
             cost: Of all of it, with the multiply-accumulates of forward passes; backward passes come on top.
             tested: Those of its multiply-accumulates that were the test, which has no backward passes.
         """
-        computed = _TRAINING * (cost.macs - tested) + tested
+        # a backward pass takes about two forward passes (gradients of the inputs and of the weights)
+        computed = 3 * (cost.macs - tested) + tested
         return computed / self.macs_per_second + 8 * cost.bytes / (1e6 * self.bandwidth_mbps)
 
 

@@ -247,15 +247,12 @@ class GrownModel(GrowableFamily):
                 f"supernet.family.number: {self.number!r}: {self.run} has the models 0 to {len(rows) - 1}; give "
                 f"one of them, middle, or last"
             )
-        blueprint = family.blueprint(input_shape, num_classes)
+        blueprints = [family.blueprint(input_shape, num_classes)]
         try:
-            steps: list[Mapping[str, Any]] = []
-            row = rows[number]
-            while row["parent"] is not None:
-                steps = [*row["steps"], *steps]
-                row = rows[row["parent"]]
-            return reduce(grown, from_plain(steps), blueprint)
+            for row in rows[1 : number + 1]:
+                blueprints.append(reduce(grown, from_plain(row["steps"]), blueprints[row["parent"]]))
         except (CheckpointError, LookupError, TypeError) as error:
             raise ConfigError(
                 f"supernet.family.run: {self.run}: suite.json is damaged ({error!r}); name a run whose file is whole"
             ) from None
+        return blueprints[number]
