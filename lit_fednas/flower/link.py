@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from time import monotonic, sleep
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import yaml
 from flwr.app import Message
@@ -34,13 +34,6 @@ class Reply:
     refused: bool = False  # whether the device would answer the same again
 
 
-class _Newcomer(NamedTuple):
-    """A node that was asked which client it is, and the number in the name of its key."""
-
-    node: int
-    number: int | None
-
-
 @dataclass
 class Link:
     """The connection to all devices."""
@@ -53,7 +46,8 @@ class Link:
     changed: str = ""  # the sections in which the server's command differs from the app's configuration, YAML
     data: str = ""  # the hash of what the devices' data must have in common with the server's, once that is known
     nodes: dict[int, int] = field(default_factory=dict)  # of each client that has joined
-    _joining: dict[str, _Newcomer] = field(default_factory=dict)  # those that have not answered, by message
+    # by message, nodes that have not answered which client they are, and the number in the name of their key
+    _joining: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     _refused: set[int] = field(default_factory=set)
     _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another disconnects
 
@@ -95,31 +89,31 @@ class Link:
             if node in present and self.nodes.get(client) not in present:
                 self.nodes[client] = node
                 del self._spare[node]
-        asked = {newcomer.node for newcomer in self._joining.values()}
+        asked = {node for node, _ in self._joining.values()}
         for node in sorted(present - set(self.nodes.values()) - self._refused - self._spare.keys() - asked):
-            newcomer = _Newcomer(node, _number(names.get(node, "")))
-            if message := self._push(node, "join", Packet({"client": newcomer.number})):
-                self._joining[message] = newcomer
+            number = _number(names.get(node, ""))
+            if message := self._push(node, "join", Packet({"client": number})):
+                self._joining[message] = node, number
         joined: dict[int, Joined] = {}
-        for newcomer, reply in sorted(self._pull(self._joining), key=itemgetter(0)):
-            answer = self._joined(newcomer, reply)
+        for (node, number), reply in sorted(self._pull(self._joining), key=itemgetter(0)):
+            answer = self._joined(number, reply)
             if isinstance(answer, Reply):
                 if starting and answer.status == "error":  # later, such a node is not used
-                    raise ConfigError(f"{answer.reason} (node {newcomer.node})")
+                    raise ConfigError(f"{answer.reason} (node {node})")
                 if answer.refused:
-                    self._refused.add(newcomer.node)
-                log.warning("node %d: %s (%s)", newcomer.node, answer.status, answer.reason)
+                    self._refused.add(node)
+                log.warning("node %d: %s (%s)", node, answer.status, answer.reason)
             elif (first := self.nodes.get(answer.client)) in present:
-                self._spare[newcomer.node] = answer.client
+                self._spare[node] = answer.client
                 text = "node %d: is client %d, and so is node %s, which is used"
-                log.warning(text, newcomer.node, answer.client, first)
+                log.warning(text, node, answer.client, first)
             else:
-                self.nodes[answer.client] = newcomer.node
+                self.nodes[answer.client] = node
                 joined[answer.client] = answer
-                log.info("client %d is node %d: %s", answer.client, newcomer.node, answer)
+                log.info("client %d is node %d: %s", answer.client, node, answer)
         return joined
 
-    def _joined(self, newcomer: _Newcomer, reply: Reply) -> Joined | Reply:
+    def _joined(self, number: int | None, reply: Reply) -> Joined | Reply:
         """Returns what a newcomer discloses, or why it cannot take part."""
         if reply.packet is None:
             return reply
@@ -127,8 +121,8 @@ class Link:
             answer = read_joined(reply.packet.fields)
         except Exception as error:  # a device may send anything
             return Reply(None, "error", unreadable(error), refused=True)
-        if newcomer.number not in (None, answer.client):
-            reason = f"it says that it is client {answer.client}, and its key is registered as {newcomer.number}"
+        if number not in (None, answer.client):
+            reason = f"it says that it is client {answer.client}, and its key is registered as {number}"
             return Reply(None, "error", reason, refused=True)
         return answer
 

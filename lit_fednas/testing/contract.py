@@ -73,9 +73,8 @@ class Contract:
 def global_seed(seed: int) -> Iterator[None]:
     """Seeds NumPy's and torch's global generators, which nothing inside may move."""
 
-    def states() -> list[Any]:
-        _, key, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002
-        return [np.asarray(key).tolist(), position, torch.get_rng_state().tolist()]
+    def states() -> dict[str, Any]:
+        return leaves([np.random.get_state(), torch.get_rng_state()])  # noqa: NPY002
 
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)

@@ -24,7 +24,7 @@ loopback = pytest.importorskip("tests.flower.loopback")
 from flwr.app import RecordDict  # noqa: E402
 
 from lit_fednas.flower import device  # noqa: E402
-from lit_fednas.flower.link import Reply, _Newcomer  # noqa: E402
+from lit_fednas.flower.link import Reply  # noqa: E402
 from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner, FlowerSearch  # noqa: E402
 from lit_fednas.flower.wire import Packet  # noqa: E402
 from lit_fednas.search import ClientDraw, FederatedEvaluation  # noqa: E402
@@ -109,11 +109,11 @@ def test_a_device_that_joins_with_a_wrong_value_is_refused() -> None:
     link = loopback.connected(grid)
     link._newcomers()
     for way, fields in replaced(answers[0].fields):
-        joined = link._joined(_Newcomer(9, None), Reply(Packet(fields)))
+        joined = link._joined(None, Reply(Packet(fields)))
         assert isinstance(joined, Reply) or way[0] in ("kind", "macs_per_second"), way  # the server compares kinds
         assert not isinstance(joined, Reply) or joined.reason.isprintable()
     fields = {**answers[0].fields, "macs_per_second": inf}
-    assert isinstance(link._joined(_Newcomer(9, None), Reply(Packet(fields))), Reply)
+    assert isinstance(link._joined(None, Reply(Packet(fields))), Reply)
 
 
 def test_a_damaged_message_of_the_server_is_refused_in_one_line(
