@@ -164,12 +164,9 @@ class NextToken(Classification):
 
     @override
     def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        logits, tokens = outputs.flatten(0, 1), targets.flatten()
         total = functional.cross_entropy(
-            outputs.flatten(0, 1),
-            targets.flatten(),
-            ignore_index=self._index,
-            label_smoothing=label_smoothing,
-            reduction="sum",
+            logits, tokens, ignore_index=self._index, label_smoothing=label_smoothing, reduction="sum"
         )
         return total / self.units(targets).sum().clamp_min(1)  # a batch may be all padding
 

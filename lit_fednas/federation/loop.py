@@ -63,8 +63,7 @@ class RoundLoop(RoundFitLoop):
         trainer: Any = self.trainer
         self.ranks = trainer.ranks
         self._prepare_clients()
-        launcher = trainer.strategy.launcher
-        self.interrupts.pass_on = launcher.kill if launcher is not None else None
+        self.interrupts.pass_on = getattr(trainer.strategy.launcher, "kill", None)
         keep_freed_memory()
         self._first_round = self.rounds_done
         if self.max_epochs is not None and 0 < self.max_epochs <= self.rounds_done:

@@ -101,10 +101,9 @@ class FederatedTrainer(pl.Trainer):
             **kwargs,
         )
         self.threads = threads
-        rounds = self.fit_loop.max_epochs
         if self.fast_dev_run:  # so many rounds, with one validation
-            rounds = self.check_val_every_n_epoch = int(self.fast_dev_run)
-        self.fit_loop = RoundLoop(self, -1 if rounds is None else rounds)
+            max_rounds = self.check_val_every_n_epoch = int(self.fast_dev_run)
+        self.fit_loop = RoundLoop(self, max_rounds)
 
     @property
     def max_rounds(self) -> int:

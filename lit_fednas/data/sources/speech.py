@@ -93,14 +93,9 @@ class SpeechFeatures:
 
     def __call__(self, waves: np.ndarray) -> np.ndarray:
         """Returns the features ``[N, 1, rows, frames]`` of recordings ``[N, samples]``."""
-        size = round(self.window * self.rate)
-        spectrum = torch.stft(
-            torch.from_numpy(waves),
-            size,
-            round(self.stride * self.rate),
-            window=torch.hann_window(size),
-            return_complex=True,
-        )
+        size, stride = round(self.window * self.rate), round(self.stride * self.rate)
+        window = torch.hann_window(size)
+        spectrum = torch.stft(torch.from_numpy(waves), size, stride, window=window, return_complex=True)
         bands = mel_filters(self.mels, size, self.rate) @ spectrum.abs().square()
         logs = (bands + FLOOR).log().numpy()
         if self.kind == "mfcc":

@@ -166,13 +166,9 @@ class ModelSuite(ModelCollection):
 
     @override
     def structure(self) -> dict[str, Any]:
-        return {
-            "initial": str(self.models[0].blueprint),
-            "models": [
-                {"parent": model.parent, "round": model.round, "steps": to_plain(model.steps)}
-                for model in self.models[1:]
-            ],
-        }
+        first, *models = self.models
+        rows = [{"parent": model.parent, "round": model.round, "steps": to_plain(model.steps)} for model in models]
+        return {"initial": str(first.blueprint), "models": rows}
 
     @override
     def restore(self, structure: Mapping[str, Any]) -> None:
