@@ -79,7 +79,7 @@ class Released:
 
 
 class PrivateSums:
-    """The sum of clipped changes, by public denominators; as :class:`OverlapSums`."""
+    """The sum of clipped changes, by public denominators."""
 
     def __init__(
         self,

@@ -84,6 +84,9 @@ EXITS = EarlyExitResNet((1, 8, 8), 4, width=4, norm=GroupNorm(2), blocks=[1, 1],
 
 test_what_cannot_be_compiled_is_refused = refusals(
     ({"supernet": tiny_supernet(depths=[0, 1, 2])}, r"client.compile: true .* supernet's \d+ .*compile to false"),
-    ({"supernet": EXITS, "objective": Proximal(SideObjective())}, r"client.compile: true .* Proximal runs parts"),
+    (
+        {"supernet": EXITS, "objective": Proximal(SideObjective())},
+        r"client.compile: true .* Proximal runs parts of it; set",
+    ),
     call=lambda settings: run(compile=True, **settings),
 )

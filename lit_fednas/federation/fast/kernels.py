@@ -32,7 +32,8 @@ _FEW_CHANNELS = 3
 def check_compilable(supernet: Supernet, objective: Objective, clients_per_fit: int = 1) -> None:
     """Validates that compilation reaches the network and pays, and raises torch's limit of compilations."""
     if clients_per_fit == 1 and not objective.compilable:
-        raise ConfigError(f"client.compile: {type(objective).__name__} runs parts of a network, not calls; {_REMEDY}")
+        name = type(objective).__name__
+        raise ConfigError(f"client.compile: true compiles calls of a network, and {name} runs parts of it; {_REMEDY}")
     size = supernet.space.size
     if size > MOST_ARCHITECTURES:
         raise ConfigError(
