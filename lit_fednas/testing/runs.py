@@ -3,8 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -67,16 +66,6 @@ def assert_goes_on(train: Callable[[Path, bool], Any], folder: Path, stop: int =
         folder: An empty one.
         stop: The rounds that are finished when the run is stopped.
     """
-    train(folder / "straight", False)
-    with _stopping(stop), pytest.raises(Interrupted):
-        train(folder / "stopped", False)
-    train(folder / "stopped", True)
-    assert_alike(contents(folder / "stopped"), contents(folder / "straight"))
-
-
-@contextmanager
-def _stopping(stop: int) -> Iterator[None]:
-    """Sends SIGTERM when the round of this number is planned."""
     plan = FederatedLightningModule.plan
 
     def stopped(module: FederatedLightningModule, round: Any) -> Any:
@@ -84,9 +73,13 @@ def _stopping(stop: int) -> Iterator[None]:
             os.kill(os.getpid(), signal.SIGTERM)
         return plan(module, round)
 
+    train(folder / "straight", False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FederatedLightningModule, "plan", stopped)
-        yield
+        with pytest.raises(Interrupted):
+            train(folder / "stopped", False)
+    train(folder / "stopped", True)
+    assert_alike(contents(folder / "stopped"), contents(folder / "straight"))
 
 
 def contents(folder: Path) -> dict[str, Any]:
