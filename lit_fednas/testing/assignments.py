@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from lit_fednas.assignment import Assignment, Round
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import ElasticResNet, SearchSpace, Supernet
+from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.testing import networks
 from lit_fednas.testing.contract import Contract, assert_alike, global_seed, reloaded
 from lit_fednas.tiers import Population, Tier
@@ -20,11 +21,6 @@ from lit_fednas.tiers import Population, Tier
 CLIENTS = 12
 #: Every second client is strong; there are no limits, so that tiers are what the assignments say of them.
 TIERS = (Tier("weak", {}), Tier("strong", {}))
-
-
-def elastic() -> ElasticResNet:
-    """Returns an elastic network of many architectures."""
-    return networks.elastic(stage_widths=[64, 128], depths=[0, 1, 2], ratios=[0.1, 0.18, 0.25], divisor=8)
 
 
 def plan(
@@ -55,7 +51,9 @@ class AssignmentContract(Contract):
         ...     tiers = TIERS
     """
 
-    supernet: ClassVar[Callable[[], Supernet]] = staticmethod(elastic)
+    supernet: ClassVar[Callable[[], Supernet]] = staticmethod(  # of many architectures
+        partial(networks.elastic, stage_widths=[64, 128], depths=[0, 1, 2], ratios=[0.1, 0.18, 0.25], divisor=8)
+    )
     tiers: ClassVar[tuple[Tier, ...]] = ()
     most_tasks: ClassVar[int | None] = None
 
