@@ -192,10 +192,13 @@ class ClientDraw:
             )
         return eligible.tolist()
 
+    def order(self, tier: str, generation: int) -> np.ndarray:
+        """Returns a tier's eligible clients in the order in which a generation's rounds would ask them."""
+        return numpy_generator(self.seed, f"federated-search-{tier}", generation).permutation(self.eligible(tier))
+
     def asked(self, tier: str, generation: int) -> list[int]:
         """Returns the clients that are asked about a generation, in the order of its rounds."""
-        order = numpy_generator(self.seed, f"federated-search-{tier}", generation).permutation(self.eligible(tier))
-        return order[: self.settings.rounds * self.cohort].tolist()
+        return self.order(tier, generation)[: self.settings.rounds * self.cohort].tolist()
 
 
 class FederatedEvaluator(Evaluator):

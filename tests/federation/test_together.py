@@ -76,8 +76,9 @@ def both(together=4, supernet=None, data=unequal_data, **settings):
     for key, result in results.items():
         counts = ("task", "status", "num_steps", "num_seen")
         assert [getattr(result, name) for name in counts] == [getattr(others[key], name) for name in counts]
-        assert result.loss == pytest.approx(others[key].loss, rel=1e-8, nan_ok=True)
-    assert_same(tensors, other_tensors, rtol=1e-6, atol=1e-7)  # averages are of float32
+        # averages are of float32, and so are the weights of the second round
+        assert result.loss == pytest.approx(others[key].loss, rel=1e-7, nan_ok=True)
+    assert_same(tensors, other_tensors, rtol=1e-6, atol=1e-7)
     return results, tensors
 
 
