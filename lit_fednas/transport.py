@@ -43,7 +43,7 @@ class Packing(ABC):
     def nbytes(self, tensors: Iterable[Tensor]) -> int:
         """Returns the bytes that travel; values are not read, so tensors may be on the meta device."""
         element, scale = self.element_bytes, self.scale_bytes
-        return sum(element * one.numel() + scale if _is_packed(one) else nbytes([one]) for one in tensors)
+        return sum(element * tensor.numel() + scale if _is_packed(tensor) else nbytes([tensor]) for tensor in tensors)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -
 
 @dataclass(eq=False)
 class _HoldOuts:
-    """Every client's rows by split; they are drawn when a client is asked for, and those of some clients are kept."""
+    """Every client's rows by split: drawn at the first use of a client; those of the clients drawn last are kept."""
 
     rows: ClientRows
     num_val: np.ndarray

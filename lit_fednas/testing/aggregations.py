@@ -76,7 +76,7 @@ class AggregationContract(Contract):
     def check_neither_order_nor_ranks_matter(self) -> None:
         """Order changes nothing but the rounding of sums; nor do ranks, whose ``sums`` are added in place."""
         aggregation, net, updates = self.case.make(), self.net, self.updates(6, seed=2)
-        tasks = [one.task for one in updates]
+        tasks = [update.task for update in updates]
         first = aggregate(aggregation, net, updates, tasks)
         assert_equal(aggregate(aggregation, net, updates[::-1], tasks), first)
         assert_equal(aggregate(aggregation, net, updates[3:] + updates[:3], tasks), first)
@@ -106,7 +106,7 @@ class AggregationContract(Contract):
         first = aggregate(aggregation, net, updates)
         aggregate(aggregation, net, self.updates(2, seed=7))
         assert_equal(aggregate(aggregation, net, updates), first)
-        begun(aggregation, net, updates[:1], [one.task for one in updates])
+        begun(aggregation, net, updates[:1], [update.task for update in updates])
         assert_equal(aggregate(aggregation, net, updates), first)
 
     def check_updates_that_agree_are_the_result(self) -> None:
@@ -178,7 +178,7 @@ def begun(
     """Adds a round's updates; ``tasks`` are given if more were asked than have answered."""
     if getattr(aggregation, "_supernet", None) is not net:  # set up once for a supernet, as in a run
         aggregation.setup(net)
-    aggregation.start([one.task for one in updates] if tasks is None else tasks, values=values)
+    aggregation.start([update.task for update in updates] if tasks is None else tasks, values=values)
     for one in updates:
         aggregation.add(one)
     return aggregation

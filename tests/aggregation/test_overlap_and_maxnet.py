@@ -83,7 +83,7 @@ BY_HAND: dict[str, tuple[OverlapAverage, list[Any], list[float]]] = {
 
 @pytest.mark.parametrize(("aggregation", "updates", "expected"), BY_HAND.values(), ids=list(BY_HAND))
 def test_by_hand(aggregation: OverlapAverage, updates: list[Any], expected: list[float]) -> None:
-    tasks = [one.task for one in updates]
+    tasks = [update.task for update in updates]
     for order in (updates, updates[::-1]):
         result = aggregate(aggregation, Vector(), order, tasks)["network.w"]
         torch.testing.assert_close(result, torch.tensor(expected), rtol=1e-4, atol=1e-6)
