@@ -4,23 +4,19 @@ Batches are augmented first, as uint8, and normalised after, as in torchvision's
 zeros, which are black pixels. All examples draw in one vectorised draw; nothing but RandAugment waits for the device.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torchvision.transforms.v2 import functional as tv
+from torchvision.transforms import InterpolationMode, autoaugment
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import Filled, PositiveFloat, PositiveInt, PositiveShare, Range, UnitInterval, checked
-
-Operation = Callable[[Tensor], Tensor]
 
 
 def as_float(batch: Tensor) -> Tensor:
@@ -169,10 +165,9 @@ class Cutout(Augmentation):
 @checked("data.source.augmentation")
 @dataclass(eq=False)
 class RandAugment(Augmentation):
-    """Applies some of 14 operations to each image, as ``torchvision.transforms.RandAugment`` does.
+    """Applies some of 14 operations to each image: those of ``torchvision.transforms.RandAugment``.
 
-    Shears, shifts, rotations, changes of brightness, saturation, contrast and sharpness go either way, as drawn; there
-    are posterize, solarize, autocontrast, equalize, and no change. Images that drew the same are changed together.
+    Images that drew the same are changed together.
 
     Args:
         num_ops: Operations per image, one after the other; the same one may be drawn twice.
@@ -184,45 +179,17 @@ class RandAugment(Augmentation):
 
     @override
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        operations = self.operations(batch)
-        drawn = torch.randint(len(operations), (self.num_ops, len(batch)), generator=generator, device=batch.device)
+        if batch.dtype != torch.uint8:
+            raise ConfigError(f"data.source.augmentation: RandAugment changes uint8, not {batch.dtype}; leave it out")
+        # torchvision's own call changes one image at a time, and draws from the global generator
+        space = [*autoaugment.RandAugment()._augmentation_space(31, batch.shape[-2:]).items()]
+        drawn = torch.randint(2 * len(space), (self.num_ops, len(batch)), generator=generator, device=batch.device)
         batch = batch.clone()
         for numbers in drawn.cpu():  # waits for the device once
-            for number, operation in enumerate(operations):
+            for number in numbers.unique().tolist():
+                name, (magnitudes, signed) = space[number // 2]
+                magnitude = float(magnitudes[self.magnitude]) if magnitudes.ndim else 0.0
+                magnitude *= -1 if signed and number % 2 else 1
                 rows = (numbers == number).nonzero().flatten().to(batch.device)
-                if len(rows):
-                    batch[rows] = operation(batch[rows])
+                batch[rows] = autoaugment._apply_op(batch[rows], name, magnitude, InterpolationMode.NEAREST, None)
         return batch
-
-    def operations(self, batch: Tensor) -> list[Operation]:
-        """Returns the operations on images like these, each twice: either way, where there are two."""
-        share = self.magnitude / 30
-        height, width = batch.shape[-2:]
-        brightest = 255 if batch.dtype == torch.uint8 else 1
-        unsigned: list[Operation] = [
-            torch.clone,
-            partial(tv.posterize, bits=8 - round(4 * share)),
-            partial(tv.solarize, threshold=brightest * (1 - share)),
-            tv.autocontrast,
-            tv.equalize,
-        ]
-        signed: list[Operation] = []
-        for sign in (1, -1):
-            shear = math.degrees(math.atan(0.3 * sign * share))
-            shift = 150 / 331 * share
-            signed += [
-                _affine(shear=[shear, 0.0], center=[0, 0]),
-                _affine(shear=[0.0, shear], center=[0, 0]),
-                _affine(translate=[sign * int(shift * width), 0]),
-                _affine(translate=[0, sign * int(shift * height)]),
-                partial(tv.rotate, angle=30 * sign * share),
-                partial(tv.adjust_brightness, brightness_factor=1 + 0.9 * sign * share),
-                partial(tv.adjust_saturation, saturation_factor=1 + 0.9 * sign * share),
-                partial(tv.adjust_contrast, contrast_factor=1 + 0.9 * sign * share),
-                partial(tv.adjust_sharpness, sharpness_factor=1 + 0.9 * sign * share),
-            ]
-        return [*unsigned, *unsigned, *signed]
-
-
-def _affine(**settings: list[float] | list[int]) -> Operation:
-    return partial(tv.affine, **{"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0], **settings})
