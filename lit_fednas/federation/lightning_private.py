@@ -3,14 +3,12 @@
 Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop.
 """
 
-import atexit
 import logging
-import os
 from abc import abstractmethod
 from collections import UserList
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -20,15 +18,14 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.overrides.distributed import _sync_module_states
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.states import TrainerStatus
-from torch import distributed, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from lit_fednas.errors import ClientError, ConfigError, RankError
-from lit_fednas.federation.ranks import RankWatch
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation.ranks import naming_lost_rank
 from lit_fednas.records.files import replace_saved
 
 T = TypeVar("T")
@@ -210,63 +207,16 @@ class ClientTrainer(pl.Trainer):
 
 
 class RankStrategy(DDPStrategy):
-    """Lightning's DDP for a run over several processes, on one node or more, which are watched.
+    """Lightning's DDP for a run over several processes, on one node or more.
 
     The module is not wrapped: autograd computes no gradients of its weights, so there is nothing to reduce, and
     the wrapper's buckets would take as much memory as the weights. The round loop decides what the ranks exchange.
     """
 
-    #: The running watch over the processes that this one has started; processes outlive a strategy.
-    watch: RankWatch | None = None
-
     def configure_ddp(self) -> None:
         """Copies the weights of rank 0 to every rank."""
         assert self.model is not None
         _sync_module_states(self.model)
-
-    def _configure_launcher(self) -> None:
-        if self._start_method == "popen":
-            assert self.cluster_environment is not None
-            self._launcher = _WatchingLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
-        else:
-            super()._configure_launcher()
-
-
-#: Tells the ranks that a process has started which one it is.
-_PARENT = "LIT_FEDNAS_PARENT"
-
-
-class _WatchingLauncher(_SubprocessScriptLauncher):
-    """Starts the other ranks by running the same command again; Lightning's own watch would kill without a message."""
-
-    children: ClassVar[list[Any]] = []  # of this process, whichever trainer has started them
-
-    def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        """Starts the ranks, unless they were started externally, and calls the function."""
-        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
-        if not self.cluster_environment.creates_processes_externally:
-            os.environ[_PARENT] = str(os.getpid())
-            self._call_children_scripts()
-            _WatchingLauncher.children = self.procs
-        self.procs = _WatchingLauncher.children
-        parent = os.environ.get(_PARENT) if self.cluster_environment.local_rank() else None
-        watch = RankStrategy.watch = RankWatch(self.procs, int(parent) if parent else None)
-        watch.start()
-        try:
-            return function(*args, **kwargs)
-        except BaseException:
-            atexit.register(_end_ranks, watch)  # not yet: the ranks' script may catch this, and go on
-            raise
-        finally:
-            watch.stop()
-            RankStrategy.watch = None
-
-
-def _end_ranks(watch: RankWatch) -> None:
-    """Releases ranks that may be waiting for this one, and makes sure that they end."""
-    if distributed.is_initialized() and distributed.get_backend() == "gloo":
-        distributed.destroy_process_group()
-    watch.end_children()
 
 
 def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy | str:
@@ -294,25 +244,10 @@ def launched(trainer: pl.Trainer, function: Callable[[], T]) -> T:
 
     def connected() -> T:
         strategy.setup_environment()
-        try:
+        with naming_lost_rank():
             return function()
-        except RuntimeError as error:
-            raise_lost_rank(error)
-            raise
 
     return connected() if strategy.launcher is None else strategy.launcher.launch(connected, trainer=trainer)
-
-
-def raise_lost_rank(error: RuntimeError) -> None:
-    """Raises the cause of a broken connection to another rank, if it is one."""
-    if not distributed.is_initialized() or isinstance(error, ClientError | RankError):
-        return
-    watch = RankStrategy.watch
-    reason = watch.wait_for_reason(2.0) if watch is not None else None
-    if reason is not None:
-        raise RankError(reason) from error
-    if isinstance(error, distributed.DistError) or "Connection" in str(error):
-        raise RankError(f"lost the connection to another rank, whose own message says why ({error})") from error
 
 
 def save_alone(trainer: pl.Trainer, path: Any) -> None:

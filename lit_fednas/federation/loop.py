@@ -19,10 +19,10 @@ from lit_fednas.federation.checkpoints import ClientStore
 from lit_fednas.federation.client import LocalRunner, check_clients
 from lit_fednas.federation.fast.fastest import fastest, trained_with
 from lit_fednas.federation.fit import TaskRunner
-from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook, raise_lost_rank
+from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook
 from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.process import Interrupts, keep_freed_memory
-from lit_fednas.federation.ranks import Ranks, deal
+from lit_fednas.federation.ranks import Ranks, deal, naming_lost_rank
 from lit_fednas.federation.round import ServerRound
 from lit_fednas.messages import AWAY, DROPPED, ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives.base import keeps_state
@@ -63,7 +63,6 @@ class RoundLoop(RoundFitLoop):
         trainer: Any = self.trainer
         self.ranks = trainer.ranks
         self._prepare_clients()
-        self.interrupts.pass_on = getattr(trainer.strategy.launcher, "kill", None)
         keep_freed_memory()
         self._first_round = self.rounds_done
         if self.max_epochs is not None and 0 < self.max_epochs <= self.rounds_done:
@@ -71,19 +70,10 @@ class RoundLoop(RoundFitLoop):
             log.warning("trainer.max_rounds: %d, and the checkpoint has %d rounds; nothing is left to train", *rounds)
         kept = self.fastest["threads"] if self.fastest is not None else None
         try:
-            with self.interrupts.listening(), trainer.computing(threads=kept) as self._threads:
+            with naming_lost_rank(), self.interrupts.listening(), trainer.computing(threads=kept) as self._threads:
                 super().run()
-        except RuntimeError as error:
-            raise_lost_rank(error)
-            raise
         finally:
             self._runner = None
-
-    def on_advance_end(self) -> None:
-        """Ends the round as Lightning does, then checks for a signal."""
-        super().on_advance_end()
-        if self.ranks.size == 1:  # several ranks agree on it in the next round
-            self.interrupts.check()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Returns Lightning's state of the loop, what ``client.fast`` has chosen, and what is kept of clients."""
@@ -109,6 +99,7 @@ class RoundLoop(RoundFitLoop):
         trained: list[ClientResult] = []
         failure: Exception | None = None
         try:
+            self.interrupts.check()
             call_hook(self.trainer, "on_round_start", round)
             round.tasks = module.plan(round)
             self._check_states(round.tasks)

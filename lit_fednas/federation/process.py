@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 #: Multiply-accumulates of one operation below which one thread is faster than several.
 SMALL_OPERATION = 2e7
 
+#: Whether the user has set it: Lightning sets it as well, when it starts ranks.
+_OMP_NUM_THREADS = "OMP_NUM_THREADS" in os.environ
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES, _LARGEST_KEPT_BLOCK = 2**30, 2**25  # the latter is the most that glibc allows
 
@@ -45,8 +47,6 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._received: int | None = None
-        # called with SIGTERM, which (other than Ctrl-C) may have been sent to this process alone
-        self.pass_on: Callable[[int], None] | None = None
 
     def check(self) -> None:
         """Raises :class:`Interrupted` if a signal has come."""
@@ -71,34 +71,32 @@ class Interrupts:
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self._received is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        if self.pass_on is not None and signum == signal.SIGTERM and self._received is None:
-            self.pass_on(signum)
         self._received = self._received or signum
 
 
-def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, present: int) -> int:
-    """Returns the number of threads of a rank on a CPU, by the largest architecture's work; ``present`` are torch's."""
+def suggested_threads(supernet: Supernet, batch_size: int, present: int) -> int:
+    """Returns the number of threads on a CPU, by the largest architecture's work: one, or those that are present."""
     largest = supernet.space.largest
     layers = sum(tensor.ndim > 1 for tensor in supernet.skeleton(largest).parameters())
     try:
         small = batch_size * supernet.cost(largest).macs / max(1, layers) < SMALL_OPERATION
     except ConfigError:  # it cannot be counted
         small = False
-    return 1 if small else max(1, present // ranks_here)
+    return 1 if small else present
 
 
 @contextmanager
 def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_here: int) -> Iterator[Sequence[int]]:
     """Sets the number of threads inside the block, and logs it if it differs from torch's."""
-    present = torch.get_num_threads()
-    free = threads is None and "OMP_NUM_THREADS" not in os.environ
-    number = suggested_threads(supernet, batch_size, ranks_here, present) if free else threads or present
+    present = torch.get_num_threads()  # of several ranks this one's share, which Lightning's launchers set
+    free = threads is None and not _OMP_NUM_THREADS
+    number = suggested_threads(supernet, batch_size, present) if free else threads or present
     if number != present or ranks_here > 1:
         doing = f"{ranks_here} ranks on this node, each" if ranks_here > 1 else "computing"
         log.info("%s with %d of %d threads (trainer.threads sets another number)", doing, number, present)
     torch.set_num_threads(number)
     try:
-        yield tuple(dict.fromkeys([number, 1, max(1, present // ranks_here)] if free else [number]))
+        yield tuple(dict.fromkeys([number, 1, present] if free else [number]))
     finally:
         torch.set_num_threads(present)
 
