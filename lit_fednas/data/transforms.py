@@ -7,7 +7,7 @@ zeros, which are black pixels. All examples draw in one vectorised draw; nothing
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -50,6 +50,19 @@ class Normalize:
         self.mean = tuple(float(value) for value in mean)
         self.std = tuple(float(value) for value in std)
         self._factors: dict[tuple[bool, int, torch.device], tuple[Tensor, Tensor]] = {}
+
+    @classmethod
+    def of(cls, inputs: Tensor, unchanged: int = 0) -> Self:
+        """Returns what gives each channel of inputs [N, C, ...], but the last ones, mean 0 and standard deviation 1.
+
+        Args:
+            inputs: As a data source has them; a channel that is constant becomes 0.
+            unchanged: So many channels, the last ones, are kept as they are.
+        """
+        channels = inputs.unbind(1)[: inputs.shape[1] - unchanged]
+        moments = [torch.std_mean(as_float(channel).double(), correction=0) for channel in channels]
+        mean, std = [float(mean) for _, mean in moments], [float(std) or 1.0 for std, _ in moments]
+        return cls(mean + [0.0] * unchanged, std + [1.0] * unchanged)
 
     def __call__(self, batch: Tensor) -> Tensor:
         """Returns the float32 batch, normalised."""

@@ -149,7 +149,7 @@ class TestArrays:
         [
             ("inputs", np.zeros(3), r"inputs of type float64 and shape \(3,\); give numbers \[N, \.\.\.\]"),
             ("inputs", np.zeros((3, 0)), r"inputs of type float64 and shape \(3, 0\)"),
-            ("inputs", np.zeros((3, 2), dtype=object), "inputs of type object|Object arrays"),
+            ("inputs", np.zeros((3, 2), dtype=object), "Object arrays|Python objects"),
             ("inputs", np.zeros((2, 2)), "has 2 inputs, 3 targets, 3 site; give one of each per example"),
             ("targets", np.zeros((3, 1, 1)), r"targets of type float64 and shape \(3, 1, 1\); give numbers \[N\] or"),
             ("targets", np.zeros((3, 2), dtype=int), r"shape \(3, 2\); give one class per example, or a task such as"),
@@ -198,7 +198,7 @@ class TestArrays:
             with (tmp_path / "inputs.npy").open("wb") as file:
                 np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
                 file.write(np.zeros((2, 4)).tobytes())
-            with pytest.raises(DataError, match=r"inputs\.npy cannot be read \(64 bytes are not an array of shape"):
+            with pytest.raises(DataError, match=r"inputs\.npy cannot be read \(.*(larger|greater|shorter)"):
                 load(ArrayFiles({"train": str(tmp_path)}))
 
     def test_classes_may_be_floats_and_types_of_other_machines(
@@ -221,8 +221,8 @@ class TestArrays:
             ({"train": "a.npz", "val": "d.npz"}, {}, r"val: .*targets 0\.\.7"),
             ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
             ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is of both train and test"),
-            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is missing"),
-            ({"train": "pipe.npz"}, {}, r"pipe\.npz is not a file"),
+            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is a link that leads nowhere"),
+            ({"train": "pipe.npz"}, {}, r"pipe\.npz cannot be read"),
         ],
     )
     def test_faults_are_named(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
-from zipfile import ZipFile
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples, missing
-from lit_fednas.data.sources.base import SPLITS, DataSource, NamedClasses, Split, file_stamps, reading, require_separate
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split, reading, require_separate
 from lit_fednas.data.sources.tables import Table, read_table
 from lit_fednas.data.tasks import MOST_CLASSES, Classification, Regression, Task, require_few
 from lit_fednas.data.transforms import Augmentation, Normalize, as_float
@@ -96,8 +94,13 @@ class ArraySource(DataSource):
             raise DataError(f"{split}: has inputs of shape {shape}; give {self.input_shape}, as in train")
 
 
+def _of_files(name: str) -> Any:
+    """Returns a property of :class:`ArrayFiles`: the attribute of the source that the files make."""
+    return property(lambda files: getattr(files._read[0], name), doc="Of the examples in the files.")
+
+
 @checked("data.source")
-class ArrayFiles(NamedClasses):
+class ArrayFiles(DataSource):
     """Examples from a file per split: arrays of inputs and targets, or a table with a row per example.
 
     An array file is ``.npz`` with the keys ``inputs`` and ``targets``, or a folder with ``inputs.npy`` and
@@ -147,69 +150,46 @@ class ArrayFiles(NamedClasses):
         self.augmentation = tuple(augmentation)
         self._task = task
 
+    task = _of_files("task")
+    num_classes = _of_files("num_classes")
+    class_names = _of_files("class_names")
+    input_shape = _of_files("input_shape")
+    input_dtype = _of_files("input_dtype")
+    normalization = _of_files("normalization")
+
     @property
     def kinds(self) -> Mapping[str, Sequence[str]]:
         """The columns of tables by what they are taken for."""
-        table = self._known[1]
+        table = self._read[1]
         return {} if table is None else table.kinds
-
-    @cached_property
-    def task(self) -> Task:
-        """As given, or by the type of the targets."""
-        return self._known[0].task
-
-    @cached_property
-    def class_names(self) -> tuple[str, ...]:
-        """The text or the numbers of classes."""
-        return self._known[0].class_names
-
-    @cached_property
-    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """That of one example."""
-        return self._known[0].input_shape
-
-    @cached_property
-    def input_dtype(self) -> torch.dtype:  # type: ignore[override]
-        """int64 for tokens, else float32."""
-        return torch.float32 if self.standardize else self._known[0].input_dtype
-
-    @cached_property
-    def normalization(self) -> Normalize | None:  # type: ignore[override]
-        """By mean and standard deviation of the training examples, if asked for."""
-        self.load("train")
-        normalization: Normalize | None = vars(self)["normalization"]
-        return normalization
 
     @override
     def load(self, split: Split) -> Examples | None:
-        if split not in self.files:
-            return None
-        _, table, stamps = self._known
-        if _stamps(self.files[split]) != stamps[split]:
-            raise DataError(f"{FILES}: {self.files[split]} has changed since it was first read; start anew")
-        inputs, targets, columns = self._arrays(self.files[split], table)
-        examples = Examples(_inputs(inputs), _targets(targets, self.task), columns)
-        if split == "train" and "normalization" not in vars(self):
-            indicators = 0 if table is None else table.num_indicators
-            self.normalization = standardization(examples.inputs, indicators) if self.standardize else None
-        return examples
+        return self._read[0].load(split)
 
     @cached_property
-    def _known(self) -> tuple[ArraySource, Table | None, Mapping[Split, Any]]:
-        """Reads and validates all splits, arrays without their inputs, and keeps no examples; and the files' stamps."""
+    def _read(self) -> tuple[ArraySource, Table | None]:
+        """All splits, read and validated, and what the columns of their tables are."""
         require_separate({split: [file] for split, file in self.files.items()})
-        stamps = {split: _stamps(file) for split, file in self.files.items()}
-        path = self.files["train"]
-        frame = self._read_table(path) if _is_table(path) else None
-        table = None
-        if frame is not None:
+        path, table, names, indicators = self.files["train"], None, None, 0
+        what = f"{FILES}: targets of {path}"
+        if path.suffix.lower() in (".csv", ".parquet"):
+            frame = self._frame(path)
             table = Table(frame, path, self.target, self.client, self.inputs, self.categorical, self.classes)
-        parts = {
-            split: self._arrays(file, table, frame if file == path else None, whole=False)
-            for split, file in self.files.items()
-        }
-        what = f"{FILES}: targets of {path}" if table is None else f"data.source.target: {self.target} of {path}"
-        names = None if table is None else table.classes
+            frames = {split: frame if file == path else self._frame(file) for split, file in self.files.items()}
+            parts = {split: table.arrays(frames[split], file) for split, file in self.files.items()}
+            what, names, indicators = (
+                f"data.source.target: {self.target} of {path}",
+                table.classes,
+                table.num_indicators,
+            )
+        elif self.inputs is None and not self.categorical and self.classes is None:
+            parts = {split: _read_arrays(file, self.client) for split, file in self.files.items()}
+        else:
+            raise ConfigError(
+                f"data.source.inputs: {path} has no columns; leave inputs, categorical and classes out (a task has "
+                f"num_classes)"
+            )
         stated = None if self.classes is None else Classification(len(self.classes))  # of which train may lack some
         task = self._task or stated or _task(parts["train"][1], what)
         if names and not task.labelled:
@@ -218,54 +198,23 @@ class ArrayFiles(NamedClasses):
                 f"text; leave task out, or name another target"
             )
         splits = {
-            split: Examples(_inputs(inputs[:1].copy()).expand(inputs.shape), _targets(targets, task), columns)
+            split: Examples(_inputs(inputs), _targets(targets, task), columns)
             for split, (inputs, targets, columns) in parts.items()
         }
-        source = ArraySource(**splits, class_names=names, task=task)  # type: ignore[arg-type]
-        source._splits.clear()
-        return source, table, stamps
+        normalization = _standardization(splits["train"].inputs, indicators) if self.standardize else None
+        source = ArraySource(**splits, class_names=names, normalization=normalization, task=task)  # type: ignore[arg-type]
+        return source, table
 
-    def _read_table(self, path: Path) -> Any:
+    def _frame(self, path: Path) -> Any:
         classes = self.target if len(self.target) == 1 else []
         return read_table(path, FILES, [*classes, self.client, *self.categorical])
 
-    def _arrays(self, path: Path, table: Table | None, frame: Any = None, whole: bool = True) -> Arrays:
-        if _is_table(path) != (table is not None):
-            raise DataError(f"{FILES}: {path} and train are not of one kind; give tables or arrays")
-        if table is not None:
-            return table.arrays(self._read_table(path) if frame is None else frame, path)
-        if self.inputs is not None or self.categorical or self.classes is not None:
-            raise ConfigError(
-                f"data.source.inputs: {path} has no columns; leave inputs, categorical and classes out (a task has "
-                f"num_classes)"
-            )
-        return _read_arrays(path, self.client, whole)
 
-
-def standardization(inputs: Tensor, num_indicators: int = 0) -> Normalize:
-    """Returns what gives each channel but the last indicators mean 0 and standard deviation 1."""
+def _standardization(inputs: Tensor, num_indicators: int) -> Normalize:
     if inputs.ndim < 2 or inputs.dtype == torch.int64:
         shape, dtype = tuple(inputs.shape), inputs.dtype
         raise ConfigError(f"data.source.standardize: {dtype} inputs {shape} have no channels of numbers; leave it out")
-    channels = as_float(inputs).double().transpose(0, 1).flatten(1)
-    if not channels.isfinite().all():
-        raise DataError(f"{FILES}: train holds NaN or infinity; correct or remove these examples")
-    mean, std = channels.mean(1), channels.std(1, correction=0)
-    std[std == 0] = 1
-    if num_indicators:
-        mean[-num_indicators:], std[-num_indicators:] = 0, 1
-    return Normalize(mean.tolist(), std.tolist())
-
-
-def _is_table(path: Path) -> bool:
-    if path.suffix.lower() not in (".npz", ".csv", ".parquet") and not path.is_dir():
-        raise DataError(f"{FILES}: {path} is not a folder, .npz, .csv or .parquet; give one of them")
-    return path.suffix.lower() in (".csv", ".parquet")
-
-
-def _stamps(path: Path) -> list[tuple[int, int]]:
-    files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
-    return file_stamps(path.parent, [str(file.relative_to(path.parent)) for file in files])
+    return Normalize.of(inputs, num_indicators)
 
 
 def _task(targets: np.ndarray, what: str) -> Task:
@@ -297,26 +246,21 @@ def _targets(targets: np.ndarray, task: Task) -> Tensor:
     return torch.from_numpy(targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64))
 
 
-def _read_arrays(path: Path, client: str | None, whole: bool) -> Arrays:
-    """Returns inputs, targets and clients of an .npz file or a folder of .npy files; not ``whole`` without inputs."""
-    arrays = {}
+def _read_arrays(path: Path, client: str | None) -> Arrays:
+    """Returns inputs, targets and clients of an .npz file or a folder of .npy files."""
     names = ["inputs", "targets", *([client] if client else [])]
     if path.is_dir():
         files = {file.stem: file for file in sorted(path.glob("*.npy"))}
         _require_names(names, list(files), path)
-        for name in names:
-            with reading(files[name], FILES), files[name].open("rb") as stream:
-                arrays[name] = _read_array(stream, files[name].stat().st_size, whole or name != "inputs")
+        arrays = {name: _read_array(files[name]) for name in names}
+    elif path.suffix.lower() != ".npz":
+        raise DataError(f"{FILES}: {path} is not a folder, .npz, .csv or .parquet; give one of them, as for train")
     else:
-        with reading(path, FILES), ZipFile(path) as archive:
-            members = archive.infolist()
-            _require_names(names, [member.filename.removesuffix(".npy") for member in members], path)
-            for member in members:
-                if (name := member.filename.removesuffix(".npy")) in names:
-                    if member.file_size > 1100 * member.compress_size + 1000:  # deflate reaches 1032
-                        raise DataError(f"{FILES}: {path} claims more for {name} than it can hold; replace it")
-                    with archive.open(member) as stream:
-                        arrays[name] = _read_array(stream, member.file_size, whole or name != "inputs")
+        with reading(path, FILES), np.load(path) as archive:
+            _require_names(names, archive.files, path)
+            if damaged := archive.zip.testzip():  # numpy reads what it needs, and may not compare the checksums
+                raise ValueError(f"the checksum of {damaged} differs")
+            arrays = {name: archive[name] for name in names}
     for name, array in arrays.items():
         _check_array(array, name, path)
     if len(set(map(len, arrays.values()))) > 1:
@@ -331,18 +275,12 @@ def _require_names(names: Sequence[str], known: Sequence[str], path: Path) -> No
         raise DataError(f"{FILES}: {path} has no {absent[0]!r}; add it, it has: {', '.join(known)}")
 
 
-def _read_array(stream: IO[bytes], size: int, whole: bool) -> np.ndarray:
-    """Returns the array of a .npy file of so many bytes, or else zeros of its shape and type that take no memory."""
-    major, _ = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    if not dtype.hasobject and (bytes_left := size - stream.tell()) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{bytes_left:,} bytes are not an array of shape {shape} and type {dtype}")
-    if not whole:
-        return np.broadcast_to(np.zeros((), dtype), shape)
-    stream.seek(0)
-    array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
-    return array
+def _read_array(path: Path) -> np.ndarray:
+    with reading(path, FILES):
+        array = np.load(path, mmap_mode="r")
+        if array.offset + array.nbytes != path.stat().st_size:
+            raise ValueError(f"an array of shape {array.shape} and type {array.dtype} is shorter")
+        return np.array(array)
 
 
 def _check_array(array: np.ndarray, name: str, path: Path) -> None:

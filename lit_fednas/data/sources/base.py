@@ -45,7 +45,6 @@ class DataSource(ABC):
         augmentation: What is usually done to training batches, in this order.
     """
 
-    num_classes: int
     input_shape: tuple[int, ...]
     input_dtype: torch.dtype = torch.float32
     normalization: Normalize | None = None
@@ -62,13 +61,18 @@ class DataSource(ABC):
         return {}
 
     @cached_property
+    def num_classes(self) -> int:
+        """The number of names, where a subclass has names alone."""
+        return len(self.class_names)
+
+    @cached_property
     def task(self) -> Task:
         """What targets are."""
         return Classification(self.num_classes)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """One name per class or other output; their numbers where they have no names."""
+        """One name per class or other output; their numbers, where a subclass has ``num_classes`` or ``task`` alone."""
         return tuple(str(label) for label in range(self.task.num_outputs))
 
     def prepare(self, in_memory: bool = True) -> None:  # noqa: B027 - most sources have nothing to prepare
@@ -89,15 +93,6 @@ class DataSource(ABC):
             return text
         shown = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
         return f"{text}; {reasons.total():,} left out: {shown}"
-
-
-class NamedClasses(DataSource):
-    """A source that knows the names of its classes, and so their number."""
-
-    @cached_property
-    def num_classes(self) -> int:  # type: ignore[override]  # mypy takes cached properties for read-only
-        """The number of class names."""
-        return len(self.class_names)
 
 
 def named_classes(given: Sequence[str] | None, found: Iterable[str], place: object) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from typing_extensions import override
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.sources.base import (
     SPLITS,
-    NamedClasses,
+    DataSource,
     Split,
     cached,
     file_stamps,
@@ -40,7 +40,7 @@ from lit_fednas.ranges import PositiveInt, checked
 
 #: Raise this when decoding changes, so that older cache files are not read.
 CACHE_VERSION = 2
-#: Where training images are decoded on access, mean and std come from this many.
+#: Mean and std come from this many training images.
 SAMPLE = 1024
 #: Labels that are numbers; longer ones are names.
 _NUMBER = "[0-9]{1,9}"
@@ -49,12 +49,12 @@ _BREAK = r"[\x00-\x1f]"
 
 
 @checked("data.source")
-class ImageSource(NamedClasses):
+class ImageSource(DataSource):
     """Image files below a folder; a subclass says which, and what they show.
 
-    ``load`` decodes a split once, keeps it on disk as one uint8 array, and has mean and std from all training images.
-    ``dataset``, with ``in_memory: false`` in the data module, decodes whenever an image is read and writes nothing;
-    mean and std come from 1024 training images spread evenly.
+    ``load`` decodes a split once, and keeps it on disk as one uint8 array. ``dataset``, with ``in_memory: false`` in
+    the data module, decodes whenever an image is read and writes nothing. Mean and std come from 1024 training images,
+    spread evenly.
 
     Args:
         root: The folder.
@@ -85,7 +85,8 @@ class ImageSource(NamedClasses):
             raise ConfigError(f"data.source.mean: {mean} and std {std} do not belong together; give both or neither")
         if mean is not None and len(mean) != channels:
             raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
-        self._given = None if mean is None or std is None else Normalize(mean, std)
+        if mean is not None and std is not None:
+            self.normalization = Normalize(mean, std)
         self._listed: dict[Split, LazyImages | None] = {}
         self.root = Path(root).expanduser()
         self.image_size = image_size
@@ -113,11 +114,9 @@ class ImageSource(NamedClasses):
     @cached_property
     def normalization(self) -> Normalize:  # type: ignore[override]
         """As given, or else computed from training images, once."""
-        if self._given is not None:
-            return self._given
         images = self._train_files()
         rows = np.unique(np.linspace(0, len(images) - 1, SAMPLE).round().astype(int))
-        return measured_normalization(np.stack([images.image(row) for row in rows]))
+        return Normalize.of(torch.from_numpy(np.stack([images.image(row) for row in rows])))
 
     @override
     def prepare(self, in_memory: bool = True) -> None:
@@ -130,10 +129,7 @@ class ImageSource(NamedClasses):
         images = self.files(split)
         if images is None:
             return None
-        decoded = images.decoded()
-        if split == "train" and "normalization" not in vars(self):
-            self.normalization = self._given or measured_normalization(decoded)
-        return Examples(torch.from_numpy(decoded), images.targets, images.columns)
+        return Examples(torch.from_numpy(images.decoded()), images.targets, images.columns)
 
     @override
     def dataset(self, split: Split) -> ExampleDataset | None:
@@ -299,21 +295,6 @@ class ImageTable(ImageSource):
             file, split = wrong.iloc[0][["file", "split"]]
             raise DataError(f"data.source.table: {self.table}: {file} has split {split!r}; give train, val or test")
         return rows
-
-
-def measured_normalization(images: np.ndarray) -> Normalize:
-    """Returns the normalisation by mean and standard deviation of uint8 images [N, C, H, W]."""
-    values = np.arange(256) / 255
-    counts = [np.zeros(256, dtype=np.int64) for _ in range(images.shape[1])]
-    for start in range(0, len(images), 1024):
-        for channel, count in enumerate(counts):
-            count += np.bincount(images[start : start + 1024, channel].ravel(), minlength=256)
-    shares = [count / max(1, count.sum()) for count in counts]
-    mean = [float(share @ values) for share in shares]
-    std = [float(np.sqrt(share @ (values - m) ** 2)) for share, m in zip(shares, mean, strict=True)]
-    if not all(value > 0 for value in std):
-        raise DataError(f"data.source.std: {std} of the training images is 0 in a channel; give mean and std")
-    return Normalize(mean, std)
 
 
 def class_folders(root: Path, split: str, left_out: Counter[str] | None = None) -> tuple[str, ...]:

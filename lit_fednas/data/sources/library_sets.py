@@ -255,28 +255,20 @@ class CelebA(ImageSource):
     @cached_property
     def _faces(self) -> Any:
         """Who is in each image and its class, by its name and in the order of the names."""
-        faces = self._table("identity_CelebA.txt", None).sort_index().set_axis(["person"], axis=1)
-        attributes = self._table("list_attr_celeba.txt", 1)
-        for image in sorted({*faces.index} ^ {*attributes.index}):
-            name = "list_attr_celeba.txt" if image in faces.index else "identity_CelebA.txt"
-            raise DataError(f"data.source.root: {self.root / name} has no line for {image}; add it")
-        bits = attributes.loc[faces.index, list(ATTRIBUTES)].to_numpy() > 0  # they are 1 or -1 each
+        people = self._table("identity_CelebA.txt", [1], header=None, index_col=0)
+        attributes = self._table("list_attr_celeba.txt", list(ATTRIBUTES), header=1)
+        if other := {*people.index} ^ {*attributes.index}:
+            raise DataError(f"data.source.root: one list of {self.root} lacks {min(other)}; replace it by CelebA's")
+        faces = people.sort_index().set_axis(["person"], axis=1)
+        bits = attributes.loc[faces.index].to_numpy() > 0  # they are 1 or -1 each
         return faces.assign(label=bits @ (1 << np.arange(len(ATTRIBUTES))[::-1]))
 
-    def _table(self, name: str, header: int | None) -> Any:
-        """Returns the numbers of each image; ``header`` is the line of the columns' names, from 0."""
+    def _table(self, name: str, columns: list[Any], **settings: Any) -> Any:
+        """Returns whole numbers of each image, by its name."""
         import pandas as pd  # takes a while to import
 
-        path = self.root / name
-        with reading(path, "data.source.root", f"put CelebA's {name} there"):
-            table = pd.read_csv(path, sep=r"\s+", header=header, index_col=None if header else 0)
-            columns = {*table.columns}
-            fits = columns >= {*ATTRIBUTES} if header else columns == {1}
-            if not fits or isinstance(table.index, pd.MultiIndex):
-                raise ValueError(f"a line is not a name and {'a value per attribute' if header else 'a number'}")
-            table = table.apply(pd.to_numeric, errors="coerce")
-        for image in table.index[table.isna().any(axis=1)]:
-            raise DataError(f"data.source.root: {path} has no number in a column of {image}; correct it")
-        for image in table.index[table.index.duplicated()]:
-            raise DataError(f"data.source.root: {path} has two lines for {image}; remove one")
-        return table.astype(np.int64)
+        with reading(self.root / name, "data.source.root", f"put CelebA's {name} there"):
+            table = pd.read_csv(self.root / name, sep=r"\s+", **settings)[columns].astype(np.int64)
+            if not table.index.is_unique or isinstance(table.index, pd.MultiIndex):
+                raise ValueError("a line is there twice, or has a value too many")
+        return table

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import CACHE, NamedClasses, Split, cached, file_stamps, kind_of, reading
+from lit_fednas.data.sources.base import CACHE, DataSource, Split, cached, file_stamps, kind_of, reading
 from lit_fednas.data.transforms import Normalize
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, checked
@@ -104,7 +104,7 @@ class SpeechFeatures:
 
 
 @checked("data.source")
-class SpeechFolder(NamedClasses):
+class SpeechFolder(DataSource):
     r"""Sound files below a folder, whose paths tell the word and the speaker; with a column ``speaker``.
 
     WAV, FLAC, Ogg and what else libsndfile reads, with ``pip install 'lit-fednas[speech]'``. Features of all files are
@@ -171,8 +171,7 @@ class SpeechFolder(NamedClasses):
         """By mean and standard deviation of the training split."""
         train = self.load("train")
         assert train is not None  # else it is not asked for
-        values = train.inputs.double()
-        return Normalize([float(values.mean())], [float(values.std(correction=0))])
+        return Normalize.of(train.inputs)
 
     @override
     def prepare(self, in_memory: bool = True) -> None:

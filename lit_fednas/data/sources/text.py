@@ -21,7 +21,7 @@ import torch
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import SPLITS, NamedClasses, Split, kind_of, reading, require_separate
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split, kind_of, reading, require_separate
 from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
@@ -63,7 +63,7 @@ SHAKESPEARE = Vocabulary(
 )
 
 
-class TextSource(NamedClasses):
+class TextSource(DataSource):
     """A source whose inputs are tokens and whose targets the next ones."""
 
     input_dtype = torch.int64
