@@ -26,7 +26,7 @@ def test_a_configuration_is_found_by_its_name(capsys, given):
     header, *clients = Path("shown/partition.csv").read_text().splitlines()
     assert header.startswith("client,size,")
     assert len(clients) == 10
-    assert "total" in capsys.readouterr().out
+    assert "of 10 classes" in capsys.readouterr().out
 
 
 def test_a_file_of_the_working_directory_comes_first(refused):

@@ -77,7 +77,7 @@ class ShowPartition:
         self.datamodule = datamodule
 
     def run(self, output: str = "partition", overwrite: bool = False) -> None:
-        """Shows what was understood of the data, and who has which: tables, and a picture as SuperFed's Fig. 9.
+        """Shows what was understood of the data, and writes who has which, also as a picture (SuperFed's Fig. 9).
 
         Args:
             output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
@@ -86,13 +86,12 @@ class ShowPartition:
         Raises:
             ConfigError: The folder cannot be written to, or holds such files.
         """
-        from lit_fednas.records.partition import partition_table, write_partition  # matplotlib takes a while
+        from lit_fednas.records.partition import write_partition  # matplotlib takes a while
 
         check_output(*(Path(output) / f"partition.{kind}" for kind in ("csv", "png")), overwrite=overwrite)
         overview = self.datamodule.overview()
-        shown = self.datamodule.class_counts, self.datamodule.strata
-        print(partition_table(*shown), overview, sep="\n\n")
-        print("written:", *write_partition(*shown, Path(output)))
+        print(overview)
+        print("written:", *write_partition(self.datamodule.class_counts, self.datamodule.strata, Path(output)))
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""How the data are dealt to the clients, as text, ``partition.csv`` and ``partition.png`` (SuperFed, Figure 9).
+"""How the data are dealt to the clients, as ``partition.csv`` and ``partition.png`` (SuperFed, Figure 9).
 
 Counts are each client's examples of each class, ``[clients, classes]``: arrays, or sparse ones. Of many clients the
 picture shows some that are evenly spaced, of many classes the most frequent.
@@ -15,61 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy.sparse import csr_array
 
-from lit_fednas.formatting import GRID, PALETTE, figure_text, text_table
+from lit_fednas.formatting import GRID, PALETTE, figure_text
 from lit_fednas.records.files import MARK, replace_text, replacing, table_text
 
 #: So many clients and classes are shown one by one, if a picture has no more than so many cells.
 SHOWN, SHOWN_CLASSES, CELLS = 200, 100, 8_000
 #: ``partition.csv`` is written with so many cells at most.
 LARGEST_TABLE = 1_000_000
-#: As many clients, or classes, has a table of more.
-FIRST = 20
 COLOUR = PALETTE[0]
 
 log = logging.getLogger(__name__)
 
 Counts: TypeAlias = np.ndarray | csr_array
-
-
-def measures(counts: Counts) -> dict[str, np.ndarray]:
-    """Returns each client's number of examples and of classes, and the distance of its class mix from that of all."""
-    counts = csr_array(counts)
-    sizes, totals, classes = counts.sum(axis=1), counts.sum(axis=0), np.diff(counts.indptr)
-    clients = np.repeat(np.arange(len(sizes)), classes)
-    # total variation: 0 where both mixes are equal, 1 where they have no class in common
-    common = np.minimum(counts.data / sizes[clients], (totals / max(1, totals.sum()))[counts.indices])
-    distance = np.maximum(1 - np.bincount(clients, common, minlength=len(sizes)), 0)
-    return {"examples": sizes, "classes": classes, "distance of the class mix": distance}
-
-
-def partition_table(counts: Counts, class_names: Sequence[str]) -> str:
-    """Returns the counts as aligned text; zeros are dots, and the last row is the total.
-
-    Example:
-        >>> print(partition_table(np.array([[1, 1], [0, 1]]), ["cat", "dog"]))
-        client  size  cat  dog
-             0     2    1    1
-             1     1    .    1
-         total     3    1    2
-    """
-    counts = csr_array(counts)
-    # of more than 200 clients the first 20, of more than 100 classes the 20 most frequent, and then a summary
-    clients = FIRST if counts.shape[0] > SHOWN else counts.shape[0]
-    classes = most_frequent(counts, FIRST if counts.shape[1] > SHOWN_CLASSES else counts.shape[1])
-    rest = ["..."] * (len(classes) < counts.shape[1])
-    sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
-    shown = counts[:clients][:, classes].toarray()
-    rows = [[str(client), sizes[client], *row] for client, row in enumerate(shown.tolist())]
-    rows += [["..."] * (2 + len(classes))] * (clients < counts.shape[0])
-    rows.append(["total", sizes.sum(), *totals[classes].tolist()])
-    header = ["client", "size", *(class_names[label] for label in classes), *rest]
-    table = text_table(header, [[str(cell or ".") for cell in row] + rest for row in rows], left=0)
-    if shown.shape == counts.shape:
-        return table
-    quantiles = {name: np.quantile(values, [0, 0.25, 0.5, 0.75, 1]) for name, values in measures(counts).items()}
-    summary = [[name, *(f"{value:.4g}" for value in values)] for name, values in quantiles.items()]
-    head = [f"{counts.shape[0]:,} clients", "least", "25%", "median", "75%", "most"]
-    return f"{table}\n\n{text_table(head, summary)}"
 
 
 def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
