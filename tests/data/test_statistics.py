@@ -9,7 +9,6 @@ import yaml
 from lit_fednas.cli import main
 from lit_fednas.data import ArrayFiles, ArraySource, ByColumn, Examples, FederatedDataModule
 
-
 DATA = {"source": "lit_fednas.data.Digits", "partitioner": "lit_fednas.data.IID", "num_clients": 3}
 
 
