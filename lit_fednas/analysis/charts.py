@@ -1,9 +1,9 @@
 """Charts of runs and searches, drawn by matplotlib; in a page they are SVG that says values on hovering.
 
-In a page, colours are its variables, which have a light and a dark set: a name looks the same in all charts.
+In a page, colours are its variables, which have a light and a dark set: a name looks the same in all charts. What an
+artist says on hovering is its ``gid``, which matplotlib writes as the id of a group.
 """
 
-import base64
 import io
 import math
 import re
@@ -21,40 +21,31 @@ from matplotlib.ticker import MaxNLocator
 
 from lit_fednas.analysis.runs import SearchResult
 from lit_fednas.analysis.style import RANGE, draw_line, label, legend, log_axis, look, new_figure
-from lit_fednas.formatting import GREY, GRID, PALETTE, axis, figure_text, scale_of
+from lit_fednas.analysis.tables import cost_words
+from lit_fednas.formatting import GREY, GRID, PALETTE, axis, figure_text, metric_text, scale_of
 from lit_fednas.records import ALL_TIERS
+from lit_fednas.records.partition import MOST_DOTS
 
 #: Searches of several seeds, by method; all with the same objective cost and metric.
 Searches: TypeAlias = Mapping[str, Sequence[SearchResult]]
 _FEW = 8  # values of x that all have a tick
 _MOST_TIPS = 60  # over the lines of a chart
 _LAYERS = 4  # of marks that are visible below each other
-_LARGEST = 150_000  # characters of an SVG; above it, the figure is an image
 _VARIABLES = {colour: f"var(--series-{index})" for index, colour in enumerate(PALETTE)}
 _VARIABLES |= {"#000000": "currentColor", GREY: "var(--grey)", GRID: "var(--line)", "#ffffff": "var(--card)"}
 _IDS = re.compile(r' id="[\w.]+_\d+"')
+_SAID = re.compile(r"<g id=([\"'])(.*?)\1>", re.DOTALL)
 _DIGITS = re.compile(r"(?<=\d\.\d)\d+(?=[^<>]*>)")
 _FONT = re.compile(r"font: ([\d.]+px) [^;\"]*")
 _FAMILY = re.compile(r" font-family: [^;\"]*;?|^ +", re.MULTILINE)  # and how lines are indented
 
 
 @dataclass(frozen=True)
-class Tip:
-    """What a place of the first panel says on hovering: a point, or without y all that is above and below x."""
-
-    x: float
-    y: float | None
-    text: str
-    radius: float | None = None  # points, of a dot that is drawn here and not in the figure
-
-
-@dataclass(frozen=True)
 class Chart:
-    """A figure in a page, with its title and what it says on hovering."""
+    """A figure in a page, with its title."""
 
     title: str
     figure: Figure
-    tips: Sequence[Tip] = ()  # those without y by ascending x
 
     def __html__(self) -> Markup:
         wide = Markup(' class="row"') if self.figure.get_figwidth() > 5 else ""
@@ -65,23 +56,14 @@ class Chart:
         file = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": self.title}):
             self.figure.savefig(file, format="svg", transparent=True)
-        text = file.getvalue()
-        if len(text) > _LARGEST:
-            return self._image()
-        text = _FAMILY.sub("", _DIGITS.sub("", _IDS.sub("", _FONT.sub(r"font-size: \1", text))))
+        text = _SAID.sub(r'<g class="tip"><title>\2</title>', _IDS.sub("", file.getvalue()))
+        text = _FAMILY.sub("", _DIGITS.sub("", _FONT.sub(r"font-size: \1", text)))
         for colour, variable in _VARIABLES.items():
             text = text.replace(f": {colour}", f": {variable}")
         _, _, drawing = text.partition("</defs>")  # the first holds a style of the whole page
         width, height = self.figure.get_size_inches() * 72
         head = '<svg viewBox="0 0 {:g} {:g}" style="min-width:{:.0f}px" role="img" aria-label="{}">'
-        start = Markup(head).format(width, height, width, self._words())
-        return start + Markup(drawing.removesuffix("</svg>\n")) + self._hovering() + Markup("</svg>")
-
-    def _image(self) -> Markup:
-        file = io.BytesIO()
-        self.figure.savefig(file, format="png", dpi=150)
-        source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-        return Markup('<div class="scroll"><img src="{}" alt="{}"></div>').format(source, self._words())
+        return Markup(head).format(width, height, width, self._words()) + Markup(drawing)
 
     def _words(self) -> str:
         """Returns the description for screen readers: the axes, and the first and last value of each line."""
@@ -97,28 +79,6 @@ class Chart:
             panels.append(": ".join(filter(None, [axes.get_title(), names, ", ".join(ends)])))
         return "; ".join([self.title, *panels])
 
-    def _hovering(self) -> Markup:
-        """Returns a circle without colour around each point, and a rectangle around each x, with their texts."""
-        axes, scale = self.figure.axes[0], 72 / self.figure.dpi
-        height = self.figure.bbox.height
-        box = axes.bbox
-        xs = [axes.transData.transform((tip.x, 0))[0] for tip in self.tips if tip.y is None]
-        ends = [box.x0, *((left + right) / 2 for left, right in pairwise(xs)), box.x1]
-        rectangles = iter(pairwise(ends))
-        shapes = []
-        for tip in self.tips:
-            if tip.y is None:
-                left, right = next(rectangles)
-                places = {"x": left, "y": height - box.y1, "width": right - left, "height": box.height}
-            else:
-                x, y = axes.transData.transform((tip.x, tip.y))
-                places = {"cx": x, "cy": height - y, "r": (tip.radius or 5) / scale}
-            words = " ".join(f'{name}="{scale * place:.1f}"' for name, place in places.items())
-            kind = "rect" if tip.y is None else "circle"
-            css = "dot" if tip.radius else "tip"
-            shapes.append(Markup(f'<{kind} class="{css}" {words}><title>{{}}</title></{kind}>\n').format(tip.text))
-        return Markup("").join(shapes)
-
 
 @dataclass(frozen=True)
 class Charts:
@@ -130,16 +90,6 @@ class Charts:
         return Markup('<div class="charts">\n{}\n</div>').format(Markup("\n").join(self.charts))
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that happened at one x of a line chart: its label, what it says on hovering, and which look it has."""
-
-    x: float
-    label: str
-    tip: str
-    index: int
-
-
 def line_chart(
     title: str,
     lines: Mapping[str, pd.Series | pd.DataFrame] | pd.DataFrame,
@@ -148,8 +98,6 @@ def line_chart(
     *,
     names: Sequence[str] = (),
     zero: bool = False,
-    wide: str = "",
-    events: Sequence[Event] = (),
 ) -> Chart:
     """Returns lines over the same x, with all of them at one x on hovering.
 
@@ -160,15 +108,12 @@ def line_chart(
         y_label: Name of the y axis, with its unit; of an accuracy without, which is shown in percent.
         names: All names of this kind on the page: a line looks as its name's place among them says; others follow.
         zero: Whether the y axis begins at 0.
-        wide: The line that is drawn wide and grey behind the others.
-        events: By ascending x; a label is left out where it would touch the one before.
     """
     figure = new_figure()
     (axes,) = figure.axes
     scale, unit = scale_of(y_label)
     frames = {str(name): scale * _bounded(line).dropna() for name, line in lines.items()}
-    known = [*dict.fromkeys(name for name in (*map(str, names), *frames) if name != wide), wide]
-    grey: dict[str, Any] = {"color": GREY, "linestyle": "-", "linewidth": 4, "alpha": 0.5, "zorder": 1}
+    known = [*dict.fromkeys((*map(str, names), *frames))]
     said: dict[float, list[str]] = {x: [] for x in sorted({x for line in frames.values() for x in line.index})}
     if len(said) <= _FEW:
         axes.set_xticks(list(said))
@@ -176,34 +121,34 @@ def line_chart(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no halves of rounds
     for name, line in frames.items():
         if len(line):
-            draw_line(axes, line, known.index(name), name, **(grey if name == wide else {}))
+            draw_line(axes, line, known.index(name), name)
         for x, value in line["mean"].items():
             said[x].append(f"{name}: {value:.1f}" if unit else f"{name}: {value:.4g}")
-    _draw_events(axes, events, said)
     if zero:
         axes.set_ylim(bottom=0)
     label(axes, x_label, f"{y_label}{unit}")
+    say_columns(axes, {x: "\n".join([f"{x_label} {x:g}", *lines]) for x, lines in said.items()})
     legend(figure)
-    shown = list(said)[:: math.ceil(len(said) / _MOST_TIPS) or 1]
-    return Chart(title, figure, [Tip(x, None, "\n".join([f"{x_label} {x:g}", *said[x]])) for x in shown])
+    return Chart(title, figure)
 
 
 def _bounded(line: pd.Series | pd.DataFrame) -> pd.DataFrame:
     return line if isinstance(line, pd.DataFrame) else pd.DataFrame(dict.fromkeys(RANGE, line.astype(float)))
 
 
-def _draw_events(axes: Axes, events: Sequence[Event], said: dict[float, list[str]]) -> None:
-    """Draws upright lines with labels above, which hovering says with the lines."""
-    every = [*said, *(event.x for event in events)]
-    room, end = 0.06 * (max(every) - min(every)) if every else 0, -math.inf
-    for event in events:
-        axes.axvline(event.x, color=look(event.index)["color"], linewidth=0.9, linestyle="--")
-        if event.x > end:
-            above = axes.get_xaxis_transform()
-            axes.text(event.x, 1.01, figure_text(event.label, 20), fontsize=8, ha="center", transform=above)
-            end = event.x + room
-        if event.x in said:
-            said[event.x].append(event.tip)
+def say(axes: Axes, x: float, y: float, text: str) -> None:
+    """Lets a point of a figure say something on hovering."""
+    axes.plot(x, y, "s", markersize=9, alpha=0, zorder=9, gid=text)
+
+
+def say_columns(axes: Axes, texts: Mapping[float, str]) -> None:
+    """Lets all that is above and below an x say something on hovering, of some x among very many."""
+    xs = sorted(texts)[:: math.ceil(len(texts) / _MOST_TIPS) or 1]
+    left, right = axes.get_xlim()
+    ends = [left, *((x + after) / 2 for x, after in pairwise(xs)), right]
+    for x, (begin, end) in zip(xs, pairwise(ends), strict=False):
+        axes.axvspan(begin, end, alpha=0, zorder=9, gid=texts[x])
+    axes.set_xlim(left, right)
 
 
 def draw_front(
@@ -235,7 +180,8 @@ def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0)
     points = search.evaluations
     scale = cost_axis(axes, search.cost, search.metric, points[search.cost])
     times, _ = scale_of(search.metric)
-    axes.scatter(points[search.cost] / scale, times * points[search.metric], s=6, color=GREY, alpha=0.5, linewidths=0)
+    dots: dict[str, Any] = {"s": 6, "alpha": 0.5, "linewidths": 0, "rasterized": len(points) > MOST_DOTS}
+    axes.scatter(points[search.cost] / scale, times * points[search.metric], color=GREY, **dots)
     drawn: list[set[tuple[float, float]]] = []
     for place, name in enumerate((search.tier_names or [ALL_TIERS]) if tier is None else [tier]):
         front = front_of(search, name)
@@ -245,9 +191,21 @@ def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0)
         drawn.append({*front.items()})
         scaled = [None if line is None else times * line.set_axis(line.index / scale) for line in (front, best)]
         draw_front(axes, scaled[0], place + index, "all" if name == ALL_TIERS else name, limits, scaled[1], layer)
+        _say_networks(axes, search, name, scale)
     if tier is None:
         legend(figure)
     return figure
+
+
+def _say_networks(axes: Axes, search: SearchResult, tier: str, scale: float) -> None:
+    """Lets the front and the best of a tier say what they are."""
+    times, _ = scale_of(search.metric)
+    tables = {"": (search.front, search.metric), f"best of {tier}\n": (search.tiers, f"val_{search.metric}")}
+    for first, (table, metric) in tables.items():
+        for _, row in table[table["tier"] == tier].iterrows():
+            rating, cost = metric_text(search.metric, row[metric], "%"), cost_words(search.cost, row[search.cost])
+            text = f"{first}{search.metric} {rating}, {cost}\n{row['arch']}"
+            say(axes, row[search.cost] / scale, times * row[metric], text)
 
 
 def fronts_figure(searches: Searches, tier: str = ALL_TIERS) -> Figure:

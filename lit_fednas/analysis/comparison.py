@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.charts import Chart, Charts, Tip, draw_stairs, stairs
+from lit_fednas.analysis.charts import Chart, Charts, draw_stairs, say, stairs
 from lit_fednas.analysis.clients import fairness_table
 from lit_fednas.analysis.networks import (
     COLUMNS,
@@ -238,9 +238,9 @@ def _charts(comparison: "Comparison") -> list[Charts]:
     """Returns the panels of a page: fronts, and the curves of each tier over computation, communication and rounds."""
     methods, tiers, curves = comparison.methods, comparison.tiers, comparison.curves
     figure = new_figure()
-    tips = _draw_fronts(figure.axes[0], methods, tiers, comparison.tables["compare"].frame)
+    _draw_fronts(figure.axes[0], methods, tiers, comparison.tables["compare"].frame)
     legend(figure)
-    front, curve_charts = Chart("The best network of each tier", figure, tips), []
+    front, curve_charts = Chart("The best network of each tier", figure), []
     counted = [] if curves is None else [spent for spent in _OVER if curves[spent].notna().any()]
     for spent in counted[:2]:
         figure = new_figure(len(tiers), in_row=3)
@@ -259,10 +259,10 @@ def _curves(methods: Methods, metric: str) -> tuple[pd.DataFrame | None, list[st
     return networks_of(logged, metric, each_round=True) if logged else None, silent
 
 
-def _draw_fronts(axes: Axes, methods: Methods, tiers: Tiers, table: pd.DataFrame) -> list[Tip]:
-    """Draws each method's networks, beside lines at those that were trained alone; returns what they say."""
+def _draw_fronts(axes: Axes, methods: Methods, tiers: Tiers, table: pd.DataFrame) -> None:
+    """Draws each method's networks, beside lines at those that were trained alone."""
     found, split = table.dropna(subset=["arch"]), _split(table)
-    metric, tips = table.attrs["metric"], []
+    metric = table.attrs["metric"]
     scale, text = axis("macs", found["macs"].max() if len(found) else 1.0)
     times, unit = scale_of(metric)
     for index, method in enumerate(methods):
@@ -276,7 +276,7 @@ def _draw_fronts(axes: Axes, methods: Methods, tiers: Tiers, table: pd.DataFrame
         for tier, rows in groups:
             x, y = rows["macs"].mean(), rows[split].mean()
             words = f"{method}, {_named(tier)}\n{metric} {metric_text(metric, y, '%')}, {short(x)} MACs"
-            tips.append(Tip(x / scale, times * y, words))
+            say(axes, x / scale, times * y, words)
     for tier, limits in tiers.items():
         if "macs" in limits:
             axes.axvline(x := limits["macs"] / scale, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -284,7 +284,6 @@ def _draw_fronts(axes: Axes, methods: Methods, tiers: Tiers, table: pd.DataFrame
             axes.text(x, 1.01, figure_text(tier, 12), fontsize=7, ha="center", transform=above)
     label(axes, text, f"{_SPLITS[split]} {metric}{unit}")
     log_axis(axes)
-    return tips
 
 
 def _draw_curves(panels: Sequence[Axes], methods: Methods, tiers: Tiers, curves: pd.DataFrame, spent: str) -> None:

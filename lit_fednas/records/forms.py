@@ -34,7 +34,6 @@ RUN_SETTINGS = {
     "model?": {"evaluation?": dict},
     "ckpt_path": type(None),
 }
-RUN_SETTINGS |= {"transform_on_convergence?": {"init_args?": {"threshold?": float}}}
 #: ``settings.json`` of a search or a fine-tuning.
 SETTINGS = {"metric": str} | _each("cost? search? initial?", str) | _each("client? architectures?", int)
 SETTINGS |= {"weights": (str,), "metrics": _DIRECTIONS, "complete": bool, "federated?": dict, "method?": {"class": str}}

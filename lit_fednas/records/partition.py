@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -23,6 +23,8 @@ SHOWN, SHOWN_CLASSES, CELLS = 200, 100, 8_000
 #: ``partition.csv`` is written with so many cells at most.
 LARGEST_TABLE = 1_000_000
 COLOUR = PALETTE[0]
+#: So many dots are drawn one by one in an SVG; more are an image in it.
+MOST_DOTS = 1_000
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,8 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     values = counts[clients, classes]
     largest = 72**2 * min(cell * height, max(0.2, 0.94 * min(cell, height)) ** 2)  # in points²
     sizes = np.maximum(largest * values / max(1, counts.max()), 1.0)  # a single example stays visible
-    dots = axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2, clip_on=False)
+    style: dict[str, Any] = {"color": COLOUR, "alpha": 0.85, "linewidths": 0, "zorder": 2, "clip_on": False}
+    dots = axes.scatter(clients, classes, s=sizes, rasterized=len(values) > MOST_DOTS, **style)
     _frame(figure, numbers, names, height)
     if len(values):
         axes.legend(

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
-from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, line_chart
+from lit_fednas.analysis.charts import Chart, Charts, line_chart, pareto_figure, say
 from lit_fednas.analysis.report import write_page
+from lit_fednas.analysis.runs import SearchResult
 from lit_fednas.analysis.style import new_figure
 from lit_fednas.analysis.tables import Code, Table, count
 from lit_fednas.formatting import fixed
@@ -20,47 +20,43 @@ def line(xs: list[float], ys: list[float | None]) -> pd.Series:
     return pd.Series(ys, xs, dtype=float)
 
 
+def said(chart: Chart) -> list[str | None]:
+    return [column.get_gid() for column in chart.figure.axes[0].patches]
+
+
 def test_lines_are_read_at_every_x() -> None:
     """Missing numbers are left out, and lines of nothing else."""
     bounded = pd.DataFrame({"mean": [0.0, 1.0], "min": [0.0, 0.75], "max": [0.5, 2.0]}, index=[0, 2])
     lines = {"a": bounded, "b": line([2, 3, 4], [0.25, None, 0.5]), "none": line([0], [None])}
-    chart = line_chart("title", lines, "round", "loss", zero=True, events=[Event(2, "grown", "it has grown", 0)])
+    chart = line_chart("title", lines, "round", "loss", zero=True)
     (axes,) = chart.figure.axes
-    first, second, _ = axes.get_lines()
+    first, second = axes.get_lines()
     assert first.get_xydata().tolist() == [[0, 0], [2, 1]]
     assert second.get_xydata().tolist() == [[2, 0.25], [4, 0.5]]
     (band,) = axes.collections
     assert {tuple(corner) for corner in band.get_paths()[0].vertices} >= {(0, 0.5), (2, 2.0), (2, 0.75), (0, 0.0)}
     assert axes.get_ylim()[0] == 0
-    assert [tip.text for tip in chart.tips] == [
-        "round 0\na: 0",
-        "round 2\na: 1\nb: 0.25\nit has grown",
-        "round 4\nb: 0.5",
-    ]
+    assert said(chart) == ["round 0\na: 0", "round 2\na: 1\nb: 0.25", "round 4\nb: 0.5"]
+    assert [(column.get_x(), column.get_width()) for column in axes.patches][1] == (1, 2)  # halfway to its neighbours
 
 
 def test_accuracies_are_in_percent_and_words_say_what_is_drawn(tmp_path: Path) -> None:
     chart = line_chart("Curves", {"a": line([1, 20], [0.125, 0.5])}, "rounds", "accuracy")
-    assert [tip.text for tip in chart.tips] == ["rounds 1\na: 12.5", "rounds 20\na: 50.0"]
+    assert said(chart) == ["rounds 1\na: 12.5", "rounds 20\na: 50.0"]
     page = Page(write_page("t", {"s": [Charts([chart])]}, tmp_path / "page.html"))
     (words,) = [given["aria-label"] for kind, given in page.elements if kind == "svg"]
     assert words == "Curves; accuracy (%) over rounds: a from 12.5 to 50"
     assert "svg text { fill: currentColor; }" in page.text  # else black on a dark page
 
 
-def places(page: Page, kind: str, *names: str) -> np.ndarray:
-    found = [attributes for tag, attributes in page.elements if tag == kind and attributes.get("class") == "tip"]
-    return np.array([[float(attributes[name]) for name in names] for attributes in found])
-
-
 def test_a_page_of_tables_and_charts_has_no_script(tmp_path: Path) -> None:
-    """Places that say something on hovering lie where the figure has drawn them."""
     frame = pd.DataFrame({"method": ["a", "<b>"], "accuracy": [0.51239, None], "runs": [3, 1200], "arch": ["x,y", "y"]})
     table = Table.of(frame, {"method": str, "accuracy": fixed, "runs": count, "arch": Code, "absent": str})
-    lines = line_chart("Lines", {"<i>": line([0, 4], [1, 2])}, "x", "y", events=[Event(0, "<i>", "<u>", 0)])
+    lines = line_chart("Lines", {"<i>": line([0, 4], [1, 2])}, "x", "y")
     points = new_figure()
-    points.axes[0].plot([1, 3], [0.25, 0.75], "o", gid="drawn")
-    charts = Charts([lines, Chart("Points", points, [Tip(1, 0.25, "one & only"), Tip(3, 0.75, "two")])])
+    say(points.axes[0], 1, 0.25, 'one & "only" 1.2345')
+    say(points.axes[0], 3, 0.75, "patch_2 of two")
+    charts = Charts([lines, Chart("Points", points)])
     words = {"summary": "Three seeds.", "tiles": [("runs", "6", "of two methods")], "notes": ["The end."]}
     page = Page(write_page("Two <methods>", {"Results": ["Said.", table, charts]}, tmp_path / "page.html", **words))
     assert (page.texts["h1"], page.texts["h2"]) == (["Two <methods>"], ["Results"])
@@ -69,18 +65,13 @@ def test_a_page_of_tables_and_charts_has_no_script(tmp_path: Path) -> None:
     assert table.csv() == frame.to_csv(index=False)
     assert page.texts["p"] == ["Three seeds.", "Said.", "The end."]
     assert not {"script", "i", "u", "img"} & page.count.keys()
-    assert page.tips == ["x 0\n<i>: 1\n<u>", "x 4\n<i>: 2", "one & only", "two"]
-
-    axes = points.axes[0]
-    drawn = axes.transData.transform([[1, 0.25], [3, 0.75]]) * 72 / points.dpi
-    height = points.get_figheight() * 72
-    np.testing.assert_allclose(places(page, "circle", "cx", "cy"), [[x, height - y] for x, y in drawn], atol=0.06)
-    first, second = places(page, "rect", "x", "width")
-    assert first.sum() == pytest.approx(second[0], abs=0.2)
+    assert page.tips == ["x 0\n<i>: 1", "x 4\n<i>: 2", 'one & "only" 1.2345', "patch_2 of two"]
 
 
-def test_a_figure_of_very_many_points_is_an_image(tmp_path: Path) -> None:
-    figure = new_figure()
-    figure.axes[0].plot(*np.random.default_rng(0).random((2, 9000)), "o")
-    page = Page(write_page("t", {"s": [Charts([Chart("Cloud", figure)])]}, tmp_path / "page.html"))
-    assert (page.count["img"], page.count.get("svg", 0)) == (1, 0)
+def test_very_many_points_are_an_image_beside_what_can_be_read(tmp_path: Path) -> None:
+    points = np.random.default_rng(0).random((1001, 2)) + 1
+    evaluations = pd.DataFrame(points, columns=["macs", "accuracy"]).assign(tier="*", arch="a")
+    search = SearchResult("search", {}, evaluations, evaluations, evaluations[:3], evaluations[:0], {})
+    page = Page(write_page("t", {"s": [Charts([Chart("Cloud", pareto_figure(search))])]}, tmp_path / "page.html"))
+    assert (page.count["image"], page.count["svg"], len(page.tips)) == (1, 1, 3)
+    assert len(page.text) < 100_000

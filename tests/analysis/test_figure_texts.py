@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from lit_fednas.analysis import SearchResult, fronts_figure
-from lit_fednas.analysis.charts import Event, line_chart
+from lit_fednas.analysis.charts import line_chart
 from lit_fednas.records.partition import plot_partition
 
 #: What is given, and what is to be read in the figure.
@@ -42,9 +42,7 @@ VALUES = pd.Series([0.1, 0.2])
 FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "partition": lambda name, folder: plot_partition(np.array([[1, 2], [3, 0]]), [name, "b"]),
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
-    "lines": lambda name, folder: (
-        line_chart("", {name: VALUES, "b": VALUES}, name, name, events=[Event(1, name, "", 0)]).figure
-    ),
+    "lines": lambda name, folder: line_chart("", {name: VALUES, "b": VALUES}, name, name).figure,
 }
 
 

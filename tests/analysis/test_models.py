@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lit_fednas.analysis.report.model_sections import (
-    ALL_CLIENTS,
-    kept_units,
-    model_rounds,
-    sequence_table,
-    suite_table,
-)
+from lit_fednas.analysis.report.model_sections import kept_units, sequence_table, suite_table
 from lit_fednas.analysis.runs import Run
 from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models
 from tests.analysis.made_runs import made_sequence, made_suite
@@ -43,22 +37,6 @@ def pruned(tmp_path: Path) -> Run:
     return made_sequence(tmp_path / "pruned" / "version_0")
 
 
-def test_losses_are_weighted_by_the_examples_and_clients_are_those_that_ended(grown: Run) -> None:
-    losses, counts = model_rounds(grown)
-    assert losses.fillna(-1).to_dict("list") == {
-        "model 0": [(40 + 30) / 40, 2.0, 3.0, -1],
-        "model 1": [-1, -1, (10 + 80) / 30, -1],
-        "model 2": [-1, -1, -1, 0.5],
-        ALL_CLIENTS: [70 / 40, 2.0, (10 + 30 + 80) / 40, 0.5],
-    }
-    assert counts.to_dict("list") == {"model 0": [2, 1, 1, 0], "model 1": [0, 0, 2, 0], "model 2": [0, 0, 0, 1]}
-    assert losses.index.tolist() == [1, 2, 3, 4]  # rounds that are done
-    losses, counts = model_rounds(grown, window=2)  # over the rounds before
-    assert losses["model 0"].tolist() == pytest.approx([70 / 40, 90 / 50, 50 / 20, 3.0])
-    assert losses["model 1"].tolist()[2:] == pytest.approx([3.0, 3.0])
-    assert counts["model 0"].tolist() == [2.0, 1.5, 1.0, 0.5]
-
-
 def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
     columns = ["number", "parent", "round", "macs", "parameters", "bytes", "clients", "trainings", "done"]
     assert suite_table(grown, read_models(grown.folder, SUITE_FILE)["models"]).frame[columns].astype(object).fillna(
@@ -70,7 +48,6 @@ def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
     ]
     untrained = made_suite(tmp_path, [(None, None, 10, [])])
     assert suite_table(untrained, read_models(tmp_path, SUITE_FILE)["models"]).frame["trainings"].tolist() == [0]
-    assert model_rounds(untrained)[0].empty
 
 
 def test_the_models_of_a_sequence(pruned: Run) -> None:

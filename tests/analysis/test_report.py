@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lit_fednas.analysis import read_run
@@ -58,9 +57,9 @@ def test_the_page_says_what_the_files_say(finished_run: Path, finished_page: Pag
     for name in ("computation", "communication"):  # of all that were evaluated
         assert f"{run.ledger[f'times_less_{name}']:.2f}" in cells
 
-    counts = run.partition.iloc[:, 2:].to_numpy()
-    dots = np.array([float(given["r"] or 0) for _, given in page.elements if given.get("class") == "dot"])
-    np.testing.assert_allclose(dots**2 / dots.max() ** 2, counts[counts > 0] / counts.max(), atol=0.05)
+    assert [tip[0] for tip in tips_of(page, "client ")] == [f"client {client}" for client in run.partition["client"]]
+    for tip, counts in zip(tips_of(page, "client "), run.partition.iloc[:, 2:].to_numpy(), strict=True):
+        assert tip[1:] == [f"{label}: {count}" for label, count in enumerate(counts) if count]
 
     for method, name in (("NSGA2", "search"), ("RandomSearch", "random")):
         search = run.search(name)
@@ -237,7 +236,6 @@ def test_models_of_a_suite(finished_page: Page, tmp_path: Path) -> None:
     assert "3 models; training ended before the largest." in page.texts["p"]
     row = ["1", "0", "after 2 rounds", "2.5 k", "250", "1 kB", "1", "1", "0.002"]
     assert cells_from(page, "after 2 rounds", 9, before=2) == row
-    assert ["rounds 2", "model 0: 1", "model 1: 2", "all: 1.5", "model 1 is added"] in tips_of(page, "rounds ")
 
 
 def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> None:
@@ -262,5 +260,4 @@ def test_models_that_all_clients_tested_or_nobody(tmp_path: Path) -> None:
     steps = [("", (8, 16, 20), 1000, 0.75), ("conv1", (6, 16, 20), 740, 0.6), ("conv2", (6, 8, 20), 480, None)]
     page = Page(write_report(made_sequence(tmp_path / "nobody", steps).folder))
     assert cells_from(page, "conv2", 10, before=1)[8:] == ["–", "3"]
-    assert [tip[0] for tip in tips_of(page, "model ")] == ["model 1, conv1 lost filters", "model 0"]
     assert "nan" not in page.text.lower()

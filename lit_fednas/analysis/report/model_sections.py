@@ -10,11 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.charts import Chart, Charts, Event, Tip, draw_front, line_chart
-from lit_fednas.analysis.runs import Run, by_rounds_done
-from lit_fednas.analysis.style import label, new_figure
+from lit_fednas.analysis.charts import Chart, Charts, line_chart
+from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count, rated
-from lit_fednas.formatting import GREY, metric_text, percent, scale_of, short
+from lit_fednas.formatting import percent, short
 from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models, step_words
 
 _SEQUENCE_NOTE = (
@@ -22,56 +21,20 @@ _SEQUENCE_NOTE = (
     "data of all clients, before and after fine-tuning. Costs are of a client on the average, from the first "
     "iteration on; MACs are of forward passes."
 )
-#: The column of all clients together in :func:`model_rounds`.
-ALL_CLIENTS = "all"
 _MEGABYTE = 1e6
 _GROWN = ["number", "parent", "round", "macs", "parameters", "bytes"]
 _PRUNED = ["number", "round", "unit", "budget", "resource", "macs", "parameters", "bytes", "accuracy", "rounds"]
 
 
 def suite(run: Run) -> list[Any]:
-    """Shows a table of the models, losses and clients of each."""
+    """Shows a table of the models: when each was added, and by how many clients it was trained."""
     record = read_models(run.folder, SUITE_FILE)
     if record is None:
         return []
     models = record["models"]
-    charts: list[Chart] = []
-    events = [
-        Event(float(model["round"] + 1), f"+{model['number']}", f"model {model['number']} is added", model["number"])
-        for model in models
-        if model["round"] is not None
-    ]
-    losses, clients = model_rounds(run, window=max(1, len(run.rounds) // 50))
-    names = [f"model {model['number']}" for model in models]
-    tables = (
-        ("Loss in the clients' training, by model; upright: one was added", "loss", losses),
-        ("Clients that trained each model", "clients", clients),
-    )
-    for title, y_label, table in tables:
-        if table.notna().any(axis=None):
-            charts.append(line_chart(title, table, "rounds", y_label, names=names, wide=ALL_CLIENTS, events=events))
-    charts += _convergence(run, events)
     ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
     text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
-    return [text, suite_table(run, models), *([Charts(charts)] if charts else [])]
-
-
-def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns each model's losses and clients, by how many rounds were done."""
-    trained = _trained(run).assign(clients=1.0)
-    trained["sum"] = trained["loss"] * trained["num_units"]
-    # of each model, or of each combination that was trained side by side
-    groups = {f"model {','.join(map(str, key))}": rows for key, rows in trained.groupby("numbers", sort=True)}
-    rounds = pd.RangeIndex(int(run.clients["round"].max()) + 1 if len(run.clients) else 0, name="round")
-    losses, clients = {}, {}
-    for name, rows in {**groups, ALL_CLIENTS: trained}.items():
-        sums = rows.groupby("round")[["sum", "num_units", "clients"]].sum().reindex(rounds, fill_value=0)
-        within = sums.rolling(window, min_periods=1)
-        units = within["num_units"].sum()
-        losses[name] = within["sum"].sum() / units.where(units > 0)
-        clients[name] = within["clients"].mean()
-    tables = pd.DataFrame(losses, index=rounds), pd.DataFrame(clients, index=rounds)[list(groups)]
-    return by_rounds_done(tables[0]), by_rounds_done(tables[1])
+    return [text, suite_table(run, models)]
 
 
 def _trained(run: Run) -> pd.DataFrame:
@@ -106,30 +69,15 @@ def suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of(table, columns, left=3)
 
 
-def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
-    """Draws the degree of convergence with its standard error, and the threshold below which a model is added."""
-    degree, error = (by_rounds_done(run.logged(f"transform/{name}")) for name in ("doc", "doc_error"))
-    if degree.empty or error.empty:
-        return []
-    lines = {"degree of convergence": pd.DataFrame({"mean": degree, "min": degree - error, "max": degree + error})}
-    threshold = (run.settings.get("transform_on_convergence") or {}).get("init_args", {}).get("threshold")
-    if threshold is not None:
-        lines["threshold"] = pd.Series(float(threshold), index=degree.index)
-    title = "Degree of convergence and its standard error; upright: a model is added"
-    return [line_chart(title, lines, "rounds", "fall of the loss per round", wide="threshold", events=events)]
-
-
 def sequence(run: Run) -> list[Any]:
-    """Shows tables of the models and the kept layers, and draws accuracies."""
+    """Shows tables of the models and the kept layers, and draws the accuracies of candidates."""
     record = read_models(run.folder, SEQUENCE_FILE)
     if record is None:
         return []
     table = sequence_table(record)
     iterations = [model for model in record["models"] if model["number"]]
-    charts = [_front(record, table)] if table["accuracy"].notna().any() else []
-    if iterations:
-        ends = {model["number"]: model for model in (iterations[0], iterations[-1])}
-        charts += [_candidates(model, list(record["units"])) for model in ends.values()]
+    ends = {model["number"]: model for model in (*iterations[:1], *iterations[-1:])}
+    charts = [_candidates(model, list(record["units"])) for model in ends.values()]
     return [
         _summary(record, table),
         _sequence_table(run, record, table),
@@ -206,25 +154,6 @@ def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
         return text
     sent = f"{up / _MEGABYTE:.3g} MB up and {down / _MEGABYTE:.3g} MB down"
     return f"{text} The initial model took {short(macs)} MACs, {sent} per client."
-
-
-def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
-    """Draws the models by resource; a model that another one dominates is a dot of the cloud."""
-    rows = table.dropna(subset=["accuracy"]).sort_values(["share", "accuracy"], ascending=[True, False])
-    front = rows[rows["accuracy"] > rows["accuracy"].cummax().shift(fill_value=-1.0)]
-    tips, (times, unit) = [], scale_of("accuracy")
-    for row in front.itertuples():
-        lost = f", {row.unit} lost filters" if row.unit else ""
-        lines = (f"model {row.number}{lost}", f"accuracy {metric_text('accuracy', row.accuracy, '%')}")
-        tip = "\n".join([*lines, f"{short(row.resource)} ({percent(row.share)})"])
-        tips.append(Tip(float(row.share), times * float(row.accuracy), tip))
-    figure = new_figure()
-    (axes,) = figure.axes
-    axes.scatter(rows["share"], times * rows["accuracy"], s=6, color=GREY)
-    limits = [record["budget"] / record["initial"]] if record.get("budget") else []
-    draw_front(axes, times * front.set_index("share")["accuracy"], 0, "front", limits)
-    label(axes, f"share of the initial {_resource(record)}", f"accuracy{unit}")
-    return Chart("Accuracy on the clients' validation data, and the front", figure, tips)
 
 
 def _candidates(model: Mapping[str, Any], units: Sequence[str]) -> Chart:

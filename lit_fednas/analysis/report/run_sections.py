@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart
+from lit_fednas.analysis.charts import Chart, Charts, line_chart, say_columns
 from lit_fednas.analysis.clients import fairness_chart, fairness_table
 from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done, independent_costs
 from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, rated, repeats, size
@@ -15,8 +15,6 @@ from lit_fednas.formatting import axis, fixed, metric_text, short
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.partition import plot_partition
 from lit_fednas.records.run import CLIENTS_FILE
-
-_MOST_DOTS = 1_000  # that are drawn in a page; more are an image
 
 
 def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, str]]:
@@ -125,19 +123,17 @@ def partition(run: Run) -> list[Any]:
     table = run.partition
     if len(table.columns) < 3 or table.empty:
         return []
-    classes, clients = list(table.columns[2:]), list(table["client"])
+    classes = list(table.columns[2:])
     counts = table[classes].to_numpy(dtype=int)
     figure = plot_partition(counts, classes)
-    places = list(zip(*counts.nonzero(), strict=True))
-    tips = []
-    if len(figure.axes) == 1 and len(places) <= _MOST_DOTS:  # else some clients or classes are left out
-        dots: Any = figure.axes[0].collections[0]
-        dots.remove()  # matplotlib's take three times the bytes, and say nothing on hovering
-        tips = [
-            Tip(x, y, f"client {clients[x]}, {classes[y]}: {counts[x, y]:,}", area**0.5 / 2)
-            for (x, y), area in zip(places, dots.get_sizes(), strict=True)
+    if not figure.axes[0].get_title():  # which says that some are left out
+        rows = table.set_index("client")[classes].astype(int).iterrows()
+        texts = [
+            [f"client {client}", *(f"{name}: {number:,}" for name, number in row.items() if number)]
+            for client, row in rows
         ]
-    return [Charts([Chart(f"Examples of {len(clients):,} clients, by class", figure, tips)])]
+        say_columns(figure.axes[0], dict(enumerate(map("\n".join, texts))))
+    return [Charts([Chart(f"Examples of {len(table):,} clients, by class", figure)])]
 
 
 def fairness(run: Run) -> list[Any]:

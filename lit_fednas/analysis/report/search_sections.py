@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.charts import Chart, Charts, Tip, line_chart, pareto_figure
+from lit_fednas.analysis.charts import Chart, Charts, line_chart, pareto_figure
 from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done
 from lit_fednas.analysis.tables import (
     COST_WORDS,
@@ -26,7 +26,7 @@ from lit_fednas.analysis.tables import (
     repeats,
     size,
 )
-from lit_fednas.formatting import axis, cost_text, metric_text, scale_of, short
+from lit_fednas.formatting import cost_text, short
 from lit_fednas.records import ALL_TIERS, FinetuneFiles, TierModel
 
 
@@ -58,19 +58,10 @@ def fronts(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
 
 
 def _front(search: SearchResult, tier: str, index: int) -> Chart:
-    scale, _ = axis(search.cost, float(search.evaluations[search.cost].max()))
-    times, _ = scale_of(search.metric)
-    chosen = {"": (search.front, search.metric), f"best of {tier}\n": (search.tiers, f"val_{search.metric}")}
-    tips = []
-    for first, (table, metric) in chosen.items():
-        for _, row in table[table["tier"] == tier].iterrows():
-            rating = f"{search.metric} {metric_text(search.metric, row[metric], '%')}"
-            words = f"{first}{rating}, {cost_words(search.cost, row[search.cost])}\n{row['arch']}"
-            tips.append(Tip(row[search.cost] / scale, times * row[metric], words))
     limit = search.limits(tier)[1]
     bound = "" if limit is None else f", at most {cost_words(search.cost, limit)}"
     title = f"{'All' if tier == ALL_TIERS else tier}{bound}"
-    return Chart(title, pareto_figure(search, tier, index), tips)
+    return Chart(title, pareto_figure(search, tier, index))
 
 
 def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
