@@ -64,11 +64,11 @@ def test_every_table_of_results_is_shown() -> None:
 
 @pytest.mark.slow
 def test_results_are_those_of_their_tables() -> None:
-    """One kernel runs all notebooks from the root, and forgets the names and options of one before the next."""
+    """One kernel runs all notebooks in their folder, and forgets the names and options of one before the next."""
     forget = "%reset -f\nimport pandas\npandas.reset_option('^display')"
     kept = [cell for path in RESULTS for cell in [new_code_cell(forget), *code_cells(path)]]
     run = new_notebook(cells=[new_code_cell(cell.source) for cell in kept])
-    NotebookClient(run, timeout=120, resources={"metadata": {"path": str(FOLDER.parent)}}).execute()
+    NotebookClient(run, timeout=120, resources={"metadata": {"path": str(FOLDER)}}).execute()
     for before, cell in zip(kept, run.cells, strict=True):
         assert table_cells(cell) == table_cells(before), cell.source
 
