@@ -14,7 +14,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lit_fednas.federation.lightning_private import ClientStrategy
 from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.messages import ClientResult, ClientState, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
@@ -110,30 +109,25 @@ class LocalModule(pl.LightningModule, ABC):
         """Returns the local optimizer at the round's learning rate."""
         return self.settings.local_optimizer(self.trained, self.lr_factor)
 
-    @property
-    def strategy(self) -> ClientStrategy:
-        """That of the sub-Trainer."""
-        strategy = self.trainer.strategy
-        assert isinstance(strategy, ClientStrategy)
-        return strategy
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Takes one local step, if the batch allows it; returns -1 after the last."""
         self.keep_going()
-        strategy = self.strategy
-        strategy.forget_gradients()  # before the forward: its activations take their room
-        if not self.differentiate(batch):
+        trainer: Any = self.trainer
+        (optimizer,), scaler = trainer.optimizers, trainer.grad_scaler
+        optimizer.zero_grad(set_to_none=True)  # before the forward: its activations take their room
+        if not self.differentiate(batch, scaler):
             return None
         if self.settings.clip_norm is not None:
-            strategy.unscale_gradients()
+            scaler.unscale_(optimizer)
             self.clip(self.settings.clip_norm)
-        strategy.apply_gradients()
+        scaler.step(optimizer)
+        scaler.update()
         self.num_steps += 1
         return -1 if self.num_steps == self.most_steps else None
 
     @abstractmethod
-    def differentiate(self, batch: Any) -> bool:
-        """Computes the gradients of a batch; returns whether there are any."""
+    def differentiate(self, batch: Any, scaler: torch.amp.GradScaler) -> bool:
+        """Computes the gradients of a batch, scaled (16-mixed); returns whether there are any."""
 
     @abstractmethod
     def clip(self, max_norm: float) -> None:
@@ -170,7 +164,7 @@ class ClientModule(LocalModule):
         self.network.train()
 
     @override
-    def differentiate(self, batch: tuple[Tensor, Tensor]) -> bool:
+    def differentiate(self, batch: tuple[Tensor, Tensor], scaler: torch.amp.GradScaler) -> bool:
         inputs, targets = batch
         size = len(targets)
         if size == 1 and self.client_network.needs_two:
@@ -178,7 +172,7 @@ class ClientModule(LocalModule):
         as_compiled = not self.settings.compile or size == self.settings.batch_size
         with nullcontext() if as_compiled else torch.compiler.set_stance("force_eager"):
             loss = self.objective.loss(self.network, inputs, targets)
-        self.strategy.add_gradients(loss)
+        scaler.scale(loss).backward()  # without the hooks of Lightning's ``manual_backward``, which nothing here uses
         units = self.objective.data_task.units(targets).sum()
         self._loss_sum = self._loss_sum + loss.detach() * units
         self._units = self._units + units

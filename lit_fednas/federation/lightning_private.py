@@ -6,7 +6,7 @@ Lightning's loops are private, and its Trainer reads some twenty attributes of i
 import logging
 from abc import abstractmethod
 from collections import UserList
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -29,8 +29,6 @@ from lit_fednas.federation.ranks import naming_lost_rank
 from lit_fednas.records.files import replace_saved
 
 T = TypeVar("T")
-
-_NO_SCALER = torch.amp.GradScaler("cpu", enabled=False)
 
 
 class _RoundEpochLoop(_TrainingEpochLoop):
@@ -89,66 +87,18 @@ class RoundFitLoop(_FitLoop):
         """Does not warn: the server's module is never in training mode."""
 
 
-class ClientFitLoop(_FitLoop):
-    """Runs ``training_step`` on batch after batch, without anything else."""
-
-    batches: Iterable[Any] = ()
-
-    def run(self) -> None:
-        """Trains until the batches end, or ``training_step`` returns -1."""
-        trainer = self.trainer
-        module = trainer.lightning_module
-        strategy = trainer.strategy
-        torch.set_grad_enabled(True)
-        module.on_train_start()
-        for index, batch in enumerate(self.batches):
-            if strategy.training_step(batch, index) == -1:
-                break
-        module.on_train_end()
-
-    def teardown(self) -> None:
-        """Releases the batches."""
-        self.batches = ()
-
-
 class ClientStrategy(SingleDeviceStrategy):
     """Trains a network in place: it is neither moved to the device nor, after the fit, to the CPU."""
 
-    def setup(self, trainer: pl.Trainer) -> None:
-        """Creates the optimizers."""
-        module = self.lightning_module
-        assert module is not None
+    def begin(self, module: pl.LightningModule) -> None:
+        """Connects a module, and creates its optimizer."""
+        self.connect(module)
         self._optimizers = [module.configure_optimizers()]  # type: ignore[list-item]
-        self._lightning_optimizers = []
-        self.lr_scheduler_configs = []
-
-    def forget_gradients(self) -> None:
-        """Releases the gradients of the last step."""
-        self._optimizers[0].zero_grad(set_to_none=True)
-
-    @property
-    def _scaler(self) -> torch.amp.GradScaler:
-        """What scales gradients (16-mixed)."""
-        return getattr(self.precision_plugin, "scaler", None) or _NO_SCALER
-
-    def add_gradients(self, loss: torch.Tensor) -> None:
-        """Differentiates, without the hooks of Lightning's ``manual_backward``, which nothing of a client uses."""
-        self._scaler.scale(loss).backward()
-
-    def apply_gradients(self) -> None:
-        """Steps the optimizer."""
-        self._scaler.step(self._optimizers[0])
-        self._scaler.update()
-
-    def unscale_gradients(self) -> None:
-        """Makes scaled gradients comparable to a clipping norm."""
-        self._scaler.unscale_(self._optimizers[0])
 
     def teardown(self) -> None:
-        """Releases the optimizers."""
+        """Releases the module and its optimizer."""
         self._optimizers = []
-        self._lightning_module = None
-        self.model = None
+        self._lightning_module = self.model = None
 
 
 class AveragedWeights(WeightAveraging):
@@ -180,7 +130,7 @@ class ClientTrainer(pl.Trainer):
     def __init__(self, device: torch.device, precision: str = "32-true") -> None:
         with quiet():
             super().__init__(
-                accelerator="cuda" if device.type == "cuda" else device.type,
+                accelerator=device.type,
                 strategy=ClientStrategy(device),
                 devices=[device.index or 0] if device.type == "cuda" else 1,
                 precision=precision,  # type: ignore[arg-type]
@@ -189,19 +139,22 @@ class ClientTrainer(pl.Trainer):
                 enable_checkpointing=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
-                num_sanity_val_steps=0,
             )
-        self.fit_loop: ClientFitLoop = ClientFitLoop(self)
+        self.grad_scaler = self.scaler or torch.amp.GradScaler("cpu", enabled=False)
 
     def _fit_impl(self, model: pl.LightningModule, train_dataloaders: Any = None, *rest: Any) -> None:
-        """Skips Lightning's search for data hooks and checkpoints, which takes longer than a small step."""
-        model.trainer = self
-        self.strategy.connect(model)
-        self.strategy.setup(self)
-        self.fit_loop.batches = train_dataloaders
-        self.fit_loop.run()
-        self.fit_loop.teardown()
-        self.strategy.teardown()
+        """Runs ``training_step`` on batch after batch, until they end or it returns -1, without anything else."""
+        # Lightning's search for data hooks and checkpoints takes longer than a small step
+        model.trainer, strategy = self, self.strategy
+        assert isinstance(strategy, ClientStrategy)
+        strategy.begin(model)
+        torch.set_grad_enabled(True)
+        model.on_train_start()
+        for index, batch in enumerate(train_dataloaders):
+            if strategy.training_step(batch, index) == -1:
+                break
+        model.on_train_end()
+        strategy.teardown()
         self.state.status = TrainerStatus.FINISHED
         self.state.stage = None
 

@@ -191,7 +191,7 @@ class StackedModule(LocalModule):
         self.gradients.start()
 
     @override
-    def differentiate(self, batch: dict[int, Batch]) -> bool:
+    def differentiate(self, batch: dict[int, Batch], scaler: torch.amp.GradScaler) -> bool:
         """Computes the gradients of every client that has a batch; of those with batches of one shape at once."""
         if ended := [row for row in self._going if row not in batch]:  # their weights are kept until the fit ends
             at = self._rows(ended)
