@@ -245,9 +245,9 @@ def test_parts_of_the_working_directory_are_found_and_a_logger_that_shares_a_fol
     Path("config.yaml").write_text("mine")
     Path("my_parts.py").write_text(
         "from lightning.pytorch.loggers.logger import DummyLogger\n"
-        "from lit_fednas.federation import ConstantRate\n\n\n"
+        "from lit_fednas.federation import StepRate\n\n\n"
         "class Shared(DummyLogger):\n    save_dir, name, version = '.', 'project', 'a1b2'\n\n\n"
-        "class MyRate(ConstantRate):\n    pass\n"
+        "class MyRate(StepRate):\n    def __init__(self):\n        super().__init__(1)\n"
     )
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", os.getcwd())])
     parts = ["--trainer.logger", "my_parts.Shared", "--model.client.lr_schedule", "my_parts.MyRate"]

@@ -169,7 +169,7 @@ def test_superfeds_settings_are_the_papers(parsers, name):
     assert (run["trainer"]["max_rounds"], run["data"]["num_clients"]) == (rounds, clients)
     assert UniformCohort(ratio).size(clients) == cohort
     assert run["data"]["partitioner"]["init_args"]["alpha"] == alpha
-    assert (client["epochs"], client["lr_schedule"]["class_path"].split(".")[-1]) == (5, "ConstantRate")
+    assert (client["epochs"], client["lr_schedule"]) == (5, None)
     assert [client["optimizer"]["init_args"][name] for name in ("lr", "momentum", "weight_decay")] == [0.1, 0, 0]
     assert [decay[name] for name in ("beta0", "decay", "period")] == [0.9, "cosine", 0.8]
 

@@ -6,7 +6,6 @@ Lightning's Trainer with rounds for epochs; the server's step is ``training_step
 """
 
 from lit_fednas.federation.cohort import (
-    AlwaysAvailable,
     Availability,
     CohortSampler,
     CyclicCohort,
@@ -22,7 +21,6 @@ from lit_fednas.federation.round import FederatedCallback, ServerRound
 from lit_fednas.federation.server_optimizers import FedAdagrad, FedAdam, FedYogi
 from lit_fednas.federation.settings import (
     ClientSettings,
-    ConstantRate,
     CosineRate,
     FaultPolicy,
     MilestoneRate,
@@ -32,11 +30,9 @@ from lit_fednas.federation.settings import (
 from lit_fednas.federation.trainer import FederatedTrainer
 
 __all__ = [
-    "AlwaysAvailable",
     "Availability",
     "ClientSettings",
     "CohortSampler",
-    "ConstantRate",
     "CosineRate",
     "CyclicCohort",
     "EvaluationSettings",

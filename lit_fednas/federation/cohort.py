@@ -16,10 +16,14 @@ from lit_fednas.ranges import PositiveInt, PositiveShare, ShareBelowOne, checked
 from lit_fednas.rng import numpy_generator
 
 
-class Availability(ABC):
-    """Which clients can take part in a round."""
+class Availability:
+    """Which clients can take part in a round: all of them, unless a subclass says otherwise.
 
-    @abstractmethod
+    Example:
+        >>> Availability().available(0, 3, seed=0)
+        [0, 1, 2]
+    """
+
     def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
         """Returns which of some clients can take part in a round; each answer depends on the client alone.
 
@@ -31,23 +35,11 @@ class Availability(ABC):
         Returns:
             bool [clients].
         """
+        return np.ones(len(clients), dtype=bool)
 
     def available(self, round: int, num_clients: int, seed: int) -> list[int]:
         """Returns all clients that can take part in a round, ascending."""
         return np.flatnonzero(self.present(round, np.arange(num_clients), seed)).tolist()
-
-
-class AlwaysAvailable(Availability):
-    """Every client, in every round.
-
-    Example:
-        >>> AlwaysAvailable().available(0, 3, seed=0)
-        [0, 1, 2]
-    """
-
-    @override
-    def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
-        return np.ones(len(clients), dtype=bool)
 
 
 @checked("cohort.availability")
@@ -84,7 +76,7 @@ class OnlyClients(Availability):
         [1]
     """
 
-    def __init__(self, clients: Iterable[int], availability: Availability = AlwaysAvailable()) -> None:
+    def __init__(self, clients: Iterable[int], availability: Availability = Availability()) -> None:
         self.clients = np.unique(np.fromiter(clients, dtype=np.int64))
         self.availability = availability
 
@@ -117,7 +109,7 @@ class CohortSampler(Part, ABC):
         self,
         ratio: PositiveShare | None = None,
         count: PositiveInt | None = None,
-        availability: Availability = AlwaysAvailable(),
+        availability: Availability = Availability(),
     ) -> None:
         if (ratio is None) == (count is None):
             raise ConfigError(f"cohort: ratio is {ratio} and count is {count}; give one of the two")
@@ -244,7 +236,7 @@ class PoissonCohort(CohortSampler):
 
     depends_on_sizes = False
 
-    def __init__(self, ratio: PositiveShare, availability: Availability = AlwaysAvailable()) -> None:
+    def __init__(self, ratio: PositiveShare, availability: Availability = Availability()) -> None:
         super().__init__(ratio, None, availability)
         self.ratio: float = ratio
 

@@ -192,7 +192,8 @@ class FederatedLightningModule(pl.LightningModule):
         if not cohort:
             return []
         rng = numpy_generator(round.seed, "assignment", round.number)
-        factor = self.client.lr_schedule.factor(round.number, round.max_rounds)
+        schedule = self.client.lr_schedule
+        factor = 1.0 if schedule is None else schedule.factor(round.number, round.max_rounds)
         place = (round.number, cohort, self.supernet.space, self.population, rng)
         tasks = self.assignment.plan(Round(*place, factor, round.values, round.max_rounds))
         self.assignment.check_limits(tasks)

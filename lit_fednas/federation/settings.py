@@ -28,19 +28,6 @@ class RateSchedule(ABC):
             raise ConfigError(f"client.lr_schedule: {type(self).__name__} needs an end; set trainer.max_rounds")
 
 
-class ConstantRate(RateSchedule):
-    """The same learning rate throughout.
-
-    Example:
-        >>> ConstantRate().factor(7, 10)
-        1.0
-    """
-
-    @override
-    def factor(self, round: int, max_rounds: int) -> float:
-        return 1.0
-
-
 class CosineRate(RateSchedule):
     """Half a cosine from 1 in the first round to ``final`` in the last.
 
@@ -155,7 +142,7 @@ class ClientSettings:
             normalise over batches learn nonsense from a batch of two or three.
         epochs: Passes over the client's data per round.
         steps: Steps per round instead; passes follow each other until they are done.
-        lr_schedule: What the learning rate is multiplied with, round by round.
+        lr_schedule: What the learning rate is multiplied with, round by round; with nothing if not given.
         clip_norm: Greatest norm of a step's gradient; unclipped if not given.
         precision: Lightning's precision of the fit.
         channels_last: Whether convolutions keep the channels innermost in memory, which is often faster. Results are
@@ -182,7 +169,7 @@ class ClientSettings:
         drop_last: bool = False,
         epochs: PositiveInt = 1,
         steps: PositiveInt | None = None,
-        lr_schedule: RateSchedule = ConstantRate(),
+        lr_schedule: RateSchedule | None = None,
         clip_norm: PositiveFloat | None = None,
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
         channels_last: bool = False,

@@ -31,7 +31,7 @@ from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.callbacks import RoundCheckpoint, default_callbacks
 from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule
 from lit_fednas.federation import (
-    AlwaysAvailable,
+    Availability,
     ClientSettings,
     FederatedLightningModule,
     FederatedTrainer,
@@ -69,7 +69,7 @@ def alone(clients: int, cohort: int, rounds: int, warmup: int, every: int, tiers
     draws = generator(seed, "benchmark-data")
     inputs = torch.randn(PER_CLIENT * clients, FEATURES, generator=draws)
     examples = Examples(inputs, (inputs[:, 0] > 0).long())
-    availability = RandomAvailability(0.3) if tiers else AlwaysAvailable()
+    availability = RandomAvailability(0.3) if tiers else Availability()
     watch = Watch("cpu", warmup + rounds, warmup)
     with tempfile.TemporaryDirectory() as folder:
         began = perf_counter()
