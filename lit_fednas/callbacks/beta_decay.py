@@ -28,7 +28,6 @@ class BetaDecay(FederatedCallback):
     """
 
     gives = (Beta,)
-    metric_names = ("beta",)
 
     def __init__(
         self,

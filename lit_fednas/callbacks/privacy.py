@@ -75,7 +75,6 @@ class Privacy(FederatedCallback):
     """
 
     gives = (GaussianMechanism,)
-    metric_names = ("privacy/clipped", "privacy/epsilon")
 
     def __init__(
         self,

@@ -66,7 +66,6 @@ class TransformOnConvergence(FederatedCallback):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
-    metric_names = ("transform/doc", "transform/doc_error", "transform/models")
 
     def __init__(
         self,
