@@ -286,6 +286,10 @@ def test_all_that_is_done_with_a_run_is_one_run_of_each_logger(tiny, monkeypatch
         (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
         (["--model.evaluation.subnets", str([f"a{n} = largest" for n in range(1001)])], "subnets: 1,001 are too many"),
         (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
+        (
+            ["--checkpoint.monitor", "val/nobody/accuracy"],
+            "will not be logged; did you mean val/mean/accuracy?",
+        ),
         (["--trainer.accelerator", "gpu"], "trainer: No supported gpu backend found!; change"),
         (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not the data's, 10; leave"),
         (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '..' cannot name a folder"),

@@ -28,6 +28,7 @@ class BetaDecay(FederatedCallback):
     """
 
     gives = (Beta,)
+    metric_names = ("beta",)
 
     def __init__(
         self,

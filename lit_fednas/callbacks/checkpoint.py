@@ -64,9 +64,7 @@ class RoundCheckpoint(ModelCheckpoint):
             # before a state is restored, which Lightning keeps by monitor and mode
             higher = higher_is_better(self.monitor, trainer.datamodule.task, pl_module.metrics)
             if higher is None:
-                raise ConfigError(
-                    f"checkpoint.mode: is null, and {self.monitor!r} does not say what is better; set it to min or max"
-                )
+                return  # reported when all metrics are known
             self.mode = "max" if higher else "min"
             if torch.isinf(self.kth_value):  # none was kept so far
                 self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)

@@ -33,6 +33,8 @@ class CostLedger(FederatedCallback):
         max_bytes: A budget of bytes, down and up.
     """
 
+    metric_names = tuple(f"cost/{name}" for name in ("macs", "bytes_down", "bytes_up", "total_macs", "total_bytes"))
+
     def __init__(self, max_macs: PositiveFloat | None = None, max_bytes: PositiveFloat | None = None) -> None:
         self.max_macs, self.max_bytes = max_macs, max_bytes
         self.rounds, self.total = 0, RoundCost()
@@ -130,6 +132,8 @@ class RoundTime(FederatedCallback):
     Raises:
         ConfigError: The speeds follow from tiers, and a tier has no limit of ``macs`` (reported before training).
     """
+
+    metric_names = ("time/round", "time/mean", "time/std", "time/total")
 
     def __init__(self, speeds: DeviceSpeeds = DeviceSpeeds()) -> None:
         self.speeds = speeds

@@ -35,9 +35,10 @@ class DeviceAverage(FederatedCallback):
         self._metrics: SubnetMetrics
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Prepares the metrics."""
+        """Prepares the metrics; ``metric_names`` says what will be logged at a validation."""
         self._metrics = SubnetMetrics(pl_module.subnets, trainer.datamodule.task)
         self._metrics.to(trainer.strategy.root_device)
+        self.metric_names = [f"val/devices/{name}" for name in self._metrics.metric_names]
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Prepares the files of the devices' weights."""

@@ -75,6 +75,7 @@ class Privacy(FederatedCallback):
     """
 
     gives = (GaussianMechanism,)
+    metric_names = ("privacy/clipped", "privacy/epsilon")
 
     def __init__(
         self,

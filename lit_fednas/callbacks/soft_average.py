@@ -32,6 +32,7 @@ class SoftAverage(FederatedCallback):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
+    metric_names = ("others_share",)
 
     def __init__(self, decay: PositiveShare = 0.98, from_larger: bool = False, weighted: bool = True) -> None:
         self.decay, self.from_larger, self.weighted = decay, from_larger, weighted

@@ -66,6 +66,7 @@ class TransformOnConvergence(FederatedCallback):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
+    metric_names = ("transform/doc", "transform/doc_error", "transform/models")
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Validates before any training that data, shared weights, metrics and what callbacks follow fit together."""
+"""Validates before any training that the data fit the shared weights and the metrics, and what callbacks follow."""
 
 import copy
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import torch
 from torchmetrics import Metric
 
 from lit_fednas.data import Task
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ConfigError, did_you_mean
 from lit_fednas.federation.evaluation import directions_of_metrics, of_units
 from lit_fednas.supernets import Supernet
 
@@ -16,6 +16,7 @@ _TWO = 2  # examples of a dry run
 #: Whether higher is better, by name or by its first word, of what is not named after a metric.
 _DIRECTIONS = {"clients/used": True, "clients/failed": False, "clients/wild": False, "deployed/iqr": False}
 _DIRECTIONS |= dict.fromkeys(("cost", "time", "privacy/epsilon"), False)
+_PACKAGES = ("lit_fednas", "lightning", "pytorch_lightning")
 
 
 def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> None:
@@ -102,15 +103,36 @@ def higher_is_better(name: str, task: Task, added: Mapping[str, Metric]) -> bool
     return next((_DIRECTIONS[key] for key in known), directions.get(name.rpartition("/")[2]))
 
 
+def logged_metrics(trainer: Any, module: Any) -> list[str]:
+    """Returns the names of what a fit logs at every validation, or in every round."""
+    validates = trainer.limit_val_batches and len(trainer.datamodule.val_dataloader())
+    names = list(module.validation_metrics) if validates else []
+    for callback in trainer.callbacks:
+        names += getattr(callback, "metric_names", ())
+    names += [f"clients/{module.task.metric}"] if module.client.validate else []
+    names += ["clients/wild"] if module.faults.norm_bound is not None else []
+    return [*names, *(f"clients/{name}" for name in ("loss", "used", "failed", "lr"))]
+
+
 def check_monitors(trainer: Any, module: Any) -> None:
-    """Validates that Lightning's callbacks keep the best of a metric; they report themselves what is not logged."""
+    """Validates of Lightning's callbacks that follow a metric that it is logged, and that they keep the best."""
+    parts = (module, *trainer.callbacks)
+    others = [part for part in parts if type(part).__module__.partition(".")[0] not in _PACKAGES]
+    announced = all(getattr(part, "metric_names", ()) for part in others)  # a user's may log what they do not announce
     for callback in trainer.callbacks:
         name, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)
-        if not isinstance(name, str) or mode not in ("min", "max") or hasattr(callback, "field"):
+        if not isinstance(name, str):
             continue
+        own, kind = getattr(callback, "field", None), type(callback).__name__
+        field = f"trainer.callbacks: {kind}" if own is None else own
+        if announced and name not in (names := logged_metrics(trainer, module)):
+            near = did_you_mean(name, names)
+            raise ConfigError(f"{field}.monitor: {name!r} will not be logged{near}; choose from {', '.join(names)}")
         higher = higher_is_better(name, module.task, module.metrics)
-        if higher is not None and mode != ("max" if higher else "min"):
+        if higher is None and getattr(callback, "finds_mode", False):
+            raise ConfigError(f"{field}.mode: is null, and {name!r} does not say what is better; set it to min or max")
+        if own is None and higher is not None and mode in ("min", "max") and mode != ("max" if higher else "min"):
             raise ConfigError(
-                f"trainer.callbacks: {type(callback).__name__}.mode: {mode} (min is Lightning's default) takes the "
-                f"worst {name} for the best; set mode to {'max' if higher else 'min'}"
+                f"{field}.mode: {mode} (min is Lightning's default) takes the worst {name} for the best; set mode to "
+                f"{'max' if higher else 'min'}"
             )

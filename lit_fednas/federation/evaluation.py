@@ -146,6 +146,12 @@ class SubnetMetrics(nn.Module):
         """Returns the mean over subnets, without :data:`SAMPLED`, of the metric that counts most."""
         return torch.stack([values[f"{name}/{self.task.metric}"] for name in self.names if name != SAMPLED]).mean()
 
+    @property
+    def metric_names(self) -> list[str]:
+        """What :meth:`compute` returns: ``<subnet>/<metric>``."""
+        reported = [*self.task.metrics, *(cast(MetricCollection, self._added[0]) if self.names else ())]
+        return [f"{subnet}/{name}" for subnet in self.names for name in reported]
+
     def _of_subnet(self, index: int) -> tuple[TaskMetrics, MetricCollection]:
         return cast(TaskMetrics, self._of_task[index]), cast(MetricCollection, self._added[index])
 

@@ -160,7 +160,7 @@ class FederatedLightningModule(pl.LightningModule):
             self.assignment.check_first_plans(self.seed)
 
     def on_fit_start(self) -> None:
-        """Validates that callbacks keep the best of what they follow."""
+        """Validates that what callbacks follow will be logged; they have been set up."""
         check_monitors(self.trainer, self)
 
     def meet(self, clients: ClientData) -> None:
@@ -257,6 +257,11 @@ class FederatedLightningModule(pl.LightningModule):
             self.log(name, value, prog_bar=name in shown)
 
     # ---- evaluation -----------------------------------------------------------------------------------
+
+    @property
+    def validation_metrics(self) -> list[str]:
+        """The names of the metrics that are logged when the server's validation set is evaluated."""
+        return [f"val/{name}" for name in (*self.val_metrics.metric_names, f"mean/{self.task.metric}")]
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs a subnet of the global weights."""

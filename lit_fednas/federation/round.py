@@ -128,6 +128,8 @@ class FederatedCallback(Part, Callback):
     """
 
     field: ClassVar[str] = "trainer.callbacks"  # of a subclass: its own key
+    #: The metrics that it logs in every round or at every validation, once it is set up.
+    metric_names: Sequence[str] = ()
     #: The types of the values that it gives to rounds (:meth:`ServerRound.give`).
     gives: ClassVar[tuple[type, ...]] = ()
 

@@ -9,7 +9,6 @@ import torch
 
 from lit_fednas.callbacks import RoundCheckpoint, RunRecorder
 from lit_fednas.federation import FederatedCallback
-from lit_fednas.federation.evaluation import SubnetMetrics
 from lit_fednas.federation.process import Interrupted
 from lit_fednas.records import read_rounds
 from lit_fednas.testing.contract import assert_alike
@@ -27,8 +26,8 @@ class Values(FederatedCallback):
 
     def on_validation_epoch_end(self, trainer, pl_module):
         value = self.values[trainer.current_epoch]
-        metrics, compute = pl_module.val_metrics, SubnetMetrics.compute
-        metrics.compute = lambda: dict.fromkeys(compute(metrics), torch.tensor(value))
+        metrics = pl_module.val_metrics
+        metrics.compute = lambda: dict.fromkeys(metrics.metric_names, torch.tensor(value))
 
 
 def run(folder, checkpoint, rounds=4, callbacks=(), module=None, ckpt_path=None, **settings):

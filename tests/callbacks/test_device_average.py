@@ -91,6 +91,7 @@ def test_by_hand(weighted, assignment):
     logged = logged_at("on_validation_end")
     fit(method(assignment=assignment()), data(), ROUNDS, callbacks=[average, witness, logged])
     assert len(witness.last) > 3  # more than a cohort
+    assert set(average.metric_names) == set(logged.all[-1])
     assert len(logged.all) == ROUNDS
     for found, wanted in zip(logged.all, witness.wanted, strict=True):
         assert found == pytest.approx(wanted, abs=1e-5)

@@ -10,10 +10,10 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from lit_fednas.callbacks import CostLedger, DeployedAccuracy, DeviceAverage, RoundCheckpoint, RunRecorder
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, FaultPolicy
-from lit_fednas.federation.checks import higher_is_better
+from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback
+from lit_fednas.federation.checks import higher_is_better, logged_metrics
 from lit_fednas.records import read_rounds
-from tests.support import fit, make_module, sgd, tiny_data
+from tests.support import Noted, fit, make_module, sgd, tiny_data
 
 #: Metrics, and which end of them is the best.
 BEST = {
@@ -59,9 +59,15 @@ def test_the_best_of_any_metric_that_is_logged_is_kept(tmp_path: Path) -> None:
             ModelCheckpoint(monitor="clients/loss", mode="max"),
             "mode: max (min is Lightning's default) takes the worst clients/loss for",
         ),
+        (
+            ModelCheckpoint(monitor="val/mean/acuracy"),
+            "monitor: 'val/mean/acuracy' will not be logged; did you mean val/mean/accuracy?",
+        ),
+        (EarlyStopping("time/round"), "monitor: 'time/round' will not be logged"),
+        (EarlyStopping("test/mean/accuracy"), "monitor: 'test/mean/accuracy' will not be logged"),
     ],
 )
-def test_what_would_keep_the_worst_is_refused(following: Any, message: str) -> None:
+def test_what_would_keep_the_worst_or_nothing_is_refused(following: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         followed(following)
     assert str(raised.value).startswith(f"trainer.callbacks: {type(following).__name__}.{message}")
@@ -77,7 +83,7 @@ def test_what_is_logged_between_validations_is_followed_at_each_as_it_is_then(tm
 
 def test_a_deployed_accuracy_that_a_validation_does_not_have_cannot_be_followed() -> None:
     """Every second round it would be an earlier round's."""
-    with pytest.raises(ConfigError, match=r"deployed_accuracy\.every_n_rounds: 2 leaves out validations"):
+    with pytest.raises(ConfigError, match=r"checkpoint\.monitor: 'deployed/accuracy' will not be logged"):
         fit(
             make_module(),
             tiny_data(client_test=0.2),
@@ -86,17 +92,21 @@ def test_a_deployed_accuracy_that_a_validation_does_not_have_cannot_be_followed(
         )
 
 
-def test_what_is_better_is_known_of_all_that_is_logged(tmp_path: Path) -> None:
-    followed(RunRecorder(), rounds=1, default_root_dir=str(tmp_path / "run"))
+def test_own_callbacks_may_log_what_they_do_not_announce() -> None:
+    logs = Noted("on_server_step", lambda trainer, module, round: module.log("mine/size", float(round.number)))
+    stopping = EarlyStopping("mine/size", mode="max", patience=9)
+    followed(logs, stopping)
+    assert float(stopping.best_score) == 2
+
+
+def test_all_that_is_announced_is_logged(tmp_path: Path) -> None:
+    class Announced(FederatedCallback):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self.names = logged_metrics(trainer, pl_module)
+            self.ways = {name: higher_is_better(name, pl_module.task, {}) for name in self.names}
+
+    announced = Announced()
+    followed(announced, RunRecorder(), rounds=1, default_root_dir=str(tmp_path / "run"))
     (record,) = read_rounds(tmp_path / "run")
-    task = make_module().task
-    assert {name for name in record["metrics"] if higher_is_better(name, task, {}) is None} == {"clients/lr"}
-    with pytest.raises(ConfigError, match=r"checkpoint\.mode: is null, and 'clients/lr' does not say what is better"):
-        followed(RoundCheckpoint("clients/lr"))
-
-
-def test_what_is_not_logged_is_told_after_the_first_validation() -> None:
-    with pytest.raises(Exception, match=r"acuracy.*val/mean/accuracy"):
-        followed(EarlyStopping("val/mean/acuracy", mode="max"))
-    with pytest.raises(Exception, match=r"acuracy.*val/mean/accuracy"):
-        followed(RoundCheckpoint("val/mean/acuracy", mode="max"))
+    assert set(announced.names) == set(record["metrics"])
+    assert {name for name, higher in announced.ways.items() if higher is None} == {"clients/lr"}

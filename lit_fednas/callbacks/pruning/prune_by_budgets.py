@@ -84,6 +84,7 @@ class PruneByBudgets(FederatedCallback):
 
     supernet_kind: ClassVar[type] = PrunedSequence
     gives = (CandidateSchedule,)
+    metric_names = tuple(f"prune/{name}" for name in ("candidates", "iteration", "resource", "budget", "accuracy"))
 
     def __init__(
         self,
