@@ -70,7 +70,10 @@ def init(
     certificate = f'root-certificates = "{(folder / "certificates" / "ca.crt").absolute()}"'
     security = certificate if tls else "insecure = true"
     (folder / "flwr" / "config.toml").write_text(f'[superlink.server]\naddress = "{address}"\n{security}\n')
-    (folder / "README.md").write_text(readme(folder.absolute(), host, port, count, tls))
+    (folder / "README.md").write_text(readme(host, port, count, tls))
+    (folder / "systemd").mkdir()
+    for name, text in services(folder.absolute(), host, port, tls).items():
+        (folder / "systemd" / f"lit-fednas-{name}.service").write_text(text)
     print(f"written: {folder}/README.md says what to start")
 
 
@@ -126,7 +129,7 @@ def project(config: str) -> str:
     return tomli_w.dumps(content, multiline_strings=True)
 
 
-def readme(folder: Path, host: str, port: str, count: int, tls: bool) -> str:
+def readme(host: str, port: str, count: int, tls: bool) -> str:
     """Returns the commands that start everything."""
     try:
         subject = f"IP:{ip_address(host)}"
@@ -134,5 +137,28 @@ def readme(folder: Path, host: str, port: str, count: int, tls: bool) -> str:
         subject = f"DNS:{host}"
     text = Path(__file__).with_name("README.md.j2").read_text()
     template = Template(text, trim_blocks=True, keep_trailing_newline=True)
-    known = {"host": shlex.quote(host), "port": port, "count": count, "tls": tls, "subject": shlex.quote(subject)}
-    return template.render(**known, folder=folder, programs=Path(sys.executable).parent)
+    return template.render(host=shlex.quote(host), port=port, count=count, tls=tls, subject=shlex.quote(subject))
+
+
+def services(folder: Path, host: str, port: str, tls: bool) -> dict[str, str]:
+    """Returns systemd's units of the server and of a device, by name, which start both again after a failure."""
+    server, device = "--insecure", "--insecure"
+    if tls:
+        files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+        server = " ".join(f"--ssl-{option} certificates/{file}" for option, file in files.items())
+        server += " --enable-supernode-auth --database flower.db"
+        device = "--root-certificates certificates/ca.crt --auth-supernode-private-key keys/client-%i"
+    own = """'data.source.init_args.root="/path/of/its/data"%s'""" % ("" if tls else " client=%i")
+    server = f"flower-superlink --host {host} --port {port} --disable-runtime-dependency-installation {server}"
+    device = f"flower-supernode --superlink {host}:{port} --host 127.0.0.1 --port 19000 {device} --node-config {own}"
+    own_unit = "For the device of client N: systemctl enable --now lit-fednas-device@N."
+    units = {
+        "server": ("the server of a run over devices", server, "For the server."),
+        "device@": ("client %i of a run over devices", device, own_unit),
+    }
+    template = Template(Path(__file__).with_name("service.j2").read_text(), keep_trailing_newline=True)
+    known = {"folder": folder, "programs": Path(sys.executable).parent}
+    return {
+        name: template.render(**known, what=what, command=command, about=about)
+        for name, (what, command, about) in units.items()
+    }

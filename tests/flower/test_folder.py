@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -59,19 +60,19 @@ def test_the_commands_make_a_certificate_for_the_address_alone_and_a_key_for_eac
     assert sorted(path.name for path in (folder / "app").iterdir()) == ["lit_fednas_app.py", "pyproject.toml"]
 
 
-@pytest.mark.parametrize("program", ["superlink", "supernode"])
-def test_a_unit_starts_what_the_commands_start(folder: Path, tmp_path: Path, program: str) -> None:
-    """Where systemd is installed, it can read it."""
-    shown = (folder / "README.md").read_text()
-    (unit,) = re.findall(r"```ini\n(.*?)```", shown, re.DOTALL)
-    commands = shown.replace("\\\n", " ").splitlines()
-    (command,) = [line for line in commands if line.startswith(f"flower-{program} ")]
-    (tmp_path / "lit-fednas.service").write_text(unit.replace("COMMAND", command))
-    assert f"WorkingDirectory={folder}\n" in unit
+@pytest.mark.parametrize(("unit", "program"), [("server", "superlink"), ("device@", "supernode")])
+def test_units_start_what_the_commands_start(folder: Path, tmp_path: Path, unit: str, program: str) -> None:
+    """And systemd, where it is installed, can read them."""
+    path = folder / "systemd" / f"lit-fednas-{unit}.service"
+    (command,) = re.findall(r"^ExecStart=(.*)", path.read_text(), re.MULTILINE)
+    shown = (folder / "README.md").read_text().replace("\\\n", " ").replace("keys/client-0 ", "keys/client-%i ")
+    (told,) = [line for line in shown.splitlines() if line.startswith(f"flower-{program} ")]
+    assert shlex.split(command)[1:] == shlex.split(told)[1:]
+    assert Path(shlex.split(command)[0]).name == f"flower-{program}"
     if shutil.which("systemd-analyze"):
-        verify = ["systemd-analyze", "verify", str(tmp_path / "lit-fednas.service")]
-        read = subprocess.run(verify, capture_output=True, text=True, check=False)
-        assert [line for line in read.stderr.splitlines() if "lit-fednas.service" in line] == []
+        copied = shutil.copy(path, tmp_path / path.name.replace("@", "@0"))
+        read = subprocess.run(["systemd-analyze", "verify", copied], capture_output=True, text=True, check=False)
+        assert [line for line in read.stderr.splitlines() if path.stem.replace("@", "@0") in line] == []
 
 
 @pytest.mark.parametrize(
