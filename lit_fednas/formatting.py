@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -32,7 +32,15 @@ QUANTITIES = {
     "latency_ms": Quantity("latency", "ms", prefixed=False),
     "spent_macs": Quantity("MACs so far"),
     "spent_bytes": Quantity("bytes so far", "B"),
+    "budget": Quantity("budget"),
 }
+QUANTITIES |= dict.fromkeys(("macs_per_example", "macs_of_a_client", "macs_in_all"), QUANTITIES["macs"])
+QUANTITIES |= dict.fromkeys(("bytes_down", "bytes_up"), QUANTITIES["bytes"])
+#: Headings of columns that are not called as they are.
+_HEADINGS = {"arch": "architecture", "eligible": "clients", "macs_per_example": "MACs", "latency_ms": "latency"}
+_HEADINGS |= {"activation_bytes": "activations", "bytes_down": "sent down", "bytes_up": "sent up"}
+#: Columns of numbers that are no metrics, also where they are means.
+_COUNTS = {"eligible", "rounds", "clients", "runs"}
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _DASH = "–"
 
@@ -66,11 +74,6 @@ def cost_text(name: str, number: float | None) -> str:
     return short(number, quantity.unit, quantity.prefixed)
 
 
-def fixed(number: float | None, digits: int = 4) -> str:
-    """Returns a number with a fixed number of decimals; a dash where there is none."""
-    return _DASH if number is None or number != number else f"{number:.{digits}f}"
-
-
 def percent(share: float) -> str:
     """Returns a share in percent, in at most three digits, as ``72.3%``."""
     return f"{100 * share:.3g}%"
@@ -78,23 +81,46 @@ def percent(share: float) -> str:
 
 def scale_of(metric: str) -> tuple[float, str]:
     """Returns what values of a metric are multiplied by to be shown, and the unit behind its name."""
-    return (100.0, " (%)") if metric.endswith("accuracy") else (1.0, "")
+    return (100.0, " (%)") if metric.removesuffix("_before").endswith("accuracy") else (1.0, "")
 
 
 def metric_text(metric: str, value: float | None, unit: str = "") -> str:
     """Returns a metric's value: accuracies in percent with one decimal, with a unit if one is given; else as it is."""
     scale, in_percent = scale_of(metric)
-    if value is None or value != value or not in_percent:
-        return fixed(value)
-    return f"{scale * value:.1f}{unit}"
-
-
-def spread(values: Collection[float], digits: int = 1, scale: float = 1.0) -> str:
-    """Returns the mean of scaled values and, of several, the least and greatest, as ``51.0 (50.0 to 52.0)``."""
-    if not len(values):
+    if value is None or value != value:
         return _DASH
-    low, mean, high = (f"{scale * value:.{digits}f}" for value in (min(values), sum(values) / len(values), max(values)))
-    return f"{mean} ({low} to {high})" if len(values) > 1 else mean
+    return f"{scale * value:.1f}{unit}" if in_percent else f"{value:.4f}"
+
+
+def heading(name: str) -> str:
+    """Returns the name of a column as it is written above it, as ``test accuracy (%)`` or ``MACs``."""
+    words = _HEADINGS.get(name, name.replace("_", " ").replace("macs", "MACs"))
+    return f"{words}{scale_of(name)[1]}"
+
+
+def cell_text(name: str, value: Any) -> str:
+    """Returns a value by the name of its column: costs with units, counts, metrics; a dash where there is none."""
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:
+        return _DASH
+    if name in QUANTITIES:
+        return cost_text(name, value)
+    if isinstance(value, float) and name not in _COUNTS:
+        return metric_text(name, value)
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def rows_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str], left: int = 1) -> str:
+    """Returns columns of some rows as aligned text, the first ``left`` of them words.
+
+    Example:
+        >>> print(rows_text([{"tier": "small", "macs": 24_123, "val_accuracy": 0.5}], ["tier", "macs", "val_accuracy"]))
+        tier     MACs  val accuracy (%)
+        small  24.1 k              50.0
+    """
+    body = [[cell_text(name, row.get(name)) for name in names] for row in rows]
+    return text_table([*map(heading, names)], body, left)
 
 
 def text_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1, markdown: bool = False) -> str:

@@ -8,7 +8,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from lit_fednas.formatting import axis, cost_text, figure_text, fixed, listing, percent, short, spread, text_table
+from lit_fednas.formatting import (
+    axis,
+    cell_text,
+    cost_text,
+    figure_text,
+    heading,
+    listing,
+    metric_text,
+    percent,
+    short,
+    text_table,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,12 +29,16 @@ from lit_fednas.formatting import axis, cost_text, figure_text, fixed, listing, 
         (short(0.28, "ms", prefixed=False), "0.28 ms"),
         (short(None), "–"),
         (cost_text("macs", 766_080), "766 k"),
-        (fixed(2, 1), "2.0"),
-        (fixed(nan), "–"),
+        (metric_text("loss", nan), "–"),
+        (heading("test_accuracy_before"), "test accuracy before (%)"),
+        (" ".join(map(heading, ("macs", "latency_ms", "val_loss"))), "MACs latency val loss"),
+        (cell_text("clients", 3.5), "3.5"),
+        (cell_text("number", 1200), "1,200"),
+        (cell_text("rounds", None), "–"),
+        (cell_text("bytes_up", 1200.0), "1.2 kB"),
+        (cell_text("best_loss", 2.0), "2.0000"),
+        (cell_text("val_accuracy_before", 0.5), "50.0"),
         (percent(0.7234), "72.3%"),
-        (spread([0.5, 0.5204], scale=100), "51.0 (50.0 to 52.0)"),
-        (spread([25]), "25.0"),
-        (spread([]), "–"),
         (axis("bytes", 1.5e6), (1e6, "bytes sent one way (MB)")),
         (figure_text("_a\nb"), " _a b"),
         (figure_text("x" * 99, most=7), "xxx…xxx"),

@@ -6,12 +6,14 @@ A search, a fine-tuning, or a run with ``deployed_accuracy`` writes ``clients.cs
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, line_chart
+from lit_fednas.analysis.tables import Table
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.files import read_json, read_table, reading
@@ -100,6 +102,15 @@ def _figures(values: pd.Series, higher: bool) -> dict[str, float]:
         "iqr": high - low,
         "worst": values.min() if higher else values.max(),
     }
+
+
+def fairness_rows(table: pd.DataFrame, name: str, *columns: str) -> Table:
+    """Returns a :func:`fairness_table` as it is shown: what the first column is called, further ones, and figures."""
+    metric = table.attrs["metric"]
+    words = {"mean": "mean", "deviation": "deviation_of", "worst": "worst", "iqr": "interquartile_range_of"}
+    figures = {column: f"{word}_{metric}" for column, word in words.items()}
+    shown = table.replace({"tier": {ALL_TIERS: "all"}}).rename(columns={"name": name, **figures})
+    return replace(Table.of(shown, [name, *columns, "clients", *figures.values()]), frame=table)
 
 
 def fairness_chart(groups: Groups) -> Chart:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lit_fednas.analysis.charts import Chart, Charts, draw_stairs, say, stairs
-from lit_fednas.analysis.clients import fairness_table
+from lit_fednas.analysis.clients import fairness_rows, fairness_table
 from lit_fednas.analysis.networks import (
     COLUMNS,
     WHOSE,
@@ -28,9 +27,9 @@ from lit_fednas.analysis.networks import (
 from lit_fednas.analysis.report import write_page
 from lit_fednas.analysis.runs import SPENT
 from lit_fednas.analysis.style import RANGE, label, legend, log_axis, look, new_figure
-from lit_fednas.analysis.tables import DASH, Column, Table, cost_range, csv_text, repeats, size
+from lit_fednas.analysis.tables import DASH, Table, csv_text, range_text, repeats
 from lit_fednas.errors import DataError
-from lit_fednas.formatting import GREY, axis, figure_text, metric_text, scale_of, short, spread
+from lit_fednas.formatting import GREY, axis, figure_text, heading, metric_text, scale_of, short
 from lit_fednas.ranges import PositiveFloat, PositiveInt
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.files import check_output, replace_text, replacing
@@ -134,15 +133,14 @@ def least_spent(methods: Methods, unit: str) -> float:
 def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve: Sequence[str] = ()) -> Table:
     """Returns a :func:`comparison_table` as it is shown: a row per method and tier; accuracies in percent."""
     metric = table.attrs["metric"]
-    scale, unit = scale_of(metric)
     rows, keys, tiers = [], [], []
     for (tier, method), every in table.groupby(["tier", "method"], sort=False):
         found = every.dropna(subset=["arch"])
         keys.append((method, *zip(found["result"], found["arch"], strict=True)))
         tiers.append(_named(tier) if len(found) else "")
         seeds = str(len(found)) if len(found) == len(every) else f"{len(found)} of {len(every)}"
-        costs = {"MACs": cost_range(found["macs"], short), "size": cost_range(found["bytes"], size)}
-        rated = {f"{split} {metric}{unit}": _spread(found[split], scale) for split in ("val", "test")}
+        rated = {heading(f"{split}_{metric}"): range_text(metric, found[split]) for split in ("val", "test")}
+        costs = {title: range_text(name, found[name]) for title, name in (("MACs", "macs"), ("size", "bytes"))}
         rows.append({"tier": _named(tier), "method": method, **rated, **costs, "seeds": seeds, **_spent(found)})
     if any(again := [as_in if tier else "" for as_in, tier in zip(repeats(keys, tiers), tiers, strict=True)]):
         rows = [{**row, "network": as_in} for row, as_in in zip(rows, again, strict=True)]
@@ -163,27 +161,14 @@ def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve:
 
 def target_rows(table: pd.DataFrame) -> Table:
     """Returns a :func:`target_table` as it is shown; ``>`` marks a mean that is a lower bound."""
-    metric = table.attrs["metric"]
-    scale, unit = scale_of(metric)
-    rows = []
+    metric, rows = table.attrs["metric"], []
     for (tier, target, method), every in table.groupby(["tier", "target", "method"], sort=False):
         bound = "" if every.dropna(subset=["rounds"])["reached"].all() else "> "
         spent = _spent(every.dropna(subset=["rounds"]))
-        row = {"tier": _named(tier), f"{metric}{unit}": f"{scale * float(target):g}", "method": method}
+        row = {"tier": _named(tier), heading(metric): f"{scale_of(metric)[0] * float(target):g}", "method": method}
         row["reached"] = f"{int(every['reached'].sum())} of {len(every)}"
         rows.append({**row, **{name: cell if cell == DASH else f"{bound}{cell}" for name, cell in spent.items()}})
     return _shown(rows, table, 1, "Training until a network within the tier reached a target")
-
-
-def client_rows(table: pd.DataFrame) -> Table:
-    """Returns a :func:`~lit_fednas.analysis.fairness_table` as it is shown: all clients of a method together."""
-    metric = table.attrs["metric"]
-    _, unit = scale_of(metric)
-    names = {"mean": f"mean {metric}{unit}", "deviation": "deviation", "worst": "worst", "iqr": "interquartile range"}
-    columns: dict[str, Column] = {"name": ("method", str), "runs": ("seeds", str), "clients": "{:g}".format}
-    columns |= {name: (text, partial(metric_text, metric)) for name, text in names.items()}
-    every = table[table["tier"] == ALL_TIERS]
-    return replace(Table.of(every, columns, title="Clients, on their own data"), frame=table)
 
 
 def _shown(
@@ -199,20 +184,12 @@ def _split(table: pd.DataFrame) -> str:
 
 
 def _spent(rows: pd.DataFrame) -> dict[str, str]:
-    return {
-        "rounds": cost_range(rows["rounds"], lambda number: f"{number:.1f}".removesuffix(".0")),
-        "training MACs": cost_range(rows["spent_macs"], short),
-        "training bytes": cost_range(rows["spent_bytes"], size),
-    }
+    titles = zip(SPENT, ("rounds", "training MACs", "training bytes"), strict=True)
+    return {title: range_text(name, rows[name]) for name, title in titles}
 
 
 def _named(tier: Any) -> str:
     return "any" if tier == ALL_TIERS else str(tier)
-
-
-def _spread(values: pd.Series, scale: float) -> str:
-    """Returns a mean and its range; a dash unless all rows have a value."""
-    return DASH if values.isna().any() else spread(values, digits=1 if scale > 1 else 4, scale=scale)
 
 
 def _names(rows: pd.DataFrame) -> str:
@@ -361,7 +338,9 @@ def compared(
     folders = {method: [result.clients_folder for result in results] for method, results in methods.items()}
     rated = {method: [*filter(None, places)] for method, places in folders.items() if any(places)}
     if rated:
-        tables["clients"] = client_rows(fairness_table(rated))
+        clients = fairness_table(rated)
+        shown = fairness_rows(clients[clients["tier"] == ALL_TIERS], "method", "runs")
+        tables["clients"] = replace(shown, title="Clients, on their own data", frame=clients)
     return Comparison(methods, tiers, curves, tables, left_out)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from lit_fednas.analysis.report.run_sections import class_name
 from lit_fednas.analysis.runs import Run, read_search, run_folders
-from lit_fednas.analysis.tables import DASH, size
+from lit_fednas.analysis.tables import DASH
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.formatting import metric_text, text_table
+from lit_fednas.formatting import cost_text, metric_text, text_table
 from lit_fednas.records.files import FolderLock
 from lit_fednas.records.run import ROUNDS_FILE
 
@@ -43,7 +43,7 @@ def runs(folder: Path = Path("runs"), /, clean: bool = False) -> None:
         except DataError as error:
             damaged.append(f"damaged: {error}")
         files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
-        rows.append([str(path), *cells, size(sum(file.stat().st_size for file in files))])
+        rows.append([str(path), *cells, cost_text("bytes", sum(file.stat().st_size for file in files))])
     print("\n".join([text_table(["run", "method", "best of each tier", "rounds", "size"], rows, left=3), *damaged]))
     for path in found if clean else ():
         if not (path / ROUNDS_FILE).exists():

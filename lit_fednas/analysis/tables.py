@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,15 +11,15 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from lit_fednas.formatting import cost_text, metric_text, scale_of, short, text_table
+from lit_fednas.formatting import cell_text, cost_text, heading, text_table
 from lit_fednas.records import COST_NAMES
 from lit_fednas.records.files import as_cell
 
 _FILES = FileSystemLoader(Path(__file__).with_name("report") / "templates")
 _TEMPLATES = Environment(loader=_FILES, autoescape=True, undefined=StrictUndefined)
 DASH = "–"
-#: How a network's costs are called in headings.
-COST_WORDS = dict(zip(COST_NAMES, ("MACs", "parameters", "bytes", "activations", "latency"), strict=True))
+#: Costs of a network that tables show.
+COSTS = COST_NAMES[:3]
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class Bar:
 
 
 Cell: TypeAlias = str | Code | Bar
-#: Writes the cells of a column: alone where the heading is the column's name, else with the heading.
-Column: TypeAlias = Callable[[Any], Cell] | tuple[str, Callable[[Any], Cell]]
+_CODE = {"arch", "cells"}  # columns of architectures
 
 
 @dataclass(frozen=True)
@@ -73,22 +71,19 @@ class Table:
     mark: str = ""  # and what it means
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, columns: Mapping[str, Column], **settings: Any) -> Table:
+    def of(cls, frame: pd.DataFrame, names: Iterable[str], **settings: Any) -> Table:
         """Returns the table that shows columns of a frame, if it has them; ``settings`` are its other attributes.
 
         Example:
             >>> frame = pd.DataFrame({"method": ["a", "b"], "macs": [24_123, None]})
-            >>> print(Table.of(frame, {"method": str, "macs": ("MACs", short), "loss": str}).text())
+            >>> print(Table.of(frame, ["method", "macs", "loss"]).text())
             method    MACs
             a       24.1 k
             b            –
         """
-        shown = {
-            name: how if isinstance(how, tuple) else (name.replace("_", " "), how) for name, how in columns.items()
-        }
-        shown = {name: how for name, how in shown.items() if name in frame}
-        cells = [[write(value) for value in frame[name]] for name, (_, write) in shown.items()]
-        return cls([head for head, _ in shown.values()], list(zip(*cells, strict=True)), frame=frame, **settings)
+        columns = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in names if name in frame}
+        cells = [[_cell(name, value) for value in column] for name, column in columns.items()]
+        return cls(list(map(heading, columns)), list(zip(*cells, strict=True)), frame=frame, **settings)
 
     def text(self, markdown: bool = False) -> str:
         """Returns it as text, or as a table of Markdown, without the title."""
@@ -141,36 +136,21 @@ def csv_text(frame: pd.DataFrame, **settings: Any) -> str:
     return str(frame.map(as_cell).rename(columns=as_cell).to_csv(index=False, **settings))
 
 
-def count(number: float | None) -> str:
-    """Writes a whole number; a dash where there is none."""
-    return DASH if number is None or pd.isna(number) else f"{number:,.0f}"
-
-
-def size(number: float | None) -> str:
-    """Writes a number of bytes."""
-    return short(number, "B")
-
-
-#: How a network's costs are written in a table.
-COSTS: dict[str, Column] = {"macs": ("MACs", short), "parameters": short, "bytes": size}
+def _cell(name: str, value: Any) -> Cell:
+    return Code(value) if name in _CODE else cell_text(name, value)
 
 
 def cost_words(name: str, number: float) -> str:
     """Writes a cost with its unit and its name."""
-    return f"{cost_text(name, number)} {COST_WORDS.get(name, name)}"
+    return f"{cost_text(name, number)} {heading(name)}"
 
 
-def cost_range(costs: pd.Series, write: Callable[[float], str]) -> str:
-    """Returns a mean, and the least and greatest where they differ; a dash where one is missing, or all are."""
-    if costs.empty or costs.isna().any():
+def range_text(name: str, values: pd.Series) -> str:
+    """Returns the mean of a column, and the least and greatest where they differ; a dash unless all rows have one."""
+    if values.empty or values.isna().any():
         return DASH
-    mean = write(costs.mean())
-    return mean if costs.nunique() == 1 else f"{mean} ({write(costs.min())} to {write(costs.max())})"
-
-
-def rated(metric: str, heading: str = "") -> Column:
-    """Returns how a metric's values are written, below its name or another heading, with its unit."""
-    return f"{heading or metric}{scale_of(metric)[1]}", partial(metric_text, metric)
+    mean, least, most = (cell_text(name, value) for value in (values.mean(), values.min(), values.max()))
+    return mean if least == most else f"{mean} ({least} to {most})"
 
 
 def repeats(keys: Sequence[Any], names: Sequence[str]) -> list[str]:

@@ -1,9 +1,8 @@
 """What is written into a run's folder: records of rounds, the data's partition, the evaluated subnets."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from lightning import Callback
@@ -15,7 +14,7 @@ from lit_fednas.costs import RoundCost
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.trainer import keeps_files, run_folder
-from lit_fednas.formatting import cost_text, metric_text, scale_of, text_table
+from lit_fednas.formatting import rows_text
 from lit_fednas.messages import ClientResult
 from lit_fednas.records.files import FolderLock, replace_json, replace_table, seal
 from lit_fednas.records.partition import write_partition
@@ -163,13 +162,6 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the rows as aligned text."""
-    first, *others = metrics = [name for name in rows[0] if name not in (*NAMES, *COSTS)]
-    rated = [f"{name}{scale_of(name)[1]}" for name in (f"{rows[0]['split']} {first}", *others)]
-    head = ["subnet", "architecture", "MACs", "parameters", "bytes", *rated]
-    written: dict[str, Callable[[Any], str]] = {
-        "subnet": str,
-        "arch": str,
-        **{name: partial(cost_text, name) for name in COSTS},
-    }
-    written |= {name: partial(metric_text, name) for name in metrics}
-    return text_table(head, [[write(row[name]) for name, write in written.items()] for row in rows], left=2)
+    metrics = {f"{rows[0]['split']}_{name}": name for name in rows[0] if name not in (*NAMES, *COSTS)}
+    rated = [{**row, **{shown: row[name] for shown, name in metrics.items()}} for row in rows]
+    return rows_text(rated, ["subnet", "arch", *COSTS, *metrics], left=2)

@@ -30,7 +30,7 @@ from lit_fednas.federation.evaluation import pooled
 from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidates_of, eligible_clients, grouped
-from lit_fednas.formatting import cost_text, metric_text, scale_of, text_table
+from lit_fednas.formatting import rows_text
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, read_rounds
@@ -80,20 +80,16 @@ class Finetune(AfterTraining):
             else:
                 tested = self._write_tests([row["tier"] for row in rows])
             self.files.finish(self.written)
-        metric, macs = self.metric, {"MACs": "macs_per_example"}
-        columns = {"tier": "tier", "architecture": "arch", "clients": "eligible", "rounds": "rounds", **macs}
-        _, unit = scale_of(metric)
-        values = {f"val before{unit}": f"val_{metric}_before", f"val {metric}{unit}": f"val_{metric}"}
-        print(_table(rows, {**columns, **values, f"test {metric}{unit}": f"test_{metric}"}, metric, left=2))
+        metric = self.metric
+        names = ["tier", "arch", "eligible", "rounds", "macs_per_example"]
+        print(rows_text(rows, [*names, f"val_{metric}_before", f"val_{metric}", f"test_{metric}"], left=2))
         if (tau := self.files.rank_correlation()) is not None:
             print(f"Kendall's tau of val before and test {metric}, of {len(self.candidates)} networks: {tau:.2f}")
         if tested:
             known = self.datamodule.task.metrics  # clients have no others
             metric = metric if metric in known else next(iter(known))
-            _, unit = scale_of(metric)
-            columns = {"model": "arch", **macs, "clients": "clients", "test examples": "examples"}
-            columns |= {f"clients' {metric} before{unit}": f"{metric}_before", f"fine-tuned{unit}": metric}
-            print(f"\n{_table(tested, columns, metric)}")
+            names = ["arch", "macs_per_example", "clients", "examples", f"{metric}_before", metric]
+            print(f"\nOn the clients' own test data:\n{rows_text(tested, names)}")
         call_hook(self.trainer, "on_finetune_end", self.files.folder)
         return self.files
 
@@ -363,14 +359,3 @@ class _Stop(FederatedCallback):
 
 def _suffixed(metrics: Mapping[str, float], suffix: str) -> dict[str, float]:
     return {f"{name}{suffix}": value for name, value in metrics.items()}
-
-
-def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], metric: str, left: int = 1) -> str:
-    """Returns columns of some rows, by their headings, as aligned text; numbers with decimals are of a metric."""
-
-    def cell(name: str, value: Any) -> str:
-        if name == "macs_per_example":
-            return cost_text("macs", value)
-        return "" if value is None else metric_text(metric, value) if isinstance(value, float) else str(value)
-
-    return text_table(list(columns), [[cell(name, row.get(name)) for name in columns.values()] for row in rows], left)

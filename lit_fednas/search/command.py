@@ -22,8 +22,8 @@ from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.lightning_private import call_hook, launched
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
-from lit_fednas.formatting import cost_text, draws_bars, metric_text, scale_of, text_table
-from lit_fednas.records import ALL_TIERS, SearchFiles, TierFiles
+from lit_fednas.formatting import cost_text, draws_bars, metric_text, rows_text
+from lit_fednas.records import SearchFiles, TierFiles
 from lit_fednas.records.run import note_after_training, write_client_scores
 from lit_fednas.search.evaluations import Scorer
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
@@ -248,17 +248,9 @@ class SearchProgress:
 
 def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:
     """Returns the tiers as aligned text."""
-    allowed = {ALL_TIERS: {}, **{tier["name"]: tier["at_most"] for tier in limits}}
-    rated = [f"{split} {metric}{scale_of(metric)[1]}" for split in ("val", "test")]
-    head = ["tier", "architecture", "limit", "MACs", "parameters", "bytes", *rated]
-    body = [
-        [
-            row["tier"],
-            row["arch"],
-            ", ".join(f"{name} {cost_text(name, limit)}" for name, limit in allowed[row["tier"]].items()),
-            *(cost_text(name, row[name]) for name in ("macs", "parameters", "bytes")),
-            *(metric_text(metric, row.get(f"{split}_{metric}")) for split in ("val", "test")),
-        ]
-        for row in rows
-    ]
-    return text_table(head, body, left=3)
+    texts = {
+        tier["name"]: ", ".join(f"{name} {cost_text(name, most)}" for name, most in tier["at_most"].items())
+        for tier in limits
+    }
+    names = ["tier", "arch", "limit", "macs", "parameters", "bytes", f"val_{metric}", f"test_{metric}"]
+    return rows_text([{**row, "limit": texts.get(row["tier"], "")} for row in rows], names, left=3)

@@ -38,7 +38,7 @@ def pruned(tmp_path: Path) -> Run:
 
 
 def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
-    columns = ["number", "parent", "round", "macs", "parameters", "bytes", "clients", "trainings", "done"]
+    columns = ["model", "from", "round", "macs", "parameters", "bytes", "clients", "trainings", "what was done"]
     assert suite_table(grown, read_models(grown.folder, SUITE_FILE)["models"]).frame[columns].astype(object).fillna(
         ""
     ).to_numpy().tolist() == [
@@ -63,8 +63,8 @@ def test_the_models_of_a_sequence(pruned: Run) -> None:
         [2, 4, "fc", 620, 0.6, 60, 0.5, 3, 2],
         [3, 8, "conv2", 420, 0.4, 40, 0.625, 4, 2],
     ]
-    spent = table[["up_mb", "down_mb", "client_macs"]].T
-    np.testing.assert_allclose(spent, [[0, 0.1, 0.3, 0.6], [0, 1, 3, 6], [0, 1e8, 3e8, 6e8]])
+    spent = table[["bytes_up", "bytes_down", "macs_of_a_client"]].T
+    np.testing.assert_allclose(spent, [[0, 1e5, 3e5, 6e5], [0, 1e6, 3e6, 6e6], [0, 1e8, 3e8, 6e8]])
 
 
 def test_what_is_left_of_the_layers(pruned: Run, tmp_path: Path) -> None:

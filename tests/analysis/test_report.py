@@ -212,7 +212,7 @@ def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_pag
     assert "script" not in page.count
     cells = cells_from(page, "run", 56)
     assert cells[:4] == ["run", "all", "1", "100.0"]
-    assert cells[14:21] == ["search", "all", "4", "50.0", "35.4", "25.0", "0.0"]
+    assert cells[14:21] == ["search", "all", "4", "50.0", "35.4", "0.0", "25.0"]
     assert cells[28:36] == ["finetune", "all", "3", "50.0", "20.4", "25.0", "25.0", "finetune"]
     assert (cells[36], cells[42]) == (EVIL, "again")
     assert ["client 1", "run: 100.0", "search: 0.0", "finetune: 25.0", "again: 100.0"] in tips_of(page, "client 1")
@@ -234,7 +234,7 @@ def test_models_of_a_suite(finished_page: Page, tmp_path: Path) -> None:
     page = Page(write_report(suite_run(tmp_path / "grown" / "version_0")))
     assert page.texts["h2"] == ["Training", "Models", "Costs"]
     assert "3 models; training ended before the largest." in page.texts["p"]
-    row = ["1", "0", "after 2 rounds", "2.5 k", "250", "1 kB", "1", "1", "0.002"]
+    row = ["1", "0", "after 2 rounds", "2.5 k", "250", "1 kB", "1", "1", "0.0020"]
     assert cells_from(page, "after 2 rounds", 9, before=2) == row
 
 
@@ -243,9 +243,9 @@ def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> Non
     page = Page(write_report(made_sequence(tmp_path / "run").folder))
     assert page.texts["h2"] == ["Pruned models", "Costs"]
     (summary,) = [text for text in page.texts["p"] if text.startswith("3 iterations")]
-    said = "down to 40% of the initial network's MACs; complete. The initial model took 0.5 MACs, 7e-07 MB up and"
-    assert summary == f"3 iterations, {said} 9e-07 MB down per client."
-    row = ["1", "conv2", "2", "770", "75%", "750", "75", "300 B", "70.0", "2", "2", "100 M", "0.1", "1"]
+    said = "down to 40% of the initial network's MACs; complete. The initial model took 0.5 MACs, 0.7 B up and"
+    assert summary == f"3 iterations, {said} 0.9 B down per client."
+    row = ["1", "conv2", "2", "770", "75%", "750", "75", "300 B", "70.0", "2", "2", "100 M", "100 kB", "1 MB"]
     assert cells_from(page, "conv2", 14, before=1) == row
     captions = [text for text in page.texts["figcaption"] if text.startswith("Candidates")]
     assert captions == [f"Candidates of iteration {number}: conv2 is selected" for number in (1, 3)]

@@ -12,8 +12,8 @@ import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, line_chart
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.tables import COSTS, DASH, Bar, Cell, Code, Column, Table, count, rated
-from lit_fednas.formatting import percent, short
+from lit_fednas.analysis.tables import COSTS, Bar, Cell, Table
+from lit_fednas.formatting import cost_text, percent, short
 from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models, step_words
 
 _SEQUENCE_NOTE = (
@@ -21,9 +21,8 @@ _SEQUENCE_NOTE = (
     "data of all clients, before and after fine-tuning. Costs are of a client on the average, from the first "
     "iteration on; MACs are of forward passes."
 )
-_MEGABYTE = 1e6
 _GROWN = ["number", "parent", "round", "macs", "parameters", "bytes"]
-_PRUNED = ["number", "round", "unit", "budget", "resource", "macs", "parameters", "bytes", "accuracy", "rounds"]
+_PRUNED = ["number", "round", "unit", "budget", "macs", "parameters", "bytes", "accuracy", "rounds"]
 
 
 def suite(run: Run) -> list[Any]:
@@ -50,23 +49,14 @@ def suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
     clients = trained.groupby("numbers")["client"].agg(clients="nunique", trainings="size")
     table = pd.DataFrame(models)[_GROWN].astype({"parent": "Int64", "round": "Int64"})
     table = table.join(clients.reindex(table["number"], fill_value=0).reset_index(drop=True)).assign(
-        done=[step_words(model["steps"]) for model in models],
+        done=[step_words(model["steps"]) or None for model in models],
         added=["start" if model["round"] is None else f"after {model['round'] + 1} rounds" for model in models],
-        convergence=[_digits(model.get("degree_of_convergence")) for model in models],
+        convergence=[model.get("degree_of_convergence") for model in models],
         cells=[str(model.get("cells", "")) for model in models],
     )
-    columns: dict[str, Column] = {
-        "number": ("model", str),
-        "parent": ("from", count),
-        "added": str,
-        **COSTS,
-        "clients": count,
-        "trainings": count,
-        "convergence": str,
-        "done": ("what was done", lambda done: done or DASH),
-        "cells": Code,
-    }
-    return Table.of(table, columns, left=3)
+    titles = {"number": "model", "parent": "from", "done": "what was done"}
+    names = ["model", "from", "added", *COSTS, "clients", "trainings", "convergence", "what was done", "cells"]
+    return Table.of(table.rename(columns=titles), names, left=3)
 
 
 def sequence(run: Run) -> list[Any]:
@@ -94,12 +84,12 @@ def sequence_table(record: Mapping[str, Any]) -> pd.DataFrame:
     spent.iloc[0] = 0.0
     spent = spent.cumsum()
     table = models[_PRUNED].assign(
-        unit=models["unit"].fillna(""),
         share=models["resource"] / record["initial"],
+        **{record["resource"]: models["resource"]},
         candidates=models["candidates"].map(len),
-        client_macs=spent["macs"],
-        up_mb=spent["bytes_up"] / _MEGABYTE,
-        down_mb=spent["bytes_down"] / _MEGABYTE,
+        macs_of_a_client=spent["macs"],
+        bytes_up=spent["bytes_up"],
+        bytes_down=spent["bytes_down"],
     )
     return table.astype({"round": "Int64", "budget": float, "accuracy": float})
 
@@ -116,30 +106,16 @@ def _sequence_table(run: Run, record: Mapping[str, Any], table: pd.DataFrame) ->
     table = table.merge(
         tested[["accuracy_before", "accuracy"]].assign(number=numbers), "left", "number", suffixes=("", "_after")
     )
-    tests: dict[str, Column] = {
-        "accuracy_before": rated("accuracy", "test"),
-        "accuracy_after": rated("accuracy", "test, fine-tuned"),
-    }
-    spent = ["client_macs", "up_mb", "down_mb"]
+    spent = ["macs_of_a_client", "bytes_up", "bytes_down"]
     table[spent] = table[spent].where(table["number"] > 0)
     table["round"] += 1  # as readers count
-    columns: dict[str, Column] = {
-        "number": ("model", str),
-        "unit": lambda unit: unit or DASH,
-        "round": ("selected after", count),
-        "budget": short,
-        **({} if record["resource"] == "macs" else {"resource": short}),
-        "share": percent,
-        **COSTS,
-        "accuracy": rated("accuracy", "decides"),
-        **(tests if len(tested) else {}),
-        "rounds": count,
-        "candidates": count,
-        "client_macs": ("MACs/client", short),
-        "up_mb": ("MB up", _digits),
-        "down_mb": ("MB down", _digits),
-    }
-    return Table.of(table, columns, left=2)
+    table["share"] = table["share"].map(percent)
+    titles = {"number": "model", "round": "selected after", "accuracy": "deciding_accuracy"}
+    titles |= {"accuracy_before": "test_accuracy_before", "accuracy_after": "test_accuracy"}
+    tests = ["test_accuracy_before", "test_accuracy"] if len(tested) else []
+    costs = dict.fromkeys([record["resource"], *COSTS])
+    names = ["model", "unit", "selected after", "budget", "share", *costs, "deciding_accuracy", *tests]
+    return Table.of(table.rename(columns=titles), [*names, "rounds", "candidates", *spent], left=2)
 
 
 def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
@@ -152,7 +128,7 @@ def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
     macs, up, down = _client_costs(record).iloc[0][["macs", "bytes_up", "bytes_down"]]
     if not (macs or up or down):
         return text
-    sent = f"{up / _MEGABYTE:.3g} MB up and {down / _MEGABYTE:.3g} MB down"
+    sent = f"{cost_text('bytes', up)} up and {cost_text('bytes', down)} down"
     return f"{text} The initial model took {short(macs)} MACs, {sent} per client."
 
 
@@ -187,7 +163,3 @@ def _layers(record: Mapping[str, Any]) -> Table:
 
 def _resource(record: Mapping[str, Any]) -> str:
     return "MACs" if record["resource"] == "macs" else str(record["resource"])
-
-
-def _digits(number: float | None) -> str:
-    return DASH if number is None or pd.isna(number) else f"{number:.4g}"

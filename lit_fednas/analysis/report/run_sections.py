@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, line_chart, say_columns
-from lit_fednas.analysis.clients import fairness_chart, fairness_table
+from lit_fednas.analysis.clients import fairness_chart, fairness_rows, fairness_table
 from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done, independent_costs
-from lit_fednas.analysis.tables import COSTS, Code, Column, Fold, Table, cost_words, count, rated, repeats, size
+from lit_fednas.analysis.tables import COSTS, Fold, Table, cost_words, repeats
 from lit_fednas.config_files import flat
-from lit_fednas.formatting import axis, fixed, metric_text, short
-from lit_fednas.records import ALL_TIERS
+from lit_fednas.formatting import axis, metric_text
 from lit_fednas.records.partition import plot_partition
 from lit_fednas.records.run import CLIENTS_FILE
 
@@ -82,17 +82,16 @@ def training(run: Run) -> list[Any]:
 def subnets(run: Run) -> list[Any]:
     """Shows the evaluated subnets with their costs."""
     tables = {split: run.subnets(split).set_index("subnet") for split in ("val", "test")}
-    splits = {split: table[list(run.metrics)].add_prefix(f"{split} ") for split, table in tables.items() if len(table)}
+    splits = {split: table[list(run.metrics)].add_prefix(f"{split}_") for split, table in tables.items() if len(table)}
     if not splits:
         return []
-    every = tables["val"].combine_first(tables["test"])[["arch", *COSTS]]
-    table = every.join(list(splits.values())).sort_values("macs").reset_index()
-    metrics: dict[str, Column] = {name: rated(name) for part in splits.values() for name in part}
-    columns: dict[str, Column] = {"subnet": str, **metrics, **COSTS, "arch": ("architecture", Code)}
+    table = tables["val"].combine_first(tables["test"])[["arch", *COSTS]].join(list(splits.values()))
+    table = table.sort_values("macs").reset_index()
+    names = ["subnet", *(name for part in splits.values() for name in part), *COSTS, "arch"]
     split = next(iter(splits))
-    best = table[f"{split} {run.metric}"].rank(ascending=run.metrics[run.metric] is False, method="min") == 1
+    best = table[f"{split}_{run.metric}"].rank(ascending=run.metrics[run.metric] is False, method="min") == 1
     mark = f"The best, by {split} {run.metric}"
-    return [Table.of(table, columns, marked=[*best.to_numpy().nonzero()[0]] if len(table) > 1 else (), mark=mark)]
+    return [Table.of(table, names, marked=[*best.to_numpy().nonzero()[0]] if len(table) > 1 else (), mark=mark)]
 
 
 def costs(run: Run) -> list[Any]:
@@ -105,16 +104,12 @@ def costs(run: Run) -> list[Any]:
             charts.append(line_chart(title, {title: spent / scale}, "rounds", label, zero=True))
     blocks: list[Any] = [Charts(charts)] if charts else []
     if run.ledger and run.ledger.get("independent"):
-        digits: Column = ("× this run", lambda times: fixed(times, 2))
-        columns: dict[str, Column] = {
-            "training": str,
-            "macs": ("MACs", short),
-            "times_macs": digits,
-            "bytes": size,
-            "times_bytes": digits,
-        }
+        table = independent_costs(run.ledger)
+        times = {"times_macs": "× MACs of this run", "times_bytes": "× bytes of this run"}
+        table[[*times]] = table[[*times]].map("{:.2f}".format, na_action="ignore")
+        names = ["training", "macs", times["times_macs"], "bytes", times["times_bytes"]]
         text = "Training each subnet on its own with the same cohorts (federated averaging) would take:"
-        blocks += [text, Table.of(independent_costs(run.ledger), columns)]
+        blocks += [text, Table.of(table.rename(columns=times), names)]
     return blocks
 
 
@@ -145,19 +140,9 @@ def fairness(run: Run) -> list[Any]:
         groups = {"run": [run.folder], **groups}
     if not groups:
         return []
-    table = fairness_table(groups)
-    columns: dict[str, Column] = {
-        "name": ("folder", str),
-        "tier": str,
-        "clients": count,
-        "mean": rated(run.metric, f"mean {run.metric}"),
-        "deviation": rated(run.metric, "deviation"),
-        "iqr": rated(run.metric, "interquartile range"),
-        "worst": rated(run.metric, "worst"),
-    }
     return [
         f"Each client's {run.metric} on its own test data, with the network of its tier (of the run: what it deploys).",
-        Table.of(table.replace({"tier": {ALL_TIERS: "all"}}), columns, left=2),
+        replace(fairness_rows(fairness_table(groups), "folder", "tier"), left=2),
         Charts([fairness_chart(groups)]),
     ]
 

@@ -5,7 +5,6 @@ A part whose table is missing is left out.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -13,21 +12,9 @@ import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, line_chart, pareto_figure
 from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done
-from lit_fednas.analysis.tables import (
-    COST_WORDS,
-    Bar,
-    Code,
-    Column,
-    Fold,
-    Table,
-    cost_words,
-    count,
-    rated,
-    repeats,
-    size,
-)
+from lit_fednas.analysis.tables import Bar, Code, Fold, Table, cost_words, repeats
 from lit_fednas.formatting import cost_text, short
-from lit_fednas.records import ALL_TIERS, FinetuneFiles, TierModel
+from lit_fednas.records import ALL_TIERS, COST_NAMES, FinetuneFiles, TierModel
 
 
 def summary(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
@@ -42,7 +29,7 @@ def summary(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     if not settings.get("complete"):
         text += " The search has not ended."
     if isinstance(spent := settings.get("communication"), Mapping):
-        down, up = size(spent["bytes_down"]), size(spent["bytes_up"])
+        down, up = (cost_text(name, spent[name]) for name in ("bytes_down", "bytes_up"))
         text += f" The clients were sent {down}, sent {up}, and computed {short(spent['macs'])} MACs."
     return [text]
 
@@ -81,13 +68,9 @@ def architectures(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     if search.tiers.empty:
         return []
     best = search.tiers
-    costs: dict[str, Column] = {
-        name: (words, partial(cost_text, name)) for name, words in COST_WORDS.items() if best[name].notna().any()
-    }
-    metrics: dict[str, Column] = {
-        f"{split}_{search.metric}": rated(search.metric, f"{split} {search.metric}") for split in ("val", "test")
-    }
-    table = Table.of(_with_repeats(best), {"tier": str, **metrics, **costs, "network": str})
+    costs = [name for name in COST_NAMES if best[name].notna().any()]
+    names = ["tier", f"val_{search.metric}", f"test_{search.metric}", *costs, "network"]
+    table = Table.of(_with_repeats(best), names)
     best = best.drop_duplicates("arch")
     return [table, *draw_all(dict(zip(best["tier"], best["arch"].map(str), strict=True)), search.models)]
 
@@ -150,7 +133,7 @@ def candidates(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
     metric, best = FinetuneFiles(run.folder / name).settings()["metric"], run.finetuned(name)
     chosen = {*zip(best["tier"], best["number"], strict=True)}
     marked = [place for place, key in enumerate(zip(table["tier"], table["number"], strict=True)) if key in chosen]
-    shown = replace(_trained(table, metric, number=str), marked=marked, mark=f"The tier's best, by validation {metric}")
+    shown = replace(_trained(table, metric, "number"), marked=marked, mark=f"The tier's best, by validation {metric}")
     return [Fold(f"All {len(table)} networks that were fine-tuned", [shown])]
 
 
@@ -159,14 +142,8 @@ def tested(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
     table, metric = run.finetuned(name, "models"), FinetuneFiles(run.folder / name).settings()["metric"]
     if table.empty or metric not in table:
         return []
-    metrics: dict[str, Column] = {f"{metric}_before": rated(metric, f"{metric} before")}
-    metrics[metric] = rated(metric, "fine-tuned")
-    costs: dict[str, Column] = {
-        "macs_per_example": ("MACs", short),
-        "clients": count,
-        "examples": ("test examples", count),
-    }
-    return [Table.of(table, {"arch": ("model", str), **costs, **metrics}, title="On the test data of all clients")]
+    names = ["arch", "macs_per_example", "clients", "examples", f"{metric}_before", metric]
+    return [Table.of(table, names, title="On the test data of all clients")]
 
 
 def _finetuning(files: FinetuneFiles, settings: Mapping[str, Any]) -> str:
@@ -180,25 +157,11 @@ def _finetuning(files: FinetuneFiles, settings: Mapping[str, Any]) -> str:
     return text if tau is None else f"{text} Kendall's tau of validation {metric} before and test {metric}: {tau:.2f}."
 
 
-def _trained(table: pd.DataFrame, metric: str, **more: Any) -> Table:
-    columns: dict[str, Column] = {
-        "tier": str,
-        **more,
-        f"val_{metric}_before": rated(metric, "val before"),
-        f"val_{metric}": rated(metric, f"val {metric}"),
-        f"test_{metric}": rated(metric, f"test {metric}"),
-        "macs_per_example": ("MACs", short),
-        "parameters": short,
-        "bytes": size,
-        "eligible": ("clients", count),
-        "rounds": count,
-        "macs": ("MACs in all", short),
-        "bytes_down": ("sent down", size),
-        "bytes_up": ("sent up", size),
-        "network": str,
-        "arch": ("architecture", Code),
-    }
-    return Table.of(table.fillna({"eligible": 0, "rounds": 0}), columns)
+def _trained(table: pd.DataFrame, metric: str, *more: str) -> Table:
+    rated = [f"val_{metric}_before", f"val_{metric}", f"test_{metric}"]
+    costs = ["macs_per_example", "parameters", "bytes", "eligible", "rounds", "macs_in_all", "bytes_down", "bytes_up"]
+    table = table.fillna({"eligible": 0, "rounds": 0}).rename(columns={"macs": "macs_in_all"})
+    return Table.of(table, ["tier", *more, *rated, *costs, "network", "arch"])
 
 
 def _curve(run: Run, name: str, row: pd.Series, metric: str) -> pd.Series:
