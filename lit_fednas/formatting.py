@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple
 
 
@@ -177,3 +178,43 @@ def draws_bars() -> bool:
     """Returns whether a progress bar can be drawn: in a terminal or in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     return sys.stderr.isatty() or (ipython is not None and hasattr(ipython.get_ipython(), "kernel"))
+
+
+class Progress:
+    """How far a loop is: a bar where one can be drawn, else a line at most every so many seconds, and at the end."""
+
+    def __init__(
+        self, unit: str, total: int | None, start: int, title: str = "", seconds: float = 10.0, shown: bool = True
+    ) -> None:
+        from tqdm.auto import tqdm
+
+        bar = shown and draws_bars()
+        self._bar = tqdm(total=total, initial=start, desc=title or f"{unit}s", unit=unit, disable=not bar)
+        self._shown, self._unit, self._start, self._title, self._seconds = shown, unit, start, title, seconds
+        self._begun = self._printed = perf_counter()
+        self._line = ""  # that was not printed yet
+
+    def show(self, done: int, figures: Mapping[str, str]) -> None:
+        """Shows how many units are done, and figures by their names."""
+        if not self._bar.disable:
+            self._bar.set_postfix(figures, refresh=False)
+            self._bar.update(done - self._bar.n)
+            return
+        now = perf_counter()
+        total = "" if self._bar.total is None else f"/{self._bar.total}"
+        pace = f"{(now - self._begun) / (done - self._start):.2f} s/{self._unit}"
+        texts = [f"{self._unit} {done}{total}", *(f"{name} {text}" for name, text in figures.items()), pace]
+        self._line = (f"{self._title}: " if self._title else "") + "  ".join(texts)
+        if now - self._printed >= self._seconds:
+            self._printed = now
+            self._print()
+
+    def close(self) -> None:
+        """Ends the bar, or prints the last line."""
+        self._bar.close()
+        self._print()
+
+    def _print(self) -> None:
+        if self._line and self._shown:
+            print(self._line, file=sys.stderr, flush=True)
+        self._line = ""

@@ -1,29 +1,19 @@
-"""The command ``runs``: the runs under a folder, and the removal of those that never finished a round."""
+"""The command ``runs``: the runs under a folder."""
 
-import re
-import shutil
 from pathlib import Path
 
 from lit_fednas.analysis.report.run_sections import class_name
 from lit_fednas.analysis.runs import Run, read_search, run_folders
 from lit_fednas.analysis.tables import DASH
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import DataError
 from lit_fednas.formatting import cost_text, metric_text, text_table
-from lit_fednas.records.files import FolderLock
-from lit_fednas.records.run import ROUNDS_FILE
-
-#: What is in the folder of a run before its first round has ended.
-_BEGUN = re.compile(
-    r"SHA256SUMS|config\.yaml|inputs\.json|metrics\.csv|partition\.(csv|png)|study\.log|wandb-id\.txt|tensorboard|checkpoints|\..*\.part"
-)
 
 
-def runs(folder: Path = Path("runs"), /, clean: bool = False) -> None:
+def runs(folder: Path = Path("runs"), /) -> None:
     """Lists the runs under a folder: method, best networks, size.
 
     Args:
         folder: The folder of all runs, or of those of one name.
-        clean: Remove the runs that never finished a round, unless a process trains in them or they hold other files.
 
     Raises:
         DataError: The folder holds no run.
@@ -45,9 +35,6 @@ def runs(folder: Path = Path("runs"), /, clean: bool = False) -> None:
         files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
         rows.append([str(path), *cells, cost_text("bytes", sum(file.stat().st_size for file in files))])
     print("\n".join([text_table(["run", "method", "best of each tier", "rounds", "size"], rows, left=3), *damaged]))
-    for path in found if clean else ():
-        if not (path / ROUNDS_FILE).exists():
-            _remove(path)
 
 
 def _best(run: Run) -> str:
@@ -62,20 +49,3 @@ def _best(run: Run) -> str:
         values = {f"{tier} ": rows[f"{split}_{metric}"] for tier, rows in table.groupby("tier", sort=False)}
     named = [f"{tier}{metric_text(metric, found.iloc[-1], '%')}" for tier, found in values.items() if len(found)]
     return f"{', '.join(named)} ({split} {metric})" if named else DASH
-
-
-def _remove(folder: Path) -> None:
-    """Removes a run without a round, if nobody trains in it and it holds nothing else."""
-    try:
-        lock = FolderLock(folder)
-    except ConfigError:
-        print(f"kept: {folder}, in which a process trains")
-        return
-    others = sorted(path.name for path in folder.iterdir() if not _BEGUN.fullmatch(path.name))
-    others += sorted(path.name for path in folder.glob("checkpoints/*"))
-    if others:  # also the first round, if it has ended by now
-        print(f"kept: {folder}, which holds {', '.join(others)}")
-    else:
-        print(f"removed: {folder}")
-        shutil.rmtree(folder)
-    lock.release()

@@ -1,14 +1,13 @@
 """Progress of a run: a bar over rounds and a bar over the cohort, or plain lines without a terminal."""
 
 import sys
-from time import perf_counter
 from typing import Any
 
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.formatting import draws_bars, metric_text, scale_of, short
+from lit_fednas.formatting import Progress, draws_bars, metric_text, scale_of, short
 
 
 class RoundProgress(FederatedCallback, ProgressBar):
@@ -25,8 +24,6 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self.refresh_seconds = refresh_seconds
         self._enabled = True
         self._rounds: Any = None
-        self._cohort: Any = None
-        self._line = ""
 
     def disable(self) -> None:
         """Shows nothing (Lightning calls it on all ranks but the first)."""
@@ -36,31 +33,23 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._enabled = True
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        self._started = self._printed = perf_counter()
-        self._first = trainer.current_epoch
-        if not self._enabled:
-            return
+        bars, first = draws_bars(), trainer.current_epoch
         total = trainer.max_rounds if trainer.max_rounds > 0 else None
-        if not draws_bars():
-            print(f"training starts at round {self._first + 1}/{total or '...'}", file=sys.stderr, flush=True)
-            return
-        self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")
-        self._cohort = tqdm(desc="clients", unit="client", leave=False)
+        if self._enabled and not bars:
+            print(f"training starts at round {first + 1}/{total or '...'}", file=sys.stderr, flush=True)
+        self._rounds = Progress("round", total, first, seconds=self.refresh_seconds, shown=self._enabled)
+        self._cohort = tqdm(desc="clients", unit="client", leave=False, disable=not (self._enabled and bars))
 
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        if self._cohort is not None:
-            self._cohort.reset(total=len(round.tasks))
-            costs = [module.supernet.cost(arch).macs for arch in {task.arch for task in round.tasks}]
-            text = f"{len(costs)} networks, {short(min(costs))} to {short(max(costs))} MACs" if costs[1:] else ""
-            self._cohort.set_postfix_str(text, refresh=False)
+        self._cohort.reset(total=len(round.tasks))
+        costs = [module.supernet.cost(arch).macs for arch in {task.arch for task in round.tasks}]
+        text = f"{len(costs)} networks, {short(min(costs))} to {short(max(costs))} MACs" if costs[1:] else ""
+        self._cohort.set_postfix_str(text, refresh=False)
 
     def on_client_end(self, *arguments: Any) -> None:
-        if self._cohort is not None:
-            self._cohort.update()
+        self._cohort.update()
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        if not self._enabled:
-            return
         metric = trainer.datamodule.task.metric
         shown = {"clients/loss": "loss", f"val/mean/{metric}": f"val {metric}", "clients/failed": "failed"}
         shown |= {"privacy/epsilon": "epsilon"}
@@ -68,32 +57,13 @@ class RoundProgress(FederatedCallback, ProgressBar):
         figures = {label: f"{float(known[name]):.4g}" for name, label in shown.items() if name in known}
         if (label := f"val {metric}") in figures and scale_of(metric)[1]:
             figures[label] = metric_text(metric, float(known[f"val/mean/{metric}"]), "%")
-        if self._rounds is not None:
-            self._rounds.set_postfix(figures, refresh=False)
-            self._rounds.update()
-            return
-        now = perf_counter()
-        done = trainer.current_epoch + 1
-        text = "  ".join(f"{name} {value}" for name, value in figures.items())
-        pace = (now - self._started) / (done - self._first)
-        total = f"/{trainer.max_rounds}" if trainer.max_rounds > 0 else ""
-        self._line = f"round {done}{total}  {text}  {pace:.2f} s/round"
-        if now - self._printed >= self.refresh_seconds:
-            self._printed = now
-            self._print_line()
+        self._rounds.show(trainer.current_epoch + 1, figures)
 
-    def on_train_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Prints the last round, if it was not, and closes the bars."""
-        self._print_line()
+    def on_train_end(self, *arguments: Any) -> None:
         self.on_exception()
 
-    def _print_line(self) -> None:
-        if self._line:
-            print(self._line, file=sys.stderr, flush=True)
-        self._line = ""
-
     def on_exception(self, *arguments: Any) -> None:
-        for bar in (self._cohort, self._rounds):
-            if bar is not None:
-                bar.close()
-        self._rounds = self._cohort = None
+        """Closes the bars, or prints the last round, if it was not."""
+        if self._rounds is not None:
+            self._cohort.close()
+            self._rounds.close()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 from typing_extensions import override
 
 from lit_fednas.aggregation import GaussianMechanism
@@ -22,7 +19,7 @@ from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.lightning_private import call_hook, launched
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
-from lit_fednas.formatting import cost_text, draws_bars, metric_text, rows_text
+from lit_fednas.formatting import Progress, cost_text, metric_text, rows_text
 from lit_fednas.records import SearchFiles, TierFiles
 from lit_fednas.records.run import note_after_training, write_client_scores
 from lit_fednas.search.evaluations import Scorer
@@ -32,8 +29,6 @@ from lit_fednas.search.tier_search import SearchSettings, TierSearch
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
-
-_REFRESH_SECONDS = 10.0  # at least, between lines without a terminal
 
 
 class AfterTraining:
@@ -207,43 +202,27 @@ class Search(AfterTraining):
 
 
 class SearchProgress:
-    """Shows a bar per tier, or plain lines without a terminal: evaluations, best metric and hypervolume."""
+    """Shows evaluations, best metric and hypervolume of each tier."""
 
     def __init__(self, settings: SearchSettings, metric: str) -> None:
         self.evaluations, self.metric = settings.evaluations_of, metric
-        self._tier: str | None = None
-        self._bar: Any = None
-        self._line = ""  # that was not printed yet
-        self._printed = perf_counter()
+        self._tier = ""
+        self._shown: Progress | None = None
 
     def __call__(self, tier: str, evaluations: int, best: float, hypervolume: float | None) -> None:
         """Shows that one more architecture is scored."""
-        if tier != self._tier:
+        if self._shown is None or tier != self._tier:
             self.close()
             self._tier = tier
-            self._bar = tqdm(total=self.evaluations(tier), desc=tier, unit="evaluation", disable=not draws_bars())
-        texts = {"best": metric_text(self.metric, best, "%")}
-        texts |= {} if hypervolume is None else {"hypervolume": f"{hypervolume:.4f}"}
-        if not self._bar.disable:
-            self._bar.set_postfix(texts, refresh=False)
-            self._bar.update(evaluations - self._bar.n)
-            return
-        shown = "  ".join(f"{name} {text}" for name, text in texts.items())
-        self._line = f"{tier}: {evaluations}/{self.evaluations(tier)} evaluations  {shown}"
-        if perf_counter() - self._printed >= _REFRESH_SECONDS:
-            self._print()
+            self._shown = Progress("evaluation", self.evaluations(tier), evaluations - 1, tier)
+        figures = {"best": metric_text(self.metric, best, "%")}
+        figures |= {} if hypervolume is None else {"hypervolume": f"{hypervolume:.4f}"}
+        self._shown.show(evaluations, figures)
 
     def close(self) -> None:
-        """Ends the tier's bar, or prints its last line."""
-        if self._bar is not None:
-            self._bar.close()
-        if self._line:
-            self._print()
-
-    def _print(self) -> None:
-        print(self._line, file=sys.stderr, flush=True)
-        self._line = ""
-        self._printed = perf_counter()
+        """Ends the tier's bar."""
+        if self._shown is not None:
+            self._shown.close()
 
 
 def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:

@@ -1,4 +1,4 @@
-"""The command ``runs``: rows whose values can be worked out, and what is removed."""
+"""The command ``runs``: rows whose values can be worked out."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 
 from lit_fednas.cli import main
 from lit_fednas.records import SearchFiles
-from lit_fednas.records.files import FolderLock
 from tests.analysis.made_runs import made_run
 
 
@@ -37,18 +36,10 @@ def test_rows_are_what_the_runs_files_say(runs, capsys):
     assert rows[3].endswith(f"  {sum(file.stat().st_size for file in runs.glob('made/**/*.jsonl')) / 1000:.3g} kB")
 
 
-def test_only_what_never_ended_a_round_is_removed(runs, capsys):
-    lock, other = FolderLock(runs / "digits/version_1"), runs / "digits/version_2"
-    (other / "notes.txt").touch()
+def test_a_damaged_run_is_listed_with_a_line(runs, capsys):
     (runs / "made/version_0/rounds.jsonl").write_text("{}\n")
-    assert main(["runs", "--clean"]) == 0
-    damaged, *kept = capsys.readouterr().out.splitlines()[-3:]
-    assert damaged.startswith("damaged: runs/made/version_0/rounds.jsonl: line 1 is not")
-    assert kept[0] == "kept: runs/digits/version_1, in which a process trains"
-    assert kept[1] == "kept: runs/digits/version_2, which holds notes.txt"
-    lock.release()
-    (other / "notes.txt").unlink()
-    (other / "checkpoints/last.ckpt").touch()  # the first round's, whose record is about to be written
-    assert main(["runs", "--clean"]) == 0
-    assert sorted(path.name for path in runs.glob("*/*")) == ["version_0", "version_0", "version_2"]
+    assert main(["runs"]) == 0
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith("damaged: runs/made/version_0/rounds.jsonl: line 1 is not")
+    )
     assert main(["runs", "runs/nowhere"]) == 2

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lit_fednas import formatting
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import RoundProgress, progress
 from lit_fednas.federation import UniformCohort
@@ -42,7 +43,7 @@ def test_without_a_terminal_there_is_a_plain_line_of_each_round(capsys):
 def test_lines_keep_their_distance_but_the_last_round_has_one(capsys, monkeypatch):
     """The clock moves 4 s from start to round and from round to round."""
     clock = iter(range(0, 1000, 4))
-    monkeypatch.setattr(progress, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(formatting, "perf_counter", lambda: float(next(clock)))
     run(RoundProgress(refresh_seconds=10.0), rounds=8)
     shown = [re.sub(r"round (\S+) .* (\S+) s/round", r"\1 \2", line) for line in lines(capsys)]
     assert shown == ["3/8 4.00", "6/8 4.00", "8/8 4.00"]
@@ -102,7 +103,9 @@ class Bar(progress.tqdm):
 
 @pytest.fixture
 def bars(monkeypatch):
+    monkeypatch.setattr("tqdm.auto.tqdm", Bar)
     monkeypatch.setattr(progress, "tqdm", Bar)
+    monkeypatch.setattr(formatting, "draws_bars", lambda: True)
     monkeypatch.setattr(progress, "draws_bars", lambda: True)
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=io.StringIO()))
     Bar.made = []

@@ -148,4 +148,4 @@ def test_the_command_of_a_file_runs_for_every_combination_and_seed(sweep: Any, c
     assert statuses() == {f"x={x}/seed{seed}": "finished" for seed in (0, 5) for x in (0.1, 0.2)}
     (words,) = calls("x=0.2/seed5")
     assert words[:-1] == ["fit", "--x=0.2", "--seed_everything=5", "--together"]
-    assert "20.0 (20.0 to 20.0)" in capsys.readouterr().out
+    assert "  20.0  " in capsys.readouterr().out
