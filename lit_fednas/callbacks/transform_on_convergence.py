@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import nan, sqrt
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -31,6 +31,7 @@ _STATE = ("losses", "activeness", "reasons", "complete", "converged")
 
 
 @checked("transform_on_convergence")
+@dataclass(eq=False)
 class TransformOnConvergence(FederatedCallback):
     """Adds a model to the suite when the degree of convergence is below a threshold.
 
@@ -68,29 +69,23 @@ class TransformOnConvergence(FederatedCallback):
     supernet_kind: ClassVar[type] = ModelSuite
     metric_names = ("transform/doc", "transform/doc_error", "transform/models")
 
-    def __init__(
-        self,
-        threshold: NonNegativeFloat = 0.003,
-        certainty: NonNegativeFloat = 1.0,
-        gamma: PositiveInt = 10,
-        delta: PositiveInt = 20,
-        alpha: UnitInterval = 0.9,
-        window: PositiveInt = 5,
-        factor: Annotated[float, Range(above=1)] = 2.0,
-        insert: PositiveInt = 1,
-        order: Order = "alternate",
-        selection: Literal["activeness", "random"] = "activeness",
-        warm_up: bool = True,
-        new_units: NewUnits = "drawn",
-        noise: NonNegativeFloat = 0.1,
-        max_models: PositiveInt | None = None,
-        stop: bool = True,
-    ) -> None:
-        self.threshold, self.certainty, self.gamma, self.delta = threshold, certainty, gamma, delta
-        self.alpha, self.window, self.selection = alpha, window, selection
-        self.factor, self.insert, self.order = factor, insert, order
-        self.warm_up, self.new_units, self.noise = warm_up, new_units, noise
-        self.max_models, self.stop = max_models, stop
+    threshold: NonNegativeFloat = 0.003
+    certainty: NonNegativeFloat = 1.0
+    gamma: PositiveInt = 10
+    delta: PositiveInt = 20
+    alpha: UnitInterval = 0.9
+    window: PositiveInt = 5
+    factor: Annotated[float, Range(above=1)] = 2.0
+    insert: PositiveInt = 1
+    order: Order = "alternate"
+    selection: Literal["activeness", "random"] = "activeness"
+    warm_up: bool = True
+    new_units: NewUnits = "drawn"
+    noise: NonNegativeFloat = 0.1
+    max_models: PositiveInt | None = None
+    stop: bool = True
+
+    def __post_init__(self) -> None:
         self.losses: list[float] = []  # of the cohorts since the newest model was added
         self.activeness: list[dict[str, float]] = []  # of the newest model
         self.reasons: list[dict[str, Any]] = []  # for each model that this callback has added

@@ -94,6 +94,7 @@ class ClientNetwork:
 class LocalModule(pl.LightningModule, ABC):
     """What a sub-Trainer fits: steps of the local optimizer along gradients that a subclass computes."""
 
+    network: nn.Module
     trained: Iterable[Tensor]
     lr_factor: float
     keep_going: Callable[[], None]
@@ -108,6 +109,10 @@ class LocalModule(pl.LightningModule, ABC):
     def configure_optimizers(self) -> Optimizer:
         """Returns the local optimizer at the round's learning rate."""
         return self.settings.local_optimizer(self.trained, self.lr_factor)
+
+    def on_train_start(self) -> None:
+        """Puts the network, which evaluation may share, into training mode."""
+        self.network.train()
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Takes one local step, if the batch allows it; returns -1 after the last."""
@@ -158,10 +163,6 @@ class ClientModule(LocalModule):
         self.num_steps = self.num_seen = 0
         self._loss_sum: Tensor | float = 0.0
         self._units: Tensor | int = 0
-
-    def on_train_start(self) -> None:
-        """Puts the network into training mode."""
-        self.network.train()
 
     @override
     def differentiate(self, batch: tuple[Tensor, Tensor], scaler: torch.amp.GradScaler) -> bool:

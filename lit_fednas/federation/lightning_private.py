@@ -6,8 +6,7 @@ Lightning's loops are private, and its Trainer reads some twenty attributes of i
 import logging
 from abc import abstractmethod
 from collections import UserList
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
@@ -128,18 +127,19 @@ class ClientTrainer(pl.Trainer):
     """A Trainer for the fits of many clients: made once, it runs their batches without connectors between."""
 
     def __init__(self, device: torch.device, precision: str = "32-true") -> None:
-        with quiet():
+        previous = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # what every Trainer says
+        try:
             super().__init__(
                 accelerator=device.type,
                 strategy=ClientStrategy(device),
                 devices=[device.index or 0] if device.type == "cuda" else 1,
                 precision=precision,  # type: ignore[arg-type]
                 max_epochs=-1,
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
+                barebones=True,
             )
+        finally:
+            logging.disable(previous)
         self.grad_scaler = self.scaler or torch.amp.GradScaler("cpu", enabled=False)
 
     def _fit_impl(self, model: pl.LightningModule, train_dataloaders: Any = None, *rest: Any) -> None:
@@ -224,14 +224,3 @@ def call_hook(trainer: pl.Trainer, name: str, *arguments: Any) -> None:
         hook: Callable[..., None] | None = getattr(callback, name, None)
         if hook is not None:
             hook(trainer, trainer.lightning_module, *arguments)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silences the messages of a Trainer's constructor."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(previous)

@@ -53,13 +53,13 @@ class StackedGradients:
     """The gradient function of an architecture, mapped over clients; a dry run shows whether that is possible."""
 
     def __init__(self, supernet: Supernet, arch: Any, objective: Objective, settings: ClientSettings) -> None:
-        self._network = network = supernet.skeleton(arch)
+        self.network = network = supernet.skeleton(arch)
         self.objective = objective
         self._with_loss = _NetworkWithLoss(network, objective)
         self._mapped = vmap(grad_and_value(self._loss), randomness="error")
         # whether it normalises over batches, which one example does not allow
         self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
-        self.start()
+        network.train()
         weights, shape = supernet.views(arch), supernet.input_shape
         some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
         dtype = some.dtype if supernet.input_dtype.is_floating_point else supernet.input_dtype
@@ -69,10 +69,6 @@ class StackedGradients:
         self._dry_run_of_two(weights, batch, settings.clients_per_fit)
         self._compiled: Callable[..., tuple[dict[str, Tensor], Tensor]] | None = None
         self._to_compile = (settings.clients_per_fit, settings.batch_size) if settings.compile else ()
-
-    def start(self) -> None:
-        """Puts the network, which evaluation shares, into training mode."""
-        self._network.train()
 
     def __call__(
         self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], inputs: Tensor, targets: Tensor
@@ -98,7 +94,7 @@ class StackedGradients:
 
     def _dry_run_of_one(self, weights: Mapping[str, Tensor], batch: Batch) -> tuple[str, ...]:
         """Returns the parameters that get a gradient; torch's optimizers skip the others."""
-        names = [name for name, parameter in self._network.named_parameters() if parameter.requires_grad]
+        names = [name for name, parameter in self.network.named_parameters() if parameter.requires_grad]
         parameters = {name: weights[name].detach().clone().requires_grad_() for name in names}
         others = {name: tensor.detach().clone() for name, tensor in weights.items() if name not in parameters}
         with torch.enable_grad(), isolated(0, "dry run", device=batch[0].device):
@@ -159,6 +155,7 @@ class StackedModule(LocalModule):
     ) -> None:
         super().__init__(settings)
         self.gradients = gradients
+        self.network = gradients.network
         self.weights = weights
         self.clients = clients
         self.lr_factor = lr_factor
@@ -185,10 +182,6 @@ class StackedModule(LocalModule):
             going = {row: going[row] for row in batches}
             if batches:
                 yield batches
-
-    def on_train_start(self) -> None:
-        """Puts the network into training mode."""
-        self.gradients.start()
 
     @override
     def differentiate(self, batch: dict[int, Batch], scaler: torch.amp.GradScaler) -> bool:
