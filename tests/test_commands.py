@@ -18,7 +18,6 @@ from lit_fednas.cli.commands import COMMANDS, LIGHT, TRAINING, Command
 from lit_fednas.cli.entry import exit_status
 from lit_fednas.config_files import names
 from lit_fednas.errors import DataError
-from lit_fednas.federation import FederatedTrainer
 
 ROOT = Path(lit_fednas.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -31,7 +30,7 @@ UNUSED = {"flwr", "IPython", "jinja2", "pymoo", "wandb"}
 def test_the_table_says_what_the_docstrings_say(name):
     target = COMMANDS[name].load()
     if name in TRAINING:
-        target = getattr(target, name if target is FederatedTrainer else "run")
+        target = getattr(target, COMMANDS[name].method)
     assert inspect.getdoc(target).partition("\n")[0] == COMMANDS[name].summary
 
 
@@ -152,7 +151,7 @@ def measure(names: list[str], *words: str, limit: float | None = None, sizes: li
 
 @pytest.fixture
 def measuring(monkeypatch):
-    monkeypatch.setitem(LIGHT, "do measure", Command("tests.test_commands:measure", "Measures what is named."))
+    monkeypatch.setitem(LIGHT, "do measure", Command("tests.test_commands:measure"))
     monkeypatch.setitem(COMMANDS, "do measure", LIGHT["do measure"])
 
 

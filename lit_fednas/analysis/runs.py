@@ -153,10 +153,7 @@ class Run:
         """What its metrics are of, such as ``Classification of 2: cat, dog``; empty where that is not recorded."""
         inputs = read_json(self.folder / INPUTS_FILE, INPUTS)
         task, names = inputs.get("task"), inputs.get("class_names") or []
-        evaluation = (self.settings.get("model") or {}).get("evaluation") or {}
-        top_k = evaluation.get("top_k", 1)
-        top = "" if top_k == 1 else f" (top {top_k})"
-        return f"{task}{top} of {len(names)}: {', '.join(names)}" if task and names else ""
+        return f"{task} of {len(names)}: {', '.join(names)}" if task and names else ""
 
     def copies(self, other: "Run") -> bool:
         """Returns whether a run has the same records as another: a copy, or the same run once more."""

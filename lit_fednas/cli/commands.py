@@ -1,75 +1,65 @@
-"""The table of all commands: what each does, where it is, and how the options of those that are functions are read."""
+"""The table of all commands: where each is, what it does, and how the options of those that are functions are read."""
 
+import ast
 import inspect
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
 from lit_fednas.errors import did_you_mean
 from lit_fednas.ranges import check_values
 
+_ROOT = Path(__file__).parents[2]
+
 
 class Command(NamedTuple):
-    """Where a command is, as ``module:name``, and the first line of its docstring."""
+    """Where a command is, as ``module:function``, or ``module:Class.method``."""
 
     target: str
-    summary: str
+
+    @property
+    def method(self) -> str:
+        """The name of its function or method."""
+        return self.target.rpartition(":")[2].rpartition(".")[2]
+
+    @property
+    def summary(self) -> str:
+        """The first line of its docstring, which is read without an import, as that takes seconds."""
+        module, _, names = self.target.partition(":")
+        path = _ROOT.joinpath(*module.split("."))
+        node: Any = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_bytes())
+        for name in names.split("."):
+            node = next(part for part in node.body if getattr(part, "name", None) == name)
+        return str(ast.get_docstring(node)).partition("\n")[0]
 
     def load(self) -> Any:
         """Imports the command's function or class."""
-        module, name = self.target.split(":")
-        return getattr(import_module(module), name)
+        module, _, names = self.target.partition(":")
+        return getattr(import_module(module), names.partition(".")[0])
 
 
-_TRAINER = "lit_fednas.federation:FederatedTrainer"
-#: Commands of a configuration, which LightningCLI reads: the trainer's methods, and classes whose constructor says
-#: what it is given of ``trainer``, ``model`` and ``datamodule``, and whose ``run`` has the options.
+#: Commands of a configuration, which LightningCLI reads: the trainer's methods, and those of classes whose constructor
+#: says what it is given of ``trainer``, ``model`` and ``datamodule``; their arguments are the options.
 TRAINING = {
-    "fit": Command(_TRAINER, "Trains the global weights."),
-    "validate": Command(_TRAINER, "Evaluates the subnets of the global weights on the server's validation set."),
-    "test": Command(_TRAINER, "Evaluates the subnets of the global weights on the test set."),
-    "search": Command(
-        "lit_fednas.search:Search", "Finds the best architecture of every tier, tests it, and writes its network."
-    ),
-    "finetune": Command(
-        "lit_fednas.finetune:Finetune",
-        "Trains each tier's network federatedly on the clients of that tier and above, or models that are named.",
-    ),
-    "export": Command(
-        "lit_fednas.export:Export",
-        "Writes a tier's network as a file that runs without this package, and checks it; or the supernet.",
-    ),
-    "partition": Command(
-        "lit_fednas.data.overview:ShowPartition",
-        "Shows what was understood of the data, and who has which: tables, and a picture as SuperFed's Fig. 9.",
-    ),
+    **{name: Command(f"lit_fednas.federation.trainer:FederatedTrainer.{name}") for name in ("fit", "validate", "test")},
+    "search": Command("lit_fednas.search.command:Search.run"),
+    "finetune": Command("lit_fednas.finetune.finetuning:Finetune.run"),
+    "export": Command("lit_fednas.export:Export.run"),
+    "partition": Command("lit_fednas.data.overview:ShowPartition.run"),
 }
 #: Commands that start without Lightning, which takes seconds to import: functions whose arguments are the options.
 LIGHT = {
-    "configs": Command(
-        "lit_fednas.config_files:configs", "Lists the configurations of the package, shows one, or copies them."
-    ),
-    "study": Command(
-        "lit_fednas.studies.command:study",
-        "Trains the arms of a study with the same seeds, compares them, and judges its claims.",
-    ),
-    "compare": Command(
-        "lit_fednas.analysis.comparison:compare",
-        "Shows methods beside each other: the best network of every device tier, and what training cost.",
-    ),
-    "runs": Command("lit_fednas.analysis.run_list:runs", "Lists the runs under a folder: method, best networks, size."),
-    "flower init": Command(
-        "lit_fednas.flower.folder:init", "Writes a folder from which a run starts over Flower's devices."
-    ),
-    "hub push": Command("lit_fednas.hub:push", "Uploads a supernet's folder to the Hugging Face hub."),
-    "hub pull": Command(
-        "lit_fednas.hub:pull", "Downloads a supernet's folder from the Hugging Face hub, or copies the package's."
-    ),
-    "report": Command(
-        "lit_fednas.analysis.report:report", "Writes a finished run's folder as one HTML page that needs no network."
-    ),
-    "completion": Command("lit_fednas.cli.completion:completion", "Prints a script for a shell's completion."),
+    "configs": Command("lit_fednas.config_files:configs"),
+    "study": Command("lit_fednas.studies.command:study"),
+    "compare": Command("lit_fednas.analysis.comparison:compare"),
+    "runs": Command("lit_fednas.analysis.run_list:runs"),
+    "flower init": Command("lit_fednas.flower.folder:init"),
+    "hub push": Command("lit_fednas.hub:push"),
+    "hub pull": Command("lit_fednas.hub:pull"),
+    "report": Command("lit_fednas.analysis.report:report"),
+    "completion": Command("lit_fednas.cli.completion:completion"),
 }
 COMMANDS = {**TRAINING, **LIGHT}
 #: Former commands, and what replaces them.

@@ -105,7 +105,7 @@ class FederatedCLI(LightningCLI):
         named = [name for name in TRAINING if name in self._words]  # other parsers would only take time
         for name in named or TRAINING:  # a file may name the command
             owner, method = _owner(name)
-            description = str(inspect.getdoc(getattr(owner, method))).partition("\n")[0].rstrip(".")
+            description = TRAINING[name].summary.rstrip(".")
             subparser = self.init_parser(**STRICT, description=description)
             if "trainer" in _parts(name):
                 self._add_arguments(subparser)
@@ -266,8 +266,7 @@ class FederatedCLI(LightningCLI):
 
 def _owner(subcommand: str) -> tuple[Any, str]:
     """Returns a command's class, and the name of its method whose arguments are the options."""
-    owner = TRAINING[subcommand].load()
-    return owner, subcommand if owner is FederatedTrainer else "run"
+    return TRAINING[subcommand].load(), TRAINING[subcommand].method
 
 
 def _parts(subcommand: str) -> list[str]:

@@ -31,7 +31,7 @@ RUN_SETTINGS = {
     "seed_everything?": int,
     "data?": {"num_clients?": int},
     "privacy?": dict,
-    "model?": {"evaluation?": dict},
+    "model?": dict,
     "ckpt_path": type(None),
 }
 #: ``settings.json`` of a search or a fine-tuning.

@@ -55,7 +55,7 @@ FINETUNE_FILES = {
     "models-clients": ("arch", "client", "num_examples", "{each}_before", "{each}"),
 }
 
-#: What settings that name no metrics mean.
+#: Of a folder that has no settings yet.
 _BY_ACCURACY: dict[str, Any] = {"metrics": OF_CLASSES, "metric": next(iter(OF_CLASSES))}
 
 _USUAL = ("search", "finetune")  # folders' names
@@ -120,8 +120,7 @@ class TierFiles:
 
     def settings(self) -> dict[str, Any]:
         """Reads ``settings.json``; empty if nothing was begun."""
-        found = read_json(self._settings_file, SETTINGS)
-        settings = {**_BY_ACCURACY, **found} if found else {}
+        settings = read_json(self._settings_file, SETTINGS)
         with reading(self._settings_file):
             if settings and settings["metric"] not in settings["metrics"]:
                 raise ValueError(f"metric {settings['metric']!r} is not measured")

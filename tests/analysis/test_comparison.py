@@ -32,7 +32,7 @@ from lit_fednas.analysis.runs import SPENT, Run
 from lit_fednas.errors import DataError, FedNASError
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.files import replace_json
-from lit_fednas.records.run import OF_CLASSES, SUITE_FILE, append_round
+from lit_fednas.records.run import SUITE_FILE, append_round
 from tests.analysis.made_runs import ROW, SETTINGS, made_run, made_sequence
 from tests.analysis.test_fairness import write
 
@@ -318,17 +318,6 @@ def test_what_measures_something_else_or_is_a_copy_is_left_out_with_a_line(tmp_p
     assert list(found.methods) == ["A", "B"]
     found.write(tmp_path / "out")
     assert f"{copy} is a copy of" in (tmp_path / "out" / "compare.html").read_text()
-
-
-def test_accuracies_among_different_numbers_of_classes_are_not_compared(tmp_path: Path) -> None:
-    runs = [made_run(tmp_path / str(top), {LARGE: [0.5]}, seed=0, subnets=SUBNETS) for top in (1, 5)]
-    for run, top in zip(runs, (1, 5), strict=True):
-        inputs = {"task": "Classification", "class_names": ["a", "b"], "metrics": OF_CLASSES}
-        (run.folder / "inputs.json").write_text(json.dumps(inputs))
-        settings = {"seed_everything": 0, "model": {"evaluation": {"top_k": top}}, "ckpt_path": None}
-        (run.folder / "config.yaml").write_text(json.dumps(settings))
-    (line,) = compared(methods_of({"x": [runs[0]], "y": [runs[1]]})).left_out
-    assert "measures Classification (top 5) of 2: a, b, and" in line
 
 
 def test_a_record_that_stands_twice_is_not_believed(tmp_path: Path) -> None:
