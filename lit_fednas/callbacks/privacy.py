@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from typing_extensions import override
@@ -102,14 +102,7 @@ class Privacy(FederatedCallback):
         self._record: ReleaseRecord | None = None  # none without noise, nor with a noise_seed
         self._saved: dict[str, Any] | None = None
 
-    @override
-    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Validates that what clients report changes the global weights through the noised sum alone."""
-        super().setup(trainer, pl_module, stage)
-        for message in self._unbounded(pl_module) if stage == "fit" else ():
-            raise ConfigError(f"{message}, or set privacy to null")
-
-    def _unbounded(self, module: FederatedLightningModule) -> Iterator[str]:
+    def _disclosed(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> Iterator[str]:
         """Yields what in the method releases something without noise, or without a known bound."""
         assignment, cohort, supernet, faults = module.assignment, module.cohort, module.supernet, module.faults
         kind = type(assignment).__name__
@@ -145,26 +138,36 @@ class Privacy(FederatedCallback):
                 f"model.supernet: {type(supernet).__name__} has {buffers} running statistics, which clients change "
                 f"without noise; choose a norm without them, such as GroupNorm"
             )
-
-    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Draws the secret, finds the noise if only the target is given, and makes the accountant."""
         data = trainer.datamodule.clients
-        recalibrated = data.at_server is data and pl_module.recalibration_batches(data)
+        recalibrated = data.at_server is data and module.recalibration_batches(data)
         without_noise = _WITHOUT_NOISE + ("val/",) * bool(recalibrated)  # by statistics of clients' examples
         for callback in trainer.callbacks:
+            field = f"trainer.callbacks: {type(callback).__name__}"
             if getattr(type(callback), "on_results", None) not in (None, FederatedCallback.on_results):
-                raise ConfigError(
-                    f"trainer.callbacks: {type(callback).__name__} may reject updates after it has seen all results, "
-                    f"so that no bound on a client's influence is known; leave it out, or set privacy to null"
+                yield (
+                    f"{field} may reject updates after it has seen all results, so that no bound on a client's "
+                    f"influence is known; leave it out"
                 )
             monitored = str(getattr(callback, "monitor", ""))
             if monitored.startswith(without_noise):
-                raise ConfigError(
-                    f"trainer.callbacks: {type(callback).__name__} ends the run or chooses a checkpoint by "
-                    f"{monitored}, which depends on clients' data without noise; give it a metric of the server's "
-                    f"validation set (and norms no statistics of clients: model.evaluation.recalibrate_batches: 0), or "
-                    f"set privacy to null"
+                yield (
+                    f"{field} ends the run or chooses a checkpoint by {monitored}, which depends on clients' data "
+                    f"without noise; give it a metric of the server's validation set (and norms no statistics of "
+                    f"clients: model.evaluation.recalibrate_batches: 0)"
                 )
+        checkpoints = trainer.strategy.checkpoint_io
+        if not isinstance(checkpoints, AtomicCheckpointIO):
+            yield (
+                f"trainer.plugins: {type(checkpoints).__name__} writes checkpoints of a private run that others may "
+                f"read; leave it out"
+            )
+        if any(getattr(logger, "_log_model", False) in (True, "all") for logger in trainer.loggers):  # W&B, MLflow
+            yield "trainer.logger: log_model uploads checkpoints, which hold more than is released; set it to false"
+
+    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Validates that clients change the global weights through the noised sum alone, and makes the accountant."""
+        for message in self._disclosed(trainer, pl_module):
+            raise ConfigError(f"{message}, or set privacy to null")
         clients = pl_module.population.num_clients
         if self.delta >= 1 / clients:
             raise ConfigError(f"privacy.delta: {self.delta:g} could disclose a client; set it below {1 / clients:.2g}")
@@ -175,8 +178,6 @@ class Privacy(FederatedCallback):
                 f"next, which {type(pl_module.cohort).__name__} makes {separation} at least with {clients} clients; "
                 f"lower it, or use model.cohort CyclicCohort with a ratio of at most 1 / {self.bands}"
             )
-        if self._saved is not None:
-            self._continue(self._saved)
         drawn: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
         if self.noise_seed is None:  # another sequence, which shares no noise with an earlier start's
             self._noise = NoiseSequence(drawn, self.bands)
@@ -192,30 +193,7 @@ class Privacy(FederatedCallback):
         if self.noise_multiplier:
             self.accountant = self._account_so_far(trainer, pl_module.cohort, self.noise_multiplier)
             self.accountant.epsilon(self.delta)  # fails here if dp-accounting is not installed
-        checkpoints = trainer.strategy.checkpoint_io
-        if not isinstance(checkpoints, AtomicCheckpointIO):
-            raise ConfigError(
-                f"trainer.plugins: {type(checkpoints).__name__} writes checkpoints of a private run that others may "
-                f"read; leave it out, or set privacy to null"
-            )
-        checkpoints.private = True
-        if any(getattr(logger, "_log_model", False) in (True, "all") for logger in trainer.loggers):  # W&B, MLflow
-            raise ConfigError(
-                "trainer.logger: log_model uploads checkpoints, which hold more than is released; set it to false"
-            )
-
-    def _continue(self, saved: dict[str, Any]) -> None:
-        """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
-        for name in _KEPT:
-            given = getattr(self, name)
-            if given is not None and given != saved[name]:
-                raise CheckpointError(f"privacy.{name}: {given} is not what the run was begun with; keep that")
-        if not saved["noise_multiplier"] and self.target_epsilon is not None:
-            raise CheckpointError(
-                f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, since the checkpoint's run was begun "
-                f"without noise; set it to null, or begin a new run"
-            )
-        self.noise_multiplier, self.noise_seed = saved["noise_multiplier"], saved["noise_seed"]
+        cast(AtomicCheckpointIO, trainer.strategy.checkpoint_io).private = True
 
     def _account_so_far(self, trainer: FederatedTrainer, cohort: CohortSampler, noise: float) -> Accountant:
         """Accounts for what was released so far, also after the checkpoint, and begins the record of this start."""
@@ -340,8 +318,18 @@ class Privacy(FederatedCallback):
         return {**{name: getattr(self, name) for name in _KEPT}, "record": record, "accountant": accountant}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keeps the state until the run begins, when it is compared with the settings."""
-        self._saved = {"bands": 1, **state_dict}  # checkpoints of independent noise may lack it
+        """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
+        saved = self._saved = {"bands": 1, **state_dict}  # checkpoints of independent noise may lack it
+        for name in _KEPT:
+            given = getattr(self, name)
+            if given is not None and given != saved[name]:
+                raise CheckpointError(f"privacy.{name}: {given} is not what the run was begun with; keep that")
+        if not saved["noise_multiplier"] and self.target_epsilon is not None:
+            raise CheckpointError(
+                f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, since the checkpoint's run was begun "
+                f"without noise; set it to null, or begin a new run"
+            )
+        self.noise_multiplier, self.noise_seed = saved["noise_multiplier"], saved["noise_seed"]
 
 
 def _losses(released: Released) -> dict[int, float]:

@@ -395,7 +395,10 @@ class Unknown(Assignment):
 
 #: Parts of the method, with settings of the callback, or another callback; and the message.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "reports": ({"assignment": ByOwnUtility()}, r"model\.assignment: ByOwnUtility lets what clients report"),
+    "reports": (
+        {"assignment": ByOwnUtility(), "supernet": grown_suite(), "evaluation": EvaluationSettings(None)},
+        r"model\.assignment: ByOwnUtility lets what clients report",
+    ),
     "unknown": ({"assignment": Unknown()}, r"model\.assignment: Unknown lets what clients report"),
     "sandwich, sampled": (
         {"assignment": Sandwich(), "cohort": PoissonCohort(0.5)},
