@@ -6,7 +6,7 @@ from lit_fednas.analysis.report.run_sections import class_name
 from lit_fednas.analysis.runs import Run, read_search, run_folders
 from lit_fednas.analysis.tables import DASH
 from lit_fednas.errors import DataError
-from lit_fednas.formatting import cost_text, metric_text, text_table
+from lit_fednas.formatting import metric_text, rows_text
 
 
 def runs(folder: Path = Path("runs"), /) -> None:
@@ -23,18 +23,22 @@ def runs(folder: Path = Path("runs"), /) -> None:
         raise DataError(f"{folder}: holds no run; train one with lit-fednas fit, or give another folder")
     rows = []
     for path in found:
-        run, cells = Run(path), [DASH, DASH, DASH]
+        run, cells = Run(path), {}
         try:
             model, trainer = (run.settings.get(name) or {} for name in ("model", "trainer"))
             parts = [class_name(model.get(role)) for role in ("supernet", "assignment")]
             done, planned = len(run.rounds), trainer.get("max_rounds", -1)
             rounds = str(done) if planned in (-1, done) else f"{done} of {planned}"
-            cells = [", ".join(filter(None, parts)) or DASH, _best(run), rounds]
+            cells = {
+                "method": ", ".join(filter(None, parts)) or DASH,
+                "best of each tier": _best(run),
+                "rounds": rounds,
+            }
         except DataError as error:
             damaged.append(f"damaged: {error}")
         files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
-        rows.append([str(path), *cells, cost_text("bytes", sum(file.stat().st_size for file in files))])
-    print("\n".join([text_table(["run", "method", "best of each tier", "rounds", "size"], rows, left=3), *damaged]))
+        rows.append({"run": str(path), **cells, "bytes": sum(file.stat().st_size for file in files)})
+    print("\n".join([rows_text(rows, ["run", "method", "best of each tier", "rounds", "bytes"], left=3), *damaged]))
 
 
 def _best(run: Run) -> str:

@@ -16,7 +16,6 @@ LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX"
 #: Rows of a legend for which a figure has room, and the inches that it grows by for every further one.
 _ROWS, _ROW = 2, 0.16
-_LONG = 36  # characters of all names together that fit beside each other
 
 
 def look(index: int) -> dict[str, Any]:

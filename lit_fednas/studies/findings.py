@@ -14,7 +14,7 @@ from scipy.stats import t as student_t
 
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.tables import csv_text
-from lit_fednas.formatting import text_table
+from lit_fednas.formatting import rows_text
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import read_table, reading, replace_text
 from lit_fednas.records.run import reaches
@@ -190,10 +190,9 @@ def _bounds(claim: Claim) -> str:
 
 def claims_text(table: pd.DataFrame) -> str:
     """Returns a table of :func:`judged` as text, a line per claim."""
-    body = []
-    for row in table.itertuples():
-        effect = f"{row.effect:.3g} ({row.low:.3g} to {row.high:.3g})" if row.seeds else ""
-        minutes = f"{row.minutes:.1f}"
-        body.append([row.paper, row.where, row.claim, str(row.seeds), effect, row.bounds, minutes, row.verdict])
-    head = ["paper", "where", "claim", "seeds", "effect (95 %)", "confirmed by", "minutes", "verdict"]
-    return text_table(head, body, left=3)
+    rows = table.to_dict("records")
+    for row in rows:
+        row["effect (95 %)"] = f"{row['effect']:.3g} ({row['low']:.3g} to {row['high']:.3g})" if row["seeds"] else ""
+        row |= {"confirmed by": row["bounds"], "minutes": f"{row['minutes']:.1f}"}
+    names = ["paper", "where", "claim", "seeds", "effect (95 %)", "confirmed by", "minutes", "verdict"]
+    return rows_text(rows, names, left=3)
