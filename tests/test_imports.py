@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "costs": FLOOR | {"messages", "records"},
     "data": FLOOR | {"records"},
     "supernets": FLOOR | {"costs", "parts", "records"},  # a run's grown model
-    "tiers": FLOOR | {"messages", "records", "costs", "supernets"},
+    "tiers": FLOOR | {"messages", "records", "costs", "data", "supernets"},
     **{role: FLOOR | {"supernets", "costs", "messages", "parts", "tiers"} for role in ROLES},
     "assignment": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "records"},  # pools of files
     "objectives": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "data"},  # its own client's

@@ -92,25 +92,23 @@ def naming(path: Path | str) -> Iterator[None]:
 def seal(folder: Path, *names: str) -> None:
     """Keeps the checksums of those records of a folder that have none; what replaces such a record gets its own."""
     lines = _sums(folder)
-    known = set(map(_named, lines))
-    new = [f"{_sum(folder / name)}  {name}" for name in names if name not in known and (folder / name).is_file()]
+    new = [name for name in names if name not in lines and (folder / name).is_file()]
     if new:
-        _keep_sums(folder, lines + new)
+        _keep_sums(folder, lines | {name: f"{_sum(folder / name)}  {name}" for name in new})
 
 
 def unseal(path: Path) -> bool:
     """Forgets the checksum of a record that will change; returns whether there was one."""
     lines = _sums(path.parent)
-    others = [line for line in lines if _named(line) != path.name]
-    if found := len(others) < len(lines):
-        _keep_sums(path.parent, others)
+    if found := lines.pop(path.name, None) is not None:
+        _keep_sums(path.parent, lines)
     return found
 
 
 def check_sum(path: Path) -> None:
     """Validates that a record is as it was written, where its folder keeps a checksum of it."""
-    known = [line[:64] for line in _sums(path.parent) if _named(line) == path.name]
-    if known and _sum(path) not in known:
+    line = _sums(path.parent).get(path.name)
+    if line is not None and line[:64] != _sum(path):
         raise DataError(f"{path}: is not as it was written; restore it, or accept it: delete its line in {SUMS_FILE}")
 
 
@@ -119,21 +117,17 @@ def _sum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _named(line: str) -> str | None:
-    """Returns the file of a checksum's line, which may be another's."""
-    found = _SUM.fullmatch(line)
-    return found[2] if found else None
-
-
-def _sums(folder: Path) -> list[str]:
+def _sums(folder: Path) -> dict[str, str]:
+    """Returns the lines of checksums by the files that they are of; other lines, of other tools, by themselves."""
     if not os.path.lexists(path := folder / SUMS_FILE):
-        return []
+        return {}
     with reading(path):
-        return path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
+    return {found[2] if (found := _SUM.fullmatch(line)) else line: line for line in lines}
 
 
-def _keep_sums(folder: Path, lines: Sequence[str]) -> None:
-    replace_text(folder / SUMS_FILE, "".join(f"{line}\n" for line in lines))
+def _keep_sums(folder: Path, lines: Mapping[str, str]) -> None:
+    replace_text(folder / SUMS_FILE, "".join(f"{line}\n" for line in lines.values()))
 
 
 class FolderLock:

@@ -20,7 +20,8 @@ from typing_extensions import override
 
 from lit_fednas.config_files import find
 from lit_fednas.costs import RoundCost
-from lit_fednas.errors import ConfigError, DataError, require_different
+from lit_fednas.data.sources.tables import numbers, read_table, require_columns
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import PositiveFloat, Range, checked
 from lit_fednas.rng import numpy_generator
@@ -84,27 +85,14 @@ class CSVTrace(DeviceTrace):
 
     @cached_property
     def _all(self) -> np.ndarray:
-        import pandas as pd  # takes a while to import
-
-        try:
-            if (path := find(self.path)).exists() and not path.is_file():
-                raise ValueError("it is not a file")  # a pipe would be waited for
-            # all as text: pandas would rename columns of one name, and decompress by the file's suffix
-            rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, compression=None)
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise DataError(f"trace.path: {self.path} cannot be read ({reason}); give a CSV file in UTF-8") from None
-        names = rows.iloc[0].tolist()
-        require_different(names, "trace.path", self.path)
-        if len(rows) == 1 or self.column not in names:
-            columns = "no rows" if len(rows) == 1 else ", ".join(names)
-            raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {columns}")
-        texts = rows.iloc[1:, names.index(self.column)]
-        speeds = pd.to_numeric(texts, errors="coerce").to_numpy(float)
-        if (wrong := ~((speeds > 0) & np.isfinite(speeds))).any():
-            row = int(wrong.argmax())
-            value = texts.iloc[row]
-            raise DataError(f"{self.path}, row {row + 1}: {self.column} is {value!r:.99}; give a positive number")
+        path = find(self.path)
+        table = read_table(path, "trace.path")
+        require_columns(table, path, "trace.column", [self.column])
+        speeds = numbers(table[self.column], path, "trace.column").astype(float)
+        if speeds[row := int(speeds.argmin())] <= 0:
+            raise DataError(
+                f"trace.column: {self.column!r} of {path} is {speeds[row]:g} in row {row}; give more than 0"
+            )
         return speeds
 
     @override

@@ -37,16 +37,21 @@ def test_a_measured_trace(written):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("id,speed\na,1\n", "trace.column: .*trace.csv has no 'macs_per_second'; it has id, speed"),
-        ("macs_per_second\n", "it has no rows"),
-        ("", "trace.path: .*trace.csv cannot be read"),
+        ("id,speed\na,1\n", "trace.column: .*trace.csv has no column 'macs_per_second'; name one of: id, speed"),
+        ("macs_per_second\n", "trace.csv has no rows"),
+        ("", "trace.path: .*trace.csv has no rows"),
         ("macs_per_second,macs_per_second\n1,2\n", "has 2 columns 'macs_per_second'; rename or remove all but one"),
-        ("id,macs_per_second\na,1,2\n", r"trace.csv cannot be read \(.* saw 3\); give a CSV file"),
-        ("macs_per_second\n\n5\n\nx\n", "row 2: macs_per_second is 'x'"),
+        ("id,macs_per_second\na,1,2\n", r"trace.csv cannot be read \(3 cells in row 0, but 2 columns"),
+        ("macs_per_second\n\n5\n\nx\n", "trace.csv holds text in place of numbers, 'x' in row 1"),
         (b"macs_per_second\n\xff\xfe\n", r"trace.path: .*trace.csv cannot be read .*utf-8"),
         *(
-            (f"id,macs_per_second\na,1e9\nb,{value}\n", rf"trace.csv, row 2: macs_per_second is '{value}'; give")
-            for value in ("", "-3", "nan", "inf")
+            (f"id,macs_per_second\na,1e9\nb,{value}\n", f"trace.csv {fault} row 1")
+            for value, fault in (
+                ("", "has no value of 'macs_per_second' in"),
+                ("-3", "is -3 in"),
+                ("nan", "has no value of 'macs_per_second' in"),
+                ("inf", "is inf in"),
+            )
         ),
     ],
 )
@@ -58,9 +63,9 @@ def test_faults_of_a_file_are_named(written, text, words):
 def test_what_is_no_trace(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     for path in (tmp_path, tmp_path / "pipe.csv"):
-        with pytest.raises(DataError, match=r"trace.path: .* cannot be read \(it is not a file\); give"):
+        with pytest.raises(DataError, match=r"trace.path: .* cannot be read \(.*(neither a file|Is a directory)"):
             CSVTrace(path).quantile(0.5)
-    with pytest.raises(DataError, match=r"trace.path: .*nowhere.csv cannot be read .*No such file or directory"):
+    with pytest.raises(DataError, match=r"trace.path: nowhere.csv is missing"):
         CSVTrace("nowhere.csv").quantile(0.5)
 
 

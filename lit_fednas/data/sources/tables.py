@@ -142,6 +142,26 @@ def filled(column: Any, path: Path, field: str = "data.source.files") -> Any:
     return column
 
 
+def numbers(column: Any, path: Path, field: str) -> np.ndarray:
+    """Returns a column of numbers, of which none is missing or too large."""
+    column = _without_missing(column, path)
+    values = np.asarray(_as_numbers(column, path))
+    if (text := np.isnan(values)).any():
+        row = int(np.argmax(text))
+        raise DataError(
+            f"{field}: {column.name!r} of {path} holds text in place of numbers, {str(column.iloc[row])!r} in row "
+            f"{row}; correct it"
+        )
+    most = 2.0**53 if values.dtype.kind in "iu" else float(np.finfo(np.float32).max)
+    if (large := np.abs(values.astype(float)) >= most).any():
+        row = int(np.argmax(large))
+        raise DataError(
+            f"{field}: {column.name!r} of {path} is {column.iloc[row]} in row {row}, too large for a number; correct "
+            "it, or leave it out if it is a name"
+        )
+    return values
+
+
 @dataclass
 class Table:
     """What the columns of a training table are, so that those of all splits become the same arrays.
@@ -208,7 +228,9 @@ class Table:
         """Returns the inputs, float32 ``[N, columns]``, the targets and the clients of a split."""
         require_columns(frame, path, "data.source.inputs", [*self.numeric, *self.categorical])
         require_columns(frame, path, "data.source.target", self.target)
-        columns = [_numbers(frame[name], path, "inputs")[:, None].astype(np.float32) for name in self.numeric]
+        columns = [
+            numbers(frame[name], path, "data.source.inputs")[:, None].astype(np.float32) for name in self.numeric
+        ]
         for name, values in self.values.items():
             columns.append((_codes(frame[name], values, path)[:, None] == np.arange(len(values))).astype(np.float32))
         if not columns:
@@ -216,7 +238,7 @@ class Table:
         if self.classes is not None:
             targets = _codes(frame[self.target[0]], self.classes, path)
         else:
-            parts = [_numbers(frame[name], path, "target") for name in self.target]
+            parts = [numbers(frame[name], path, "data.source.target") for name in self.target]
             targets = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
         clients = {}
         if self.client in frame.columns:
@@ -227,11 +249,11 @@ class Table:
     def _classes(self, target: Any) -> tuple[str, ...] | None:
         """Returns the names of classes; None where the target is a number."""
         column = _without_missing(target, self.path)
-        numbers = _as_numbers(column, self.path)
-        if self.given is None and numbers.notna().all():
+        values = _as_numbers(column, self.path)
+        if self.given is None and values.notna().all():
             return None
-        if (numbers % 1 > 0).any():
-            _numbers(target, self.path, "target")  # which names the row with the text
+        if (values % 1 > 0).any():
+            numbers(target, self.path, "data.source.target")  # which names the row with the text
         return named_classes(self.given, column.astype(str).unique(), self.path)
 
 
@@ -244,31 +266,12 @@ def _without_missing(column: Any, path: Path) -> Any:
     return filled(column, path)
 
 
-def _numbers(column: Any, path: Path, setting: str) -> np.ndarray:
-    column = _without_missing(column, path)
-    numbers = np.asarray(_as_numbers(column, path))
-    if (text := np.isnan(numbers)).any():
-        row = int(np.argmax(text))
-        raise DataError(
-            f"data.source.{setting}: {column.name!r} of {path} holds text in place of numbers, "
-            f"{str(column.iloc[row])!r} in row {row}; correct it"
-        )
-    most = 2.0**53 if numbers.dtype.kind in "iu" else float(np.finfo(np.float32).max)
-    if (large := np.abs(numbers.astype(float)) >= most).any():
-        row = int(np.argmax(large))
-        raise DataError(
-            f"data.source.{setting}: {column.name!r} of {path} is {column.iloc[row]} in row {row}, too large for a "
-            "number; correct it, or leave it out if it is a name"
-        )
-    return numbers
-
-
 def _codes(column: Any, values: Sequence[str], path: Path) -> np.ndarray:
-    numbers = {value: number for number, value in enumerate(values)}
+    codes = {value: code for code, value in enumerate(values)}
     column = _without_missing(column, path).astype(str)
     if unknown := sorted(set(column.unique()) - set(values)):
         raise DataError(f"data.source.files: {path} has {column.name} {unknown[0]!r}, which train does not; correct it")
-    return np.asarray(column.map(numbers), dtype=np.int64)
+    return np.asarray(column.map(codes), dtype=np.int64)
 
 
 def _names(column: Any, path: Path) -> Any:
@@ -296,7 +299,7 @@ def _as_numbers(column: Any, path: Path) -> Any:
 
 
 def _is_csv(path: Path) -> bool:
-    return path.suffix.lower() == ".csv"
+    return path.suffix.lower() != ".parquet"
 
 
 def _to_numeric(column: Any) -> Any:
