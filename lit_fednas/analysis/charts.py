@@ -24,12 +24,12 @@ from lit_fednas.analysis.style import RANGE, draw_line, label, legend, log_axis,
 from lit_fednas.analysis.tables import cost_words
 from lit_fednas.formatting import GREY, GRID, PALETTE, axis, figure_text, metric_text, scale_of
 from lit_fednas.records import ALL_TIERS
-from lit_fednas.records.partition import MOST_DOTS
 
 #: Searches of several seeds, by method; all with the same objective cost and metric.
 Searches: TypeAlias = Mapping[str, Sequence[SearchResult]]
 _FEW = 8  # values of x that all have a tick
 _MOST_TIPS = 60  # over the lines of a chart
+_MOST_DOTS = 1_000  # drawn one by one in an SVG; more are an image in it
 _LAYERS = 4  # of marks that are visible below each other
 _VARIABLES = {colour: f"var(--series-{index})" for index, colour in enumerate(PALETTE)}
 _VARIABLES |= {"#000000": "currentColor", GREY: "var(--grey)", GRID: "var(--line)", "#ffffff": "var(--card)"}
@@ -180,7 +180,7 @@ def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0)
     points = search.evaluations
     scale = cost_axis(axes, search.cost, search.metric, points[search.cost])
     times, _ = scale_of(search.metric)
-    dots: dict[str, Any] = {"s": 6, "alpha": 0.5, "linewidths": 0, "rasterized": len(points) > MOST_DOTS}
+    dots: dict[str, Any] = {"s": 6, "alpha": 0.5, "linewidths": 0, "rasterized": len(points) > _MOST_DOTS}
     axes.scatter(points[search.cost] / scale, times * points[search.metric], color=GREY, **dots)
     drawn: list[set[tuple[float, float]]] = []
     for place, name in enumerate((search.tier_names or [ALL_TIERS]) if tier is None else [tier]):

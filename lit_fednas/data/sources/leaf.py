@@ -24,6 +24,10 @@ from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records.files import parse_json
+from lit_fednas.records.forms import check_form
+
+#: What is read of a file.
+_FORM = {"users": [str], "user_data": {"*": {"x": list, "y": list}}}
 
 
 @checked("data.source")
@@ -100,10 +104,7 @@ class Leaf(DataSource):
         return np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users)
 
     def _inputs(self, x: list[Any]) -> np.ndarray:
-        try:
-            array = np.asarray(x)
-        except ValueError:  # lists of different lengths
-            array = np.array([None])
+        array = np.asarray(x)  # raises ValueError for lists of different lengths
         if array.dtype.kind not in "iuf":
             raise ValueError("an x that is not a list of numbers; use ShakespeareRoles for text, ImageTable for files")
         held, shape = ([size for size in sizes if size != 1] for sizes in (array.shape[1:], self.input_shape))
@@ -122,21 +123,14 @@ def _whole_number(value: Any) -> int:
 
 def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
     """Returns the name, x and y of each user of a file, in the order of its list of users."""
-    match content := parse_json(path.read_text(encoding="utf-8-sig")):
-        case {"users": list(users), "user_data": dict(data)}:
-            listed, held = Counter(map(str, users)), Counter([*data])
-        case _:
-            raise ValueError("it lacks a list 'users', or an object 'user_data'")
-    if odd := (listed - held) | (held - listed):
+    check_form(content := parse_json(path.read_text(encoding="utf-8-sig")), _FORM)
+    listed, data = Counter(content["users"]), content["user_data"]
+    if odd := (listed - Counter([*data])) | (Counter([*data]) - listed):
         raise ValueError(f"the user {repr(min(odd))} is not once in 'users' and once in 'user_data'")
-    parts = []
-    for user in listed:
-        match data[user]:
-            case {"x": list(x), "y": list(y)} if len(x) == len(y) and user.strip() and user.isprintable():
-                parts.append((user, x, y))
-            case _:
-                raise ValueError(f"it lacks a name, or lists x and y of one length, for user {repr(user)}")
-    counts = [len(y) for _, _, y in parts]
-    if content.get("num_samples", counts) != counts:
+    parts = [(user, data[user]["x"], data[user]["y"]) for user in listed]
+    for user, x, y in parts:
+        if len(x) != len(y) or not (user.strip() and user.isprintable()):
+            raise ValueError(f"it lacks a name, or lists x and y of one length, for user {repr(user)}")
+    if content.get("num_samples", counts := [len(y) for _, _, y in parts]) != counts:
         raise ValueError("its num_samples are not the lengths of the users' lists")
     return parts
