@@ -107,7 +107,8 @@ class ArrayFiles(DataSource):
     ``targets.npy``; their first axis is that of the examples. uint8 stays as it is, floats become float32, other
     integers int64, which are taken for tokens.
 
-    A table is ``.csv`` or, with ``pip install 'lit-fednas[tables]'``, ``.parquet``; all its inputs become float32. Text
+    A table is ``.csv`` or, with ``pip install 'lit-fednas[tables]'``, ``.parquet``, which is read as the same table in
+    a ``.csv`` would be; all its inputs become float32. Text
     in the target column, even in one row, makes all of its values names of classes, in alphabetical order. Clients and
     categories are told apart as they are written: ``007`` and ``7`` are two.
 

@@ -23,35 +23,40 @@ MOST_VALUES = 10_000
 _MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "null", "None")
 _BOOLEANS = {"true": True, "false": False}
 _WHOLE = r"0|-?[1-9][0-9]{0,17}"
-#: What is taken for text as it is written, and for numbers, as pandas calls it.
-_WRITTEN = {"date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "mixed-integer"}
-_NUMBERS = {"boolean", "decimal", "floating", "integer", "mixed-integer-float"}
 
 
 def read_table(path: Path, field: str, texts: Collection[str | None] | None = None) -> Any:
-    """Returns a file's ``pandas.DataFrame``; of CSV, columns in ``texts`` (None is all) are text as it is written."""
+    """Returns a file's ``pandas.DataFrame``; columns in ``texts`` (None is all) are text as it is written."""
+    import pandas as pd  # takes a while to import
+
     with reading(path, field, "correct or replace it"):
-        frame = _read_csv(path, field, texts) if _is_csv(path) else _read_parquet(path, field)
+        content = _parquet(path, field) if path.suffix.lower() == ".parquet" else path.read_bytes()
+        names = _header(content, path, field)
+        known = names if texts is None else [name for name in names if name in texts]
+        frame = pd.read_csv(
+            io.BytesIO(content),
+            index_col=False,
+            dtype=str if texts is None else dict.fromkeys(known, str),
+            keep_default_na=False,
+            na_values={name: [""] if name in known else list(_MISSING) for name in names},
+            low_memory=False,  # else each chunk of rows would have types of its own
+        )
     if not len(frame):
         raise DataError(f"{field}: {path} has no rows; give one per example")
     return frame
 
 
-def _read_csv(path: Path, field: str, texts: Collection[str | None] | None) -> Any:
-    import pandas as pd  # takes a while to import
+def _parquet(path: Path, field: str) -> bytes:
+    """Returns the same table as CSV, in which whatever is no number is text."""
+    import pandas as pd
 
-    content = path.read_bytes()
-    names = _header(content, path, field)
-    known = names if texts is None else [name for name in names if name in texts]
-    frame = pd.read_csv(
-        io.BytesIO(content),
-        index_col=False,
-        dtype=str if texts is None else dict.fromkeys(known, str),
-        keep_default_na=False,
-        na_values={name: [""] if name in known else list(_MISSING) for name in names},
-        low_memory=False,  # else each chunk of rows would have types of its own
-    )
-    return _plain(frame)
+    try:
+        from pyarrow.parquet import read_schema
+    except ImportError as error:
+        raise ConfigError(f"{field}: {path} needs pyarrow; pip install 'lit-fednas[tables]', or give a .csv") from error
+    if path.is_file():
+        require_different(read_schema(path).names, field, path)
+    return pd.read_parquet(path, page_checksum_verification=True).to_csv(index=False).encode()
 
 
 def _header(content: bytes, path: Path, field: str) -> list[str]:
@@ -78,45 +83,6 @@ def _header(content: bytes, path: Path, field: str) -> list[str]:
     return names
 
 
-def _read_parquet(path: Path, field: str) -> Any:
-    """Returns a table of numbers, of text, and of what is neither."""
-    import pandas as pd
-
-    try:
-        from pyarrow.parquet import read_schema
-    except ImportError as error:
-        raise ConfigError(f"{field}: {path} needs pyarrow; pip install 'lit-fednas[tables]', or give a .csv") from error
-    if path.is_file():
-        require_different(read_schema(path).names, field, path)
-    frame = pd.read_parquet(path, page_checksum_verification=True)
-    frame.columns = frame.columns.map(str)
-    return _plain(frame)
-
-
-def _plain(frame: Any) -> Any:
-    """Returns a table whose columns are numbers or text; what is neither stays, to be refused where it is used."""
-    for name, column in frame.items():
-        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
-            continue
-        if _kind(column) == "categorical" or column.dtype.kind in "biuf":  # with missing values, perhaps
-            column = column.astype(object).where(column.notna(), None).infer_objects()
-        kind = _kind(column)
-        if kind == "string":
-            column = column.astype(object)  # text of Arrow is decoded now, not later
-        elif kind in _WRITTEN:
-            column = column.astype(object).map(str, na_action="ignore")
-        elif column.dtype.kind == "O" and kind in _NUMBERS:
-            column = column.astype(float)
-        frame[name] = column
-    return frame
-
-
-def _kind(column: Any) -> str:
-    from pandas.api.types import infer_dtype
-
-    return str(infer_dtype(column, skipna=True))
-
-
 def require_columns(frame: Any, path: Path, field: str, names: Sequence[str]) -> None:
     """Validates that a table has some columns."""
     if absent := [name for name in names if name not in frame.columns]:
@@ -131,11 +97,6 @@ def filled(column: Any, path: Path, field: str = "data.source.files") -> Any:
         raise DataError(f"{field}: {path} has no value of {column.name!r} in row {row}; fill it in or remove it")
     if column.dtype.kind in "biuf":
         return column
-    if (kind := _kind(column)) != "string":
-        raise DataError(
-            f"{field}: {path} holds {kind} ({type(column.iloc[0]).__name__}) in {column.name!r}, neither numbers nor "
-            "text; leave it out"
-        )
     if (broken := column.str.contains("[\r\n]").to_numpy(bool)).any():
         row = int(broken.argmax())
         raise DataError(f"{field}: {path} has a line break in {column.name!r}, row {row}; remove it, or close a quote")
@@ -145,7 +106,7 @@ def filled(column: Any, path: Path, field: str = "data.source.files") -> Any:
 def numbers(column: Any, path: Path, field: str) -> np.ndarray:
     """Returns a column of numbers, of which none is missing or too large."""
     column = _without_missing(column, path)
-    values = np.asarray(_as_numbers(column, path))
+    values = np.asarray(_as_numbers(column))
     if (text := np.isnan(values)).any():
         row = int(np.argmax(text))
         raise DataError(
@@ -249,7 +210,7 @@ class Table:
     def _classes(self, target: Any) -> tuple[str, ...] | None:
         """Returns the names of classes; None where the target is a number."""
         column = _without_missing(target, self.path)
-        values = _as_numbers(column, self.path)
+        values = _as_numbers(column)
         if self.given is None and values.notna().all():
             return None
         if (values % 1 > 0).any():
@@ -259,7 +220,7 @@ class Table:
 
 def _without_missing(column: Any, path: Path) -> Any:
     """Returns a column, which must have no empty cell; beside numbers, "NA" is one and no name."""
-    if _is_csv(path) and column.dtype.kind not in "biuf":
+    if column.dtype.kind not in "biuf":
         known = _to_numeric(column).notna()
         if known.any() and (known | column.isin(_MISSING)).all():
             column = column.where(known)
@@ -275,9 +236,9 @@ def _codes(column: Any, values: Sequence[str], path: Path) -> np.ndarray:
 
 
 def _names(column: Any, path: Path) -> Any:
-    """Returns a column of names; of a ``.csv``, whole numbers in their order if no two can be the same number."""
+    """Returns a column of names; whole numbers in their order if no two can be the same number."""
     column = _without_missing(column, path)
-    if _is_csv(path) and column.str.fullmatch(_WHOLE).all():
+    if column.str.fullmatch(_WHOLE).all():
         return column.astype(np.int64)
     return column
 
@@ -285,21 +246,15 @@ def _names(column: Any, path: Path) -> Any:
 def _is_text(column: Any, path: Path) -> bool:
     if column.dtype.kind in "biuf" or column.isna().all():
         return False
-    return bool(_as_numbers(filled(column.dropna(), path), path).isna().all())
+    return bool(_as_numbers(filled(column.dropna(), path)).isna().all())
 
 
-def _as_numbers(column: Any, path: Path) -> Any:
-    """Returns a column as numbers, NaN where it has none; text is read in a ``.csv`` alone."""
+def _as_numbers(column: Any) -> Any:
+    """Returns a column as numbers, NaN where it has none."""
     if column.dtype.kind in "biuf":
         return column
-    if not _is_csv(path):
-        return column.notna() * np.nan
     truths = column.str.lower().map(_BOOLEANS)
     return truths.astype(bool) if truths.notna().all() else _to_numeric(column)
-
-
-def _is_csv(path: Path) -> bool:
-    return path.suffix.lower() != ".parquet"
 
 
 def _to_numeric(column: Any) -> Any:
