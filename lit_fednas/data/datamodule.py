@@ -1,7 +1,7 @@
 """The federated data module: a source, dealt out to clients by a partitioner."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ from lit_fednas.data.overview import Overview
 from lit_fednas.data.partitioners import Partitioner
 from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.tasks import Task
-from lit_fednas.data.transforms import Augmentation, as_float
+from lit_fednas.data.transforms import as_float
 from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.formatting import announce
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
@@ -159,23 +159,17 @@ class FederatedDataModule(LightningDataModule):
         if hasattr(self, "clients"):
             return
         announce(f"reading {type(self.source).__name__}")
-        train = self._open("train")
+        train, val = self._reader("train"), self._reader("val")
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
-        self._normalize = self.source.normalization or as_float
-        val = self._open("val")
-        read = {split: data for split, data in (("train", train), ("val", val)) if data is not None}
-        self.content = {split: content_of(data) for split, data in read.items()}
+        self.content = {split: content_of(reader.dataset) for split, reader in self._readers.items()}
         targets = self.task.strata(train.targets).cpu().numpy()
         held = self._server_rows(targets, val is not None)
-        reader = self._reader(train, self.source.augmentation if self.augment else ())
-        self._readers = {"train": reader}
         if val is not None:
-            self._readers["val"] = self._reader(val)
-            self._val_batches = EvalBatches(self._readers["val"], None, self.eval_batch_size)
+            self._val_batches = EvalBatches(val, None, self.eval_batch_size)
         elif len(held):
-            self._val_batches = EvalBatches(reader, torch.from_numpy(held), self.eval_batch_size)
-        self.clients = self._deal(train, targets, np.delete(np.arange(len(targets)), held))
+            self._val_batches = EvalBatches(train, torch.from_numpy(held), self.eval_batch_size)
+        self.clients = self._deal(train.dataset, targets, np.delete(np.arange(len(targets)), held))
 
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
         """Deals examples out; sets :attr:`partition` and :attr:`targets`."""
@@ -201,7 +195,7 @@ class FederatedDataModule(LightningDataModule):
 
     def test_dataloader(self) -> EvalBatches:
         """Returns the test batches, loaded on the first call; raises DataError if the source has no test split."""
-        if (reader := self._test_reader()) is None:
+        if (reader := self._reader("test")) is None:
             raise DataError(f"data.source: {type(self.source).__name__} has no test split; give one, or do not test")
         return EvalBatches(reader, None, self.eval_batch_size)
 
@@ -292,17 +286,16 @@ class FederatedDataModule(LightningDataModule):
             )
         return data
 
-    def _reader(self, data: ExampleDataset, augmentation: Sequence[Augmentation] = ()) -> Reader:
-        if isinstance(data, Examples) and self.in_memory:
-            return TensorReader(data, self._normalize, augmentation)
-        return LoaderReader(data, self._normalize, augmentation, self.num_workers)
-
-    def _test_reader(self) -> Reader | None:
-        """Returns the reader of the test split, if the source has it."""
-        if "test" not in self._readers and (test := self._open("test")) is not None:
-            self._readers["test"] = self._reader(test)
-            self._readers["test"].move_to(self._readers["train"].device)
-        return self._readers.get("test")
+    def _reader(self, split: Split) -> Reader | None:
+        """Returns the reader of a split, if the source has it; opened at the first call."""
+        if split not in self._readers and (data := self._open(split)) is not None:
+            augmentation = self.source.augmentation if self.augment and split == "train" else ()
+            settings = data, self.source.normalization or as_float, augmentation
+            in_memory = isinstance(data, Examples) and self.in_memory
+            reader = TensorReader(*settings) if in_memory else LoaderReader(*settings, self.num_workers)
+            self._readers[split] = reader
+            reader.move_to(self._readers["train"].device)
+        return self._readers.get(split)
 
     def _server_rows(self, targets: np.ndarray, has_val: bool) -> np.ndarray:
         """Returns the training rows that the server keeps for validation."""
@@ -343,7 +336,7 @@ class FederatedDataModule(LightningDataModule):
 
     def _official_test_rows(self) -> Partition:
         """Deals the test split out; returns each client's rows of it."""
-        reader = self._test_reader()
+        reader = self._reader("test")
         if reader is None:
             name = type(self.source).__name__
             raise DataError(f"data.client_test: official is a test split, which {name} does not have; give a fraction")

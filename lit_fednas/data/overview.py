@@ -40,7 +40,7 @@ class Overview:
         """Reads all splits, and deals the training examples to the clients."""
         data.prepare_data()
         data.setup("fit")
-        data._test_reader()
+        data._reader("test")
         readers, source = data._readers, data.source
         parts = {"source": type(source).__name__}
         parts.update({kind: _shortened(names) for kind, names in source.kinds.items() if names})

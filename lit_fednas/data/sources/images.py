@@ -87,7 +87,6 @@ class ImageSource(DataSource):
             raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
         if mean is not None and std is not None:
             self.normalization = Normalize(mean, std)
-        self._listed: dict[Split, LazyImages | None] = {}
         self.root = Path(root).expanduser()
         self.image_size = image_size
         self.channels = channels
@@ -98,11 +97,10 @@ class ImageSource(DataSource):
     def list_files(self, split: Split) -> LazyImages | None:
         """Returns the files of a split, with their classes; None where the source has no such split."""
 
-    def files(self, split: Split) -> LazyImages | None:
-        """Returns what :meth:`list_files` does, which is asked once."""
-        if split not in self._listed:
-            self._listed[split] = self.list_files(split)
-        return self._listed[split]
+    @cached_property
+    def splits(self) -> dict[Split, LazyImages | None]:
+        """The files of all splits."""
+        return {split: self.list_files(split) for split in SPLITS}
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -126,17 +124,17 @@ class ImageSource(DataSource):
 
     @override
     def load(self, split: Split) -> Examples | None:
-        images = self.files(split)
+        images = self.splits[split]
         if images is None:
             return None
         return Examples(torch.from_numpy(images.decoded()), images.targets, images.columns)
 
     @override
     def dataset(self, split: Split) -> ExampleDataset | None:
-        return self.files(split)
+        return self.splits[split]
 
     def _train_files(self) -> LazyImages:
-        files = self.files("train")
+        files = self.splits["train"]
         if files is None:
             raise DataError(f"data.source: {type(self).__name__} has no training examples; give some")
         return files
