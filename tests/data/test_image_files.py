@@ -216,5 +216,5 @@ class TestMetadata:
 
     def test_quotes_that_are_open_from_the_header_on(self, root: Path) -> None:
         (root / "metadata.csv").write_text('file,label,"client\ntrain/x/a.png,0,ann\n"\ntrain/x/b.png,0,bob\n')
-        with pytest.raises(DataError, match=r"^data\.source\.root: [^\n]* has no row for train/x/a\.png; add one per image$"):
+        with pytest.raises(DataError, match=r"^data\.source\.root: [^\n]* has no row for train/x/a\.png; add one"):
             ImageFolder(root).load("train")
