@@ -12,7 +12,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torchvision.transforms import InterpolationMode, autoaugment
+from torchvision.transforms import v2
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
@@ -192,17 +192,17 @@ class RandAugment(Augmentation):
 
     @override
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        if batch.dtype != torch.uint8:
-            raise ConfigError(f"data.source.augmentation: RandAugment changes uint8, not {batch.dtype}; leave it out")
-        # torchvision's own call changes one image at a time, and draws from the global generator
-        space = [*autoaugment.RandAugment()._augmentation_space(31, batch.shape[-2:]).items()]
+        augment = v2.RandAugment()  # its own call changes one image at a time, and draws from the global generator
+        space = [*augment._AUGMENTATION_SPACE.items()]
         drawn = torch.randint(2 * len(space), (self.num_ops, len(batch)), generator=generator, device=batch.device)
         batch = batch.clone()
         for numbers in drawn.cpu():  # waits for the device once
             for number in numbers.unique().tolist():
                 name, (magnitudes, signed) = space[number // 2]
-                magnitude = float(magnitudes[self.magnitude]) if magnitudes.ndim else 0.0
+                values = magnitudes(31, *batch.shape[-2:])
+                magnitude = 0.0 if values is None else float(values[self.magnitude])
                 magnitude *= -1 if signed and number % 2 else 1
                 rows = (numbers == number).nonzero().flatten().to(batch.device)
-                batch[rows] = autoaugment._apply_op(batch[rows], name, magnitude, InterpolationMode.NEAREST, None)
+                how = name, magnitude, augment.interpolation, augment._fill
+                batch[rows] = augment._apply_image_or_video_transform(batch[rows], *how)
         return batch

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torchvision.transforms import autoaugment
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from lit_fednas.data import Cutout, Normalize, RandAugment, RandomCrop, RandomFlip
@@ -68,13 +68,23 @@ def test_cutout_equals_per_example_reference(dtype: torch.dtype, fill: list[floa
 def test_rand_augment_applies_what_torchvision_does(shape: tuple[int, ...], magnitude: int) -> None:
     """Torchvision changes one image at a time; of its 14 operations, 9 go either way, and each is as likely."""
     image = images(1, shape=shape)
-    reference = autoaugment.RandAugment(1, magnitude)
+    reference = v2.RandAugment(1, magnitude)
     with torch.random.fork_rng():
         expected = Counter(reference(image[0]).numpy().tobytes() for _ in range(6000))
     result = RandAugment(1, magnitude)(image.expand(6000, -1, -1, -1), generator(3, "rand"))
     made = Counter(changed.numpy().tobytes() for changed in result)
     assert made.keys() == expected.keys()
     assert all(abs(count - expected[pixels]) < 200 for pixels, count in made.items())  # of 214 at least, 428 usually
+
+
+def test_rand_augment_takes_floats() -> None:
+    image, reference = images(1) / 256, v2.RandAugment(1, 9)
+    with torch.random.fork_rng():
+        expected = torch.stack([reference(image[0]) for _ in range(600)]).flatten(1)
+    # several operations go by uint8, where one pixel may round otherwise
+    distances = torch.cdist(draws_of(RandAugment(1, 9), image, 600).flatten(1), expected)
+    assert distances.min(0).values.max() < 0.02
+    assert distances.min(1).values.max() < 0.02
 
 
 def test_rand_augment_applies_one_operation_after_the_other() -> None:

@@ -47,16 +47,17 @@ def read_table(path: Path, field: str, texts: Collection[str | None] | None = No
 
 
 def _parquet(path: Path, field: str) -> bytes:
-    """Returns the same table as CSV, in which whatever is no number is text."""
+    """Returns the same table as CSV, in which whatever is no number is text; without lists, structures and bytes."""
     import pandas as pd
 
     try:
-        from pyarrow.parquet import read_schema
+        from pyarrow import parquet, types
     except ImportError as error:
         raise ConfigError(f"{field}: {path} needs pyarrow; pip install 'lit-fednas[tables]', or give a .csv") from error
-    if path.is_file():
-        require_different(read_schema(path).names, field, path)
-    return pd.read_parquet(path, page_checksum_verification=True).to_csv(index=False).encode()
+    schema = parquet.ParquetDataset(path).schema
+    require_different(schema.names, field, path)
+    names = [column.name for column in schema if not types.is_nested(column.type) and not types.is_binary(column.type)]
+    return pd.read_parquet(path, columns=names, page_checksum_verification=True).to_csv(index=False).encode()
 
 
 def _header(content: bytes, path: Path, field: str) -> list[str]:
