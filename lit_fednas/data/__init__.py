@@ -11,7 +11,7 @@ from lit_fednas.data.examples import Examples, LoaderReader, TensorReader
 from lit_fednas.data.partitioners import IID, BalancedDirichlet, ByColumn, Dirichlet, Partitioner, Shards
 from lit_fednas.data.sources.arrays import ArrayFiles, ArraySource
 from lit_fednas.data.sources.base import DataSource
-from lit_fednas.data.sources.images import ImageFolder
+from lit_fednas.data.sources.images import ImageFolder, ImageTable
 from lit_fednas.data.sources.leaf import Leaf
 from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, CelebA, Digits, DistortedDigits, FashionMNIST
 from lit_fednas.data.sources.speech import SpeechFeatures, SpeechFolder
@@ -41,6 +41,7 @@ __all__ = [
     "FashionMNIST",
     "FederatedDataModule",
     "ImageFolder",
+    "ImageTable",
     "Leaf",
     "LoaderReader",
     "MultiLabel",

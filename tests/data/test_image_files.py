@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_fednas.data import ImageFolder
+from lit_fednas.data import ImageFolder, ImageTable
 from lit_fednas.data.sources.decoding import read_image
 from lit_fednas.errors import ConfigError, DataError
 from tests.data.files import images
@@ -186,8 +186,8 @@ class TestFolder:
             ImageFolder(root).load("train")
 
 
-class TestMetadata:
-    """``metadata.csv``; what it holds is tested with the sources."""
+class TestTables:
+    """Image tables, and ``metadata.csv``; what each of them holds is tested with the sources."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -207,14 +207,24 @@ class TestMetadata:
             ("train/x/\0b.png,0,ann", r"cannot be read|line break|missing"),
         ],
     )
-    @pytest.mark.parametrize("last", ["bob", '"bob"'])
-    def test_lines_that_cannot_be_right(self, root: Path, line: str, message: str, last: str) -> None:
+    @pytest.mark.parametrize(("kind", "last"), [("table", "bob"), ("metadata", '"bob"')])
+    def test_lines_that_cannot_be_right(self, root: Path, line: str, message: str, last: str, kind: str) -> None:
         end = f"train/y/c.png,1,bob\ntrain/y/d.png,1,{last}\n"
         (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,0,ann\n{line}\n{end}")
         with pytest.raises(DataError, match=message):
-            ImageFolder(root).load("train")
+            (ImageFolder(root) if kind == "metadata" else ImageTable(root / "metadata.csv")).load("train")
+
+    def test_labels_that_are_numbers_or_names_of_something_else(self, root: Path) -> None:
+        (root / "metadata.csv").write_text("file,label,client\ntrain/x/a.png,100,ann\n")
+        with pytest.raises(DataError, match=r"source\.label: 'label' of .*metadata\.csv would be 101 classes of 1 ex"):
+            ImageTable(root / "metadata.csv").load("train")
 
     def test_quotes_that_are_open_from_the_header_on(self, root: Path) -> None:
         (root / "metadata.csv").write_text('file,label,"client\ntrain/x/a.png,0,ann\n"\ntrain/x/b.png,0,bob\n')
-        with pytest.raises(DataError, match=r"^data\.source\.root: [^\n]* has no row for train/x/a\.png; add one"):
+        with pytest.raises(DataError, match=r"^data\.source\.root: .* line break in [^\n]* close the quotes[^\n]*$"):
             ImageFolder(root).load("train")
+
+    def test_labels_of_many_digits_are_names(self, root: Path) -> None:
+        rows = "".join(f"train/{'x' if n < 'c' else 'y'}/{n}.png,{'1' * 5000 if n < 'c' else 2},ann\n" for n in "abcd")
+        (root / "table.csv").write_text(f"file,label,client\n{rows}")
+        assert ImageTable(root / "table.csv").class_names == ("1" * 5000, "2")

@@ -17,11 +17,12 @@ from lit_fednas.data import (
     DataSource,
     Examples,
     FederatedDataModule,
+    ImageTable,
     Leaf,
 )
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
-from tests.data.files import celeba, load, write_leaf
+from tests.data.files import celeba, images, load, write_leaf
 
 
 def values(examples: Examples) -> list[int]:
@@ -40,6 +41,47 @@ def client_targets(data: FederatedDataModule) -> list[list[int]]:
     clients = data.clients
     batches = [clients.batches(client, 2, generator(0, "b"), shuffle=False) for client in range(clients.num_clients)]
     return [[int(target) for _, targets in batches_of_one for target in targets] for batches_of_one in batches]
+
+
+TABLE = """file,label,client,split
+img/1.png,dog,bob,train
+img/0.png,cat,ann,train
+img/2.png,ant,bob,train
+img/3.png,dog,ann,train
+img/4.png,cat,ann,val
+img/5.png,cow,eve,test
+"""
+
+
+class TestImageTable:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Path:
+        images(tmp_path, *(f"img/{number}.png" for number in range(6)))
+        (tmp_path / "list.csv").write_text(TABLE)
+        return tmp_path / "list.csv"
+
+    def test_rows_become_examples(self, table: Path) -> None:
+        source = ImageTable(table)
+        assert (source.num_classes, source.class_names) == (4, ("ant", "cat", "cow", "dog"))
+        assert source.input_shape == (3, 8, 8)
+        train = load(source)
+        assert values(train) == [10, 0, 20, 30]
+        assert train.targets.tolist() == [3, 1, 0, 3]
+        assert train.columns["client"].tolist() == ["bob", "ann", "bob", "ann"]
+        assert (values(load(source, "val")), load(source, "test").targets.tolist()) == ([40], [2])
+
+    @pytest.mark.parametrize(
+        ("labels", "names", "targets"),
+        [(["10", "2", "0"], 11, [10, 2, 0]), (["0", "cat", "0"], 2, [0, 1, 0]), (["b", "2", "10"], 3, [2, 1, 0])],
+    )
+    def test_whole_numbers_are_classes_and_all_else_is_text(
+        self, table: Path, labels: list[str], names: int, targets: list[int]
+    ) -> None:
+        rows = "".join(f"img/{k}.png,{label},ann\n" for k, label in enumerate(labels))
+        table.write_text(f"file,label,client\n{rows}")
+        source = ImageTable(table)
+        assert source.num_classes == len(source.class_names) == names
+        assert load(source).targets.tolist() == targets
 
 
 def one_user(x: str, y: str, user: str = "a") -> str:

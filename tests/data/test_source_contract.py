@@ -17,6 +17,7 @@ from lit_fednas.data import (
     DistortedDigits,
     FashionMNIST,
     ImageFolder,
+    ImageTable,
     Leaf,
     ShakespeareRoles,
     SpeechFolder,
@@ -26,6 +27,13 @@ from lit_fednas.testing import DataSourceContract
 from lit_fednas.testing.networks import tiny_examples
 from tests.data.files import SmallCIFAR10, celeba, images, leaf, recordings, roles
 from tests.support import concrete_classes
+
+
+def table(folder: Path) -> ImageTable:
+    images(folder, "a.png", "b.png", "c.png", "d.png")
+    rows = "".join(f"{name}.png,{name in 'ab'},{number % 2}\n" for number, name in enumerate("abcd"))
+    (folder / "table.csv").write_text(f"file,label,client\n{rows}")
+    return ImageTable(folder / "table.csv")
 
 
 def text(folder: Path) -> TextFiles:
@@ -52,6 +60,7 @@ class TestSources(DataSourceContract):
         "digits": lambda folder: Digits(),
         "digits-distorted": lambda folder: DistortedDigits(),
         "image-folder": lambda folder: ImageFolder(images(folder, *CLASSES)),
+        "image-table": table,
         "leaf": lambda folder: Leaf(leaf(folder, ann=(NUMBERS, [0, 1]), bob=(NUMBERS, [1, 0])), input_shape=(2,)),
         "shakespeare": lambda folder: ShakespeareRoles(roles(folder), length=6),
         "speech": lambda folder: SpeechFolder(recordings(folder)),

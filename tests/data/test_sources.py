@@ -23,6 +23,7 @@ from lit_fednas.data import (
     Examples,
     FederatedDataModule,
     ImageFolder,
+    ImageTable,
 )
 from lit_fednas.data.sources import images as image_sources
 from lit_fednas.errors import ConfigError, DataError
@@ -91,15 +92,17 @@ def sources_without_the_first_class(root: Path) -> dict[str, Any]:
     """Sources of two examples of "cow", by kind; other classes are what else they are told of."""
     for number in (0, 1):
         write_image(root / "some" / "train" / "cow" / f"{number}.png", number, SIZE)
+    (root / "images.csv").write_text("file,label,client\nsome/train/cow/0.png,cow,a\nsome/train/cow/1.png,cow,b\n")
     (root / "table.csv").write_text("x,target\n1,cow\n2,cow\n")
     files = {"train": str(root / "table.csv")}
     return {
         "folder": partial(ImageFolder, root / "some"),
+        "images": partial(ImageTable, root / "images.csv"),
         "table": partial(ArrayFiles, files),
     }
 
 
-@pytest.mark.parametrize("kind", ["folder", "table"])
+@pytest.mark.parametrize("kind", ["folder", "images", "table"])
 def test_a_class_may_be_missing_if_all_are_named(tmp_path: Path, kind: str) -> None:
     """And classes keep the order in which they are named."""
     make = sources_without_the_first_class(tmp_path)[kind]

@@ -1,16 +1,17 @@
-"""Sources of image files, such as folders ``train/<class>/<image>``."""
+"""Sources of image files: folders ``train/<class>/<image>``, and tables of images."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from lit_fednas.data.sources.base import (
 )
 from lit_fednas.data.sources.decoding import is_image, read_image
 from lit_fednas.data.sources.tables import filled, read_table, require_columns
+from lit_fednas.data.tasks import require_few
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
@@ -40,6 +42,10 @@ from lit_fednas.ranges import PositiveInt, checked
 CACHE_VERSION = 2
 #: Mean and std come from this many training images.
 SAMPLE = 1024
+#: Labels that are numbers; longer ones are names.
+_NUMBER = "[0-9]{1,9}"
+#: Nothing in a table of images holds one; quotes that nobody closes do.
+_BREAK = r"[\x00-\x1f]"
 
 
 @checked("data.source")
@@ -221,6 +227,74 @@ class ImageFolder(ImageSource):
         return LazyImages(self, names, targets, _metadata(self.root / "metadata.csv", names), split)
 
 
+class ImageTable(ImageSource):
+    """Images listed in a CSV file, one row each: its file, its class and the client it belongs to.
+
+    The examples have a column ``client``, so that ``ByColumn("client")`` makes one client of each. Where the table
+    has a column ``split``, its rows of ``val`` and ``test`` go to the server; without one, all rows go to the
+    clients. Labels that are all whole numbers are classes from 0; others are names, in alphabetical order.
+
+    Args:
+        table: The CSV file, with a header.
+        root: The folder that the names of files start from; None is the table's own.
+        file: The name of the column with the files' names.
+        label: The name of the column with the classes.
+        client: The name of the column that becomes ``client``.
+        split: The name of the column with ``train``, ``val`` or ``test``; None is ``split``, if the table has it.
+        images: Settings of :class:`ImageSource`.
+    """
+
+    def __init__(
+        self,
+        table: str | Path,
+        root: str | Path | None = None,
+        file: str = "file",
+        label: str = "label",
+        client: str = "client",
+        split: str | None = None,
+        **images: Any,
+    ) -> None:
+        self.table = Path(table).expanduser()
+        self.columns = {"file": file, "label": label, "client": client, **({"split": split} if split else {})}
+        super().__init__(self.table.parent if root is None else root, **images)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """As given, the labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
+        labels = self._rows["label"]
+        names: Sequence[Any] = named_classes(self.classes, labels.unique(), self.table)
+        if self.classes is not None:  # stated, not counted
+            return tuple(names)
+        if labels.str.fullmatch(_NUMBER).all():
+            names = range(int(labels.astype(int).max()) + 1)
+        require_few(len(names), len(labels), f"data.source.label: {self.columns['label']!r} of {self.table}")
+        return tuple(map(str, names))
+
+    @override
+    def list_files(self, split: Split) -> LazyImages | None:
+        rows = self._rows[self._rows["split"] == split]
+        if not len(rows):
+            return None
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        targets = [numbers[label] for label in rows["label"]]
+        clients = {"client": rows["client"].to_numpy().astype(str)}
+        return LazyImages(self, rows["file"].tolist(), targets, clients, f"{self.table.stem}-{split}")
+
+    @cached_property
+    def _rows(self) -> Any:
+        """The table, with the columns ``file``, ``label``, ``client`` and ``split``."""
+        table = read_rows(self.table, self.columns, "table")
+        rows = table[list(self.columns.values())].set_axis(list(self.columns), axis=1)
+        if "split" not in rows:
+            rows["split"] = table.get("split", "train")
+        if rows["label"].str.fullmatch(_NUMBER).all():
+            rows["label"] = rows["label"].map(lambda label: str(int(label)))  # 07 is class 7
+        if (wrong := rows[~rows["split"].isin(SPLITS)]).size:
+            file, split = wrong.iloc[0][["file", "split"]]
+            raise DataError(f"data.source.table: {self.table}: {file} has split {split!r}; give train, val or test")
+        return rows
+
+
 def class_folders(root: Path, split: str, left_out: Counter[str] | None = None) -> tuple[str, ...]:
     """Returns the sorted class folders of a split, and counts what lies beside them."""
     folder = root / split
@@ -243,14 +317,26 @@ def _metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns the columns of ``metadata.csv`` in the order of ``names``; none where the file does not exist."""
     if not os.path.lexists(path):
         return {}
-    field = "data.source.root"
-    rows = read_table(path, field).map(str.strip, na_action="ignore")
-    require_columns(rows, path, field, ["file"])
-    for name in rows:
-        filled(rows[name], path, field)
-    rows.index = rows["file"].map(os.path.normpath)
-    if (twice := rows.index[rows.index.duplicated()]).size:
-        raise DataError(f"{field}: {path} lists {twice[0]} twice; give each image one row")
+    rows = read_rows(path, {"file": "file"}, "root", every=True).set_index("file")
     if missing := [name for name in names if name not in rows.index]:
-        raise DataError(f"{field}: {path} has no row for {missing[0]}; add one per image")
-    return {column: rows.loc[names, column].to_numpy().astype(str) for column in rows.columns.drop("file")}
+        raise DataError(f"data.source.root: {path} has no row for {missing[0]}; add one per image")
+    return {column: rows.loc[names, column].to_numpy().astype(str) for column in rows.columns}
+
+
+def read_rows(path: Path, columns: Mapping[str, str], field: str, every: bool = False) -> Any:
+    """Returns a table of text, a row per image; cells of ``columns`` (by setting), or of ``every`` one, are filled."""
+    field = f"data.source.{field}"
+    table = read_table(path, field).astype(object)
+    rows = table.where(table.notna(), "").map(lambda cell: str(cell).strip())
+    for name in rows:
+        if (broken := rows[name].str.contains(_BREAK)).any() or re.search(_BREAK, name):
+            row = int(np.argmax(broken))
+            raise DataError(f"{field}: {path} has a line break in {name!r} of row {row}; close the quotes before it")
+    for setting, name in columns.items():
+        require_columns(rows, path, f"data.source.{setting}", [name])
+    for name in rows if every else columns.values():
+        filled(rows[name].mask(rows[name] == ""), path, field)
+    files = rows[columns["file"]].map(os.path.normpath)
+    if (twice := files[files.duplicated()]).size:
+        raise DataError(f"{field}: {path} lists {twice.iloc[0]} twice; give each image one row")
+    return rows

@@ -106,7 +106,7 @@ class Leaf(DataSource):
     def _inputs(self, x: list[Any]) -> np.ndarray:
         array = np.asarray(x)  # raises ValueError for lists of different lengths
         if array.dtype.kind not in "iuf":
-            raise ValueError("an x that is not a list of numbers; use ShakespeareRoles for text, ImageFolder for files")
+            raise ValueError("an x that is not a list of numbers; use ShakespeareRoles for text, ImageTable for files")
         held, shape = ([size for size in sizes if size != 1] for sizes in (array.shape[1:], self.input_shape))
         if held not in (shape, [math.prod(shape)]):
             text = "x".join(map(str, held or [1]))
