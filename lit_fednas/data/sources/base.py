@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -209,29 +209,21 @@ def cached(
     # others may have planted a link, with what it leads to
     folders = [folder for folder in folders if not folder.is_symlink() and not (folder / name).is_symlink()]
     for folder in folders:
-        try:
+        with suppress(Exception):  # missing or damaged
             array: np.ndarray = np.load(folder / name, allow_pickle=False)["array"]
-        except Exception:  # missing or damaged
-            continue
-        if array.shape == shape and array.dtype == dtype:
-            return array
+            if array.shape == shape and array.dtype == dtype:
+                return array
     array = compute()
-    any(_written(folder / name, stem, array) for folder in folders)
+    for folder in folders:
+        with suppress(OSError):  # of a folder that cannot be written to
+            with replacing(folder / name) as file:
+                np.savez(file, array=array)
+            for old in folder.glob(f"{stem}-*.np[yz]"):  # of earlier states of the files
+                if old.name != name:
+                    old.unlink(missing_ok=True)
+            break
     return array
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _written(path: Path, stem: str, array: np.ndarray) -> bool:
-    """Writes a cache file if it can be written, and removes those of the folder's earlier states."""
-    try:
-        with replacing(path) as file:
-            np.savez(file, array=array)
-    except OSError:
-        return False
-    for old in path.parent.glob(f"{stem}-*.np[yz]"):
-        if old != path:
-            old.unlink(missing_ok=True)
-    return True

@@ -326,16 +326,15 @@ def _metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def read_rows(path: Path, columns: Mapping[str, str], field: str, every: bool = False) -> Any:
     """Returns a table of text, a row per image; cells of ``columns`` (by setting), or of ``every`` one, are filled."""
     field = f"data.source.{field}"
-    table = read_table(path, field).astype(object)
-    rows = table.where(table.notna(), "").map(lambda cell: str(cell).strip())
+    rows = read_table(path, field).map(str.strip, na_action="ignore")
     for name in rows:
-        if (broken := rows[name].str.contains(_BREAK)).any() or re.search(_BREAK, name):
+        if (broken := rows[name].str.contains(_BREAK, na=False)).any() or re.search(_BREAK, name):
             row = int(np.argmax(broken))
             raise DataError(f"{field}: {path} has a line break in {name!r} of row {row}; close the quotes before it")
     for setting, name in columns.items():
         require_columns(rows, path, f"data.source.{setting}", [name])
     for name in rows if every else columns.values():
-        filled(rows[name].mask(rows[name] == ""), path, field)
+        filled(rows[name], path, field)
     files = rows[columns["file"]].map(os.path.normpath)
     if (twice := files[files.duplicated()]).size:
         raise DataError(f"{field}: {path} lists {twice.iloc[0]} twice; give each image one row")
