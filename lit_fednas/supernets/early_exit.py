@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,14 +41,7 @@ class ExitSpace(SubsetSpace[Exits]):
         return Exits(self.numbers)
 
     @override
-    def first(self, count: int) -> Exits:
-        return self._held(super().first(count))
-
-    @override
-    def parse(self, text: Any) -> Exits:
-        return self._held(super().parse(text))
-
-    def _held(self, arch: Exits) -> Exits:
+    def canonical(self, arch: Exits) -> Exits:
         return arch if self.early_heads else Exits(arch.members[-1:])
 
 

@@ -80,6 +80,8 @@ class ElasticSpace(SearchSpace[ElasticArch]):
     that round to one width count once in :attr:`size`. DeepFedNAS' 10^5 * 3^4 * 5^12 (about 2*10^15) counts genes.
     """
 
+    kind = ElasticArch
+
     def __init__(
         self,
         depths: Sequence[int],
@@ -159,16 +161,15 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         ]
 
     @override
-    def decode(self, genes: Sequence[int]) -> ElasticArch:
-        chosen = iter([values[gene] for values, gene in zip(self.choices, genes, strict=True)])
-        return self.canonical(ElasticArch(*(tuple(islice(chosen, count)) for _, _, _, count in self._kinds)))
+    def from_values(self, values: list[Any]) -> ElasticArch:
+        left = iter(values)
+        return ElasticArch(*(tuple(islice(left, count)) for _, _, _, count in self._kinds))
 
     @override
-    def encode(self, arch: ElasticArch) -> tuple[int, ...]:
-        self.validate(arch)
-        chosen = (*arch.depths, *arch.ratios, *arch.heads, *arch.widths)
-        return tuple(values.index(value) for values, value in zip(self.choices, chosen, strict=True))
+    def values_of(self, arch: ElasticArch) -> tuple[float, ...]:
+        return (*arch.depths, *arch.ratios, *arch.heads, *arch.widths)
 
+    @override
     def canonical(self, arch: ElasticArch) -> ElasticArch:
         """Returns the canonical architecture: fixed are choices of absent blocks, and those that give equal widths."""
         depths = tuple(self.depths[self.depths.index(depth)] for depth in arch.depths)  # 1 for 1.0
@@ -194,8 +195,8 @@ class ElasticSpace(SearchSpace[ElasticArch]):
             size *= sum(count ** (self.least + depth) for count in blocks for depth in self.depths)
         return size
 
+    @override
     def validate(self, arch: ElasticArch) -> None:
-        """Raises ``ConfigError`` if an architecture is not in the space."""
         chosen = arch.depths, arch.ratios, arch.heads, arch.widths
         for (name, _, choices, count), values in zip(self._kinds, chosen, strict=True):
             if len(values) != count:
@@ -205,13 +206,8 @@ class ElasticSpace(SearchSpace[ElasticArch]):
                     raise ConfigError(f"architecture {arch}: {name} {value} is not one of {list(choices)}")
 
     @override
-    def parse(self, text: Any) -> ElasticArch:
-        """Reads ``d: [0,1,0,1], e: 0.14`` (``h: [1,2,2]``, ``w: 0.5`` follow), a mapping, or an architecture."""
-        arch = text if isinstance(text, ElasticArch) else self._read(text)
-        self.validate(arch)
-        return self.canonical(arch)
-
-    def _read(self, text: Any) -> ElasticArch:
+    def read(self, text: Any) -> ElasticArch:
+        """Reads ``d: [0,1,0,1], e: 0.14`` (``h: [1,2,2]``, ``w: 0.5`` follow), or a mapping."""
         kinds = {key: count for _, key, _, count in self._kinds if count}
         try:
             read = text

@@ -59,7 +59,7 @@ class SideBySide(OutputsNetwork):
 
 
 class MemberSpace(Ladder[Any]):
-    """Single networks as the rungs; :meth:`parse` also reads several, and removed ones, as :class:`Members`."""
+    """Single networks as the rungs; :meth:`read` knows several, and removed ones, as :class:`Members`."""
 
     refusal = "is not one network that can be searched; name one model"
 
@@ -71,7 +71,7 @@ class MemberSpace(Ladder[Any]):
         removed: Iterable[Any] = (),
     ) -> None:
         super().__init__(rungs)
-        self.read = read
+        self._read_member = read
         self.members = self.rungs if members is None else tuple(members)
         self._known = tuple(dict.fromkeys([*self.members, *removed]))
 
@@ -81,13 +81,11 @@ class MemberSpace(Ladder[Any]):
         return self.members[0] if len(self.members) == 1 else Members(self.members)
 
     @override
-    def parse(self, text: Any) -> Any:
+    def read(self, text: Any) -> Any:
         """Reads one architecture, or several separated by ``|``."""
         parts = [part.strip() for part in text.split("|")] if isinstance(text, str) else members_of(text)
-        members = tuple(map(self.read, parts))
-        arch = members[0] if len(members) == 1 else Members(members)
-        self.validate(arch)
-        return arch
+        members = tuple(map(self._read_member, parts))
+        return members[0] if len(members) == 1 else Members(members)
 
     @override
     def validate(self, arch: Any) -> None:
@@ -210,16 +208,16 @@ class Bases(Subset, Members):
 
 
 class BaseSpace(SubsetSpace[Bases]):
-    """Base networks; :meth:`parse` also reads ``width: 0.5``: as many of the first ones as have this share."""
+    """Base networks; :meth:`read` also knows ``width: 0.5``: as many of the first ones as have this share."""
 
     def __init__(self, count: int) -> None:
         super().__init__(Bases, range(count))
 
     @override
-    def parse(self, text: Any) -> Bases:
+    def read(self, text: Any) -> Bases:
         word, _, share = str(text).partition(":")
         if word.strip() != "width" or not share.replace(".", "", 1).strip().isdecimal():
-            return super().parse(text)
+            return super().read(text)
         return self.first(_whole(float(share), len(self.numbers), "architecture"))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from ast import literal_eval
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from operator import contains
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -18,28 +19,74 @@ A = TypeVar("A")
 S = TypeVar("S", bound="Subset")
 
 
-class SearchSpace(ABC, Generic[A]):
+class SearchSpace(Generic[A]):
     """A family of architectures, each a vector of integers (genes).
 
-    A gene is the index of an architecture's choice among the possible ones. Architectures are small hashable values.
+    A gene is the index of an architecture's choice among the possible ones. Architectures are small hashable values:
+    here tuples of what is chosen for each gene. A subclass with other ones overrides :meth:`from_values`,
+    :meth:`values_of`, :meth:`read` and :meth:`validate`; where several vectors mean one network, :meth:`canonical` and
+    :attr:`size`. It may know further architectures, which clients train but which are not results of a search:
+    :meth:`read` and :meth:`validate` accept them, and :meth:`values_of` has ``None`` for them.
 
     Attributes:
         choices: For each gene, the values to choose from.
+        kind: The type of the architectures, or several types.
+        refusal: Why :meth:`encode` refuses further architectures.
+
+    Example:
+        >>> class DepthAndWidth(SearchSpace[tuple[int, int]]):
+        ...     choices = ((1, 2, 3), (16, 32))
+        >>> space = DepthAndWidth()
+        >>> space.smallest, space.decode([1, 1]), space.encode((3, 16)), space.parse("(2, 32)")
+        ((1, 16), (2, 32), (2, 0), (2, 32))
     """
 
     choices: Sequence[Sequence[Any]]
+    kind: type | tuple[type, ...] = tuple
+    refusal: ClassVar[str] = "is not one to search"
 
-    @abstractmethod
+    def from_values(self, values: list[Any]) -> A:
+        """Returns the architecture of a chosen value for each gene."""
+        return tuple(values)  # type: ignore[return-value]
+
+    def values_of(self, arch: A) -> Sequence[Any] | None:
+        """Returns the chosen value for each gene; ``None`` of an architecture that is not one to search."""
+        return arch  # type: ignore[return-value]
+
+    def read(self, text: Any) -> A:
+        """Reads ``str(arch)`` or its JSON value; raises ``ConfigError`` if it cannot be read."""
+        try:
+            return tuple(literal_eval(str(text)))  # type: ignore[return-value]
+        except (SyntaxError, TypeError, ValueError):
+            raise ConfigError(f"architecture: {text!r} cannot be read; write it as '{self.largest}'") from None
+
+    def validate(self, arch: A) -> None:
+        """Raises ``ConfigError`` if an architecture is not in the space."""
+        values = self.values_of(arch) or ()
+        if len(values) != len(self.choices) or not all(map(contains, self.choices, values)):
+            raise ConfigError(f"architecture {arch}: has not one of each of {', '.join(map(str, self.choices))}")
+
+    def canonical(self, arch: A) -> A:
+        """Returns the one architecture that stands for all of the same network."""
+        return arch
+
     def decode(self, genes: Sequence[int]) -> A:
         """Returns the canonical architecture of a gene vector: the same for vectors that mean the same network."""
+        chosen = [values[gene] for values, gene in zip(self.choices, genes, strict=True)]
+        return self.canonical(self.from_values(chosen))
 
-    @abstractmethod
     def encode(self, arch: A) -> tuple[int, ...]:
         """Returns a gene vector of an architecture; raises ``ConfigError`` if it is not in the space."""
+        self.validate(arch)
+        if (chosen := self.values_of(arch)) is None:
+            raise ConfigError(f"architecture {arch}: {self.refusal}")
+        return tuple(values.index(value) for values, value in zip(self.choices, chosen, strict=True))
 
-    @abstractmethod
     def parse(self, text: Any) -> A:
-        """Reads ``str(arch)``, its JSON value, or an architecture; raises ``ConfigError`` if it is not in the space."""
+        """Like :meth:`read`, or takes an architecture; raises ``ConfigError`` if it is not in the space."""
+        arch: Any = text if isinstance(text, self.kind) else self.read(text)
+        self.validate(arch)
+        return self.canonical(arch)
 
     @property
     def smallest(self) -> A:
@@ -96,9 +143,6 @@ class SearchSpace(ABC, Generic[A]):
 class Ladder(SearchSpace[A]):
     """A row of architectures from the cheapest to the most expensive; the one gene is the position in the row.
 
-    A subclass may know further architectures, which clients train but which are not results of a search:
-    :meth:`parse` and :meth:`validate` accept them, :meth:`encode` refuses them with :attr:`refusal`.
-
     Args:
         rungs: The row.
 
@@ -108,35 +152,28 @@ class Ladder(SearchSpace[A]):
         (8, 32, 16, (1,))
     """
 
-    refusal: ClassVar[str] = "is not one to search"
+    kind: type | tuple[type, ...] = ()
 
     def __init__(self, rungs: Sequence[A]) -> None:
         self.rungs = tuple(rungs)
         self.choices = (self.rungs,)
 
+    @override
     def validate(self, arch: A) -> None:
-        """Raises ``ConfigError`` if an architecture is neither in the row nor otherwise known."""
         if arch not in self.rungs:
             raise ConfigError(f"architecture: {arch!r} is unknown; choose from {', '.join(map(str, self.rungs))}")
 
     @override
-    def parse(self, text: Any) -> A:
-        by_text = {str(rung): rung for rung in self.rungs}
-        arch = by_text.get(str(text), text)
-        self.validate(arch)
-        return arch
+    def read(self, text: Any) -> A:
+        return {str(rung): rung for rung in self.rungs}.get(str(text), text)
 
     @override
-    def decode(self, genes: Sequence[int]) -> A:
-        (position,) = genes
-        return self.rungs[position]
+    def from_values(self, values: list[Any]) -> A:
+        return values[0]
 
     @override
-    def encode(self, arch: A) -> tuple[int, ...]:
-        self.validate(arch)
-        if arch not in self.rungs:
-            raise ConfigError(f"architecture {arch}: {self.refusal}")
-        return (self.rungs.index(arch),)
+    def values_of(self, arch: A) -> tuple[A] | None:
+        return (arch,) if arch in self.rungs else None
 
 
 @dataclass(frozen=True)
@@ -154,6 +191,7 @@ class Subset:
 class SubsetSpace(Ladder[S]):
     """Subsets of some ascending numbers; what is searched are the first number, the first two, and so on."""
 
+    kind: type[S]
     refusal = "leaves out a number before its last, which clients can train, but is not searched"
 
     def __init__(self, kind: type[S], numbers: Iterable[int]) -> None:
@@ -163,7 +201,7 @@ class SubsetSpace(Ladder[S]):
 
     def first(self, count: int) -> S:
         """Returns the first ``count`` numbers."""
-        return self.kind(self.numbers[:count])
+        return self.canonical(self.kind(self.numbers[:count]))
 
     @override
     def validate(self, arch: S) -> None:
@@ -174,12 +212,8 @@ class SubsetSpace(Ladder[S]):
             )
 
     @override
-    def parse(self, text: Any) -> S:
-        arch = text
-        if not isinstance(text, self.kind):
-            numbers = str(text).strip().removeprefix(f"{self.kind.word}:").split(",")  # with or without the word
-            if not all(number.strip().isdecimal() for number in numbers):
-                raise ConfigError(f"architecture: {text!r} cannot be read; write it as '{self.largest}'")
-            arch = self.kind(tuple(map(int, numbers)))
-        self.validate(arch)
-        return arch
+    def read(self, text: Any) -> S:
+        numbers = str(text).strip().removeprefix(f"{self.kind.word}:").split(",")  # with or without the word
+        if not all(number.strip().isdecimal() for number in numbers):
+            raise ConfigError(f"architecture: {text!r} cannot be read; write it as '{self.largest}'")
+        return self.kind(tuple(map(int, numbers)))

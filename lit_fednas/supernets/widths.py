@@ -80,6 +80,7 @@ WidthArch: TypeAlias = Width | UnitMask
 class WidthSpace(Ladder[WidthArch]):
     """The widths in ascending order; clients can train shifted widths and unit masks as well, in one round."""
 
+    kind = Width, UnitMask
     refusal = "is what a client trains in a round, not one to search; name a width without a shift"
 
     def __init__(self, widths: Sequence[float], units: Mapping[str, int], multiple: int = 1) -> None:
@@ -102,14 +103,9 @@ class WidthSpace(Ladder[WidthArch]):
             raise ConfigError(f"architecture {arch}: is not one of the widths; {self._remedy}")
 
     @override
-    def parse(self, text: Any) -> WidthArch:
+    def read(self, text: Any) -> WidthArch:
         if isinstance(text, Mapping):  # YAML reads such lines as mappings
             text = ", ".join(f"{key}: {value}" for key, value in text.items())
-        arch = text if isinstance(text, Width | UnitMask) else self._read(text)
-        self.validate(arch)
-        return arch
-
-    def _read(self, text: Any) -> WidthArch:
         width, kept = _WIDTH.fullmatch(str(text)), _KEPT.fullmatch(str(text))
         if width:
             ratio = float(width[1])

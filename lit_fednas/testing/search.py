@@ -1,6 +1,6 @@
 """What every search method promises, in a small space whose costs and errors are formulas."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from types import SimpleNamespace
@@ -82,16 +82,8 @@ class ToySpace(SearchSpace[tuple[int, ...]]):
     size = (1 + 3 * 4) ** 3
 
     @override
-    def decode(self, genes: Sequence[int]) -> tuple[int, ...]:
-        return tuple(0 if place % 2 and genes[place - 1] == 0 else gene for place, gene in enumerate(genes))
-
-    @override
-    def encode(self, arch: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(arch)
-
-    @override
-    def parse(self, text: object) -> tuple[int, ...]:
-        return tuple(int(gene) for gene in str(text).strip("()").split(","))
+    def canonical(self, arch: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(0 if place % 2 and arch[place - 1] == 0 else gene for place, gene in enumerate(arch))
 
 
 def toy_cost(arch: tuple[int, ...]) -> float:

@@ -1,12 +1,10 @@
-from collections.abc import Sequence
 from itertools import pairwise
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import pytest
-from typing_extensions import override
 
+from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import SearchSpace
 
 Genes = tuple[int, ...]
@@ -16,18 +14,6 @@ class Vectors(SearchSpace[Genes]):
     """The gene vectors themselves."""
 
     choices = (range(3), range(1), range(2), range(5))
-
-    @override
-    def decode(self, genes: Sequence[int]) -> Genes:
-        return tuple(genes)
-
-    @override
-    def encode(self, arch: Genes) -> Genes:
-        return arch
-
-    @override
-    def parse(self, text: Any) -> Genes:
-        raise NotImplementedError
 
 
 def assert_loosely_uniform(draws: np.ndarray, cardinality: int) -> None:
@@ -56,3 +42,13 @@ def test_mutation_draws_each_gene_with_its_rate() -> None:
     assert changes.mean(axis=0) == pytest.approx(rates, abs=0.05)
     for place, (first, second) in enumerate(pairwise(rates)):  # each gene by itself
         assert (changes[:, place] & changes[:, place + 1]).mean() == pytest.approx(first * second, abs=0.03)
+
+
+def test_architectures_are_tuples_unless_a_space_says_otherwise() -> None:
+    space = Vectors()
+    assert space.parse("(2, 0, 1, 4)") == space.parse([2, 0, 1, 4]) == space.largest == (2, 0, 1, 4)
+    for wrong in ("(2, 0, 1)", (2, 1, 1, 4), [2, 0, 1, 5]):
+        with pytest.raises(ConfigError, match="has not one of each of"):
+            space.parse(wrong)
+    with pytest.raises(ConfigError, match="'two' cannot be read; write it as '\\(2, 0, 1, 4\\)'"):
+        space.parse("two")

@@ -36,16 +36,6 @@ class Layers(SearchSpace[tuple[int, ...]]):
         self.widths = list(widths)
         self.choices = (self.widths,) * layers  # what each gene counts through
 
-    def decode(self, genes):
-        return tuple(self.widths[gene] for gene in genes)
-
-    def encode(self, arch):
-        return tuple(self.widths.index(width) for width in arch)
-
-    @property
-    def size(self):
-        return len(self.widths) ** len(self.choices)
-
     @property
     def smallest(self):
         return (min(self.widths),) * len(self.choices)
@@ -53,9 +43,6 @@ class Layers(SearchSpace[tuple[int, ...]]):
     @property
     def largest(self):
         return (max(self.widths),) * len(self.choices)
-
-    def parse(self, text):
-        return tuple(int(width) for width in str(text).strip("()").split(","))
 
 
 class TakeTurns(Assignment):

@@ -6,7 +6,6 @@ and width. All cells of a kind are alike.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal, TypeAlias
@@ -83,7 +82,10 @@ def operators_of(arch: Arch, nodes: int) -> dict[str, dict[Edge, tuple[str, ...]
 
 
 class GenotypeSpace(SearchSpace[Any]):
-    """All genotypes; :attr:`superset` and :meth:`parse` know ``mixture`` as well, which clients train."""
+    """All genotypes; :attr:`superset` and :meth:`read` know ``mixture`` as well, which clients train."""
+
+    kind = Genotype
+    refusal = "holds all operators; name a genotype"
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -91,20 +93,16 @@ class GenotypeSpace(SearchSpace[Any]):
         self.choices: list[tuple[Any, ...]] = [gene for pairs in 2 * sources for gene in (pairs, OPERATORS, OPERATORS)]
 
     @override
-    def decode(self, genes: Sequence[int]) -> Genotype:
-        chosen = [values[gene] for values, gene in zip(self.choices, genes, strict=True)]
-        nodes = [tuple(zip(chosen[at + 1 : at + 3], chosen[at], strict=True)) for at in range(0, len(chosen), 3)]
+    def from_values(self, values: list[Any]) -> Genotype:
+        nodes = [tuple(zip(values[at + 1 : at + 3], values[at], strict=True)) for at in range(0, len(values), 3)]
         return Genotype(tuple(nodes[: self.nodes]), tuple(nodes[self.nodes :]))
 
     @override
-    def encode(self, arch: Arch) -> tuple[int, ...]:
-        self.validate(arch)
+    def values_of(self, arch: Arch) -> list[Any] | None:
         if not isinstance(arch, Genotype):
-            raise ConfigError(f"architecture {arch}: holds all operators; name a genotype, such as {self.smallest}")
-        chosen: list[Any] = []
-        for node in (*arch.normal, *arch.reduce):
-            chosen += [tuple(source for _, source in node), *(name for name, _ in node)]
-        return tuple(values.index(choice) for values, choice in zip(self.choices, chosen, strict=True))
+            return None
+        nodes = (zip(*node, strict=True) for node in arch.normal + arch.reduce)
+        return [value for names, sources in nodes for value in (sources, *names)]
 
     @property
     @override
@@ -127,6 +125,7 @@ class GenotypeSpace(SearchSpace[Any]):
     def superset(self) -> Arch:
         return MIXTURE
 
+    @override
     def validate(self, arch: Arch) -> None:
         """Raises ``ConfigError`` if it is neither the mixture nor a genotype of known operators and earlier nodes."""
         if arch == MIXTURE:
@@ -148,11 +147,9 @@ class GenotypeSpace(SearchSpace[Any]):
                     )
 
     @override
-    def parse(self, text: Any) -> Arch:
-        """Reads ``normal sep_conv_3x3~0+skip_connect~1 ... reduce ...``, ``mixture``, or an architecture."""
-        arch = text if text == MIXTURE or isinstance(text, Genotype) else parse_genotype(str(text))
-        self.validate(arch)
-        return arch
+    def read(self, text: Any) -> Arch:
+        """Reads ``normal sep_conv_3x3~0+skip_connect~1 ... reduce ...``, or ``mixture``."""
+        return MIXTURE if text == MIXTURE else parse_genotype(str(text))
 
 
 #: How a node is written.

@@ -44,7 +44,10 @@ class Operators:
 
 
 class PathSpace(SearchSpace[Operators]):
-    """One operator per layer, ordered by MACs; :attr:`superset` and :meth:`parse` know subspaces as well."""
+    """One operator per layer, ordered by MACs; :attr:`superset` and :meth:`read` know subspaces as well."""
+
+    kind = Operators
+    refusal = "is a subspace; name one operator per layer"
 
     def __init__(self, candidates: Sequence[Sequence[str]], costs: Sequence[Sequence[float]]) -> None:
         self.choices: tuple[tuple[str, ...], ...] = tuple(tuple(names) for names in candidates)
@@ -57,16 +60,12 @@ class PathSpace(SearchSpace[Operators]):
         return [[("+".join(names), max(costs[known.index(name)] for name in names)) for names, known, costs in layers]]
 
     @override
-    def decode(self, genes: Sequence[int]) -> Operators:
-        layers = zip(self.choices, genes, strict=True)
-        return Operators(tuple((names[gene],) for names, gene in layers))
+    def from_values(self, values: list[str]) -> Operators:
+        return Operators(tuple((name,) for name in values))
 
     @override
-    def encode(self, arch: Operators) -> tuple[int, ...]:
-        self.validate(arch)
-        if not arch.is_path:
-            raise ConfigError(f"architecture {arch}: is a subspace; name one operator per layer")
-        return tuple(names.index(name) for names, (name,) in zip(self.choices, arch.layers, strict=True))
+    def values_of(self, arch: Operators) -> list[str] | None:
+        return [name for (name,) in arch.layers] if arch.is_path else None
 
     @property
     @override
@@ -83,8 +82,8 @@ class PathSpace(SearchSpace[Operators]):
     def superset(self) -> Operators:
         return Operators(self.choices)
 
+    @override
     def validate(self, arch: Operators) -> None:
-        """Raises ``ConfigError`` if a layer is not of its candidates, in their order."""
         if len(arch.layers) != len(self.choices):
             raise ConfigError(f"architecture {arch}: has {len(arch.layers)} layers; give {len(self.choices)}")
         for number, (names, known) in enumerate(zip(arch.layers, self.choices, strict=True)):
@@ -95,12 +94,9 @@ class PathSpace(SearchSpace[Operators]):
                 )
 
     @override
-    def parse(self, text: Any) -> Operators:
-        """Reads ``conv1 sep_e1+id ...``, or an ``Operators``."""
-        written = (tuple(layer.split("+")) for layer in str(text).split())
-        arch = text if isinstance(text, Operators) else Operators(tuple(written))
-        self.validate(arch)
-        return arch
+    def read(self, text: Any) -> Operators:
+        """Reads ``conv1 sep_e1+id ...``."""
+        return Operators(tuple(tuple(layer.split("+")) for layer in str(text).split()))
 
 
 @dataclass(frozen=True)
