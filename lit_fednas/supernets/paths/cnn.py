@@ -21,17 +21,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Annotated, Literal
 
-import torch
 from torch import nn
 from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
 from typing_extensions import override
 
-from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, Range, checked
 from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.layers import BatchNorm, Norm, Residual, pooled_classifier, sequential
-from lit_fednas.supernets.paths.supernet import Counter, Operators, PathNetwork, PathSpace, PathSupernet
+from lit_fednas.supernets.paths.supernet import Operators, PathNetwork, PathSupernet
 
 
 def convolution(
@@ -119,6 +117,7 @@ class PathCNN(PathSupernet):
         stem_stride: The stem's stride.
 
     Example:
+        >>> import torch
         >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[1, 1], strides=[2, 2], operators=["sep_e1", "id"])
         >>> net(torch.zeros(2, 3, 8, 8), net.space.parse("sep_e1 id")).shape
         torch.Size([2, 10])
@@ -168,12 +167,10 @@ class PathCNN(PathSupernet):
         self.reduction = reduction
         self.norm = norm
         self.stem_stride = stem_stride
-        candidates = [self.operators] * sum(stage_layers)
-        self.space = PathSpace(candidates, self.operator_costs(count_macs))
-        self.network = self.build(self.space.superset)
+        self.set_candidates([self.operators] * sum(stage_layers))
 
     @override
-    def build(self, arch: Operators) -> nn.Module:
+    def build(self, arch: Operators) -> PathNetwork:
         layers: list[nn.ModuleDict] = []
         reductions: dict[int, nn.Module] = {}
         for count, stride, (width, wider) in zip(self.stage_layers, self.strides, pairwise(self.widths), strict=True):
@@ -183,14 +180,3 @@ class PathCNN(PathSupernet):
         stem = convolution(self.input_shape[0], self.widths[0], 3, self.norm, self.stem_stride)
         head = sequential(**pooled_classifier(self.widths[-1], self.num_classes))
         return PathNetwork(stem, layers, reductions, head)
-
-    @override
-    def operator_costs(self, count: Counter) -> list[list[int]]:
-        costs: list[list[int]] = []
-        height, width = (-(-side // self.stem_stride) for side in self.input_shape[1:])
-        for layers, stride, channels in zip(self.stage_layers, self.strides, self.widths[:-1], strict=True):
-            with torch.device("meta"):
-                built = [OPERATORS[name](channels, self.norm) for name in self.operators]
-            costs += [[count(module, (channels, height, width)) for module in built]] * layers
-            height, width = -(-height // stride), -(-width // stride)
-        return costs

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.families import check_tokens
 from lit_fednas.supernets.layers import CausalConv1d, sequential
-from lit_fednas.supernets.paths.supernet import Counter, Operators, PathNetwork, PathSpace, PathSupernet
+from lit_fednas.supernets.paths.supernet import Operators, PathNetwork, PathSupernet
 
 
 class LSTM(nn.LSTM):
@@ -167,13 +166,11 @@ class PathRNN(PathSupernet):
         self.embedding = embedding
         self.width = width
         identity, zero = ([name] if name in operators else [] for name in ("id", "zero"))
-        self.candidates = [every, every + zero, every + identity, every + identity + zero]
         self._inputs = [embedding, embedding, width, width]
-        self.space = PathSpace(self.candidates, self.operator_costs(count_macs))
-        self.network = self.build(self.space.superset)
+        self.set_candidates([every, every + zero, every + identity, every + identity + zero])
 
     @override
-    def build(self, arch: Operators) -> nn.Module:
+    def build(self, arch: Operators) -> PathNetwork:
         layers = [
             nn.ModuleDict({name: OPERATORS[name](inputs, self.width) for name in names})
             for inputs, names in zip(self._inputs, arch.layers, strict=True)
@@ -181,12 +178,3 @@ class PathRNN(PathSupernet):
         stem = nn.Embedding(self.num_classes, self.embedding)
         head = nn.Linear(self.width, self.num_classes)
         return PathNetwork(stem, layers, {}, head, parallel=len(layers) // _STAGES)
-
-    @override
-    def operator_costs(self, count: Counter) -> list[list[int]]:
-        costs = []
-        for inputs, names in zip(self._inputs, self.candidates, strict=True):
-            with torch.device("meta"):
-                built = [OPERATORS[name](inputs, self.width) for name in names]
-            costs.append([count(module, (*self.input_shape, inputs)) for module in built])
-        return costs

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lit_fednas.costs import count_macs
+from lit_fednas.costs.counting import meta_copy
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import COUNTERS, NestedSupernet
 from lit_fednas.supernets.space import SearchSpace
-
-#: One of ``COUNTERS``.
-Counter = Callable[..., int]
 
 
 @dataclass(frozen=True)
@@ -154,6 +153,15 @@ class PathNetwork(nn.Module):
                 x = self.reductions[str(end - 1)](x)
         return self.head(x)
 
+    def input_shapes(self, input_shape: tuple[int, ...], dtype: torch.dtype) -> list[tuple[int, ...]]:
+        """Returns the shape of one example as each layer gets it."""
+        network: Any = meta_copy(self)
+        path, shapes = [next(iter(layer)) for layer in network.layers], list[tuple[int, ...]]()
+        for layer, name in zip(network.layers, path, strict=True):
+            layer[name].register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape[1:])))
+        network(torch.zeros(2, *input_shape, dtype=dtype, device="meta"), path)
+        return shapes
+
 
 def _operator(layer: nn.Module, name: str | None) -> nn.Module:
     """Returns a layer's operator of this name, or its only one."""
@@ -166,37 +174,41 @@ def _operator(layer: nn.Module, name: str | None) -> nn.Module:
 class PathSupernet(NestedSupernet):
     """A supernet whose architectures are paths and subspaces of operators, and whose costs are sums over them.
 
-    Its networks are :class:`PathNetwork`; a subclass implements :meth:`build` and :meth:`operator_costs`, and sets
-    :attr:`space` and :attr:`network`.
-
-    Args:
-        input_shape: Shape of one example, without the batch dimension.
-        num_classes: Classes, or tokens.
+    A subclass implements :meth:`build` and calls :meth:`set_candidates` in its constructor.
     """
 
     space: PathSpace
+    network: PathNetwork
 
     #: The arguments of :meth:`path_costs`.
     ADDITIVE_COSTS = tuple(COUNTERS)
 
-    def __init__(self, input_shape: Iterable[int], num_classes: int) -> None:
-        super().__init__(input_shape, num_classes)
-        self._path_costs: dict[str, PathCosts] = {}
-
+    @override
     @abstractmethod
-    def operator_costs(self, count: Counter) -> list[list[int]]:
-        """Returns a cost per layer and candidate."""
+    def build(self, arch: Operators) -> PathNetwork: ...
+
+    def set_candidates(self, candidates: Sequence[Sequence[str]]) -> None:
+        """Builds the network of each layer's candidates, and sets the space."""
+        self.network = self.build(Operators(tuple(map(tuple, candidates))))
+        self._shapes = self.network.input_shapes(self.input_shape, self.input_dtype)
+        self._path_costs: dict[str, PathCosts] = {}
+        self.space = PathSpace(candidates, self._operator_costs(count_macs))
 
     def path_costs(self, cost: str) -> PathCosts:
         """Returns a cost by operators: one of :attr:`ADDITIVE_COSTS`."""
         if cost not in self._path_costs:
             count, path = COUNTERS[cost], self.space.smallest
-            layers = self.operator_costs(count)
+            layers = self._operator_costs(count)
             with torch.device("meta"):
                 whole = count(self.build(path), self.input_shape, self.input_dtype)
             searched = PathCosts(self.space, layers, 0).of(path)
             self._path_costs[cost] = PathCosts(self.space, layers, whole - searched)
         return self._path_costs[cost]
+
+    def _operator_costs(self, count: Callable[..., int]) -> list[list[int]]:
+        """Returns a cost per layer and candidate."""
+        layers = zip(self.network.layers, self._shapes, strict=True)
+        return [[count(operator, shape) for operator in layer.children()] for layer, shape in layers]
 
     @override
     def computation(self, unit: Literal["macs", "operations"], arch: Operators) -> int:
