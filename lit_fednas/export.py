@@ -36,7 +36,7 @@ from lit_fednas import __version__
 from lit_fednas.config_files import read_yaml
 from lit_fednas.data import FederatedDataModule, Normalize
 from lit_fednas.data.transforms import as_float
-from lit_fednas.errors import CheckpointError, ConfigError, DataError
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule
 from lit_fednas.federation.checkpoints import copied
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
@@ -248,9 +248,7 @@ def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, 
 
 def _tested(network: nn.Module, model: FederatedLightningModule, datamodule: FederatedDataModule) -> dict[str, Any]:
     """Returns the task's metrics on the test split, in float32."""
-    try:
-        batches = datamodule.test_dataloader()
-    except DataError:
+    if (batches := datamodule.server_batches("test")) is None:
         return {**{f"test_{name}": None for name in datamodule.task.metrics}, "test_examples": 0}
     evaluator = Evaluator(model.supernet, batches, EvaluationSettings(), task=datamodule.task)
     metrics = evaluator.metrics(network)

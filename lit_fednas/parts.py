@@ -3,6 +3,7 @@
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ class Part:
     supernet_kind: ClassVar[type | None] = None  # the kind of supernet that it works with; any if None
     needs: ClassVar[tuple[type[Report], ...]] = ()  # the reports that it needs of every client
     reads: ClassVar[tuple[type, ...]] = ()  # the types of a round's values that it reads, if a callback gives them
+    kept: ClassVar[tuple[str, ...]] = ()  # the attributes that it must remember: tensors and plain values
     requires: ClassVar[tuple[str, ...]] = ()  # keys of callbacks, as "beta_decay", without which it cannot train
 
     def check_supernet(self, supernet: Any) -> None:
@@ -42,17 +44,19 @@ class Part:
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what the part must remember for the next round: tensors and plain values, for the checkpoint."""
-        return {}
+        """Returns what the part must remember for the next round, for the checkpoint: the attributes of ``kept``."""
+        return {name: deepcopy(getattr(self, name)) for name in self.kept}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Restores a saved state; here its entries are validated, which must be those of :meth:`state_dict`."""
+        """Restores a saved state, whose entries must be those of :meth:`state_dict`."""
         names = set(self.state_dict())
         if set(state) != names:
             raise CheckpointError(
                 f"{self.field}: the checkpoint holds {', '.join(sorted(state)) or 'no state'}, and "
                 f"{type(self).__name__} keeps {', '.join(sorted(names)) or 'none'}; use what the run was started with"
             )
+        for name in self.kept:
+            setattr(self, name, deepcopy(state[name]))
 
 
 def check_callbacks(field: str, part: Any, callbacks: Iterable[Any]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, RoundValues
@@ -53,7 +55,7 @@ class Round:
             steps: Of the local optimizer, at least 1; as ``client.steps`` or ``client.epochs`` say if not given.
         """
         tier, sizes = self.population.tier(client), self.population.sizes
-        limits = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ("", {}, ())
+        limits = tier.name if self.population.tiers else "", tier.at_most, tier.unsupported
         examples = int(sizes[client]) if len(sizes) else 0
         return ClientTask(self.number, client, arch, examples, self.lr_factor, *limits, group, steps)
 
@@ -65,6 +67,7 @@ class Assignment(Part, ABC):
     alone, and is saved in every checkpoint (:meth:`state_dict`).
 
     Attributes:
+        kept: The names of the attributes that are the state; dictionaries among them are by client.
         depends_on: What a client's architecture depends on, beside the round and chance: on the ``client`` alone, also
             on who else is or was in the ``cohort``, or on what clients report. Differential privacy asks for it.
     """
@@ -81,7 +84,7 @@ class Assignment(Part, ABC):
         self.check_supernet(supernet)
         self._supernet: Any = supernet
         self._population = population
-        self._costs_of_tasks: ArchitectureCosts | None = None
+        self._costs = ArchitectureCosts(supernet)
 
     @abstractmethod
     def plan(self, round: Round) -> list[ClientTask]:
@@ -107,17 +110,15 @@ class Assignment(Part, ABC):
         Raises:
             ConfigError: One is not.
         """
-        costs = self._costs_of_tasks = self._costs_of_tasks or ArchitectureCosts(self._supernet)
         for task in tasks if self._population.enforced else ():
             tier = self._population.tier(task.client)
             # of a subspace of paths the objective trains those that are within the limits
-            if tier is None or not getattr(task.arch, "is_path", True) or costs.affordable(task.arch, tier):
-                continue
-            raise ConfigError(
-                f"{self.field}: {type(self).__name__} gives client {task.client} of tier {tier.name} the architecture "
-                f"{task.arch}, which exceeds its limits ({tier}); choose an assignment that keeps to them, as ByTier "
-                f"or CostWeighted, or set model.tiers.enforced to false"
-            )
+            if getattr(task.arch, "is_path", True) and not self._costs.affordable(task.arch, tier):
+                raise ConfigError(
+                    f"{self.field}: {type(self).__name__} gives client {task.client} of tier {tier.name} the "
+                    f"architecture {task.arch}, which exceeds its limits ({tier}); choose an assignment that keeps to "
+                    f"them, as ByTier or CostWeighted, or set model.tiers.enforced to false"
+                )
 
     def check_first_plans(self, seed: int) -> None:
         """Validates what the first client of each tier would be given in some rounds, before there is one."""
@@ -126,15 +127,13 @@ class Assignment(Part, ABC):
             place = (number, sorted(firsts.tolist()), self._supernet.space, self._population)
             self.check_limits(self.plan(Round(*place, numpy_generator(seed, "first-plans", number))))
 
-    def check_clients(self, clients: Iterable[int]) -> None:
-        """Validates that the clients of a saved state are among those of the data.
-
-        Raises:
-            CheckpointError: One of them is not.
-        """
-        for client in clients:
+    @override
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        by_client = [state[name] for name in self.kept if isinstance(state.get(name), dict)]
+        for client in chain.from_iterable(by_client):
             if not 0 <= client < self._population.num_clients:
                 raise CheckpointError(
                     f"{self.field}: the checkpoint knows client {client}, the data have {self._population.num_clients} "
                     f"clients; set data.num_clients as the run had it"
                 )
+        super().load_state_dict(state)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.ranges import PositiveInt, ShareBelowOne, checked
 from lit_fednas.supernets import Model, ModelSuite, PrunedSequence, Supernet
-from lit_fednas.tiers import ArchitectureCosts, Population
+from lit_fednas.tiers import Population
 
 
 class ByUtility(Assignment):
@@ -34,13 +33,13 @@ class ByUtility(Assignment):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
+    kept: ClassVar[tuple[str, ...]] = ("known_utilities",)
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
         self._suite: ModelSuite = self._supernet
-        self._costs = ArchitectureCosts(supernet)
-        self._utilities: dict[int, list[float]] = {}  # by client, then by the model's number
+        self.known_utilities: dict[int, list[float]] = {}  # by client, then by the model's number
         first = Model(self._suite.models[0].number)
         for tier in population.tiers:
             if self._costs.excess(first, tier) > 0:
@@ -71,7 +70,7 @@ class ByUtility(Assignment):
             utilities = self.utilities(client)
             for number in self._compatible(client):  # Eq. 4
                 utilities[number] -= loss * self._suite.similarity(number, trained)
-            self._utilities[client] = utilities
+            self.known_utilities[client] = utilities
 
     @override
     def deployed(self, client: int) -> Model:
@@ -83,28 +82,17 @@ class ByUtility(Assignment):
 
     def utilities(self, client: int) -> list[float]:
         """Returns a client's utility for each model, by its number; a list that the caller may change."""
-        utilities = list(self._utilities.get(client, ()))
+        utilities = list(self.known_utilities.get(client, ()))
         # models that were added since its last round inherit only now (Alg. 1, line 19): utilities stay between rounds
         for model in self._suite.models[len(utilities) :]:
             utilities.append(0.0 if model.parent is None else utilities[model.parent])
         return utilities
 
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"utilities": {client: list(utilities) for client, utilities in self._utilities.items()}}
-
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        restored = {int(client): list(map(float, utilities)) for client, utilities in state["utilities"].items()}
-        self.check_clients(restored)
-        self._utilities = restored
-
     def _compatible(self, client: int) -> list[int]:
         """Returns the models within the limits of a client's tier (Alg. 1, line 7); the suite may have grown."""
         tier = self._population.tier(client)
         numbers = [model.number for model in self._suite.models]
-        return [n for n in numbers if tier is None or self._costs.excess(Model(n), tier) == 0]
+        return [number for number in numbers if self._costs.excess(Model(number), tier) == 0]
 
 
 @checked("assignment")
@@ -127,13 +115,16 @@ class ByOwnUtility(ByUtility):
         ConfigError: ``momentum`` is out of range; before training: as :class:`ByUtility`.
     """
 
+    kept = ("losses", "accuracies")
+
     momentum: ShareBelowOne = 0.5
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
         # moving averages by client, then by the model's number
-        self._averages: dict[str, dict[int, dict[int, float]]] = {"losses": {}, "accuracies": {}}
+        self.losses: dict[int, dict[int, float]] = {}
+        self.accuracies: dict[int, dict[int, float]] = {}
         self._of_tiers: dict[str, dict[int, float]] | None = None
 
     @override
@@ -143,46 +134,40 @@ class ByOwnUtility(ByUtility):
             if not result.ok:
                 continue
             client, trained = result.task.client, result.task.arch.number
-            moved = self._move("losses", client, trained, result.loss)
-            losses = self._averages["losses"][client]
+            losses = self.losses.setdefault(client, {})
+            moved = self._move(losses, trained, result.loss)
             for number in losses.keys() - {trained}:
                 losses[number] += self._suite.similarity(number, trained) * moved
             if "accuracy" in result.tested:
-                self._move("accuracies", client, trained, result.tested["accuracy"])
+                self._move(self.accuracies.setdefault(client, {}), trained, result.tested["accuracy"])
 
-    def _move(self, kind: str, client: int, number: int, value: float) -> float:
+    def _move(self, averages: dict[int, float], number: int, value: float) -> float:
         """Moves a model's average towards a value, and returns by how much."""
-        averages = self._averages[kind].setdefault(client, {})
         before = averages.get(number, value)
         averages[number] = self.momentum * before + (1 - self.momentum) * value
         return averages[number] - before
 
     @override
     def utilities(self, client: int) -> list[float]:
-        losses = self._averages["losses"].get(client, {})
+        losses = self.losses.get(client, {})
         tried = dict(zip(losses, standardised(list(losses.values())), strict=True))
         best = -min(tried.values(), default=0.0)
         return [-tried[number] if number in tried else best for number in range(len(self._suite.models))]
 
     @override
     def deployed(self, client: int) -> Model:
-        accuracies = self._averages["accuracies"].get(client)
-        if accuracies:
+        if accuracies := self.accuracies.get(client):
             return Model(max(accuracies, key=lambda number: (accuracies[number], number)))
-        losses = self._averages["losses"].get(client) or self._tiers_losses().get(self._tier(client), {0: 0.0})
-        return Model(min(losses, key=lambda number: (losses[number], -number)))
-
-    def _tier(self, client: int) -> str:
-        tier = self._population.tier(client)
-        return "" if tier is None else tier.name
+        losses = self.losses.get(client) or self._tiers_losses().get(self._population.tier(client).name)
+        return Model(min(losses, key=lambda number: (losses[number], -number))) if losses else Model(0)
 
     def _tiers_losses(self) -> dict[str, dict[int, float]]:
         """Returns the mean of the clients' averages, by tier, then by model."""
         if self._of_tiers is None:
             losses_of: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-            for client, losses in sorted(self._averages["losses"].items()):
+            for client, losses in sorted(self.losses.items()):
                 for number, loss in losses.items():
-                    losses_of[self._tier(client)][number].append(loss)
+                    losses_of[self._population.tier(client).name][number].append(loss)
             self._of_tiers = {
                 tier: {number: sum(values) / len(values) for number, values in models.items()}
                 for tier, models in losses_of.items()
@@ -190,15 +175,9 @@ class ByOwnUtility(ByUtility):
         return self._of_tiers
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return deepcopy(self._averages)
-
-    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        Assignment.load_state_dict(self, state)
-        for clients in state.values():
-            self.check_clients(clients)
-        self._averages, self._of_tiers = deepcopy(state), None
+        super().load_state_dict(state)
+        self._of_tiers = None
 
 
 def standardised(losses: Sequence[float]) -> list[float]:
@@ -262,11 +241,10 @@ class CandidateGroups(Assignment):
     @override
     def deployed(self, client: int) -> Model:
         """Returns the largest model that a client's tier affords; without tiers the newest, which is the smallest."""
-        tier = self._population.tier(client)
-        if tier is None:
+        if not self._population.tiers:
             return self._newest
-        costs = ArchitectureCosts(self._supernet)
-        affordable = [arch for arch in self._supernet.space.each() if costs.excess(arch, tier) == 0]
+        tier = self._population.tier(client)
+        affordable = [arch for arch in self._supernet.space.each() if self._costs.excess(arch, tier) == 0]
         if not affordable:
             raise ConfigError(
                 f"model.tiers: no model of the sequence fits tier {tier.name!r} yet; raise its limits, or prune more"

@@ -7,7 +7,6 @@ greatest widths p_max (Horvath et al., 2021, section 4), FedRolex, Split-Mix, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import cycle, islice
 from math import ceil, log
@@ -23,7 +22,7 @@ from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, checked
 from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.side_by_side import BaseNetworks, Bases
 from lit_fednas.supernets.widths import UnitMask, Width, WidthArch, WidthSupernet
-from lit_fednas.tiers import ArchitectureCosts, Population, Tier
+from lit_fednas.tiers import Population, Tier
 
 _MAX_ENUMERATED = 4096
 
@@ -72,12 +71,11 @@ class ByTier(Assignment):
                 f"assignment.{self.setting}: names {', '.join(sorted(archs)) or 'no tier'}; give one for "
                 f"each of: {', '.join(names)}"
             )
-        costs = ArchitectureCosts(supernet)
         self.of_tier = {}
         for tier in population.tiers:
             name = archs[tier.name]
-            arch = self._most_expensive(tier, costs) if name is None else self.named(name)
-            if costs.excess(arch, tier) > 0:
+            arch = self._most_expensive(tier) if name is None else self.named(name)
+            if self._costs.excess(arch, tier) > 0:
                 raise ConfigError(
                     f"assignment.{self.setting}.{tier.name}: {name} is outside of the tier's limits "
                     f"({tier}); choose another, or other limits in model.tiers"
@@ -90,15 +88,13 @@ class ByTier(Assignment):
 
     @override
     def deployed(self, client: int) -> Any:
-        tier = self._population.tier(client)
-        assert tier is not None
-        return self.of_tier[tier.name]
+        return self.of_tier[self._population.tier(client).name]
 
     def named(self, text: str) -> Any:
         """Returns what the setting names, or raises ``ConfigError``."""
         return self._supernet.space.named(text)
 
-    def _most_expensive(self, tier: Tier, costs: ArchitectureCosts) -> Any:
+    def _most_expensive(self, tier: Tier) -> Any:
         """Returns the affordable architecture with the highest cost of the kind that the tier limits first."""
         space = self._supernet.space
         if space.size > _MAX_ENUMERATED:
@@ -106,13 +102,13 @@ class ByTier(Assignment):
                 f"assignment.{self.setting}: is null, and the space has {space.size} architectures, too many to "
                 f"compare; give {self.setting}, one per tier"
             )
-        fitting = [arch for arch in space.each() if costs.excess(arch, tier) == 0]
+        fitting = [arch for arch in space.each() if self._costs.excess(arch, tier) == 0]
         if not fitting:
             raise ConfigError(
                 f"model.tiers: no architecture fits tier {tier.name!r}; raise its limits, or give a smaller supernet"
             )
         cost = (*tier.limited, "macs")[0]
-        return max(fitting, key=lambda arch: costs.cost(arch, cost))
+        return max(fitting, key=lambda arch: self._costs.cost(arch, cost))
 
 
 @checked("assignment")
@@ -231,6 +227,7 @@ class InvariantUnits(ByTier):
 
     supernet_kind: ClassVar[type] = WidthSupernet
     needs = (UnitChangesReport,)
+    kept = ("unit_changes",)
     depends_on = "reports"
     setting: ClassVar[str] = "ratios"
 
@@ -247,17 +244,17 @@ class InvariantUnits(ByTier):
                 f"assignment.ratios: {ratios}; the clients of at least one tier must train the whole network "
                 f"(ratio 1), because the changes there decide what stragglers leave out"
             )
-        self._changes: list[Mapping[str, Sequence[float]]] = []
-        self._kept: dict[float, UnitMask] = {}  # by the ratio, of these changes
+        self.unit_changes: list[Mapping[str, Sequence[float]]] = []
+        self._masks: dict[float, UnitMask] = {}  # by the ratio, of these changes
 
     @override
     def deployed(self, client: int) -> WidthArch:
         width: Width = super().deployed(client)
-        if width == self._supernet.space.largest or not self._changes:
+        if width == self._supernet.space.largest or not self.unit_changes:
             return width
-        if width.ratio not in self._kept:
-            self._kept[width.ratio] = self._mask(width.ratio)
-        return self._kept[width.ratio]
+        if width.ratio not in self._masks:
+            self._masks[width.ratio] = self._mask(width.ratio)
+        return self._masks[width.ratio]
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
@@ -266,23 +263,19 @@ class InvariantUnits(ByTier):
         reports = [result.report(UnitChangesReport) for result in survivors]
         changes = [report.changes for report in reports if report is not None]
         if changes:
-            self._changes, self._kept = changes, {}
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"unit_changes": deepcopy(self._changes)}
+            self.unit_changes, self._masks = changes, {}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._changes, self._kept = deepcopy(state["unit_changes"]), {}
+        self._masks = {}
 
     def _mask(self, ratio: float) -> UnitMask:
         """Returns the units of each group that a straggler trains."""
         sizes = self._supernet.sizes(ratio)
         kept = []
         for group, full in self._supernet.units.items():
-            changes = np.array([report[group] for report in self._changes])  # [clients, units]
+            changes = np.array([report[group] for report in self.unit_changes])  # [clients, units]
             out = left_out(changes, full - sizes[group], self.step)
             kept.append(tuple(unit for unit in range(full) if unit not in out))
         return UnitMask(tuple(kept))

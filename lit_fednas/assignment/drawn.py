@@ -23,12 +23,11 @@ from lit_fednas.ranges import Count, Filled, NonNegativeFloat, PositiveShare, ch
 from lit_fednas.records.files import read_table
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, path_sampler
-from lit_fednas.tiers import ArchitectureCosts, Population, Tier
+from lit_fednas.tiers import EVERYBODY, ArchitectureCosts, Population, Tier
 
 log = logging.getLogger(__name__)
 
 _CANDIDATES = 8  # drawn for each architecture of a sampled pool
-_EVERYBODY = Tier("*", {})  # where there are no tiers
 
 
 class Pool(ABC):
@@ -163,7 +162,7 @@ class PoolOfTiers:
 
     Args:
         pool: The architectures.
-        supernet: Whose architectures they are; if it grows, the pool is made again.
+        costs: Of the supernet's architectures; if it grows, the pool is made again.
         population: The clients.
         cost: What the pool is spread along.
         power: How much more often cheaper ones are drawn.
@@ -173,10 +172,9 @@ class PoolOfTiers:
     """
 
     def __init__(
-        self, pool: Pool, supernet: Supernet, population: Population, cost: str = "macs", power: float = 0.0
+        self, pool: Pool, costs: ArchitectureCosts, population: Population, cost: str = "macs", power: float = 0.0
     ) -> None:
-        self.pool, self.population, self.cost, self.power = pool, population, cost, power
-        self._supernet = supernet
+        self.pool, self.costs, self.population, self.cost, self.power = pool, costs, population, cost, power
         self._made_for: Any = None  # the space; a supernet that grows gets another
         for tier in self.tiers:
             self.of_tier(tier)
@@ -184,7 +182,7 @@ class PoolOfTiers:
     @property
     def tiers(self) -> Sequence[Tier]:
         """The clients' tiers, or one without limits."""
-        return self.population.tiers or (_EVERYBODY,)
+        return self.population.tiers or (EVERYBODY,)
 
     @property
     def smallest(self) -> Any:
@@ -198,13 +196,13 @@ class PoolOfTiers:
 
     def of_client(self, client: int) -> tuple[list[Any], np.ndarray]:
         """Returns the architectures that a client may train, and the probability of each, float64 ``[archs]``."""
-        return self.of_tier(self.population.tier(client) or _EVERYBODY)
+        return self.of_tier(self.population.tier(client))
 
     def of_tier(self, tier: Tier) -> tuple[list[Any], np.ndarray]:
         """Returns the architectures that fit a tier, and the probability of each, float64 ``[archs]``."""
         archs = self._known_archs()
         if tier.name not in self._known:
-            fits = np.array([self._costs.excess(arch, tier) == 0 for arch in archs])
+            fits = np.array([self.costs.excess(arch, tier) == 0 for arch in archs])
             if not fits.any():
                 raise ConfigError(
                     f"assignment.pool: no architecture of {type(self.pool).__name__} fits tier {tier.name!r} ({tier}); "
@@ -220,11 +218,10 @@ class PoolOfTiers:
         return archs[int(rng.choice(len(archs), p=chances))]
 
     def _known_archs(self) -> list[Any]:
-        if self._made_for is not self._supernet.space:
-            self._made_for = self._supernet.space
-            self._costs = ArchitectureCosts(self._supernet)
-            self._archs = self.pool.architectures(self._costs, self.cost)
-            self._values = np.array([self._costs.cost(arch, self.cost) for arch in self._archs], dtype=float)
+        if self._made_for is not self.costs.supernet.space:
+            self._made_for = self.costs.supernet.space
+            self._archs = self.pool.architectures(self.costs, self.cost)
+            self._values = np.array([self.costs.cost(arch, self.cost) for arch in self._archs], dtype=float)
             self._known: dict[str, tuple[list[Any], np.ndarray]] = {}
         return self._archs
 
@@ -259,11 +256,10 @@ class CostWeighted(Assignment):
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._pools = PoolOfTiers(self.pool, supernet, population, self.cost, self.power)
-        costs = ArchitectureCosts(supernet)
+        self._pools = PoolOfTiers(self.pool, self._costs, population, self.cost, self.power)
         for tier in self._pools.tiers:
             archs, chances = self._pools.of_tier(tier)
-            values = np.array([costs.cost(arch, self.cost) for arch in archs])
+            values = np.array([self._costs.cost(arch, self.cost) for arch in archs])
             log.info(
                 "assignment: %d architectures for tier %s, %g to %g %s, on average %.4g",
                 *(len(archs), tier.name, min(values), max(values), self.cost, values @ chances),
@@ -303,7 +299,7 @@ class Subspaces(Assignment):
         super().setup(supernet, population)
         self._sizes = self._supernet.path_costs(self.size)
         self.budget = float(self._sizes.sent(self._supernet.space.superset) * self.share)
-        for tier in population.tiers or (_EVERYBODY,):
+        for tier in population.tiers or (EVERYBODY,):
             least = self._least(tier)
             if self.budget < least:
                 raise ConfigError(
@@ -318,7 +314,7 @@ class Subspaces(Assignment):
 
     def draw(self, client: int, rng: np.random.Generator) -> Operators:
         """Returns operators whose weights, with the fixed parts, are within the communication budget."""
-        tier = self._population.tier(client) or _EVERYBODY
+        tier = self._population.tier(client)
         held = self._supported(tier)
         kept = [{name for name, size in layer.items() if size == 0} for layer in held]
         for layer, operator in enumerate(self._sampler(tier).sample(rng).path):

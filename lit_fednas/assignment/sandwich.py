@@ -8,7 +8,6 @@ them, or to nobody.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +19,6 @@ from lit_fednas.assignment.drawn import Pool, PoolOfTiers
 from lit_fednas.messages import ClientResult, ClientTask, Largest
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
-
-_LARGEST, _SMALLEST = "largest_seen", "smallest_seen"
 
 
 class FixedArchitecture(Assignment):
@@ -84,7 +81,7 @@ class Sandwich(Assignment):
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._pools = None if self.pool is None else PoolOfTiers(self.pool, supernet, population)
+        self._pools = None if self.pool is None else PoolOfTiers(self.pool, self._costs, population)
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
@@ -112,13 +109,11 @@ class Sandwich(Assignment):
             able = (int(place) for place in order if place != taken and self._affords(cohort[place], bound))
             return next(able, -1)
 
-        largest = first(by_largest, _LARGEST)
-        return largest, first(by_smallest, _SMALLEST, largest)
+        largest = first(by_largest, "largest")
+        return largest, first(by_smallest, "smallest", largest)
 
     def _affords(self, client: int, bound: str) -> bool:
-        if self._pools is None:
-            return True
-        return (self._pools.largest if bound == _LARGEST else self._pools.smallest) in self._pools.of_client(client)[0]
+        return self._pools is None or getattr(self._pools, bound) in self._pools.of_client(client)[0]
 
     def _drawn(self, client: int, round: Round) -> Any:
         return round.space.sample(round.rng) if self._pools is None else self._pools.draw(client, round.rng)
@@ -127,36 +122,25 @@ class Sandwich(Assignment):
 class TrackingSandwich(Sandwich):
     """A sandwich whose bounds go to the clients that trained them least often, so that both see all data in time."""
 
+    kept = ("largest_seen", "smallest_seen")
+
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._seen: dict[str, Counter[int]] = {name: Counter() for name in (_LARGEST, _SMALLEST)}
+        self.largest_seen: dict[int, int] = {}  # how often each client has trained it
+        self.smallest_seen: dict[int, int] = {}
 
     @override
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
         ties = rng.random(len(cohort))
-        by_largest = np.lexsort((ties, self._counts(_LARGEST, cohort)))
-        by_smallest = np.lexsort((rng.random(len(cohort)), self._counts(_SMALLEST, cohort)))
+        counts = [np.array([seen.get(one, 0) for one in cohort]) for seen in (self.largest_seen, self.smallest_seen)]
+        by_largest, by_smallest = np.lexsort((ties, counts[0])), np.lexsort((rng.random(len(cohort)), counts[1]))
         return self._first_able(cohort, by_largest, by_smallest)
-
-    def _counts(self, name: str, cohort: Sequence[int]) -> np.ndarray:
-        return np.array([self._seen[name][client] for client in cohort])
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
         space = self._pools or self._supernet.space
         for task in (result.task for result in results):
-            for name, arch in ((_LARGEST, space.largest), (_SMALLEST, space.smallest)):
+            for seen, arch in ((self.largest_seen, space.largest), (self.smallest_seen, space.smallest)):
                 if task.arch == arch:
-                    self._seen[name][task.client] += 1
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {name: dict(counts) for name, counts in self._seen.items()}
-
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        for counts in state.values():
-            self.check_clients(counts)
-        self._seen = {name: Counter(counts) for name, counts in state.items()}
+                    seen[task.client] = seen.get(task.client, 0) + 1

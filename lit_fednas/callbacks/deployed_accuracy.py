@@ -15,7 +15,6 @@ from lit_fednas.federation.evaluation import Recalibration, batches_of_clients, 
 from lit_fednas.federation.ranks import deal
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.run import write_client_scores
 
 log = logging.getLogger(__name__)
@@ -137,6 +136,5 @@ class DeployedAccuracy(FederatedCallback):
             network = networks.network(str(arch), supernet, arch)
             scores = client_scores(network, clients, group, self.split, module.evaluation, _BATCH_SIZE)
             for score in scores:
-                tier = module.population.tier(score.client)
-                rows.append({**score.row(), "tier": tier.name if tier else ALL_TIERS, "arch": str(arch)})
+                rows.append({**score.row(), "tier": module.population.tier(score.client).name, "arch": str(arch)})
         return rows

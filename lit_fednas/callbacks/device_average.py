@@ -90,7 +90,7 @@ class DeviceAverage(FederatedCallback):
                     mean = means[tensor_name]
                     tensor.copy_(mean if tensor.is_floating_point() else mean.round())
                 batches = pl_module.recalibration_batches(trainer.datamodule.clients)
-                self._networks[name] = recalibrated(network, batches) if batches else network.eval()
+                self._networks[name] = recalibrated(network, batches)
 
     def on_validation_batch_end(
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, outputs: Any, batch: Any, *indices: int

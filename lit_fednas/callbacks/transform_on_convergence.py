@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import nan, sqrt
@@ -26,8 +25,6 @@ from lit_fednas.supernets.side_by_side import members_of
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
-
-_STATE = ("losses", "activeness", "reasons", "complete", "converged")
 
 
 @checked("transform_on_convergence")
@@ -67,6 +64,7 @@ class TransformOnConvergence(FederatedCallback):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
+    kept = ("losses", "activeness", "reasons", "complete", "converged")
     metric_names = ("transform/doc", "transform/doc_error", "transform/models")
 
     threshold: NonNegativeFloat = 0.003
@@ -190,13 +188,6 @@ class TransformOnConvergence(FederatedCallback):
         tiers = [asdict(tier) for tier in module.population.tiers]
         begun = {"family": described(suite.family), "tiers": tiers}
         replace_json(run_folder(trainer) / SUITE_FILE, {"models": rows, "complete": self.complete, **begun})
-
-    def state_dict(self) -> dict[str, Any]:
-        return deepcopy({name: getattr(self, name) for name in _STATE})
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name in _STATE:
-            setattr(self, name, deepcopy(state_dict[name]))
 
 
 def _suite(module: FederatedLightningModule) -> ModelSuite:

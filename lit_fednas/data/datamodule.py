@@ -111,7 +111,7 @@ class FederatedDataModule(LightningDataModule):
         self.may_change = False  # whether a checkpoint of a run with other data is accepted
         self.content: dict[str, dict[str, Any]] = {}  # what is known of each split once it has been read
         self._readers: dict[str, Reader] = {}
-        self._val_batches: EvalBatches | list[Any] = []
+        self._val_batches: EvalBatches | None = None
 
     @property
     def num_classes(self) -> int:
@@ -191,18 +191,24 @@ class FederatedDataModule(LightningDataModule):
 
     def val_dataloader(self) -> EvalBatches | list[Any]:
         """Returns the server's validation batches; an empty list where it holds nothing out."""
-        return self._val_batches
+        return self._val_batches or []
 
     def test_dataloader(self) -> EvalBatches:
         """Returns the test batches, loaded on the first call; raises DataError if the source has no test split."""
-        if (reader := self._reader("test")) is None:
+        if (batches := self.server_batches("test")) is None:
             raise DataError(f"data.source: {type(self.source).__name__} has no test split; give one, or do not test")
-        return EvalBatches(reader, None, self.eval_batch_size)
+        return batches
+
+    def server_batches(self, split: Literal["val", "test"]) -> EvalBatches | None:
+        """Returns the server's batches of a split; ``None`` if it has none."""
+        if split == "val":
+            return self._val_batches
+        reader = self._reader("test")
+        return None if reader is None else EvalBatches(reader, None, self.eval_batch_size)
 
     def raw_inputs(self, count: int) -> Tensor:
         """Returns at most so many inputs of the server's validation or else the training data, on the CPU, unscaled."""
         batches = self._val_batches or EvalBatches(self._readers["train"], None, count)
-        assert isinstance(batches, EvalBatches)
         raw = torch.stack([batches.reader.dataset[int(row)][0].cpu() for row in batches.rows[:count]])
         return raw.float() if raw.is_floating_point() else raw
 

@@ -310,8 +310,8 @@ def _order(num_clients: int, seed: int) -> np.ndarray:
 
 @torch.no_grad()
 def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
-    """Returns the network itself in evaluation mode, its batch norms' statistics set to the mean over batches."""
-    norms = fresh_statistics(network)
+    """Returns the network itself in evaluation mode; its batch norms' statistics are means over batches, if given."""
+    norms = fresh_statistics(network) if batches else []
     network.eval()  # dropout stays off
     if norms:
         for norm in norms:

@@ -162,8 +162,7 @@ def eligible_clients(
     if not tier_aware:
         return list(range(population.num_clients))
     name, arch = candidate.tier.name, candidate.arch
-    tiers = {client: population.tier(client) for client in population.eligible(name)}
-    eligible = [client for client, tier in tiers.items() if tier is None or costs.affordable(arch, tier)]
+    eligible = [one for one in population.eligible(name) if costs.affordable(arch, population.tier(one))]
     if not eligible:
         raise ConfigError(
             f"finetune: no client of tier {name} or above can run {arch}; change model.tiers or finetune.tier_aware"

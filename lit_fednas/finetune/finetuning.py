@@ -8,17 +8,16 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning import Trainer
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.callbacks import RoundCheckpoint, RoundProgress, RunRecorder, WeightAverage
-from lit_fednas.data.examples import EvalBatches
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation import (
     CohortSampler,
     FederatedCallback,
@@ -26,7 +25,7 @@ from lit_fednas.federation import (
     FederatedTrainer,
     ServerRound,
 )
-from lit_fednas.federation.evaluation import pooled
+from lit_fednas.federation.evaluation import pooled, recalibrated
 from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.process import Interrupts
 from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidates_of, eligible_clients, grouped
@@ -36,7 +35,6 @@ from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, read_rounds
 from lit_fednas.records.run import chosen, error, note_after_training
 from lit_fednas.rng import isolated
-from lit_fednas.search import Evaluator
 from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.tier_models import load_tier_network, save_tier_model, tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
@@ -103,7 +101,7 @@ class Finetune(AfterTraining):
         self.metric, self.higher = chosen(settings.metric, self.directions, "finetune.metric")
         self.files = FinetuneFiles(self.folder / settings.name)
         self.recalibration = model.recalibration_batches(data.clients)
-        if settings.architectures > 1 and self._batches("val") is None:
+        if settings.architectures > 1 and data.server_batches("val") is None:
             raise ConfigError(
                 f"data.server_val: 0 leaves nothing to choose the best of finetune.architectures "
                 f"{settings.architectures} by; give the server some examples, or set finetune.architectures to 1"
@@ -168,7 +166,7 @@ class Finetune(AfterTraining):
             "models": None if settings.models is None else [str(candidate.arch) for candidate in candidates],
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest() if settings.initial == "supernet" else None,
-            "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],
+            "tiers": [tier.plain() for tier in tiers],
             "eligible": {
                 candidate.folder if settings.in_groups else candidate.tier.name: len(self.eligible[candidate.folder])
                 for candidate in candidates
@@ -183,13 +181,13 @@ class Finetune(AfterTraining):
         if not data.clients.split_sizes("test").any():
             return []
         tuned = dict(load_tier_network(self.supernet, self.files, tier) for tier in tiers)
-        before = self._evaluator(self.supernet).network
         models: list[dict[str, Any]] = []
         clients: list[dict[str, Any]] = []
         for arch in dict.fromkeys([*getattr(self.supernet.space, "rungs", ()), *tuned]):
             models.append({"arch": str(arch), "macs_per_example": self.supernet.macs(arch)})
             rows: dict[int, dict[str, Any]] = {}
-            for suffix, network in {"_before": before(arch), **({"": tuned[arch]} if arch in tuned else {})}.items():
+            before = recalibrated(self.supernet.subnet(arch), self.recalibration)
+            for suffix, network in {"_before": before, **({"": tuned[arch]} if arch in tuned else {})}.items():
                 scores = self.scores_of_clients(arch, network, range(data.clients.num_clients))
                 counts = {"clients": len(scores), "examples": sum(score.num_examples for score in scores)}
                 models[-1] |= {**counts, **_suffixed(pooled(scores, model.task), suffix)}
@@ -290,25 +288,12 @@ class Finetune(AfterTraining):
         device = next(self.supernet.parameters()).device
         return alone(self.supernet, network.to(device))
 
-    def _evaluator(self, network: Supernet, batches: Iterable[tuple[Tensor, Tensor]] = ()) -> Evaluator:
-        model = self.model
-        return Evaluator(network, batches, model.evaluation, self.recalibration, self.datamodule.task, model.metrics)
-
-    def _batches(self, split: str) -> EvalBatches | None:
-        """Returns the server's data of a split; ``None`` if it has none."""
-        try:
-            data = self.datamodule
-            batches = data.val_dataloader() if split == "val" else data.test_dataloader()
-        except DataError:
-            return None
-        return batches if isinstance(batches, EvalBatches) else None
-
-    def _score(self, network: PlainNetwork, split: str) -> dict[str, float | None]:
+    def _score(self, network: PlainNetwork, split: Literal["val", "test"]) -> dict[str, float | None]:
         """Returns ``<split>_<metric>`` for every metric; ``None`` where there are no such data."""
-        batches = self._batches(split)
+        batches = self.datamodule.server_batches(split)
         if batches is None:
             return {f"{split}_{name}": None for name in self.directions}
-        metrics = self._evaluator(network, batches)("whole")
+        metrics = self.evaluator(batches, self.recalibration, network)("whole")
         return {f"{split}_{name}": value for name, value in metrics.items()}
 
     def _keep(self, candidate: Candidate, network: PlainNetwork, row: dict[str, Any]) -> None:
@@ -321,7 +306,7 @@ class Finetune(AfterTraining):
             metrics={f"val_{name}": row[f"val_{name}"] for name in self.directions if row[f"val_{name}"] is not None},
             finetuned=True,
         )
-        save_tier_model(self.files, model, self._evaluator(network).network("whole"))
+        save_tier_model(self.files, model, recalibrated(network.subnet("whole"), self.recalibration))
 
 
 def alone(supernet: Supernet, network: nn.Module) -> PlainNetwork:

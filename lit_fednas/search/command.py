@@ -13,7 +13,7 @@ from typing_extensions import override
 from lit_fednas.aggregation import GaussianMechanism
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.examples import EvalBatches
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.lightning_private import call_hook, launched
@@ -26,6 +26,7 @@ from lit_fednas.search.evaluations import Scorer
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
 from lit_fednas.search.tier_models import load_tier_network, scores_of_clients
 from lit_fednas.search.tier_search import SearchSettings, TierSearch
+from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,14 @@ class AfterTraining:
     def check(self, **options: Any) -> None:
         """Validates what can be known of the command before training, with the weights as they are."""
         self.trainer.load(self.model, self.datamodule, None)
+
+    def evaluator(
+        self, batches: EvalBatches | None, recalibration: Sequence[Tensor], supernet: Supernet | None = None
+    ) -> Evaluator:
+        """Returns what evaluates architectures of the supernet, or of another, on some batches."""
+        model = self.model
+        parts = model.evaluation, recalibration, self.datamodule.task, model.metrics
+        return Evaluator(supernet or model.supernet, batches or [], *parts)
 
     def require_noise(self, field: str) -> None:
         """Refuses what would disclose clients' data without noise after a training that adds noise."""
@@ -123,8 +132,9 @@ class Search(AfterTraining):
                 scorer.serve()
                 return files
             population = self.model.population
-            tier = None if search.client is None else population.tier(search.client)
-            tiers = population.tiers if tier is None else (tier,)
+            tiers = population.tiers
+            if tiers and search.client is not None:
+                tiers = (population.tier(search.client),)
             subnets = self.model.subnets.values()
             try:
                 parts = evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets, scorer
@@ -163,15 +173,14 @@ class Search(AfterTraining):
         seed = model.seed if search.seed is None else search.seed
         recalibration = model.recalibration_batches(clients)
         if not search.evaluations:  # what there is on the server is for proxies
-            examples = self.datamodule.val_dataloader()
-            return Evaluator(model.supernet, examples, model.evaluation, recalibration, clients.task, model.metrics)
+            return self.evaluator(self.datamodule.server_batches("val"), recalibration)
         if search.federated is not None:
             cohort = model.cohort.size(clients.num_clients)
             draw = ClientDraw(clients, model.population, cohort, search.federated, seed)
             return self.federated(draw, recalibration)
         if search.client is None:
-            batches = self.datamodule.val_dataloader()
-            if not isinstance(batches, EvalBatches):
+            batches = self.datamodule.server_batches("val")
+            if batches is None:
                 raise ConfigError("data.server_val: 0 leaves nothing to search on; raise it, or set search.federated")
         else:
             rows = clients.rows(0, "val")
@@ -181,7 +190,7 @@ class Search(AfterTraining):
                     f"on; set it to 0.1, for instance, or leave search.client out"
                 )
             batches = EvalBatches(clients.reader, rows, self.datamodule.eval_batch_size)
-        return Evaluator(model.supernet, batches, model.evaluation, recalibration, clients.task, model.metrics)
+        return self.evaluator(batches, recalibration)
 
     def federated(self, draw: ClientDraw, recalibration: Sequence[Tensor]) -> FederatedEvaluator:
         """Returns what scores architectures by the clients' own data."""
@@ -190,15 +199,10 @@ class Search(AfterTraining):
 
     def _tester(self, like: Evaluator) -> Evaluator | None:
         """Returns what evaluates on the test data as on the validation data; ``None`` if the source has none."""
-        try:
-            batches = self.datamodule.test_dataloader()
-        except DataError as error:
-            log.warning("no test: %s", error)
+        if (batches := self.datamodule.server_batches("test")) is None:
+            log.warning("no test: %s has no test split", type(self.datamodule.source).__name__)
             return None
-        model, task = self.model, self.datamodule.task
-        # clients that score know the task's metrics alone
-        added = {name: metric for name, metric in model.metrics.items() if name in like.directions}
-        return Evaluator(model.supernet, batches, model.evaluation, like.recalibration, task, added)
+        return self.evaluator(batches, like.recalibration)
 
 
 class SearchProgress:

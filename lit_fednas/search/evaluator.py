@@ -107,8 +107,7 @@ class Evaluator:
 
     def network(self, arch: Any) -> nn.Module:
         """Returns a copy of the architecture as it is evaluated: with its norms' new statistics, if any."""
-        network = self.supernet.subnet(arch).eval()
-        return recalibrated(network, self.recalibration) if self.recalibration else network
+        return recalibrated(self.supernet.subnet(arch), self.recalibration)
 
     @torch.no_grad()
     def metrics(self, network: Callable[[Tensor], Tensor]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
-from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
+from lit_fednas.records import COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name, check_folder_names
 from lit_fednas.records.run import chosen, error
 from lit_fednas.records.tiers import CostName
@@ -31,7 +31,7 @@ from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import NSGA2, Score, SearchMethod
 from lit_fednas.search.tier_models import save_tier_model, tier_model
 from lit_fednas.supernets import SearchSpace
-from lit_fednas.tiers import ArchitectureCosts, Tier, TierSource
+from lit_fednas.tiers import EVERYBODY, ArchitectureCosts, Tier, TierSource
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,6 @@ class TierSearch:
         if settings.tiers is not None:
             self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         _check_names(self.tiers, tiers)
-        self.everything = Tier(ALL_TIERS, {})
         searched = [tier.name for tier in self.tiers]
         if isinstance(settings.evaluations, dict) and sorted(settings.evaluations) != sorted(searched):
             given = ", ".join(settings.evaluations)
@@ -169,22 +168,14 @@ class TierSearch:
         """Returns the content of ``settings.json``."""
         settings = self.settings
         largest = self.costs.cost(self.space.largest, settings.cost)
-        limits = {tier.name: tier.at_most.get(settings.cost, largest) for tier in [*self.tiers, self.everything]}
+        limits = {tier.name: tier.at_most.get(settings.cost, largest) for tier in [*self.tiers, EVERYBODY]}
         return {
             "seed": self.seed,
             "method": _plain(settings.method),
             **{name: getattr(settings, name) for name in ("evaluations", "cost", "client")},
             "metric": self.metric,
             "metrics": dict(self.evaluator.directions),
-            "tiers": [
-                {
-                    "name": tier.name,
-                    "at_most": dict(tier.at_most),
-                    "above": dict(tier.above),
-                    **({"unsupported": list(tier.unsupported)} if tier.unsupported else {}),
-                }
-                for tier in self.tiers
-            ],
+            "tiers": [tier.plain() for tier in self.tiers],
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest(),
             "checkpoint": checkpoint,
@@ -202,7 +193,7 @@ class TierSearch:
         history = [row for tier in self.tiers for row in self._search(tier)]
         self.files.write("history", history)
         fronts = []
-        for tier in [*self.tiers, self.everything]:
+        for tier in [*self.tiers, EVERYBODY]:
             rows = list(self.fitting(tier).values())
             front = pareto_front([row[self.settings.cost] for row in rows], [-self._error(row) for row in rows])
             fronts += [{"tier": tier.name, **rows[number]} for number in front]

@@ -11,13 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, sent_bytes
+from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, peak_activation_bytes, sent_bytes
 from lit_fednas.costs.counting import Layer, read_layers
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.families import shapes_of, tensors_of
@@ -26,12 +26,13 @@ from lit_fednas.supernets.space import SearchSpace
 T = TypeVar("T")
 
 _SKELETONS_KEPT = 64
-#: What a module costs, given the shape of one example and, unless it is float32, the type of the inputs.
+#: What a module costs, given the shape of one example and the type of the inputs, float32 if not given.
 COUNTERS: dict[str, Callable[..., int]] = {
     "macs": count_macs,
     "operations": count_operations,
     "parameters": lambda module, *_: count_parameters(module),
     "bytes": lambda module, *_: sent_bytes(module),
+    "activation_bytes": peak_activation_bytes,
 }
 
 
@@ -72,8 +73,7 @@ class _Skeleton:
 
     network: nn.Module
     index: dict[str, Region] | None = None
-    cost: Cost | None = None
-    computation: dict[str, int] = field(default_factory=dict)
+    costs: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -193,26 +193,22 @@ class Supernet(nn.Module, ABC):
 
     def cost(self, arch: Any) -> Cost:
         """Returns the MACs per example, parameters, and bytes of the architecture."""
-        skeleton = self._skeleton(arch)
-        if skeleton.cost is None:
-            network = skeleton.network
-            skeleton.cost = Cost(self.macs(arch), count_parameters(network), sent_bytes(network))
-        return skeleton.cost
+        return Cost(*(self.counted(name, arch) for name in ("macs", "parameters", "bytes")))
 
     def macs(self, arch: Any) -> int:
         """Returns the multiply-accumulates of one example."""
-        return self.computation("macs", arch)
+        return self.counted("macs", arch)
 
     def operations(self, arch: Any) -> int:
         """Returns FedorAS' count of one example's operations (``lit_fednas.costs.count_operations``)."""
-        return self.computation("operations", arch)
+        return self.counted("operations", arch)
 
-    def computation(self, unit: Literal["macs", "operations"], arch: Any) -> int:
-        """Returns the computation of one example; a subclass may know it without a (dry) run."""
+    def counted(self, name: str, arch: Any) -> int:
+        """Returns one of :data:`COUNTERS` for one example; a subclass may know it without a (dry) run."""
         skeleton = self._skeleton(arch)
-        if unit not in skeleton.computation:
-            skeleton.computation[unit] = COUNTERS[unit](skeleton.network, self.input_shape, self.input_dtype)
-        return skeleton.computation[unit]
+        if name not in skeleton.costs:
+            skeleton.costs[name] = COUNTERS[name](skeleton.network, self.input_shape, self.input_dtype)
+        return skeleton.costs[name]
 
     def layers(self, arch: Any) -> list[Layer]:
         """Returns the convolutions and linear layers, in the order in which they run; a subclass may know them."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, product
 from operator import getitem
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 from typing_extensions import override
@@ -311,8 +311,8 @@ class ElasticResNet(NestedSupernet):
         return TABLE_4
 
     @override
-    def computation(self, unit: Literal["macs", "operations"], arch: ElasticArch) -> int:
-        return sum(layer.macs for layer in self.layers(arch)) if unit == "macs" else super().computation(unit, arch)
+    def counted(self, name: str, arch: ElasticArch) -> int:
+        return sum(layer.macs for layer in self.layers(arch)) if name == "macs" else super().counted(name, arch)
 
     @override
     def layers(self, arch: ElasticArch) -> list[Layer]:

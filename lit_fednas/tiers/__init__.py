@@ -16,6 +16,7 @@ from lit_fednas.tiers.devices import (
     SyntheticTrace,
 )
 from lit_fednas.tiers.limits import (
+    EVERYBODY,
     ArchitectureCosts,
     ArchitectureTiers,
     Budgets,
@@ -28,6 +29,7 @@ from lit_fednas.tiers.limits import (
 )
 
 __all__ = [
+    "EVERYBODY",
     "Allocation",
     "ArchitectureCosts",
     "ArchitectureTiers",

@@ -25,7 +25,7 @@ from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import PositiveFloat, Range, checked
 from lit_fednas.rng import numpy_generator
-from lit_fednas.tiers.limits import Tier
+from lit_fednas.tiers.limits import EVERYBODY, Tier
 
 
 class DeviceTrace(ABC):
@@ -132,9 +132,9 @@ class Population:
         for name in ("places", "sizes"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
 
-    def tier(self, client: int) -> Tier | None:
-        """Returns a client's tier, if there are tiers."""
-        return self.tiers[self.places[client]] if self.tiers else None
+    def tier(self, client: int) -> Tier:
+        """Returns a client's tier: one without limits if there are no tiers."""
+        return self.tiers[self.places[client]] if self.tiers else EVERYBODY
 
     def eligible(self, tier: str) -> list[int]:
         """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
@@ -224,7 +224,7 @@ class DeviceSpeeds:
     def client_speed(self, client: int, population: Population, seed: int) -> ClientSpeed:
         """Returns a client's speed in a run with this seed; raises DataError if a trace's file cannot be read."""
         tier = population.tier(client)
-        if self.latency_ms is not None and tier is not None:
+        if self.latency_ms is not None and population.tiers:
             speed = 1000 * tier.at_most["macs"] / self.latency_ms
         else:
             speed = float(self.compute.speeds(1, numpy_generator(seed, "device-speed", client))[0])

@@ -1,14 +1,14 @@
 """What devices afford: tiers that limit the costs of architectures, and where limits come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.costs import LatencySource, peak_activation_bytes
+from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import Count, Filled, PositiveFloat, PositiveShare, Range, UnitInterval, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
@@ -71,6 +71,15 @@ class Tier:
         under = [max(0.0, np.nextafter(1.0, 2.0) - costs[name] / limit) for name, limit in self.above.items()]
         return float(sum(over) + sum(under))
 
+    def plain(self) -> dict[str, Any]:
+        """Returns the tier as ``settings.json`` has it."""
+        unsupported = {"unsupported": list(self.unsupported)} if self.unsupported else {}
+        return {"name": self.name, "at_most": dict(self.at_most), "above": dict(self.above), **unsupported}
+
+
+#: The tier of all clients where there are no tiers.
+EVERYBODY = Tier(ALL_TIERS, {})
+
 
 class ArchitectureCosts:
     """The costs of architectures by name, each counted or measured once.
@@ -85,23 +94,14 @@ class ArchitectureCosts:
         self.latency = latency
         self._known: dict[tuple[Any, str], float] = {}
         self._files: SearchFiles | None = None
-        self._counters: dict[str, Callable[[Any], float]] = {
-            "macs": supernet.macs,
-            "parameters": lambda arch: supernet.cost(arch).parameters,
-            "bytes": lambda arch: supernet.cost(arch).bytes,
-            "activation_bytes": lambda arch: peak_activation_bytes(
-                supernet.skeleton(arch), supernet.input_shape, supernet.input_dtype
-            ),
-            "memory_bytes": lambda arch: self.cost(arch, "bytes") + self.cost(arch, "activation_bytes"),
-            "operations": supernet.operations,
-            "latency_ms": self._latency,
-        }
 
     def cost(self, arch: Any, name: str) -> float:
         """Returns one of :data:`LIMITED_COSTS`; raises ConfigError for latency where no source of it is given."""
+        if name == "memory_bytes":
+            return self.cost(arch, "bytes") + self.cost(arch, "activation_bytes")
         key = (arch, name)
         if key not in self._known:
-            self._known[key] = self._counters[name](arch)
+            self._known[key] = self._latency(arch) if name == "latency_ms" else self.supernet.counted(name, arch)
         return self._known[key]
 
     def excess(self, arch: Any, tier: Tier) -> float:

@@ -44,7 +44,7 @@ def result(client: int, model: int, loss: float, status: str = "ok") -> ClientRe
 def test_models_are_drawn_by_the_softmax_of_utilities():
     utilities = [0.3, -1.0, 1.1, 0.0]
     assignment = by_utility()
-    assignment.load_state_dict({"utilities": {4: utilities}})
+    assignment.load_state_dict({"known_utilities": {4: utilities}})
     draws = 8000
     counts = Counter(given(assignment, [4] * draws))
     total = sum(map(exp, utilities))
@@ -58,7 +58,7 @@ def test_models_are_drawn_by_the_softmax_of_utilities():
 def test_nobody_gets_what_its_tier_cannot_run():
     places = (0, 1, 2)
     assignment = by_utility(clients=3, tiers=(WEAK, MIDDLE, STRONG), places=places)
-    assignment.load_state_dict({"utilities": {0: [0.0, 50.0, 50.0, 50.0], 1: [0.0, 0.0, 50.0, 0.0]}})
+    assignment.load_state_dict({"known_utilities": {0: [0.0, 50.0, 50.0, 50.0], 1: [0.0, 0.0, 50.0, 0.0]}})
     archs = given(assignment, [2, 0, 1] * 100)
     assert set(archs[0::3]) == {0, 1, 2, 3}
     assert set(archs[1::3]) == {0}
@@ -74,12 +74,12 @@ def test_two_rounds_by_hand():
     z = sqrt(1.5)
     assignment = by_utility(suite=suite)
     assignment.observe([result(7, 0, 1.0), result(8, 1, 2.0), result(9, 2, 3.0)])
-    state = assignment.state_dict()["utilities"]
+    state = assignment.state_dict()["known_utilities"]
     assert state[7] == pytest.approx([z, z * near, z * far])
     assert state[8] == [0.0, 0.0, 0.0]
     assert state[9] == pytest.approx([-z * far, -z * late, -z])
     assignment.observe([result(7, 2, 4.0), result(8, 1, 2.0)])
-    state = assignment.state_dict()["utilities"]
+    state = assignment.state_dict()["known_utilities"]
     assert state[7] == pytest.approx([z - far, z * near - late, z * far - 1])
     assert state[8] == pytest.approx([near, 1.0, late])
     assert state[9] == pytest.approx([-z * far, -z * late, -z])
@@ -90,7 +90,7 @@ def test_what_failed_does_not_count():
     assignment = by_utility(suite=grown_suite(models=1))
     failed = [result(2, 0, float("nan"), "non-finite"), result(3, 0, 99.0, "error")]
     assignment.observe([result(0, 0, 1.0), *failed, result(1, 0, 3.0)])
-    assert assignment.state_dict() == {"utilities": {0: [1.0], 1: [-1.0]}}
+    assert assignment.state_dict() == {"known_utilities": {0: [1.0], 1: [-1.0]}}
     before = assignment.state_dict()
     assignment.observe(failed)
     assignment.observe([])
@@ -100,7 +100,7 @@ def test_what_failed_does_not_count():
 def test_models_that_a_client_cannot_run_do_not_learn():
     assignment = by_utility(clients=2, tiers=(WEAK, STRONG), places=(0, 1))
     assignment.observe([result(0, 0, 2.0), result(1, 0, 1.0)])
-    state = assignment.state_dict()["utilities"]
+    state = assignment.state_dict()["known_utilities"]
     assert state[0] == [-1.0, 0.0, 0.0, 0.0]
     assert state[1] == pytest.approx([SUITE.similarity(0, number) for number in range(4)])
     assert min(state[1]) > 0
@@ -126,7 +126,7 @@ def test_new_models_inherit_their_parents_utilities():
     suite.add(*GROWTH[2][:2], seed=0, round=1)  # from 0
     assert assignment.utilities(0) == pytest.approx([0.0, 1.0 - near, 1.0 - near, 0.0])
     assert assignment.utilities(1) == pytest.approx([-1.0 + near, 0.0, 0.0, -1.0 + near])
-    assert assignment.state_dict()["utilities"][0] == pytest.approx([0.0, 1.0 - near])
+    assert assignment.state_dict()["known_utilities"][0] == pytest.approx([0.0, 1.0 - near])
     assert set(given(assignment, [0] * 200, suite)) == {0, 1, 2, 3}
 
 
@@ -134,15 +134,15 @@ def test_deployed():
     assignment = by_utility(clients=4, tiers=(WEAK, MIDDLE, STRONG), places=(0, 1, 2, 2))
     assert [assignment.deployed(client).number for client in range(4)] == [0, 1, 2, 2]  # the largest of equals
     state = {0: [-9.0, 1.0, 2.0, 3.0], 1: [0.0, 1.0, 5.0, 3.0], 2: [0.5, 0.0, 0.0, 0.5], 3: [1.0, 0.9, 0.9, 0.9]}
-    assignment.load_state_dict({"utilities": state})
+    assignment.load_state_dict({"known_utilities": state})
     assert [assignment.deployed(client) for client in range(4)] == [Model(n) for n in (0, 3, 3, 0)]
 
 
 def test_states_that_do_not_fit():
     assignment = by_utility()
-    assignment.load_state_dict({"utilities": {0: [1.0]}})
+    assignment.load_state_dict({"known_utilities": {0: [1.0]}})
     with pytest.raises(CheckpointError, match="client 10, the data have 10 clients; set"):
-        assignment.load_state_dict({"utilities": {10: [0.0]}})
+        assignment.load_state_dict({"known_utilities": {10: [0.0]}})
     assert assignment.utilities(0) == [1.0] * 4
 
 

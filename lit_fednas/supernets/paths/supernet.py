@@ -5,7 +5,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -181,7 +181,7 @@ class PathSupernet(NestedSupernet):
     network: PathNetwork
 
     #: The arguments of :meth:`path_costs`.
-    ADDITIVE_COSTS = tuple(COUNTERS)
+    ADDITIVE_COSTS = ("macs", "operations", "parameters", "bytes")
 
     @override
     @abstractmethod
@@ -211,8 +211,8 @@ class PathSupernet(NestedSupernet):
         return [[count(operator, shape) for operator in layer.children()] for layer, shape in layers]
 
     @override
-    def computation(self, unit: Literal["macs", "operations"], arch: Operators) -> int:
-        return self.path_costs(unit).of(arch)
+    def counted(self, name: str, arch: Operators) -> int:
+        return self.path_costs(name).of(arch) if name in ("macs", "operations") else super().counted(name, arch)
 
 
 class SampledPath(NamedTuple):
