@@ -99,23 +99,29 @@ class SubnetTable(Callback):
     """Prints the subnets after ``fit``, ``validate`` and ``test``, and writes ``subnets-<split>.csv``."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
+        self._rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if trainer.global_step == 0:  # a round is a step
-            self.rows = []
+            self._rows = []
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Keeps the rows, and shows them after ``validate``."""
-        self.rows = table_rows(pl_module, trainer.callback_metrics, "val")
+        self._rows = table_rows(pl_module, trainer.callback_metrics, "val")
         if trainer.state.fn == "validate":
-            self._show(trainer, self.rows, "val")
+            self._show(trainer, self._rows, "val")
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        self._show(trainer, self.rows, "val")
+        self._show(trainer, self._rows, "val")
 
     def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         self._show(trainer, table_rows(pl_module, trainer.callback_metrics, "test"), "test")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self._rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._rows = state_dict["rows"]
 
     @staticmethod
     def _show(trainer: FederatedTrainer, rows: list[dict[str, Any]], split: str) -> None:

@@ -243,6 +243,11 @@ def conv_layer(
     )
 
 
+def relu_conv_norm(inputs: int, outputs: int, norm: Norm, kernel: int = 1, stride: int = 1) -> nn.Module:
+    """Returns ReLU, a convolution without bias that keeps height and width (but for its stride), and a norm."""
+    return sequential(relu=nn.ReLU(), conv=convolution(inputs, outputs, kernel, stride), norm=norm(outputs))
+
+
 def basic_block(
     inputs: int, middle: int, outputs: int, stride: int, norm: Norm, shortcut: nn.Module | None
 ) -> Residual:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import Axes, NetworkFamily, Sizes, entries_of, find_axes, tensors_of
-from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
+from lit_fednas.supernets.side_by_side import Model, ModelCollection
 
 
 def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
@@ -26,15 +26,15 @@ def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
 
 
 def without_filters(
-    weights: Mapping[str, Tensor], axes: Mapping[str, Axes], kept: Mapping[str, Sequence[int]]
+    weights: Mapping[str, Tensor], axes: Mapping[str, Axes], unit: str, kept: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Returns copies of the tensors in which groups that lose units have those in ``kept``."""
+    """Returns copies of the tensors in which the group ``unit`` has the units in ``kept``."""
     smaller = {}
     for name, tensor in weights.items():
         rest = tensor.detach()
         for dimension, (group, repeat) in enumerate(axes[name]):
-            if group is not None and group in kept:
-                units = torch.tensor(kept[group], device=tensor.device)
+            if group == unit:
+                units = torch.tensor(kept, device=tensor.device)
                 rest = rest.index_select(dimension, entries_of(units, repeat))
         smaller[name] = rest.clone()
     return smaller
@@ -45,7 +45,7 @@ class Cut:
     """A network after a unit has lost filters."""
 
     unit: str  # the group that has lost units: a layer, or a residual stream with all that writes into it
-    removed: dict[str, int]  # how many the group has lost
+    removed: int  # how many the group has lost
     sizes: dict[str, int]  # the remaining numbers of units of all groups
     resource: float  # what the remaining network costs
 
@@ -64,12 +64,12 @@ def find_cuts(sizes: Sizes, multiple: int, resource: Callable[[Sizes], float], b
 
     Example:
         >>> find_cuts({"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
-        [Cut(unit='a', removed={'a': 2}, sizes={'a': 2, 'b': 2}, resource=22)]
+        [Cut(unit='a', removed=2, sizes={'a': 2, 'b': 2}, resource=22)]
     """
 
     def cut(group: str, step: int) -> Cut:
         left = {**sizes, group: sizes[group] - step * multiple}
-        return Cut(group, {group: step * multiple}, left, resource(left))
+        return Cut(group, step * multiple, left, resource(left))
 
     cuts = []
     for group, size in sizes.items():
@@ -122,7 +122,7 @@ class PrunedSequence(ModelCollection):
     Example:
         >>> from lit_fednas.supernets.sliced import SlicedCNN
         >>> sequence = PrunedSequence((3, 8, 8), 10, SlicedCNN((8, 16)))
-        >>> cut = Cut("layer0", {"layer0": 2}, {"layer0": 6, "layer1": 16}, resource=0.0)
+        >>> cut = Cut("layer0", 2, {"layer0": 6, "layer1": 16}, resource=0.0)
         >>> sequence.propose([cut])
         [Model(number=1, unit='layer0')]
         >>> str(sequence.select("layer0")), [str(arch) for arch in sequence.space.each()]
@@ -143,7 +143,7 @@ class PrunedSequence(ModelCollection):
         self.cuts: list[Cut] = []
         self.candidates = nn.ModuleList()
         self._proposed: dict[Model, dict[str, int]] = {}  # all so far: the costs of removed ones may be asked for
-        self._update_space()
+        self.update_space(self._candidates(), self._proposed)
 
     @property
     @override
@@ -182,16 +182,13 @@ class PrunedSequence(ModelCollection):
         self.cuts = list(cuts)
         self.candidates = nn.ModuleList()
         for cut in cuts:
-            kept = {
-                group: remaining(self._magnitudes(weights, group), count, self.family.multiple)
-                for group, count in cut.removed.items()
-            }
+            kept = remaining(self._magnitudes(weights, cut.unit), cut.removed, self.family.multiple)
             network = self._unset(partial(self._build, cut.sizes))
-            network.load_state_dict(without_filters(weights, self._axes, kept))
+            network.load_state_dict(without_filters(weights, self._axes, cut.unit, kept))
             self.candidates.append(network)
         archs = self._candidates()
         self._proposed |= {arch: cut.sizes for arch, cut in zip(archs, cuts, strict=True)}
-        self._update_space()
+        self.update_space(self._candidates(), self._proposed)
         return archs
 
     def select(self, unit: str, round: int | None = None) -> Model:
@@ -200,7 +197,7 @@ class PrunedSequence(ModelCollection):
         self.networks.append(self.candidates[chosen])
         self.models.append(PrunedModel(len(self.models), unit, self.cuts[chosen].sizes, round))
         self.cuts, self.candidates = [], nn.ModuleList()
-        self._update_space()
+        self.update_space(self._candidates(), self._proposed)
         return Model(len(self.models) - 1)
 
     def _build(self, sizes: Sizes) -> nn.Module:
@@ -233,12 +230,9 @@ class PrunedSequence(ModelCollection):
     def _candidates(self) -> list[Model]:
         return [Model(len(self.models), cut.unit) for cut in self.cuts]
 
-    def _update_space(self) -> None:
-        self._skeletons.clear()
-        models = [Model(model.number) for model in self.models]
-        macs = [self._count_macs(partial(self._build, model.sizes)) for model in self.models]
-        rungs = sorted(models, key=lambda model: (macs[model.number], -model.number))
-        self.space = MemberSpace(Model.read, rungs, [*models, *self._candidates()], self._proposed)
+    @override
+    def order(self, model: Model) -> tuple[int, int]:
+        return self.macs(model), -model.number
 
     @override
     def structure(self) -> dict[str, Any]:
@@ -260,4 +254,4 @@ class PrunedSequence(ModelCollection):
         self.cuts = [Cut(**row) for row in structure["candidates"]]
         self.candidates = nn.ModuleList(self._unset(partial(self._build, cut.sizes)) for cut in self.cuts)
         self._proposed = {Model(row["number"], row["unit"]): dict(row["sizes"]) for row in structure["proposed"]}
-        self._update_space()
+        self.update_space(self._candidates(), self._proposed)

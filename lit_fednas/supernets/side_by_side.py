@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isclose
 from typing import Any, ClassVar
 
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.costs import count_macs
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet, materialise
@@ -363,9 +363,17 @@ class ModelCollection(NetworkCollection):
     def location(self, member: Model) -> str:
         return f"networks.{member.number}"
 
-    def _count_macs(self, build: Callable[[], nn.Module]) -> int:
-        with torch.device("meta"):
-            return count_macs(build(), self.input_shape, self.input_dtype)
+    def update_space(self, candidates: Sequence[Model] = (), removed: Iterable[Model] = ()) -> None:
+        """Sets the space to all models, by MACs, and further networks that clients train or have trained."""
+        self._skeletons.clear()
+        models = [Model(model.number) for model in self.models]
+        space = partial(MemberSpace, Model.read, members=[*models, *candidates], removed=removed)
+        self.space = space(models)  # in which they can be built, and counted
+        self.space = space(sorted(models, key=self.order))
+
+    def order(self, model: Model) -> tuple[int, int]:
+        """Returns what models are ordered by: MACs, then the number."""
+        return self.macs(model), model.number
 
     def _unset(self, build: Callable[[], nn.Module]) -> nn.Module:
         """Builds a network with unset weights, like the initial one in dtype, device and mode; draws nothing."""

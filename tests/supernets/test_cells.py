@@ -68,7 +68,7 @@ def preactivated(norm: Norm, cell: Cell, **sizes: int) -> Blueprint:
 
 def inverted(norm: Norm, **settings: Any) -> Blueprint:
     cell = InvertedResidualCell("it", norm, expansion=4.0, **settings)
-    inserted = InvertedResidualCell("", norm, 1.0)
+    inserted = InvertedResidualCell("", norm)
     first = ConvCell("entry", norm=norm, activation=nn.Hardswish, inserted=inserted)
     return network(first, cell, PerceptronHead("head"))
 
@@ -153,7 +153,7 @@ def test_growing_keeps_the_function(
     larger, structure = after(net, blueprint, steps, new_units)
     assert [type(step) for step in steps] == [Widen if order == "widen" else Deepen]
     assert len(structure.cells) == len(blueprint.cells) + settings.get("insert", 0)
-    assert sum(structure.parameters().values()) > sum(blueprint.parameters().values())
+    assert sum(structure.parameters.values()) > sum(blueprint.parameters.values())
     assert_same_function(net, larger)
 
 
@@ -212,9 +212,9 @@ def test_hidden_units_with_which_a_cell_is_inserted() -> None:
     assert ResidualCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
     assert PreactivatedCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
     assert TransformerCell("a", head_dim=3, mlp_ratio=1.5).fresh_hidden(12) == {"heads": 4, "units": 18}
-    inverted_cell = InvertedResidualCell("a", BatchNorm(), 2.5, squeezes=True)
+    inverted_cell = InvertedResidualCell("a", BatchNorm(), expansion=2.5, squeezes=True)
     assert inverted_cell.fresh_hidden(8) == {"hidden": 20, "squeeze": 5}
-    in_groups = InvertedResidualCell("a", GroupNorm(8), 2.5, squeezes=True)
+    in_groups = InvertedResidualCell("a", GroupNorm(8), expansion=2.5, squeezes=True)
     assert in_groups.fresh_hidden(8) == {"hidden": 24, "squeeze": 8}
 
 

@@ -48,11 +48,11 @@ def test_all_cells_grow_in_turn_and_keep_the_function(name: str) -> None:
         first.train()(x)  # statistics that are not 0 and 1
         for number in (1, 2):
             cells = [cell.name for cell in blueprint.cells if "mobilenet" not in name or cell.name in FEW]
-            before = sum(blueprint.parameters().values())
+            before = sum(blueprint.parameters.values())
             for step in plan(blueprint, cells, number, factor=1.5):
                 net = carried_over(net, blueprint, step, generator(0, "copies"), noise=0.3)
                 blueprint = grown(blueprint, step)
-            assert sum(blueprint.parameters().values()) > before
+            assert sum(blueprint.parameters.values()) > before
     assert len(blueprint.cells) > len(start.cells)
     for training in (True, False):
         expected = copy.deepcopy(first).train(training)(x)
@@ -72,7 +72,7 @@ def test_resnet18_has_eighteen_layers_and_the_parameters_of_the_original() -> No
 
 def test_nasbench201_has_the_parameters_of_the_benchmark() -> None:
     """Its skeleton without cells has 0.073306 million for CIFAR-10: Dong & Yang's cells of nothing but skips."""
-    found = GrowableNASBench201(16, 5, BatchNorm()).blueprint((3, 32, 32), 10).parameters()
+    found = GrowableNASBench201(16, 5, BatchNorm()).blueprint((3, 32, 32), 10).parameters
     assert sum(size for name, size in found.items() if "cell" not in name) == 73306
     # a 3x3 and a 1x1 convolution without bias, each with a batch norm
     assert found["stage2_cell4"] == 32 * 32 * (9 + 1) + 2 * 2 * 32
@@ -81,7 +81,7 @@ def test_nasbench201_has_the_parameters_of_the_benchmark() -> None:
 
 def test_perceptron_by_hand() -> None:
     blueprint = GrowablePerceptron([4, 6]).blueprint((3, 8, 8), 5)
-    assert blueprint.parameters() == {"layer1": 3 * 64 * 4 + 4, "layer2": 4 * 6 + 6, "head": 6 * 5 + 5}
+    assert blueprint.parameters == {"layer1": 3 * 64 * 4 + 4, "layer2": 4 * 6 + 6, "head": 6 * 5 + 5}
 
 
 class TestMobileNetV3Small:

@@ -119,7 +119,7 @@ def zeroed(network: nn.Module, name: str, group: str, units: Sequence[int]) -> n
 def one_cut(net: PrunedSequence, group: str, count: int) -> Cut:
     """A unit of one group loses this many."""
     sizes = net.models[-1].sizes
-    return Cut(group, {group: count}, {**sizes, group: sizes[group] - count}, 0.0)
+    return Cut(group, count, {**sizes, group: sizes[group] - count}, 0.0)
 
 
 def images(size: int = 6) -> Tensor:
@@ -189,7 +189,7 @@ def test_the_fewest_filters_leave_that_meet_the_budget(
     cuts = find_cuts(sizes, multiple, lambda left: left["a"], budget)
     assert [cut.unit for cut in cuts] == ([] if removed is None else ["a", "b"] if budget == 100 else ["a"])
     for cut in cuts[:1]:
-        assert cut.removed == {"a": removed}
+        assert cut.removed == removed
         assert cut.sizes == {"a": size - removed, "b": 4}
         assert cut.resource == cut.sizes["a"] <= budget
 

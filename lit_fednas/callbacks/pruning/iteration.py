@@ -159,7 +159,7 @@ class SequenceRecord:
         candidates = []
         for cut in sequence.cuts:
             trial, macs = trials.trials[cut.unit], sequence.cost(UnitCounts.of(cut.sizes)).macs
-            row = {"unit": cut.unit, "removed": dict(cut.removed), "resource": cut.resource, "macs": macs}
+            row = {"unit": cut.unit, "removed": {cut.unit: cut.removed}, "resource": cut.resource, "macs": macs}
             row |= {"group": trial.group, "dropped": trial.dropped}
             for name, values in {"accuracies": trial.accuracies, "degradations": trial.degradations}.items():
                 row[name] = [value if math.isfinite(value) else None for value in values]

@@ -289,10 +289,10 @@ class PruneByBudgets(FederatedCallback):
         round.restructure(lambda: sequence.select(unit, round.number))
         self.record.add(sequence, cut.resource, **ended, accuracy=known[-1] if known else None)
         self.record.under_way = self.trials = self._ranked = None
-        newest, removed = self.record.newest, cut.removed.values()
+        newest = self.record.newest
         log.info(
-            "model %d: %s loses %s filters; %.4g %s, %.3g of the initial model's; accuracy %s",
-            *(newest["number"], unit, "+".join(map(str, removed)), newest["resource"]),
+            "model %d: %s loses %d filters; %.4g %s, %.3g of the initial model's; accuracy %s",
+            *(newest["number"], unit, cut.removed, newest["resource"]),
             *(self.resource, newest["resource"] / self.record.initial),
             "unknown" if newest["accuracy"] is None else f"{newest['accuracy']:.1%}",
         )

@@ -39,7 +39,7 @@ from lit_fednas.supernets.cells.space import (
     parse_genotype,
 )
 from lit_fednas.supernets.families import check_image
-from lit_fednas.supernets.layers import BatchNorm, Norm, convolution, pooled_classifier, sequential
+from lit_fednas.supernets.layers import BatchNorm, Norm, convolution, pooled_classifier, relu_conv_norm, sequential
 from lit_fednas.supernets.plain import PlainNetwork
 
 #: Given the kernel, the stride and the padding, which average pooling does not count.
@@ -47,11 +47,6 @@ _POOLINGS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "max_pool": nn.MaxPool2d,
     "avg_pool": partial(nn.AvgPool2d, count_include_pad=False),
 }
-
-
-def relu_conv_norm(inputs: int, outputs: int, norm: Norm) -> nn.Module:
-    """Returns ReLU, a 1x1 convolution, and a norm."""
-    return nn.Sequential(nn.ReLU(), convolution(inputs, outputs, 1), norm(outputs))
 
 
 class FactorizedReduce(nn.Module):

@@ -25,6 +25,7 @@ from lit_fednas.supernets.layers import (
     conv_layer,
     convolution,
     pooled_classifier,
+    relu_conv_norm,
     sequential,
 )
 
@@ -175,19 +176,14 @@ class PreactivatedCell(BlockCell):
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         block = sequential(
-            first=relu_conv_norm(inputs, hidden["hidden"], 3, self.norm, self.stride),
-            second=relu_conv_norm(hidden["hidden"], outputs, self.last_kernel, self.norm),
+            first=relu_conv_norm(inputs, hidden["hidden"], self.norm, 3, self.stride),
+            second=relu_conv_norm(hidden["hidden"], outputs, self.norm, self.last_kernel),
         )
         shortcut = sequential(
             pool=nn.AvgPool2d(self.stride, ceil_mode=True) if self.stride != 1 else None,
             conv=convolution(inputs, outputs, 1) if self.opens else None,
         )
         return Residual(block, shortcut)
-
-
-def relu_conv_norm(inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1) -> nn.Sequential:
-    """Returns ReLU, a convolution without bias that keeps height and width (but for its stride), and a norm."""
-    return sequential(relu=nn.ReLU(), conv=convolution(inputs, outputs, kernel, stride), norm=norm(outputs))
 
 
 @dataclass(frozen=True)

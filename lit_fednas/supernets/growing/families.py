@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm, prod
 from typing import ClassVar, NamedTuple
@@ -16,12 +16,12 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveInts, checked
 from lit_fednas.supernets.families import Sizes, check_image, divisible
 from lit_fednas.supernets.growing.cells import (
+    BlockCell,
     Cell,
     ConvCell,
     Head,
     LinearCell,
     LinearHead,
-    NormedCell,
     PooledHead,
     PreactivatedCell,
     ResidualCell,
@@ -260,14 +260,11 @@ _STEM, _LAST, _UNITS = 16, 576, 1024
 
 
 @dataclass(frozen=True)
-class InvertedResidualCell(NormedCell):
+class InvertedResidualCell(BlockCell):
     """1x1 convolution to ``hidden`` channels, depthwise one, squeeze and excitation, 1x1 convolution to few."""
 
-    expansion: float  # hidden channels per output channel of an inserted cell
+    expansion: float = 1.0  # hidden channels per output channel of an inserted cell
     kernel: int = 3
-    stride: int = 1
-    # without it, its input is added; a setting, as widths may become equal when it grows
-    opens: bool = field(default=False, kw_only=True)  # type: ignore[misc]
     expands: bool = True
     squeezes: bool = False
     activation: type[nn.Module] = nn.ReLU
@@ -294,7 +291,7 @@ class InvertedResidualCell(NormedCell):
 
     @override
     def follower(self, name: str) -> InvertedResidualCell:
-        return replace(self, name=name, stride=1, opens=False, expands=True)
+        return replace(super().follower(name), expands=True)
 
     @override
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
@@ -379,7 +376,7 @@ class GrowableMobileNetV3Small(GrowableFamily):
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         check_image(self, input_shape)
         strides = iter(self.strides)
-        inserted = InvertedResidualCell("", self.norm, expansion=1.0, kernel=3, squeezes=True)
+        inserted = InvertedResidualCell("", self.norm, squeezes=True)
         stem = ConvCell("stem", 3, next(strides), self.norm, nn.Hardswish, inserted=inserted)
         cells: list[tuple[Cell, Sizes]] = [(stem, {"out": self._scaled(_STEM)})]
         inputs = _STEM

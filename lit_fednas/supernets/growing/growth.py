@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil
 from typing import Any, Literal
 
@@ -91,8 +92,9 @@ class Blueprint:
             inputs = outputs
         return CellNetwork(modules)
 
+    @cached_property
     def parameters(self) -> dict[str, int]:
-        """Returns the number of parameters of each cell, by name."""
+        """The number of parameters of each cell, by name."""
         with torch.device("meta"):
             network = self.build()
         return {name: count_parameters(module) for name, module in network.cells.items()}

@@ -30,7 +30,7 @@ from lit_fednas.supernets.growing.growth import (
     to_plain,
 )
 from lit_fednas.supernets.layers import Norm
-from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
+from lit_fednas.supernets.side_by_side import Model, ModelCollection
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ class ModelSuite(ModelCollection):
         first = SuiteModel(0, None, None, (), family.blueprint(self.input_shape, self.num_classes))
         self.models: list[SuiteModel] = []
         self.networks = nn.ModuleList()
-        self._similarities: dict[tuple[int, int], float] = {}
         self._append(first, first.blueprint.build())
 
     @property
@@ -138,9 +137,7 @@ class ModelSuite(ModelCollection):
     def _append(self, model: SuiteModel, network: nn.Module) -> None:
         self.models.append(model)
         self.networks.append(network)
-        members = [Model(number) for number in range(len(self.models))]
-        macs = [self._count_macs(model.blueprint.build) for model in self.models]
-        self.space = MemberSpace(Model.read, sorted(members, key=lambda member: macs[member.number]), members)
+        self.update_space()
 
     def planned(self, parent: int, steps: Sequence[Step]) -> ModelSuite:
         """Returns this suite with an additional model, on the meta device; arguments as of :meth:`add`."""
@@ -158,11 +155,9 @@ class ModelSuite(ModelCollection):
 
     def similarity(self, model: int, other: int) -> float:
         """Returns the similarity of two models by their numbers, from 0 to 1 (:func:`similarity`)."""
-        older, newer = pair = (min(model, other), max(model, other))
-        if pair not in self._similarities:  # needed in every round, and networks have to be built
-            first, second = (self.models[number].blueprint for number in pair)
-            self._similarities[pair] = similarity(first, second, related=older in self.ancestors(newer))
-        return self._similarities[pair]
+        older, newer = sorted((model, other))
+        related = older in self.ancestors(newer)
+        return similarity(self.models[older].blueprint, self.models[newer].blueprint, related)
 
     @override
     def structure(self) -> dict[str, Any]:
@@ -175,8 +170,6 @@ class ModelSuite(ModelCollection):
         first, network = self.models[0], self.networks[0]
         self._validate_initial(structure.get("initial"), str(first.blueprint))
         self.models, self.networks = [], nn.ModuleList()
-        self._skeletons.clear()
-        self._similarities.clear()
         self._append(first, network)
         for row in structure["models"]:
             steps = from_plain(row["steps"])
@@ -187,7 +180,7 @@ class ModelSuite(ModelCollection):
 
 def similarity(model: Blueprint, other: Blueprint, related: bool = True) -> float:
     """Returns the similarity of two models, cell by cell (by names), from 0 to 1 (FedTrans, section 4.2)."""
-    parameters, others = model.parameters(), other.parameters()
+    parameters, others = model.parameters, other.parameters
     total = 0.0
     union = sorted({*parameters, *others})  # in one order, so that rounding is the same both ways
     for cell in union:
