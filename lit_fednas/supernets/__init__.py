@@ -14,7 +14,7 @@ A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`
 * **Cells** (DARTS): :class:`CellSupernet`, and :class:`GenotypeNetwork` for one genotype.
 * **One network** (FedAvg): :class:`SmallCNN`, :class:`ResNet18`, and :class:`PlainNetwork` around any of yours.
 
-Norms are :class:`BatchNorm`, :class:`GroupNorm` and :class:`NoNorm`.
+Norms are :class:`BatchNorm` and :class:`GroupNorm`.
 
 The guide "A supernet of your own" (``scripts/docs``) has a complete subclass.
 """
@@ -36,7 +36,7 @@ from lit_fednas.supernets.growing.families import (
 )
 from lit_fednas.supernets.growing.growth import GrowableFamily
 from lit_fednas.supernets.growing.suite import GrownModel, ModelSuite
-from lit_fednas.supernets.layers import BatchNorm, GroupNorm, NoNorm, Norm
+from lit_fednas.supernets.layers import BatchNorm, GroupNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.rnn import PathRNN
 from lit_fednas.supernets.paths.supernet import Operators, PathCosts, PathSampler, PathSupernet, path_sampler
@@ -89,7 +89,6 @@ __all__ = [
     "NestedSupernet",
     "NetworkCollection",
     "NetworkFamily",
-    "NoNorm",
     "Norm",
     "Operators",
     "OutputsNetwork",

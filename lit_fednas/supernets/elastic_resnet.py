@@ -27,7 +27,15 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveInts, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
 from lit_fednas.supernets.families import check_image, divisible
-from lit_fednas.supernets.layers import BatchNorm, Norm, basic_block, convolution, pooled_classifier, sequential
+from lit_fednas.supernets.layers import (
+    BatchNorm,
+    Norm,
+    basic_block,
+    convolution,
+    norm_layer,
+    pooled_classifier,
+    sequential,
+)
 from lit_fednas.supernets.space import SearchSpace
 
 #: The nine subnetworks of SuperFed's figures (Table 4), smallest first.
@@ -251,7 +259,8 @@ class ElasticResNet(NestedSupernet):
         stage_widths: Output channels per stage.
         depths: Choices for the number of blocks beyond the first.
         ratios: Choices of the expand ratio.
-        norm: Normalisation layer. The paper names none; the authors' code has :class:`NoNorm`.
+        norm: Normalisation layer, ``None`` for none, as in the authors' code (then clip gradients,
+            ``client.clip_norm``); the paper names none.
         divisor: Middle channels, and widths that are multiplied, are a multiple of this.
         he_init: Whether convolutions are drawn as by He et al. (2015); else by torch, as in the authors' code.
         relu_before_sum: Whether a block's second convolution has a ReLU before the shortcut is added, as in the
@@ -274,7 +283,7 @@ class ElasticResNet(NestedSupernet):
         stage_widths: PositiveInts = (256, 512, 1024, 2048),
         depths: Sequence[NonNegativeInt] = (0, 1, 2),
         ratios: Sequence[PositiveFloat] = (0.1, 0.14, 0.18, 0.22, 0.25),
-        norm: Norm = BatchNorm(affine=False, running_statistics=False),
+        norm: Norm | None = BatchNorm(affine=False, running_statistics=False),
         divisor: PositiveInt = 8,
         he_init: bool = True,
         relu_before_sum: bool = False,
@@ -290,8 +299,8 @@ class ElasticResNet(NestedSupernet):
         )
         for place, ratio in product(range(1 + len(stage_widths)), ratios):
             for width in self.space.widths_at(place):  # norm refuses one now and not in a round
-                norm(width)
-                norm(self.space.middle_width(width, ratio) if place else width)
+                norm_layer(norm, width)
+                norm_layer(norm, self.space.middle_width(width, ratio) if place else width)
         self.network = self.build(self.space.largest)
         self.initialise(self.network)
 
@@ -341,7 +350,7 @@ class ElasticResNet(NestedSupernet):
             stages[stage].append(block)
         return sequential(
             stem=convolution(self.input_shape[0], stem),
-            norm=self.norm(stem),
+            norm=norm_layer(self.norm, stem),
             relu=nn.ReLU(inplace=True),
             stages=nn.Sequential(*stages),
             **pooled_classifier(widths[-1], self.num_classes),
@@ -359,13 +368,13 @@ def _block_layers(inputs: int, middle: int, out: int, projected: bool, positions
 
 
 def elastic_block(
-    inputs: int, middle: int, out: int, stride: int, projected: bool, norm: Norm, relu_before_sum: bool
+    inputs: int, middle: int, out: int, stride: int, projected: bool, norm: Norm | None, relu_before_sum: bool
 ) -> nn.Module:
     """Returns a basic block with the stride in its first convolution (which gives Table 5's GFLOPs)."""
     shortcut: nn.Module | None = None
     if projected:
         pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
-        shortcut = nn.Sequential(*pool, convolution(inputs, out, 1), norm(out))
+        shortcut = nn.Sequential(*pool, convolution(inputs, out, 1), norm_layer(norm, out))
     residual = basic_block(inputs, middle, out, stride, norm, shortcut)
     if relu_before_sum:
         residual.block.add_module("relu2", ReLUBeforeSum(inplace=True))

@@ -101,18 +101,6 @@ class BatchNorm(Norm):
         )
 
 
-@dataclass(frozen=True)
-class NoNorm(Norm):
-    """No normalisation, as in SuperFed's published code; clip gradients (``client.clip_norm``) to train with it."""
-
-    multiple = 1
-    affine = False
-
-    @override
-    def __call__(self, channels: int) -> nn.Module:
-        return nn.Identity()
-
-
 class Scaler(nn.Module):
     """Divides by a positive width in training, as a cut layer adds up fewer terms (HeteroFL: Diao et al., 2021)."""
 
@@ -249,15 +237,15 @@ def relu_conv_norm(inputs: int, outputs: int, norm: Norm, kernel: int = 1, strid
 
 
 def basic_block(
-    inputs: int, middle: int, outputs: int, stride: int, norm: Norm, shortcut: nn.Module | None
+    inputs: int, middle: int, outputs: int, stride: int, norm: Norm | None, shortcut: nn.Module | None
 ) -> Residual:
     """Returns a residual block of two 3x3 convolutions, each followed by a norm (He et al., 2016)."""
     block = sequential(
         conv1=convolution(inputs, middle, stride=stride),
-        norm1=norm(middle),
+        norm1=norm_layer(norm, middle),
         relu=nn.ReLU(inplace=True),
         conv2=convolution(middle, outputs),
-        norm2=norm(outputs),
+        norm2=norm_layer(norm, outputs),
     )
     return Residual(block, shortcut, nn.ReLU(inplace=True))
 

@@ -85,10 +85,8 @@ class WidthSpace(Ladder[WidthArch]):
 
     def __init__(self, widths: Sequence[float], units: Mapping[str, int], multiple: int = 1) -> None:
         self.widths = tuple(sorted(float(width) for width in widths))
-        if not self.widths or self.widths[-1] != 1 or self.widths[0] <= 0:
-            raise ConfigError(f"supernet.widths: {list(widths)} must lie above 0 and up to 1, with 1 as one of them")
-        if len(set(self.widths)) < len(self.widths):
-            raise ConfigError(f"supernet.widths: {list(widths)} has a duplicate; name each once")
+        if 1 not in self.widths or len(set(self.widths)) < len(self.widths):
+            raise ConfigError(f"supernet.widths: {list(widths)} must be distinct, with 1 as one of them")
         self.units = dict(units)
         self.multiple = multiple
         super().__init__([Width(width) for width in self.widths])
@@ -141,6 +139,7 @@ class WidthSpace(Ladder[WidthArch]):
         return f"write 'width: 0.5' or 'width: 0.5, shift: 3' with one of {known}, or 'kept: 0-3,5/0,2'"
 
 
+@checked("supernet")
 class WidthSupernet(Supernet):
     """The whole network of a family as shared weights; subnets keep some units of every group.
 
@@ -173,7 +172,7 @@ class WidthSupernet(Supernet):
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
         family: NetworkFamily | None = None,
-        widths: Sequence[float] = (1, 0.5, 0.25, 0.125, 0.0625),
+        widths: Sequence[PositiveShare] = (1, 0.5, 0.25, 0.125, 0.0625),
         scaler: bool = False,
     ) -> None:
         super().__init__(input_shape, num_classes)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NoNorm
+from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm
 from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from lit_fednas.testing.networks import elastic
 from tests.support import refusals
@@ -101,7 +101,7 @@ def test_cost_ratios_of_section_3_3(paper: ElasticResNet, cost: str, times: floa
 @pytest.mark.parametrize("relu_before_sum", [False, True])
 def test_a_block_by_hand(relu_before_sum: bool) -> None:
     """The second convolution's ReLU keeps what it would take away from the shortcut."""
-    net = elastic(NoNorm(), relu_before_sum=relu_before_sum)
+    net = elastic(None, relu_before_sum=relu_before_sum)
     block, x = net.network.stages[1][1], torch.randn(2, 32, 4, 4)
     w = block.state_dict()
     residual = nn.functional.conv2d(x, w["block.conv1.weight"], padding=1).clamp(min=0)

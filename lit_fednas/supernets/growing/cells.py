@@ -16,7 +16,6 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import Sizes
 from lit_fednas.supernets.layers import (
-    NoNorm,
     Norm,
     Residual,
     Scaler,
@@ -105,7 +104,7 @@ class ConvCell(Cell):
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         conv = convolution(inputs, outputs, self.kernel, self.stride, bias=self.norm is None)
-        is_scaled = scale != 1 and (self.norm is None or isinstance(self.norm, NoNorm))  # else the norm undoes it
+        is_scaled = scale != 1 and self.norm is None  # else the norm undoes it
         return conv_layer(conv, self.norm, self.activation, scale if is_scaled else None, self.pool)
 
     @override
