@@ -153,13 +153,14 @@ def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, t
 def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, monkeypatch):
     _, data = trained
     opened: list[int] = []
-    plain = type(data).test_dataloader
+    plain = type(data).server_batches
 
-    def watched(self):
-        opened.append(len(SearchFiles(tmp_path / "search").rows("evaluations")))
-        return plain(self)
+    def watched(self, split):
+        if split == "test":
+            opened.append(len(SearchFiles(tmp_path / "search").rows("evaluations")))
+        return plain(self, split)
 
-    monkeypatch.setattr(type(data), "test_dataloader", watched)
+    monkeypatch.setattr(type(data), "server_batches", watched)
     files = search(trained, tmp_path)
     assert opened == [len(files.rows("evaluations"))]
     assert len(files.rows("history")) > 2
