@@ -23,7 +23,7 @@ _CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_units", "num_steps", "loss"),
     *("macs", "bytes_down", "bytes_up", "seconds"),
 )
-_TEXTS = {"arch", "status", "reason", "tier", "encoding", "subnet", "split"}
+_TEXTS = {"arch", "status", "reason", "tier", "subnet", "split"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -233,9 +233,8 @@ class Device:
             shared = module.supernet.shared_tensors()
             for name, mask in covered(module.supernet, archs).items():
                 shared[name][mask] = packet.tensors[name]
-            settings = FederatedEvaluation(split=fields["split"])
         clients = self.data.clients
-        draw = ClientDraw(clients, Population(clients.num_clients), 1, settings, module.seed)
+        draw = ClientDraw(clients, Population(clients.num_clients), 1, FederatedEvaluation(), module.seed)
         evaluator = FederatedEvaluator(module.supernet, draw, module.evaluation, (), self.data.eval_batch_size)
         with self._threads(module):
             answers = [evaluator.answers(arch, [int(fields["client"])])[0].tolist() for arch in archs]

@@ -271,11 +271,7 @@ class FlowerEvaluator(FederatedEvaluator):
         data = self.draw.clients
         assert isinstance(data, RemoteClients)
         shared = self.supernet.shared_tensors()
-        fields = {
-            "archs": [str(arch) for arch in archs],
-            "structure": self.supernet.structure(),
-            "split": self.draw.settings.split,
-        }
+        fields = {"archs": [str(arch) for arch in archs], "structure": self.supernet.structure()}
         tensors = {name: shared[name][mask] for name, mask in covered(self.supernet, archs).items()}
 
         def packet_of(position: int) -> Packet:

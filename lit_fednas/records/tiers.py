@@ -29,7 +29,7 @@ COST_NAMES: tuple[str, ...] = get_args(CostName)
 #: What a tier's network is.
 MODEL_FILE = "architecture.json"
 
-_EVALUATION = ("number", "arch", "encoding", "{each}", *COST_NAMES, "seconds")
+_EVALUATION = ("number", "arch", "{each}", *COST_NAMES, "seconds")
 
 #: Columns of a search's tables; ``{each}`` stands for each metric, ``{metric}`` for the one that counts.
 SEARCH_FILES = {
@@ -64,7 +64,7 @@ _LEAST_RANKED = 5
 
 #: Tables to which rows are added one by one.
 _GROWING = {"evaluations", "latencies"}
-_TEXT_COLUMNS = {"arch", "encoding", "tier"}
+_TEXT_COLUMNS = {"arch", "tier"}
 WHOLE_COLUMNS = {
     *("number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"),
     *("evaluation_rounds", "clients", "architectures", "supernet_bytes", "bytes_down", "bytes_up"),

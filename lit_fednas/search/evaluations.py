@@ -98,7 +98,7 @@ class Evaluations(dict[Any, dict[str, Any]]):
         costs = self.scorer.costs
         if costs.latency is not None:
             scored["latency_ms"] = costs.cost(arch, "latency_ms")  # of this process, also where another has scored
-        self[arch] = {"number": len(self), "arch": str(arch), "encoding": _encoding(costs, arch), **scored}
+        self[arch] = {"number": len(self), "arch": str(arch), **scored}
         self.files.append("evaluations", [self[arch]])
 
 
@@ -107,11 +107,7 @@ def _earlier(costs: ArchitectureCosts, files: SearchFiles) -> Iterator[tuple[Any
     for row in files.rows("evaluations"):
         with reading(files.folder / "evaluations.csv"):
             arch = costs.supernet.space.parse(row["arch"])
-            known = {"encoding": _encoding(costs, arch), **costs.all(arch), "latency_ms": row["latency_ms"]}
+            known = {**costs.all(arch), "latency_ms": row["latency_ms"]}
             if wrong := [name for name, value in known.items() if row[name] != value]:
                 raise ValueError(f"row {row['number']} has {wrong[0]} {row[wrong[0]]}, not {known[wrong[0]]}")
         yield arch, row
-
-
-def _encoding(costs: ArchitectureCosts, arch: Any) -> str:
-    return "-".join(map(str, costs.supernet.space.encode(arch)))

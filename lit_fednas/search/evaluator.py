@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -126,14 +126,12 @@ class FederatedEvaluation:
     Args:
         rounds: Evaluation rounds per generation, each of as many clients as the training's cohort has. (With 4,
             the paper's rankings agree with central ones to a Kendall's tau above 0.8.)
-        split: The examples of a client: those held out by ``data.client_val``, or those it trained on.
 
     Raises:
         ConfigError: A setting is out of range.
     """
 
     rounds: PositiveInt = 4
-    split: Literal["val", "train"] = "val"
 
 
 @dataclass
@@ -144,12 +142,12 @@ class ClientDraw:
         clients: All clients' data.
         population: Their tiers.
         cohort: Clients per evaluation round.
-        settings: The number of rounds, and the split.
+        settings: The number of rounds.
         seed: Of the search.
         least: Examples that a client must have.
 
     Raises:
-        ConfigError: No client has an example in the split.
+        ConfigError: No client has an example held out for validation.
     """
 
     clients: ClientData
@@ -167,8 +165,8 @@ class ClientDraw:
 
     @property
     def sizes(self) -> np.ndarray:
-        """The number of examples that each client scores on."""
-        return self.clients.split_sizes(self.settings.split)
+        """The number of examples that each client scores on: those held out by ``data.client_val``."""
+        return self.clients.split_sizes("val")
 
     def eligible(self, tier: str) -> list[int]:
         """Returns the clients that can be asked in a tier's search: of the tier and above, with examples.
@@ -318,8 +316,7 @@ class FederatedEvaluator(Evaluator):
         size = int(self.draw.sizes[client])
         even = math.ceil(size / math.ceil(size / self.batch_size))
         draws = generator(0, "evaluation")  # nothing is drawn: no shuffling, no augmentation
-        split = self.draw.settings.split
-        return list(self.draw.clients.batches(client, even, draws, split=split, shuffle=False, augment=False))
+        return list(self.draw.clients.batches(client, even, draws, split="val", shuffle=False, augment=False))
 
 
 def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:

@@ -253,13 +253,8 @@ class Supernet(nn.Module, ABC):
             skeleton.network.train(training)
         return skeleton.run(weights, x)
 
-    def contains(self, outer: Any, inner: Any) -> bool:
-        """Returns whether each of the inner architecture's tensors is the first entries of the outer's of its name."""
-        sizes, within = self._skeleton(outer).shapes, self._skeleton(inner).shapes
-        return all(name in sizes and _fits(shape, sizes[name]) for name, shape in within.items())
-
     def run_inside(self, network: nn.Module, arch: Any, x: Tensor) -> Tensor:
-        """Runs an architecture inside a client's network, of one that :meth:`contains` it, in that network's mode.
+        """Runs an architecture inside a client's network, whose tensors begin with its own, in that network's mode.
 
         Gradients flow into the network's tensors, and running statistics are moved in place. Under ``torch.func.vmap``
         the architecture's cost or network must have been asked for before: building it draws random numbers.

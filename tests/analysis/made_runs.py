@@ -31,7 +31,7 @@ FOUR: Steps = [
 CLIENT = {"client": 0, "arch": "a", "status": "ok", "reason": "", "loss": None, "seconds": 0.0}
 CLIENT |= dict.fromkeys(("num_examples", "num_seen", "num_units", "num_steps", "macs", "bytes_down", "bytes_up"), 0)
 SETTINGS: dict[str, Any] = {"metric": "accuracy", "metrics": OF_CLASSES, "weights": None, "tiers": [], "complete": True}
-ROW = {"arch": "a", "encoding": "0", "tier": "t", **dict.fromkeys(WHOLE_COLUMNS, 0)}
+ROW = {"arch": "a", "tier": "t", **dict.fromkeys(WHOLE_COLUMNS, 0)}
 
 #: Parent, round, MACs and steps of each model.
 Grown = Sequence[tuple[int | None, int | None, int, Sequence[Mapping[str, Any]]]]

@@ -63,25 +63,25 @@ def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
     return small.search(trained, folder, **{**asked, **settings})
 
 
-def evaluator(trained: Any, rounds: int = 2, split: Any = "val", **settings: Any) -> FederatedEvaluator:
+def evaluator(trained: Any, rounds: int = 2, **settings: Any) -> FederatedEvaluator:
     module, data = trained
     module.supernet.eval()
     population = Population(6, TIERS, (0, 1, 1, 0, 1, 1))
-    draw = ClientDraw(data.clients, population, 2, FederatedEvaluation(rounds, split), 0)
+    draw = ClientDraw(data.clients, population, 2, FederatedEvaluation(rounds), 0)
     return FederatedEvaluator(module.supernet, draw, **settings)
 
 
-def examples_of(data: Any, clients: list[int], split: str = "val") -> tuple[torch.Tensor, torch.Tensor]:
+def examples_of(data: Any, clients: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """All examples of some clients, straight from the rows."""
-    rows = torch.cat([data.clients.rows(client, split) for client in clients])
+    rows = torch.cat([data.clients.rows(client, "val") for client in clients])
     return next(iter(data.clients.reader.read(rows, 1000)))
 
 
-@pytest.mark.parametrize(("split", "batch_size"), [("val", 3), ("train", 512)])
-def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained, split, batch_size):
+@pytest.mark.parametrize("batch_size", [3, 512])
+def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained, batch_size):
     module, data = trained
-    central = Evaluator(module.supernet, [examples_of(data, list(range(6)), split)])
-    clients = evaluator(trained, rounds=3, split=split, batch_size=batch_size)
+    central = Evaluator(module.supernet, [examples_of(data, list(range(6)))])
+    clients = evaluator(trained, rounds=3, batch_size=batch_size)
     assert clients.num_examples == central.num_examples > 20
     rng = np.random.default_rng(0)
     archs = [module.supernet.space.sample(rng) for _ in range(8)]

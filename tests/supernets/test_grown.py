@@ -49,13 +49,6 @@ def test_every_model_has_the_structure_that_it_had(tmp_path, suite, number, mean
     assert net.macs("whole") == suite.macs(Model(meant))
 
 
-def test_a_family_is_found_whatever_module_it_was_in(tmp_path, suite) -> None:
-    def move(record: dict) -> None:
-        record["family"]["class_path"] = "lit_fednas.supernets.growing.cnn.GrowableCNN"
-
-    assert changed(tmp_path, move).blueprint(SHAPE, 5) == suite.models[3].blueprint
-
-
 def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
     family = GrownModel(str(tmp_path), 2)
     net = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -222,9 +220,7 @@ class GrownModel(GrowableFamily):
             raise ConfigError(
                 f"supernet.family.run: {self.run} does not say with which model it began; name another run"
             )
-        # by its public name, as the module may have been another in the version that wrote the file
-        public = re.sub(r"(lit_fednas\.supernets)\.[\w.]+\.(\w+)", r"\1.\2", json.dumps(family))
-        return instantiated(GrowableFamily, json.loads(public)), suite["models"]
+        return instantiated(GrowableFamily, family), suite["models"]
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
