@@ -22,7 +22,7 @@ from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, checked
 from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.side_by_side import BaseNetworks, Bases
 from lit_fednas.supernets.widths import UnitMask, Width, WidthArch, WidthSupernet
-from lit_fednas.tiers import Population, Tier
+from lit_fednas.tiers import EVERYBODY, Population, Tier
 
 _MAX_ENUMERATED = 4096
 
@@ -54,17 +54,20 @@ class ByTier(Assignment):
     depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "client"
     #: The argument that names what a tier trains, for errors.
     setting: ClassVar[str] = "archs"
+    #: Whether it is refused where there are no tiers; else all clients are of one without limits.
+    needs_tiers: ClassVar[bool] = True
 
     archs: Mapping[str, str] | None = None
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        if not population.tiers:
+        if self.needs_tiers and not population.tiers:
             raise ConfigError(
                 "model.tiers: is null, and the assignment goes by tiers; set it, for instance to ArchitectureTiers"
             )
-        names = [tier.name for tier in population.tiers]
+        tiers = population.tiers or (EVERYBODY,)
+        names = [tier.name for tier in tiers]
         archs = dict.fromkeys(names) if self.archs is None else self.archs
         if set(archs) != set(names):
             raise ConfigError(
@@ -72,7 +75,7 @@ class ByTier(Assignment):
                 f"each of: {', '.join(names)}"
             )
         self.of_tier = {}
-        for tier in population.tiers:
+        for tier in tiers:
             name = archs[tier.name]
             arch = self._most_expensive(tier) if name is None else self.named(name)
             if self._costs.excess(arch, tier) > 0:
@@ -172,16 +175,10 @@ class RandomBases(ByTier):
     supernet_kind: ClassVar[type] = BaseNetworks
     depends_on = "cohort"
     setting: ClassVar[str] = "counts"
+    needs_tiers = False
 
     def __init__(self, counts: Mapping[str, int] | None = None) -> None:
         super().__init__(None if counts is None else {tier: str(count) for tier, count in counts.items()})
-
-    @override
-    def setup(self, supernet: Supernet, population: Population) -> None:
-        if population.tiers or self.archs is not None:
-            super().setup(supernet, population)
-        else:
-            Assignment.setup(self, supernet, population)
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
@@ -189,10 +186,6 @@ class RandomBases(ByTier):
         counts = [len(self.deployed(client).members) for client in round.cohort]
         bases = [Bases(tuple(sorted(islice(order, count)))) for count in counts]
         return [round.task(client, some) for client, some in zip(round.cohort, bases, strict=True)]
-
-    @override
-    def deployed(self, client: int) -> Bases:  # the first ones, which are evaluated
-        return super().deployed(client) if self._population.tiers else self._supernet.space.largest
 
     @override
     def named(self, text: str) -> Bases:

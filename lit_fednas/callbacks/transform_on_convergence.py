@@ -161,7 +161,7 @@ class TransformOnConvergence(FederatedCallback):
         for cells in dict.fromkeys(self._selections(suite, activeness, module.seed)):
             if steps := plan(parent.blueprint, cells, number, self.factor, self.insert, self.order):
                 costs = ArchitectureCosts(suite.planned(parent.number, steps))
-                if not tiers or any(costs.excess(Model(number), tier) == 0 for tier in tiers):
+                if not tiers or any(costs.excess("whole", tier) == 0 for tier in tiers):
                     return steps
         return None
 

@@ -346,8 +346,15 @@ class ElasticResNet(NestedSupernet):
         stages = [nn.Sequential() for _ in arch.depths]
         stem, *widths = self.space.widths_of(arch)
         for stage, inputs, middle, out, stride, projected in self._blocks(arch):
-            block = elastic_block(inputs, middle, out, stride, projected, self.norm, self.relu_before_sum)
-            stages[stage].append(block)
+            shortcut: nn.Module | None = None
+            if projected:
+                pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
+                shortcut = nn.Sequential(*pool, convolution(inputs, out, 1), norm_layer(self.norm, out))
+            # the stride is in the first convolution, which gives Table 5's GFLOPs
+            residual = basic_block(inputs, middle, out, stride, self.norm, shortcut)
+            if self.relu_before_sum:
+                residual.block.add_module("relu2", ReLUBeforeSum(inplace=True))
+            stages[stage].append(residual)
         return sequential(
             stem=convolution(self.input_shape[0], stem),
             norm=norm_layer(self.norm, stem),
@@ -365,17 +372,3 @@ class ReLUBeforeSum(nn.ReLU):
 def _block_layers(inputs: int, middle: int, out: int, projected: bool, positions: int) -> tuple[Layer, ...]:
     both = Layer(9, 9 * inputs, middle, positions), Layer(9, 9 * middle, out, positions)
     return (*both, Layer(1, inputs, out, positions)) if projected else both
-
-
-def elastic_block(
-    inputs: int, middle: int, out: int, stride: int, projected: bool, norm: Norm | None, relu_before_sum: bool
-) -> nn.Module:
-    """Returns a basic block with the stride in its first convolution (which gives Table 5's GFLOPs)."""
-    shortcut: nn.Module | None = None
-    if projected:
-        pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
-        shortcut = nn.Sequential(*pool, convolution(inputs, out, 1), norm_layer(norm, out))
-    residual = basic_block(inputs, middle, out, stride, norm, shortcut)
-    if relu_before_sum:
-        residual.block.add_module("relu2", ReLUBeforeSum(inplace=True))
-    return residual

@@ -40,11 +40,11 @@ def batch(net: Supernet, size: int = 4, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=draws)
 
 
-def elastic(norm: Norm | None = None, **settings: Any) -> ElasticResNet:
+def elastic(norm: Norm | None = BatchNorm(affine=False, running_statistics=False), **settings: Any) -> ElasticResNet:
     """Returns an elastic network of two stages; with the divisor 4 all its ratios differ in width."""
     small: dict[str, Any] = {"stem_width": 4, "stage_widths": [16, 32], "depths": [0, 1], "ratios": [0.25, 0.5, 1.0]}
     small |= {"input_shape": (3, 8, 8), "num_classes": 5, "divisor": 4, **settings}
-    return ElasticResNet(**small, norm=norm or BatchNorm(affine=False, running_statistics=False))
+    return ElasticResNet(**small, norm=norm)
 
 
 def plain() -> PlainNetwork:

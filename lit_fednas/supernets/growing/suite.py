@@ -28,6 +28,7 @@ from lit_fednas.supernets.growing.growth import (
     to_plain,
 )
 from lit_fednas.supernets.layers import Norm
+from lit_fednas.supernets.plain import PlainNetwork
 from lit_fednas.supernets.side_by_side import Model, ModelCollection
 
 
@@ -137,14 +138,11 @@ class ModelSuite(ModelCollection):
         self.networks.append(network)
         self.update_space()
 
-    def planned(self, parent: int, steps: Sequence[Step]) -> ModelSuite:
-        """Returns this suite with an additional model, on the meta device; arguments as of :meth:`add`."""
-        structure = self.structure()
-        structure["models"].append({"parent": parent, "round": None, "steps": to_plain(steps)})
+    def planned(self, parent: int, steps: Sequence[Step]) -> PlainNetwork:
+        """Returns the network that :meth:`add` would add, on the meta device, as a supernet of one architecture."""
         with torch.device("meta"):
-            suite = ModelSuite(self.input_shape, self.num_classes, self.family)
-            suite.restore(structure)
-        return suite
+            network = reduce(grown, steps, self.models[parent].blueprint).build()
+        return PlainNetwork(network, self.input_shape, self.num_classes)
 
     def ancestors(self, number: int) -> set[int]:
         """Returns a model and those from which it was derived, by their numbers."""
