@@ -30,7 +30,6 @@ from lit_fednas.search.evaluator import Evaluator, FederatedEvaluation
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import NSGA2, Score, SearchMethod
 from lit_fednas.search.tier_models import save_tier_model, tier_model
-from lit_fednas.supernets import SearchSpace
 from lit_fednas.tiers import EVERYBODY, ArchitectureCosts, Tier, TierSource
 
 log = logging.getLogger(__name__)
@@ -155,7 +154,7 @@ class TierSearch:
             rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
             # so that a search finds nothing less than what is known without it
             space = self.space
-            starts = [space.smallest, space.largest, *(arch for arch in subnets if _is_in(space, arch))]
+            starts = [space.smallest, space.largest, *(arch for arch in subnets if space.values_of(arch) is not None)]
             self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts, evaluator.batch())
         self.written = self._description(checkpoint, latency)
         # a score by clients belongs to the tier that asked first: with more evaluations, maybe another
@@ -306,14 +305,6 @@ def _plain(part: Any) -> dict[str, Any]:
     given = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else {}
     held = {name: _plain(value) if is_dataclass(value) else value for name, value in given.items()}
     return {"class": type(part).__name__, **held}
-
-
-def _is_in(space: SearchSpace[Any], arch: Any) -> bool:
-    """Returns whether a search of the space could find an architecture."""
-    try:
-        return bool(space.decode(space.encode(arch)) == arch)
-    except ConfigError:  # several networks in one
-        return False
 
 
 def _example_tiers(costs: ArchitectureCosts) -> str:

@@ -121,16 +121,11 @@ class WidthSpace(Ladder[WidthArch]):
                 f"{len(self.units)}: {', '.join(self.units)}"
             )
         for positions, (group, full) in zip(arch.units, self.units.items(), strict=True):
-            ascending = all(first < second for first, second in pairwise(positions))
-            if not positions or not ascending or positions[0] < 0 or positions[-1] >= full:
+            whole = len(positions) % self.multiple == 0 or len(positions) == full
+            if not positions or not whole or list(positions) != sorted({*positions} & {*range(full)}):
                 raise ConfigError(
-                    f"architecture: kept units {_ranges(positions)} of {group} must be ascending positions from 0 "
-                    f"to {full - 1}, at least one"
-                )
-            if len(positions) % self.multiple and len(positions) < full:
-                raise ConfigError(
-                    f"architecture: {len(positions)} kept units of {group} must be a multiple of {self.multiple}, "
-                    f"which the network's normalisation needs"
+                    f"architecture: kept units {_ranges(positions)} of {group} must be ascending positions from 0 to "
+                    f"{full - 1}, in number a multiple of {self.multiple}, at least one"
                 )
 
     @property

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.costs import count_parameters
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import ROUNDING, Axes, NetworkFamily, Sizes, entries_of, find_axes, tensors_of
 from lit_fednas.supernets.growing.cells import Cell
 from lit_fednas.supernets.layers import Scaler
@@ -288,16 +288,11 @@ def to_plain(steps: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Returns the steps of plain values (:func:`to_plain`); raises ``CheckpointError`` if one is not a step."""
-    steps: list[Step] = []
-    for value in values:
-        if WIDEN in value:
-            steps.append(Widen(value[WIDEN], dict(value["sizes"])))
-        elif DEEPEN in value:
-            steps.append(Deepen(value[DEEPEN], tuple(value["names"])))
-        else:
-            raise CheckpointError(f"suite: {value} is not a step of a transformation; the file is of another version")
-    return tuple(steps)
+    """Returns the steps of plain values (:func:`to_plain`); raises ``KeyError`` if one is not a step."""
+    return tuple(
+        Widen(value[WIDEN], dict(value["sizes"])) if WIDEN in value else Deepen(value[DEEPEN], tuple(value["names"]))
+        for value in values
+    )
 
 
 def _larger(blueprint: Blueprint, group: str, factor: float) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import ConfigError
 from lit_fednas.parts import instantiated
 from lit_fednas.records.run import step_words, suite_of
 from lit_fednas.rng import generator, isolated
@@ -234,7 +234,7 @@ class GrownModel(GrowableFamily):
         try:
             for row in rows[1 : number + 1]:
                 blueprints.append(reduce(grown, from_plain(row["steps"]), blueprints[row["parent"]]))
-        except (CheckpointError, LookupError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise ConfigError(
                 f"supernet.family.run: {self.run}: suite.json is damaged ({error!r}); name a run whose file is whole"
             ) from None
