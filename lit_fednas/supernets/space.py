@@ -64,7 +64,7 @@ class SearchSpace(Generic[A]):
         """Raises ``ConfigError`` if an architecture is not in the space."""
         values = self.values_of(arch) or ()
         if len(values) != len(self.choices) or not all(map(contains, self.choices, values)):
-            raise ConfigError(f"architecture {arch}: has not one of each of {', '.join(map(str, self.choices))}")
+            raise ConfigError(f"architecture {arch}: must be one of each of {', '.join(map(str, self.choices))}")
 
     def canonical(self, arch: A) -> A:
         """Returns the one architecture that stands for all of the same network."""

@@ -48,7 +48,7 @@ def test_architectures_are_tuples_unless_a_space_says_otherwise() -> None:
     space = Vectors()
     assert space.parse("(2, 0, 1, 4)") == space.parse([2, 0, 1, 4]) == space.largest == (2, 0, 1, 4)
     for wrong in ("(2, 0, 1)", (2, 1, 1, 4), [2, 0, 1, 5]):
-        with pytest.raises(ConfigError, match="has not one of each of"):
+        with pytest.raises(ConfigError, match="must be one of each of"):
             space.parse(wrong)
     with pytest.raises(ConfigError, match="'two' cannot be read; write it as '\\(2, 0, 1, 4\\)'"):
         space.parse("two")
