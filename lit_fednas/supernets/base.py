@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from typing_extensions import override
 
 from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, peak_activation_bytes, sent_bytes
@@ -78,30 +79,6 @@ class _Skeleton:
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return shapes_of(self.network)
-
-    @cached_property
-    def slots(self) -> list[tuple[dict[str, Any], str, str]]:
-        """Where the network's tensors are kept: a module's dictionary, the key there, the name in the network."""
-        # a tensor that several modules share has one name
-        names = {id(tensor): name for name, tensor in tensors_of(self.network).items()}
-        return [
-            (kept, key, names[id(tensor)])
-            for module in self.network.modules()
-            for kept in (module._parameters, module._buffers)
-            for key, tensor in kept.items()
-            if tensor is not None
-        ]
-
-    def run(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Runs the network with these tensors (``functional_call``, without its checks, which take longer)."""
-        saved = [kept[key] for kept, key, _ in self.slots]
-        try:
-            for kept, key, name in self.slots:
-                kept[key] = tensors[name]
-            return self.network(x)
-        finally:
-            for (kept, key, _), tensor in zip(self.slots, saved, strict=True):
-                kept[key] = tensor
 
 
 class Supernet(nn.Module, ABC):
@@ -251,7 +228,7 @@ class Supernet(nn.Module, ABC):
         skeleton = self._skeleton(arch)
         if skeleton.network.training != training:
             skeleton.network.train(training)
-        return skeleton.run(weights, x)
+        return functional_call(skeleton.network, dict(weights), (x,), tie_weights=True)
 
     def run_inside(self, network: nn.Module, arch: Any, x: Tensor) -> Tensor:
         """Runs an architecture inside a client's network, whose tensors begin with its own, in that network's mode.

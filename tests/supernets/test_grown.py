@@ -91,7 +91,7 @@ def changed(path: Path, change: Callable[[dict], None]) -> GrownModel:
         (lambda path: GrownModel(str(path), 4), "family.number: .*models 0 to 3"),
         (
             lambda path: changed(path, lambda record: record["models"][1].update(steps=[{"shrink": "conv1"}])),
-            "not a step of a transformation",
+            "suite.json is damaged",
         ),
         (
             lambda path: changed(path, lambda record: record["models"][3].update(parent=9)),
