@@ -200,7 +200,7 @@ def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(FederatedEvaluator, "answers", None)
     assert small.outcome(search(trained, tmp_path)) == straight  # nothing is asked again
     with pytest.raises(ConfigError, match=r"holds a search with other .*federated"):
-        search(trained, tmp_path, federated=FederatedEvaluation(2, "train"))
+        search(trained, tmp_path, federated=FederatedEvaluation(3))
 
 
 def test_a_client_searches_for_its_own_tier_on_its_own_examples(trained, tmp_path):
