@@ -53,9 +53,3 @@ class FedDynServer(FederatedCallback):
 
     def on_server_step(self, trainer, module, round):
         self.drift = self._next
-
-    def state_dict(self):
-        return {"drift": self.drift}
-
-    def load_state_dict(self, state_dict):
-        self.drift = state_dict["drift"]
