@@ -150,7 +150,7 @@ def range_text(name: str, values: pd.Series) -> str:
     if values.empty or values.isna().any():
         return DASH
     mean, least, most = (cell_text(name, value) for value in (values.mean(), values.min(), values.max()))
-    return mean if least == most else f"{mean} ({least} to {most})"
+    return mean if values.nunique() == 1 else f"{mean} ({least} to {most})"
 
 
 def repeats(keys: Sequence[Any], names: Sequence[str]) -> list[str]:
