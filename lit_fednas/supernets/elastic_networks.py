@@ -179,8 +179,9 @@ class ElasticTransformer(NestedSupernet):
     and added to its input. A narrower block keeps the first heads and the first hidden units. Positions are learned.
 
     Of images ``[channels, height, width]`` the patches are the tokens, which are averaged for one output. Of text,
-    int64 ``[tokens]``, there is an output per position, from that position and those before it. Padding is not masked:
-    at the end of a text, as this package's sources have it, no output that counts attends to it.
+    int64 ``[tokens]``, there is an output per position, from that position and those before it; or, pooled, one per
+    example, the mean over all tokens. Padding is not masked: at the end of a text, as this package's sources have it,
+    no output that counts attends to it, unless it is pooled.
 
     Args:
         input_shape: Channels, height and width of an image, or tokens of a text.
@@ -190,6 +191,8 @@ class ElasticTransformer(NestedSupernet):
         ratios: Choices of a block's hidden units, as multiples of ``dim``.
         heads: Choices of a block's heads, each of ``dim`` by the largest choice entries, a divisor of ``dim``.
         patch: Height and width of a patch in pixels (images), divisors of the image's.
+        vocabulary: Tokens of the vocabulary (text); ``None`` for as many as classes, unless it is pooled.
+        pooled: Whether a text has one output.
         dropout: Rate behind the embedding, attention and perceptrons (Vaswani et al., 2017, section 5.4: 0.1).
 
     Example:
@@ -209,6 +212,8 @@ class ElasticTransformer(NestedSupernet):
         ratios: Sequence[PositiveFloat] = (0.5, 1.0, 2.0),
         heads: Sequence[PositiveInt] = (1, 2, 4),
         patch: PositiveInt = 4,
+        vocabulary: PositiveInt | None = None,
+        pooled: bool = False,
         dropout: ShareBelowOne = 0.0,
     ) -> None:
         super().__init__(input_shape, num_classes)
@@ -217,11 +222,18 @@ class ElasticTransformer(NestedSupernet):
         self.is_text = len(self.input_shape) == 1
         if self.is_text:
             self.input_dtype = torch.int64
+            if pooled and vocabulary is None:
+                raise ConfigError("supernet.vocabulary: is not given, and classes of texts are not tokens; give it")
         else:
             check_image(self, self.input_shape)
+            for name, given in (("vocabulary", vocabulary), ("pooled", pooled)):
+                if given:
+                    raise ConfigError(f"supernet.{name}: {given} is for texts and the inputs are images; leave it out")
         self.dim = dim
         self.head_dim = dim // heads[-1]
         self.patch = patch
+        self.vocabulary = vocabulary or self.num_classes
+        self.pooled = pooled or not self.is_text
         self.dropout = dropout
         self.space: ElasticSpace = ElasticSpace(depths, ratios, (dim,), heads=heads)
         self.network = self.build(self.space.largest)
@@ -230,9 +242,9 @@ class ElasticTransformer(NestedSupernet):
     def build(self, arch: ElasticArch) -> nn.Module:
         blocks = nn.Sequential()
         for (_, units, _, _), heads in zip(self.space.blocks_of(arch), arch.heads, strict=False):  # absent ones behind
-            blocks.append(transformer_block(self.dim, heads, self.head_dim, units, self.is_text, self.dropout))
+            blocks.append(transformer_block(self.dim, heads, self.head_dim, units, not self.pooled, self.dropout))
         if self.is_text:
-            embedding: nn.Module = TokenEmbedding(self.num_classes, self.dim, self.input_shape[0])
+            embedding: nn.Module = TokenEmbedding(self.vocabulary, self.dim, self.input_shape[0])
         else:
             channels, height, width = self.input_shape
             tokens = count_patches("supernet.patch", self.patch, height, width)
@@ -242,6 +254,6 @@ class ElasticTransformer(NestedSupernet):
             dropout=dropout_layer(self.dropout),
             blocks=blocks,
             norm=nn.LayerNorm(self.dim),
-            pool=None if self.is_text else TokenMean(),
+            pool=TokenMean() if self.pooled else None,
             classifier=nn.Linear(self.dim, self.num_classes),
         )

@@ -130,6 +130,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic-tcn-dropout": lambda: ElasticTCN((6,), 7, 8, depths=[0, 1], dropout=0.2, embedding_dropout=0.1),
     "elastic-transformer": lambda: ElasticTransformer(*IMAGES, dim=8, depths=[0, 1], heads=[1, 2]),
     "elastic-transformer-text": lambda: ElasticTransformer((6,), 7, dim=8, depths=[0, 1], heads=[1, 2, 4]),
+    "elastic-transformer-pooled": lambda: ElasticTransformer((6,), 5, dim=8, heads=[2], vocabulary=9, pooled=True),
     "early-exit": lambda: EarlyExitResNet(*IMAGES, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3]),
     "early-exit-own-heads": lambda: EarlyExitResNet(
         *IMAGES, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2], early_heads=False
@@ -176,7 +177,7 @@ SPACES = (
 #: The slowest, and those whose kinds are there without them; the contract runs them among the slow tests.
 VARIANTS = (
     *("cells", "elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-dropout", "elastic-transformer"),
-    *("early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens", "suite-vit"),
+    *("elastic-transformer-pooled", "early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens", "suite-vit"),
     *("widths-resnet", "widths-transformer"),
 )
 

@@ -22,17 +22,18 @@ def test_size_by_hand() -> None:
     assert text().space.size == 9 + 9**2 + 9**3
 
 
-def test_causality() -> None:
-    """A token changes no output before it, and all others."""
+@pytest.mark.parametrize("pooled", [False, True])
+def test_causality(pooled: bool) -> None:
+    """A token changes no output before it, and all others; where outputs are pooled, all tokens see each other."""
     torch.manual_seed(0)
-    net = text().double()
+    net = text(pooled=pooled, vocabulary=9).double()
     nn.init.normal_(net.network.embedding.tokens.weight)
     x = torch.randint(8, (1, 12))
     other = x.clone()
     other[0, 7] = 8
     block = torch.nn.Sequential(net.network.embedding, net.network.blocks)
     differing = (block(x) - block(other)).abs().amax(-1)[0] > 1e-12
-    assert differing.nonzero().flatten().tolist() == list(range(7, 12))
+    assert differing.nonzero().flatten().tolist() == list(range(0 if pooled else 7, 12))
 
 
 @torch.no_grad()
@@ -84,4 +85,6 @@ test_what_cannot_be = refusals(
     (lambda: text().space.parse("d: 0, e: 0.5, h: 3"), "head count 3 is not one of [1, 2, 4]"),
     (lambda: text(heads=[1, 3]), "supernet.heads: [1, 3] must be numbers of which the last divides dim, 16"),
     (lambda: text(input_shape=(3, 8, 8), patch=3), "supernet.patch: 3 does not divide 8x8 pixels"),
+    (lambda: text(input_shape=(3, 8, 8), vocabulary=9), "supernet.vocabulary: 9 is for texts"),
+    (lambda: text(pooled=True), "supernet.vocabulary: is not given"),
 )
