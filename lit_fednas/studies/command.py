@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from lit_fednas.ranges import NonNegativeInt, PositiveInt
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.jobs import Cluster
 from lit_fednas.studies.reading import MOST_RUNS, read_study
-from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all
+from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
 from lit_fednas.studies.study import Study, check_seeds, require_known
 
 #: Packages whose parts log what is known here.
@@ -100,6 +101,9 @@ def study(
         runs = Runs(folder, {"study": content.name, "file": str(file)}, wanted)
         settings = checked(runs.waiting, 1 if cluster else jobs) if runs.waiting else {}
         _check_metrics(content, settings.values())
+        warnings = [unvalidated_rounds(run, settings[run.folder], content.compare or {}) for run in runs.waiting]
+        for warning in filter(None, dict.fromkeys(warnings)):
+            print(f"lit-fednas: {warning}", file=sys.stderr)
         executor = Cluster(cluster, folder / "jobs", cluster_options or {}) if cluster else None
         status = run_all(runs, settings, jobs, executor)
         if runs.finished or not status:
