@@ -62,7 +62,7 @@ class ByTier(Assignment):
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        if self.needs_tiers and not population.tiers:
+        if not population.tiers and (self.needs_tiers or self.archs is not None):
             raise ConfigError(
                 "model.tiers: is null, and the assignment goes by tiers; set it, for instance to ArchitectureTiers"
             )

@@ -41,6 +41,8 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._cohort = tqdm(desc="clients", unit="client", leave=False, disable=not (self._enabled and bars))
 
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        if self._cohort.disable:
+            return  # costs take time
         self._cohort.reset(total=len(round.tasks))
         costs = [module.supernet.cost(arch).macs for arch in {task.arch for task in round.tasks}]
         text = f"{len(costs)} networks, {short(min(costs))} to {short(max(costs))} MACs" if costs[1:] else ""

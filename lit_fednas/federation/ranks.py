@@ -76,6 +76,8 @@ def naming_lost_rank() -> Iterator[None]:
     """Raises a broken connection to another rank as :class:`RankError`."""
     try:
         yield
+    except (ClientError, RankError):  # which may speak of a device's connection
+        raise
     except RuntimeError as error:
         if isinstance(error, distributed.DistError) or "Connection" in str(error):
             raise RankError(f"lost the connection to another rank, whose own message says why ({error})") from error

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -223,6 +224,8 @@ class TestArrays:
             ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is of both train and test"),
             ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is a link that leads nowhere"),
             ({"train": "pipe.npz"}, {}, r"pipe\.npz cannot be read"),
+            ({"train": "text.npz"}, {}, r"text\.npz has inputs of type \|S2 and shape \(\); give numbers"),
+            ({"train": "n.npz"}, {"standardize": True}, r"train holds NaN or infinity; correct or remove these"),
         ],
     )
     def test_faults_are_named(
@@ -230,7 +233,11 @@ class TestArrays:
     ) -> None:
         self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 1]))
         self.write(tmp_path / "d.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 7]))
+        self.write(tmp_path / "n.npz", inputs=np.full((2, 3), np.nan), targets=np.array([0, 1]))
         (tmp_path / "b.npz").write_bytes(b"no zip")
+        with ZipFile(tmp_path / "text.npz", "w") as archive:
+            archive.writestr("inputs.npy", "no")
+            archive.writestr("targets.npy", "no")
         (tmp_path / "link.npz").symlink_to("a.npz")
         (tmp_path / "nowhere.npz").symlink_to("gone.npz")
         os.mkfifo(tmp_path / "pipe.npz")

@@ -24,7 +24,7 @@ from torch import distributed
 
 import lit_fednas.aggregation
 from lit_fednas.cli import main
-from lit_fednas.errors import ConfigError, RankError
+from lit_fednas.errors import ClientError, ConfigError, RankError
 from lit_fednas.federation import FaultPolicy, FederatedCallback, FederatedTrainer, RankStrategy
 from lit_fednas.federation.fast import fastest
 from lit_fednas.federation.lightning_private import launched
@@ -218,9 +218,14 @@ def test_whatever_ranks_run_a_lost_one_is_told():
     """Also of a search; what else goes wrong is raised as it is."""
     strategy = SimpleNamespace(setup_environment=lambda: None, launcher=None)
     trainer = SimpleNamespace(strategy=strategy, world_size=2)
-    for error, raised in (("Connection closed by peer", RankError), ("out of memory", RuntimeError)):
-        with pytest.raises(RuntimeError, match=error) as found:
-            launched(trainer, Mock(side_effect=RuntimeError(error)))
+    device = ClientError("client 3: Connection refused")
+    for error, raised in (
+        (RuntimeError("Connection closed by peer"), RankError),
+        (RuntimeError("out of memory"), RuntimeError),
+        (device, ClientError),
+    ):
+        with pytest.raises(RuntimeError, match=str(error)) as found:
+            launched(trainer, Mock(side_effect=error))
         assert type(found.value) is raised
 
 

@@ -215,6 +215,8 @@ def _standardization(inputs: Tensor, num_indicators: int) -> Normalize:
     if inputs.ndim < 2 or inputs.dtype == torch.int64:
         shape, dtype = tuple(inputs.shape), inputs.dtype
         raise ConfigError(f"data.source.standardize: {dtype} inputs {shape} have no channels of numbers; leave it out")
+    if not inputs.isfinite().all():
+        raise DataError(f"{FILES}: train holds NaN or infinity; correct or remove these examples")
     return Normalize.of(inputs, num_indicators)
 
 
@@ -261,7 +263,7 @@ def _read_arrays(path: Path, client: str | None) -> Arrays:
             _require_names(names, archive.files, path)
             if damaged := archive.zip.testzip():  # numpy reads what it needs, and may not compare the checksums
                 raise ValueError(f"the checksum of {damaged} differs")
-            arrays = {name: archive[name] for name in names}
+            arrays = {name: np.asarray(archive[name]) for name in names}  # it returns what is no array as bytes
     for name, array in arrays.items():
         _check_array(array, name, path)
     if len(set(map(len, arrays.values()))) > 1:
