@@ -220,6 +220,7 @@ class TestArrays:
             ({"train": "a.npz"}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
             ({"train": "b.npz"}, {}, r"b\.npz cannot be read"),
             ({"train": "a.npz", "val": "d.npz"}, {}, r"val: .*targets 0\.\.7"),
+            ({"train": "a.npz", "val": "v.csv"}, {}, r"v\.csv and .*a\.npz are not of one kind; give tables or arrays"),
             ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
             ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is of both train and test"),
             ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is a link that leads nowhere"),

@@ -37,6 +37,7 @@ def read(path: Path, **settings: Any) -> Examples:
         (b"x,site,target\n1,,0\n", "no value of 'site' in row 0"),
         (b"x,site,target\n1,7,0\n1,NA,0\n", "no value of 'site' in row 1"),
         (b"x,site,target\nNA,a,0\n", "no value of 'x' in row 0"),
+        (b"x,site,target\nTrue,a,0\n,a,0\n", "no value of 'x' in row 1"),
         (b"x,site,target\n1e39,a,0\n", r"inputs: 'x' of .* is 1e\+39 in row 0, too large for a number"),
         (b"x,site,target\n1,a,0\n9007199254740993,a,0\n", "inputs: 'x' of .* is 9007199254740993 in row 1, too large"),
         (b"x,site,target\n1,a,1.5\n1,a,NA\n", "no value of 'target' in row 1"),

@@ -174,16 +174,17 @@ class ArrayFiles(DataSource):
         require_separate({split: [file] for split, file in self.files.items()})
         path, table, names, indicators = self.files["train"], None, None, 0
         what = f"{FILES}: targets of {path}"
-        if path.suffix.lower() in (".csv", ".parquet"):
+        of_tables = {split: file.suffix.lower() in (".csv", ".parquet") for split, file in self.files.items()}
+        for split, is_table in of_tables.items():
+            if is_table != of_tables["train"]:
+                raise DataError(f"{FILES}: {self.files[split]} and {path} are not of one kind; give tables or arrays")
+        if of_tables["train"]:
             frame = self._frame(path)
             table = Table(frame, path, self.target, self.client, self.inputs, self.categorical, self.classes)
             frames = {split: frame if file == path else self._frame(file) for split, file in self.files.items()}
             parts = {split: table.arrays(frames[split], file) for split, file in self.files.items()}
-            what, names, indicators = (
-                f"data.source.target: {self.target} of {path}",
-                table.classes,
-                table.num_indicators,
-            )
+            what = f"data.source.target: {self.target} of {path}"
+            names, indicators = table.classes, table.num_indicators
         elif self.inputs is None and not self.categorical and self.classes is None:
             parts = {split: _read_arrays(file, self.client) for split, file in self.files.items()}
         else:
@@ -257,7 +258,7 @@ def _read_arrays(path: Path, client: str | None) -> Arrays:
         _require_names(names, list(files), path)
         arrays = {name: _read_array(files[name]) for name in names}
     elif path.suffix.lower() != ".npz":
-        raise DataError(f"{FILES}: {path} is not a folder, .npz, .csv or .parquet; give one of them, as for train")
+        raise DataError(f"{FILES}: {path} is not a folder, .npz, .csv or .parquet; give one of them")
     else:
         with reading(path, FILES), np.load(path) as archive:
             _require_names(names, archive.files, path)

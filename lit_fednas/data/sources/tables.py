@@ -41,6 +41,9 @@ def read_table(path: Path, field: str, texts: Collection[str | None] | None = No
             na_values={name: [""] if name in known else list(_MISSING) for name in names},
             low_memory=False,  # else each chunk of rows would have types of its own
         )
+    for name, column in frame.items():
+        if column.dtype.kind == "O":  # also of truths, where some are missing
+            frame[name] = column.map(str, na_action="ignore")
     if not len(frame):
         raise DataError(f"{field}: {path} has no rows; give one per example")
     return frame
@@ -56,7 +59,7 @@ def _parquet(path: Path, field: str) -> bytes:
         raise ConfigError(f"{field}: {path} needs pyarrow; pip install 'lit-fednas[tables]', or give a .csv") from error
     schema = parquet.ParquetDataset(path).schema
     require_different(schema.names, field, path)
-    names = [column.name for column in schema if not types.is_nested(column.type) and not types.is_binary(column.type)]
+    names = [part.name for part in schema if not types.is_nested(part.type) and "binary" not in str(part.type)]
     return pd.read_parquet(path, columns=names, page_checksum_verification=True).to_csv(index=False).encode()
 
 
@@ -106,7 +109,7 @@ def filled(column: Any, path: Path, field: str = "data.source.files") -> Any:
 
 def numbers(column: Any, path: Path, field: str) -> np.ndarray:
     """Returns a column of numbers, of which none is missing or too large."""
-    column = _without_missing(column, path)
+    column = _without_missing(column, path, field)
     values = np.asarray(_as_numbers(column))
     if (text := np.isnan(values)).any():
         row = int(np.argmax(text))
@@ -219,13 +222,13 @@ class Table:
         return named_classes(self.given, column.astype(str).unique(), self.path)
 
 
-def _without_missing(column: Any, path: Path) -> Any:
+def _without_missing(column: Any, path: Path, field: str = "data.source.files") -> Any:
     """Returns a column, which must have no empty cell; beside numbers, "NA" is one and no name."""
     if column.dtype.kind not in "biuf":
         known = _to_numeric(column).notna()
         if known.any() and (known | column.isin(_MISSING)).all():
             column = column.where(known)
-    return filled(column, path)
+    return filled(column, path, field)
 
 
 def _codes(column: Any, values: Sequence[str], path: Path) -> np.ndarray:
