@@ -159,9 +159,10 @@ class FederatedDataModule(LightningDataModule):
         if hasattr(self, "clients"):
             return
         announce(f"reading {type(self.source).__name__}")
-        train, val = self._reader("train"), self._reader("val")
+        train = self._reader("train")
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
+        val = self._reader("val")
         self.content = {split: content_of(reader.dataset) for split, reader in self._readers.items()}
         targets = self.task.strata(train.targets).cpu().numpy()
         held = self._server_rows(targets, val is not None)

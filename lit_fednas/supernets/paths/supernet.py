@@ -156,7 +156,8 @@ class PathNetwork(nn.Module):
     def input_shapes(self, input_shape: tuple[int, ...], dtype: torch.dtype) -> list[tuple[int, ...]]:
         """Returns the shape of one example as each layer gets it."""
         network: Any = meta_copy(self)
-        path, shapes = [next(iter(layer)) for layer in network.layers], list[tuple[int, ...]]()
+        path = [next(iter(layer)) for layer in network.layers]
+        shapes: list[tuple[int, ...]] = []
         for layer, name in zip(network.layers, path, strict=True):
             layer[name].register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape[1:])))
         network(torch.zeros(2, *input_shape, dtype=dtype, device="meta"), path)
