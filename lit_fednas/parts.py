@@ -22,7 +22,7 @@ class Part:
     supernet_kind: ClassVar[type | None] = None  # the kind of supernet that it works with; any if None
     needs: ClassVar[tuple[type[Report], ...]] = ()  # the reports that it needs of every client
     reads: ClassVar[tuple[type, ...]] = ()  # the types of a round's values that it reads, if a callback gives them
-    kept: ClassVar[tuple[str, ...]] = ()  # the attributes that it must remember: tensors and plain values
+    state_names: ClassVar[tuple[str, ...]] = ()  # the attributes that it must remember: tensors and plain values
     requires: ClassVar[tuple[str, ...]] = ()  # keys of callbacks, as "beta_decay", without which it cannot train
 
     def check_supernet(self, supernet: Any) -> None:
@@ -44,8 +44,8 @@ class Part:
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what the part must remember for the next round, for the checkpoint: the attributes of ``kept``."""
-        return {name: deepcopy(getattr(self, name)) for name in self.kept}
+        """Returns what the part must remember for the next round, for the checkpoint."""
+        return {name: deepcopy(getattr(self, name)) for name in self.state_names}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Restores a saved state, whose entries must be those of :meth:`state_dict`."""
@@ -55,7 +55,7 @@ class Part:
                 f"{self.field}: the checkpoint holds {', '.join(sorted(state)) or 'no state'}, and "
                 f"{type(self).__name__} keeps {', '.join(sorted(names)) or 'none'}; use what the run was started with"
             )
-        for name in self.kept:
+        for name in self.state_names:
             setattr(self, name, deepcopy(state[name]))
 
 

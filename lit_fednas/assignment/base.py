@@ -67,7 +67,7 @@ class Assignment(Part, ABC):
     alone, and is saved in every checkpoint (:meth:`state_dict`).
 
     Attributes:
-        kept: The names of the attributes that are the state; dictionaries among them are by client.
+        state_names: The names of the attributes that are the state; dictionaries among them are by client.
         depends_on: What a client's architecture depends on, beside the round and chance: on the ``client`` alone, also
             on who else is or was in the ``cohort``, or on what clients report. Differential privacy asks for it.
     """
@@ -129,7 +129,7 @@ class Assignment(Part, ABC):
 
     @override
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        by_client = [state[name] for name in self.kept if isinstance(state.get(name), dict)]
+        by_client = [state[name] for name in self.state_names if isinstance(state.get(name), dict)]
         for client in chain.from_iterable(by_client):
             if not 0 <= client < self._population.num_clients:
                 raise CheckpointError(

@@ -33,7 +33,7 @@ class ByUtility(Assignment):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
-    kept: ClassVar[tuple[str, ...]] = ("known_utilities",)
+    state_names: ClassVar[tuple[str, ...]] = ("known_utilities",)
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
@@ -115,7 +115,7 @@ class ByOwnUtility(ByUtility):
         ConfigError: ``momentum`` is out of range; before training: as :class:`ByUtility`.
     """
 
-    kept = ("losses", "accuracies")
+    state_names = ("losses", "accuracies")
 
     momentum: ShareBelowOne = 0.5
 

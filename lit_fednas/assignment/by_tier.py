@@ -220,7 +220,7 @@ class InvariantUnits(ByTier):
 
     supernet_kind: ClassVar[type] = WidthSupernet
     needs = (UnitChangesReport,)
-    kept = ("unit_changes",)
+    state_names = ("unit_changes",)
     depends_on = "reports"
     setting: ClassVar[str] = "ratios"
 

@@ -122,7 +122,7 @@ class Sandwich(Assignment):
 class TrackingSandwich(Sandwich):
     """A sandwich whose bounds go to the clients that trained them least often, so that both see all data in time."""
 
-    kept = ("largest_seen", "smallest_seen")
+    state_names = ("largest_seen", "smallest_seen")
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:

@@ -64,7 +64,7 @@ class TransformOnConvergence(FederatedCallback):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
-    kept = ("losses", "activeness", "reasons", "complete", "converged")
+    state_names = ("losses", "activeness", "reasons", "complete", "converged")
     metric_names = ("transform/doc", "transform/doc_error", "transform/models")
 
     threshold: NonNegativeFloat = 0.003

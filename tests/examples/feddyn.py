@@ -35,6 +35,8 @@ class FedDyn(Proximal):
 class FedDynServer(FederatedCallback):
     """The server's part: the mean of the cohort's weights is corrected by what clients have drifted so far."""
 
+    state_names = ("drift",)
+
     def __init__(self, alpha: float = 0.1) -> None:
         self.alpha = alpha
         self.drift: dict[str, Tensor] = {}

@@ -69,8 +69,7 @@ def test_a_source_and_a_partitioner_by_the_command_line(
     source = ["--data.source", "own_parts.Columns", "--data.source.path", "rows.txt", "--data.source.num_classes", "2"]
     clients = ["--data.partitioner", "own_parts.Halving", "--data.num_clients", "2", "--data.server_val", "0"]
     assert main(["partition", *source, *clients]) == 0
-    sizes = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:4]]
-    assert sizes == [["0", "3"], ["1", "1"], ["total", "4"]]
+    assert "2, of 1 to 3 examples" in capsys.readouterr().out
 
 
 def test_what_is_broken_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
