@@ -111,7 +111,8 @@ class WidthSpace(Ladder[WidthArch]):
             return Width(next(known, ratio), int(width[2] or 0))
         if kept:
             with suppress(ValueError):  # reported below
-                return UnitMask(tuple(map(_read_ranges, kept[1].split("/"))))
+                most = max(self.units.values())
+                return UnitMask(tuple(_read_ranges(units, most) for units in kept[1].split("/")))
         raise ConfigError(f"architecture: {text!r} cannot be read; {self._remedy}")
 
     def _validate_kept(self, arch: UnitMask) -> None:
@@ -260,10 +261,10 @@ def _ranges(positions: Sequence[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def _read_ranges(text: str) -> tuple[int, ...]:
-    """Reads ``0-2,5`` as ``(0, 1, 2, 5)``."""
+def _read_ranges(text: str, most: int) -> tuple[int, ...]:
+    """Reads ``0-2,5`` as ``(0, 1, 2, 5)``; of a run at most so many more are read, which no group has."""
     positions: list[int] = []
     for run in text.split(","):
         first, _, last = run.partition("-")
-        positions += range(int(first), int(last or first) + 1)
+        positions += range(int(first), min(int(last or first), int(first) + most) + 1)
     return tuple(positions)

@@ -372,6 +372,8 @@ test_what_cannot_be = refusals(
     (lambda: SPACE.parse({"width": 0.5, "turn": 3}), "cannot be read"),
     (lambda: SPACE.parse("kept: 1/2/3"), "units of 3 groups; name those of 2: a, b"),
     (lambda: SPACE.parse("kept: 0,0/1"), "0,0 of a must be ascending positions from 0 to 5, in number"),
+    (lambda: SPACE.parse("kept: 0-9999999999/1"), "0-8 of a must be ascending positions from 0 to 5"),
+    (lambda: SPACE.parse("kept: 0/9,99-9999999999"), "9,99-107 of b must be ascending positions from 0 to 7"),
     (lambda: IN_FOURS.parse("kept: 0-2"), "kept units 0-2 of a must be .*, in number a multiple of 4"),
     (supernet_of(widths=[0.5, 0.25]), "supernet.widths: .* with 1 as one of them"),
     (supernet_of(widths=[1, 0.0015, 0.001]), "0.001 and 0.0015 are the same network"),
