@@ -162,7 +162,7 @@ def eligible_clients(
     if not tier_aware:
         return list(range(population.num_clients))
     name, arch = candidate.tier.name, candidate.arch
-    eligible = [one for one in population.eligible(name) if costs.affordable(arch, population.tier(one))]
+    eligible = [client for client in population.eligible(name) if costs.affordable(arch, population.tier(client))]
     if not eligible:
         raise ConfigError(
             f"finetune: no client of tier {name} or above can run {arch}; change model.tiers or finetune.tier_aware"
