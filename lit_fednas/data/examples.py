@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -264,3 +265,7 @@ class EvalBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         return self.reader.read(self.rows, self.batch_size)
+
+    def part(self, share: float) -> EvalBatches:
+        """Returns the batches of a share of the rows, at least one of them, drawn uniformly."""
+        return self if share == 1 else EvalBatches(self.reader, self.rows[: math.ceil(share * len(self.rows))], self.batch_size)

@@ -190,7 +190,7 @@ class Search(AfterTraining):
                     f"on; set it to 0.1, for instance, or leave search.client out"
                 )
             batches = EvalBatches(clients.reader, rows, self.datamodule.eval_batch_size)
-        return self.evaluator(batches, recalibration)
+        return self.evaluator(batches.part(search.val_share), recalibration)
 
     def federated(self, draw: ClientDraw, recalibration: Sequence[Tensor]) -> FederatedEvaluator:
         """Returns what scores architectures by the clients' own data."""

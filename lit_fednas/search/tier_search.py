@@ -19,7 +19,7 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, PositiveShare, checked
 from lit_fednas.records import COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name, check_folder_names
 from lit_fednas.records.run import chosen, error
@@ -55,6 +55,7 @@ class SearchSettings:
         cost: The objective besides the metric.
         metric: By what the best on the validation data is known: a metric of the task or of ``model.metrics``, the
             greatest or the least, as is better; for classes ``accuracy``, if not given, for tokens ``perplexity``.
+        val_share: The share of the validation data to search on, drawn uniformly (FedorAS, App. K.1).
         federated: How clients score the architectures on their own data (FedorAS, section 4.7); if not given, the
             server does, on its validation data.
         client: The client that searches for itself (SuperFed, App. I): on its own validation data
@@ -73,6 +74,7 @@ class SearchSettings:
     evaluations: NonNegativeInt | dict[str, PositiveInt] = 1000
     cost: CostName = "macs"
     metric: str | None = None
+    val_share: PositiveShare = 1.0
     federated: FederatedEvaluation | None = None
     client: NonNegativeInt | None = None
     latency: LatencySource | None = None
@@ -83,6 +85,8 @@ class SearchSettings:
         check_folder_name("search.name", self.name)
         if self.client is not None and self.federated is not None:
             raise ConfigError(f"search.client: {self.client} has no meaning with search.federated; leave one out")
+        if self.val_share < 1 and self.federated is not None:
+            raise ConfigError(f"search.val_share: {self.val_share} has no meaning with search.federated; leave one out")
 
     def evaluations_of(self, tier: str) -> int:
         """Returns the evaluations of a tier that is searched."""

@@ -1,6 +1,7 @@
 """A search over a supernet: what it evaluates, what it writes, and that it can be stopped anywhere."""
 
 import json
+import math
 import re
 
 import pandas as pd
@@ -21,6 +22,7 @@ from lit_fednas.search import (
     Evaluator,
     Evolution,
     Exhaustive,
+    FederatedEvaluation,
     ProxySearch,
     RandomSearch,
     Search,
@@ -210,6 +212,23 @@ def test_every_kind_of_supernet_can_be_searched(tmp_path, name):
     assert {row["arch"] for row in files.rows("evaluations")} >= {row["arch"] for row in rows}
 
 
+def test_a_share_of_the_validation_data_is_what_a_search_sees(trained, tmp_path):
+    module, data = trained
+    ((inputs, targets),) = list(data.val_dataloader())
+    seen = math.ceil(0.3 * len(targets))
+    files = search(trained, tmp_path, method=Exhaustive(), evaluations=12, val_share=0.3)
+    assert files.settings()["num_examples"] == seen < len(targets)
+    assert len(targets[:seen].unique()) > 1
+    statistics = recalibration_batches(data.clients, 20, module.client.batch_size, module.seed)
+    for row in files.rows("evaluations"):
+        network = recalibrated(module.supernet.subnet(module.supernet.space.parse(row["arch"])), statistics)
+        accuracy, loss = by_hand(network, inputs[:seen], targets[:seen])
+        assert row["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+        assert row["loss"] == pytest.approx(loss, rel=1e-5)
+    with pytest.raises(ConfigError, match="search.val_share: 0.3 has no meaning with search.federated"):
+        SearchSettings(val_share=0.3, federated=FederatedEvaluation())
+
+
 def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path):
     """The best by the proxy of every tier, which a pool reads; networks are not written, as nothing is trained."""
     module, _ = trained
@@ -235,6 +254,7 @@ def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path)
     ("settings", "words"),
     [
         ({"cost": "flops"}, "search.cost: 'flops'"),
+        ({"val_share": 0.0}, "search.val_share: 0.0 must be above 0"),
         *(({"name": name}, "search.name: .* cannot name a folder") for name in ("../x", '"x"', ".x", "x ", "a\nb", "")),
         ({"cost": "latency_ms"}, "search.latency: is null"),
         (
