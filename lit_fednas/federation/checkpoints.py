@@ -75,8 +75,11 @@ def weights_file(path: Path | str) -> Path:
     return Path(path, WEIGHTS_FILE) if Path(path, WEIGHTS_FILE).is_file() else Path(path)
 
 
-def load_initial(network: nn.Module, path: Path, field: str) -> None:
-    """Writes the weights of a checkpoint or of a state dictionary into a supernet or a network, in place."""
+def load_initial(network: nn.Module, path: Path, field: str, ignore_mismatched_sizes: bool = False) -> None:
+    """Writes the weights of a checkpoint or of a state dictionary into a supernet or a network, in place.
+
+    Tensors of other sizes are refused, or stay as they are, with a warning.
+    """
     file = weights_file(path)
     loaded = read_tensors(file, field, "give a checkpoint or a state dictionary")
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None
@@ -89,14 +92,16 @@ def load_initial(network: nn.Module, path: Path, field: str) -> None:
         ({n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)} for prefix in _PREFIXES),
         key=lambda tensors: len(tensors.keys() & present.keys()),
     )
-    for name, tensor in present.items():
-        given_shape = list(given[name].shape) if name in given else None
-        if given_shape != list(tensor.shape):
-            raise ConfigError(
-                f"{field}: {file} has {'no tensor' if given_shape is None else given_shape} for {name}, which is "
-                f"{list(tensor.shape)} in the network; give the file of the same network"
-            )
-    network.load_state_dict({own_prefix + name: given[name] for name in present})
+    others = [name for name in present if name not in given or given[name].shape != present[name].shape]
+    if others and not (ignore_mismatched_sizes and given.keys() >= present.keys() > set(others)):
+        shape = list(given[others[0]].shape) if others[0] in given else "no tensor"
+        raise ConfigError(
+            f"{field}: {file} has {shape} for {others[0]}, which is {list(present[others[0]].shape)} in the network; "
+            f"give the file of the same network"
+        )
+    if others:
+        log.warning("%s: %s are of other sizes in %s; they start as drawn", field, ", ".join(others), file)
+    network.load_state_dict(own | {own_prefix + name: given[name] for name in present.keys() - set(others)})
 
 
 def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str, Any]:

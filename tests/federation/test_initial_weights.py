@@ -44,6 +44,23 @@ def test_what_does_not_fit_is_refused(tmp_path, content, message: str) -> None:
         load_initial(network(), path, "field")
 
 
+def test_a_head_of_other_classes_starts_as_drawn_if_that_is_allowed(tmp_path, caplog) -> None:
+    def classifier(classes: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, classes))
+
+    given, taken, path = classifier(5), classifier(10), tmp_path / "file.pt"
+    drawn = {name: tensor.clone() for name, tensor in taken.state_dict().items()}
+    torch.save(given.state_dict(), path)
+    load_initial(taken, path, "field", ignore_mismatched_sizes=True)
+    fitting = {name: tensor for name, tensor in given.state_dict().items() if name.startswith("0.")}
+    assert_same(dict(taken.state_dict()), drawn | fitting)
+    assert "1.weight, 1.bias are of other sizes" in caplog.text
+    for others in (given[1:], nn.Sequential(nn.Linear(3, 4))):  # a tensor is missing, and nothing fits
+        torch.save(others.state_dict(), path)
+        with pytest.raises(FedNASError, match="give the file of the same network"):
+            load_initial(taken, path, "field", ignore_mismatched_sizes=True)
+
+
 def test_a_bit_of_a_tensor_that_has_changed_is_found(tmp_path) -> None:
     path, state = tmp_path / "file.pt", network().state_dict()
     torch.save(state, path)
