@@ -268,4 +268,5 @@ class EvalBatches:
 
     def part(self, share: float) -> EvalBatches:
         """Returns the batches of a share of the rows, at least one of them, drawn uniformly."""
-        return self if share == 1 else EvalBatches(self.reader, self.rows[: math.ceil(share * len(self.rows))], self.batch_size)
+        count = math.ceil(share * len(self.rows))
+        return self if count == len(self.rows) else EvalBatches(self.reader, self.rows[:count], self.batch_size)

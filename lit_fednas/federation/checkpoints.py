@@ -76,10 +76,7 @@ def weights_file(path: Path | str) -> Path:
 
 
 def load_initial(network: nn.Module, path: Path, field: str, ignore_mismatched_sizes: bool = False) -> None:
-    """Writes the weights of a checkpoint or of a state dictionary into a supernet or a network, in place.
-
-    Tensors of other sizes are refused, or stay as they are, with a warning.
-    """
+    """Writes the weights of a file into a supernet or a network, in place; tensors of other sizes may be left out."""
     file = weights_file(path)
     loaded = read_tensors(file, field, "give a checkpoint or a state dictionary")
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None

@@ -225,7 +225,7 @@ def test_a_share_of_the_validation_data_is_what_a_search_sees(trained, tmp_path)
         accuracy, loss = by_hand(network, inputs[:seen], targets[:seen])
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-6)
         assert row["loss"] == pytest.approx(loss, rel=1e-5)
-    with pytest.raises(ConfigError, match="search.val_share: 0.3 has no meaning with search.federated"):
+    with pytest.raises(ConfigError, match=r"search.val_share: 0.3 has no meaning with search.federated"):
         SearchSettings(val_share=0.3, federated=FederatedEvaluation())
 
 
