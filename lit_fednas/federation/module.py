@@ -69,7 +69,7 @@ class FederatedLightningModule(pl.LightningModule):
         initial: The weights that training starts from: a run's checkpoint, the folder of an exported supernet, or a
             state dictionary of the same supernet (or of the one network that it holds). A checkpoint to go on from
             replaces them.
-        ignore_mismatched_sizes: Whether tensors of ``initial`` that are of other sizes, such as a head of other classes,
+        ignore_mismatched_sizes: Whether tensors of ``initial`` that are of other sizes, as a head of other classes,
             are left out, and start as drawn (for transfer to another task); else they are refused.
         metrics: Metrics of torchmetrics by name, reported of every evaluated subnet beside those of the task. They are
             given the network's outputs and the targets; of tokens, those that count, one after the other.
