@@ -1,6 +1,7 @@
 """MaxNet's beta over the rounds: SuperFed, section 2.4 and Algorithm 2, line 2."""
 
 import math
+from dataclasses import dataclass
 from typing import Literal, final
 
 from typing_extensions import override
@@ -13,6 +14,7 @@ from lit_fednas.ranges import OpenUnitInterval, PositiveInt, PositiveShare, chec
 
 @final
 @checked("beta_decay")
+@dataclass(eq=False)
 class BetaDecay(FederatedCallback):
     """A schedule of the weight of the largest architecture's client over the rounds.
 
@@ -30,15 +32,10 @@ class BetaDecay(FederatedCallback):
     gives = (Beta,)
     metric_names = ("beta",)
 
-    def __init__(
-        self,
-        beta0: OpenUnitInterval = 0.9,
-        decay: Literal["cosine", "linear", "constant"] = "cosine",
-        period: PositiveShare = 0.8,
-        rounds: PositiveInt | None = None,
-    ) -> None:
-        self.beta0, self.decay = beta0, decay
-        self.period, self.rounds = period, rounds
+    beta0: OpenUnitInterval = 0.9
+    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    period: PositiveShare = 0.8
+    rounds: PositiveInt | None = None
 
     def beta(self, round: int, max_rounds: int, cohort_size: int) -> float:
         """Returns the beta of a round, from 0; ``max_rounds`` is -1 in a run without an end.

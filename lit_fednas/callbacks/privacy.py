@@ -11,6 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, final
 
@@ -48,6 +49,7 @@ _PLANNED = 64
 
 @final
 @checked("privacy")
+@dataclass(eq=False)
 class Privacy(FederatedCallback):
     """Clips updates, adds noise to their sum once per round, and accounts for it: user-level differential privacy.
 
@@ -77,26 +79,21 @@ class Privacy(FederatedCallback):
     gives = (GaussianMechanism,)
     metric_names = ("privacy/clipped", "privacy/epsilon")
 
-    def __init__(
-        self,
-        clip_norm: PositiveFloat,
-        noise_multiplier: NonNegativeFloat | None = None,
-        target_epsilon: PositiveFloat | None = None,
-        delta: OpenUnitInterval = 1e-5,
-        noise_seed: NonNegativeInt | None = None,
-        bands: PositiveInt = 1,
-    ) -> None:
-        if noise_multiplier is None and target_epsilon is None:
+    clip_norm: PositiveFloat
+    noise_multiplier: NonNegativeFloat | None = None
+    target_epsilon: PositiveFloat | None = None
+    delta: OpenUnitInterval = 1e-5
+    noise_seed: NonNegativeInt | None = None
+    bands: PositiveInt = 1
+
+    def __post_init__(self) -> None:
+        if self.noise_multiplier is None and self.target_epsilon is None:
             raise ConfigError("privacy: neither noise_multiplier nor target_epsilon is given; give one of them or both")
-        if noise_multiplier == 0 and target_epsilon is not None:
+        if self.noise_multiplier == 0 and self.target_epsilon is not None:
             raise ConfigError(
-                f"privacy.noise_multiplier: 0 is no noise, and without noise no target_epsilon ({target_epsilon:g}) "
-                f"can be kept; raise it, leave it out, or set target_epsilon to null"
+                f"privacy.noise_multiplier: 0 is no noise, and without noise no target_epsilon "
+                f"({self.target_epsilon:g}) can be kept; raise it, leave it out, or set target_epsilon to null"
             )
-        self.clip_norm = clip_norm
-        self.noise_multiplier, self.noise_seed = noise_multiplier, noise_seed
-        self.target_epsilon, self.delta = target_epsilon, delta
-        self.bands = bands
         self.accountant: Accountant | None = None  # none without noise
         self._noise = NoiseSequence(0)  # of this start
         self._record: ReleaseRecord | None = None  # none without noise, nor with a noise_seed
@@ -251,7 +248,7 @@ class Privacy(FederatedCallback):
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         assert self.noise_multiplier is not None
         round.seed = self._seed(module)
-        round.watch(lambda averages: self._write(trainer, module, round))
+        round.watch(lambda averages: self._write(trainer, round))
         mechanism = self.clip_norm, self.noise_multiplier, self._noise, round.number
         round.give(GaussianMechanism(*mechanism, *self._planned(module, round)))
 
@@ -261,15 +258,15 @@ class Privacy(FederatedCallback):
         """Returns a plan for some of the available clients, and how many are expected, where cohorts are sampled."""
         if not isinstance(module.cohort, PoissonCohort):
             return None, 0.0
-        clients = np.arange(module.population.num_clients)
-        available = np.flatnonzero(module.cohort.availability.present(round.number, clients, round.seed))
+        num_clients = module.population.num_clients
+        available = module.cohort.availability.available(round.number, num_clients, round.seed)
         draws = numpy_generator(module.seed, "privacy-planned", round.number)  # public, and apart from the cohort's
         sample = np.sort(draws.choice(available, min(_PLANNED, len(available)), replace=False)).tolist()
         known = round.number, sample, module.supernet.space, module.population, draws
         plan = Round(*known, values=round.values, max_rounds=round.max_rounds)
         return module.assignment.plan(plan), module.cohort.ratio * len(available)
 
-    def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def _write(self, trainer: FederatedTrainer, round: ServerRound) -> None:
         """Writes what the round releases to disk, before any rank has the new weights."""
         released = round.values.get(Released)
         if self._record is not None and released is not None:

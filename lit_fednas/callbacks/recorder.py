@@ -95,33 +95,29 @@ class PartitionFiles(Callback):
             write_partition(data.class_counts, data.strata, folder)
 
 
-class SubnetTable(Callback):
+class SubnetTable(FederatedCallback):
     """Prints the subnets after ``fit``, ``validate`` and ``test``, and writes ``subnets-<split>.csv``."""
 
+    state_names = ("rows",)
+
     def __init__(self) -> None:
-        self._rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
+        self.rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if trainer.global_step == 0:  # a round is a step
-            self._rows = []
+            self.rows = []
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Keeps the rows, and shows them after ``validate``."""
-        self._rows = table_rows(pl_module, trainer.callback_metrics, "val")
+        self.rows = table_rows(pl_module, trainer.callback_metrics, "val")
         if trainer.state.fn == "validate":
-            self._show(trainer, self._rows, "val")
+            self._show(trainer, self.rows, "val")
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        self._show(trainer, self._rows, "val")
+        self._show(trainer, self.rows, "val")
 
     def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         self._show(trainer, table_rows(pl_module, trainer.callback_metrics, "test"), "test")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rows": self._rows}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._rows = state_dict["rows"]
 
     @staticmethod
     def _show(trainer: FederatedTrainer, rows: list[dict[str, Any]], split: str) -> None:

@@ -49,7 +49,7 @@ class LocalRunner(TaskRunner):
         self.seed = module.seed
         self.check = check
         self.device = next(iter(self.supernet.shared_tensors().values())).device
-        self.trainer = ClientTrainer(self.device, self.settings.precision)
+        self.trainer = ClientTrainer(self.device, self.settings.precision, check)
         self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
         self._gradients: OrderedDict[Any, StackedGradients] = OrderedDict()
         self._shared: dict[str, Tensor] | None = None  # looked up once for all clients of a round
@@ -126,12 +126,10 @@ class LocalRunner(TaskRunner):
         self._receive(tasks)
         received = [self._received[task.client] for task in tasks]
         stacked = {name: torch.stack([weights[name].detach() for weights in received]) for name in received[0]}
-        clients = []
-        for task in tasks:
-            client = StackedClient(task)
-            client.batches = self._batches(task, client, ahead=True)
-            clients.append(client)
-        module = StackedModule(gradients, stacked, clients, self.settings, tasks[0].lr_factor, self.check)
+        clients = [StackedClient(task) for task in tasks]
+        for client in clients:
+            client.batches = self._batches(client.task, client, ahead=True)
+        module = StackedModule(gradients, stacked, clients, self.settings, tasks[0].lr_factor)
         self.trainer.fit(module, train_dataloaders=module.steps())
         return module
 
@@ -193,7 +191,7 @@ class LocalRunner(TaskRunner):
         self._receive([task])
         network.receive(self._received[task.client])
         module = self._module
-        module.begin(network, task.lr_factor, self._steps(task), self.check)
+        module.begin(network, task.lr_factor, self._steps(task))
         with isolated(self.seed, "client", *address, device=self.device):
             give_state(self.objective, self.state_of(task.client), self.device)
             self.objective.begin(network.network, task, generator(self.seed, "objective", *address))

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
@@ -149,8 +149,7 @@ class SubnetMetrics(nn.Module):
     @property
     def metric_names(self) -> list[str]:
         """What :meth:`compute` returns: ``<subnet>/<metric>``."""
-        reported = [*self.task.metrics, *(cast(MetricCollection, self._added[0]) if self.names else ())]
-        return [f"{subnet}/{name}" for subnet in self.names for name in reported]
+        return [f"{subnet}/{name}" for subnet in self.names for name in self.directions]
 
     def _of_subnet(self, index: int) -> tuple[TaskMetrics, MetricCollection]:
         return cast(TaskMetrics, self._of_task[index]), cast(MetricCollection, self._added[index])
@@ -287,19 +286,13 @@ class Recalibration:
 def recalibration_batches(clients: ClientData, count: int, batch_size: int, seed: int) -> list[Tensor]:
     """Returns batches of clients' training data, drawn by address, so that a resumed run evaluates alike."""
     order = (client for client in map(int, _order(clients.num_clients, seed)) if clients.sizes[client] > 1)
-    waiting = [
-        iter(clients.batches(client, batch_size, generator(seed, "recalibration", client), augment=False))
+    streams = [
+        clients.batches(client, batch_size, generator(seed, "recalibration", client), augment=False)
         for client in islice(order, count)
     ]
-    batches: list[Tensor] = []
-    while waiting and len(batches) < count:
-        stream = waiting.pop(0)
-        found = next(stream, None)
-        if found is not None:
-            waiting.append(stream)
-            if len(found[0]) > 1:  # batch norm refuses a batch of one
-                batches.append(found[0])
-    return batches
+    in_turns = (batch for turn in zip_longest(*streams) for batch in turn if batch is not None)
+    # batch norm refuses a batch of one
+    return list(islice((inputs for inputs, _ in in_turns if len(inputs) > 1), count))
 
 
 @lru_cache(maxsize=1)

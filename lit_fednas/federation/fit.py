@@ -97,7 +97,6 @@ class LocalModule(pl.LightningModule, ABC):
     network: nn.Module
     trained: Iterable[Tensor]
     lr_factor: float
-    keep_going: Callable[[], None]
     num_steps = 0
     most_steps: int | None = None  # the batches end by themselves if not given
 
@@ -116,7 +115,6 @@ class LocalModule(pl.LightningModule, ABC):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Takes one local step, if the batch allows it; returns -1 after the last."""
-        self.keep_going()
         trainer: Any = self.trainer
         (optimizer,), scaler = trainer.optimizers, trainer.grad_scaler
         optimizer.zero_grad(set_to_none=True)  # before the forward: its activations take their room
@@ -146,20 +144,13 @@ class ClientModule(LocalModule):
         super().__init__(settings)
         self.objective = objective
 
-    def begin(
-        self,
-        client_network: ClientNetwork,
-        lr_factor: float = 1.0,
-        steps: int | None = None,
-        keep_going: Callable[[], None] = lambda: None,
-    ) -> None:
+    def begin(self, client_network: ClientNetwork, lr_factor: float = 1.0, steps: int | None = None) -> None:
         """Prepares for the next client."""
         self.client_network = client_network
         self.network = client_network.network
         self.trained = client_network.parameters
         self.lr_factor = lr_factor
         self.most_steps = steps
-        self.keep_going = keep_going
         self.num_steps = self.num_seen = 0
         self._loss_sum: Tensor | float = 0.0
         self._units: Tensor | int = 0

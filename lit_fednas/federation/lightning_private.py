@@ -41,6 +41,8 @@ class _RoundEpochLoop(_TrainingEpochLoop):
 class RoundFitLoop(_FitLoop):
     """Counts rounds as epochs, and passes each round to ``training_step``."""
 
+    epoch_progress: Any
+
     def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
         super().__init__(trainer, min_epochs=0, max_epochs=max_rounds)
         self.epoch_loop = _RoundEpochLoop(trainer)
@@ -64,8 +66,7 @@ class RoundFitLoop(_FitLoop):
         try:
             self._one_batch[0] = self.train_cohort(self.rounds_done)
         except BaseException:
-            counters: tuple[Any, ...] = (self.epoch_progress.current, self.epoch_progress.total)
-            for counter in counters:
+            for counter in (self.epoch_progress.current, self.epoch_progress.total):
                 counter.ready = counter.started = counter.processed
             raise
         super().advance()
@@ -73,14 +74,12 @@ class RoundFitLoop(_FitLoop):
     @property
     def is_whole(self) -> bool:
         """Whether the state is that between two rounds, so that it may be saved."""
-        current: Any = self.epoch_progress.current
-        return bool(current.ready == current.completed)
+        return bool(self.epoch_progress.current.ready == self.epoch_progress.current.completed)
 
     @property
     def rounds_done(self) -> int:
         """Finished rounds."""
-        current: Any = self.epoch_progress.current
-        return int(current.processed)
+        return int(self.epoch_progress.current.processed)
 
     def _warn_if_modules_in_eval_mode(self) -> None:
         """Does not warn: the server's module is never in training mode."""
@@ -126,7 +125,9 @@ class AveragedWeights(WeightAveraging):
 class ClientTrainer(pl.Trainer):
     """A Trainer for the fits of many clients: made once, it runs their batches without connectors between."""
 
-    def __init__(self, device: torch.device, precision: str = "32-true") -> None:
+    def __init__(
+        self, device: torch.device, precision: str = "32-true", check: Callable[[], None] = lambda: None
+    ) -> None:
         previous = logging.root.manager.disable
         logging.disable(logging.WARNING)  # what every Trainer says
         try:
@@ -140,6 +141,7 @@ class ClientTrainer(pl.Trainer):
             )
         finally:
             logging.disable(previous)
+        self._check = check  # raises to stop, before a step
         self.grad_scaler = self.scaler or torch.amp.GradScaler("cpu", enabled=False)
 
     def _fit_impl(self, model: pl.LightningModule, train_dataloaders: Any = None, *rest: Any) -> None:
@@ -151,6 +153,7 @@ class ClientTrainer(pl.Trainer):
         torch.set_grad_enabled(True)
         model.on_train_start()
         for index, batch in enumerate(train_dataloaders):
+            self._check()
             if strategy.training_step(batch, index) == -1:
                 break
         model.on_train_end()

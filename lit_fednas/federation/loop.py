@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -96,24 +96,7 @@ class RoundLoop(RoundFitLoop):
         """Plans a round, trains its clients (each rank its share), and adds up the updates that count."""
         module = self.module
         round = ServerRound(number, module.restructure, module.seed, self.max_epochs or -1)
-        trained: list[ClientResult] = []
-        failure: Exception | None = None
-        try:
-            self.interrupts.check()
-            call_hook(self.trainer, "on_round_start", round)
-            round.tasks = module.plan(round)
-            self._check_states(round.tasks)
-            call_hook(self.trainer, "on_cohort_start", round)
-            module.aggregation.start(round.tasks, round.values)
-            share = self._share(round.tasks)
-            if module.client.fast is not None and self.fastest is None:
-                self._choose(share, number)
-            trained = list(self._train(share))
-        except Exception as error:
-            if self.ranks.size == 1:
-                raise
-            failure = error
-        round.results = self._exchange(trained, failure)
+        round.results = self._settled(self.ranks.gather_results(partial(self._train_share, round)))
         order = {task.key: number for number, task in enumerate(round.tasks)}
         round.results.sort(key=lambda result: order[result.task.key])
         if round.survivors:
@@ -123,6 +106,27 @@ class RoundLoop(RoundFitLoop):
         for part in (module.assignment, module.cohort):
             part.observe(round.results)
         return round
+
+    def _train_share(self, round: ServerRound) -> tuple[list[ClientResult], Any]:
+        """Plans a round and trains this rank's share of it; updates stream into the aggregation, or are held."""
+        module = self.module
+        self.interrupts.check()
+        call_hook(self.trainer, "on_round_start", round)
+        round.tasks = module.plan(round)
+        self._check_states(round.tasks)
+        call_hook(self.trainer, "on_cohort_start", round)
+        module.aggregation.start(round.tasks, round.values)
+        share = self._share(round.tasks)
+        if module.client.fast is not None and self.fastest is None:
+            self._choose(share, round.number)
+        assert self._runner is not None
+        trained = []
+        for result, update in self._runner.run(share):
+            if update is None or not self._acceptance.hold(update):
+                self._take(result, update)
+            del update
+            trained.append(result)
+        return trained, self._acceptance.evidence
 
     def _check_states(self, tasks: Sequence[ClientTask]) -> None:
         """Validates that no client has several tasks if the objective keeps one state of each."""
@@ -164,12 +168,8 @@ class RoundLoop(RoundFitLoop):
         """Measures on every rank which settings train these clients fastest, and takes the first's choice."""
         module, data = self.module, self.trainer.datamodule.clients  # type: ignore[attr-defined]
         ahead = self.max_epochs - number if self.max_epochs is not None and self.max_epochs > 0 else inf
-        found, failure = None, None
-        try:
-            found = fastest(module, data, tasks, self.interrupts.check, self._threads, ahead)
-        except Exception as error:
-            failure = error
-        choices = [choice for choice in self.ranks.gather_unless(found, failure) if choice is not None]
+        measure = partial(fastest, module, data, tasks, self.interrupts.check, self._threads, ahead)
+        choices = [choice for choice in self.ranks.gather_results(measure) if choice is not None]
         if not choices:
             return  # nobody could train
         self.fastest = {"round": number, **choices[0]}
@@ -190,18 +190,8 @@ class RoundLoop(RoundFitLoop):
         self._runner = self.runner(module, data, self.interrupts.check)
         self._runner.state_of = partial(self.clients.read, _STATE)
 
-    def _train(self, tasks: Sequence[ClientTask]) -> Iterator[ClientResult]:
-        """Trains clients; their updates stream into the aggregation."""
-        assert self._runner is not None
-        for result, update in self._runner.run(tasks):
-            if update is None or not self._acceptance.hold(update):
-                self._take(result, update)
-            del update
-            yield result
-
-    def _exchange(self, trained: list[ClientResult], failure: Exception | None) -> list[ClientResult]:
+    def _settled(self, shares: Sequence[tuple[list[ClientResult], Any]]) -> list[ClientResult]:
         """Returns the results of all ranks, once it is settled which updates count."""
-        shares = self.ranks.gather_unless((trained, self._acceptance.evidence), failure)
         judge = self._acceptance.judge([evidence for _, evidence in shares])
         results = []
         for rank, (share, _) in enumerate(shares):

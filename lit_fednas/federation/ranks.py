@@ -4,7 +4,7 @@ Every rank holds all weights, plans the same round, trains its share of the coho
 clients. Then the ranks exchange the results, add their sums, and each takes the same server step.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -34,16 +34,22 @@ class Ranks:
         distributed.all_gather_object(values, value)
         return values
 
-    def gather_unless(self, value: T, failure: Exception | None) -> list[T]:
-        """Returns every rank's value unless one of them has failed."""
+    def gather_results(self, work: Callable[[], T]) -> list[T]:
+        """Returns what each rank's work returns; raises on all ranks what it has raised on one."""
+        result: Any = None
+        failure: Exception | None = None
+        try:
+            result = work()
+        except Exception as error:  # the other ranks would wait for this one otherwise
+            failure = error
         told = failure
         if failure is not None and not isinstance(failure, ClientError | Interrupted):
             told = RankError(f"rank {self.rank}: {in_one_line(failure)}")
-        answers = self.gather((value, told))
-        for error in (failure, *(error for _, error in answers)):
-            if error is not None:
-                raise error
-        return [value for value, _ in answers]
+        answers = self.gather((result, told))
+        for raised in (failure, *(told for _, told in answers)):
+            if raised is not None:
+                raise raised
+        return [answer for answer, _ in answers]
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Replaces each tensor by its sum over the ranks, in place."""

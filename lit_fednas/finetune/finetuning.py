@@ -227,7 +227,7 @@ class Finetune(AfterTraining):
         clients = f"{len(eligible)} of {self.model.population.num_clients} clients"
         log.info("%s: %s, %s, %s, %d rounds", candidate.folder, candidate.arch, origin, clients, rounds)
         folder = self.files.folder / "runs" / candidate.folder
-        self._fit(network, candidate, folder, rounds)
+        self._fit(network, candidate, folder)
         after = self._score(network, "val")
         parts = [part for record in read_rounds(folder) for part in record["clients"]]
         cost = network.cost("whole")
@@ -247,21 +247,20 @@ class Finetune(AfterTraining):
         }
         return row, network
 
-    def _fit(self, network: PlainNetwork, candidate: Candidate, folder: Path, rounds: int) -> None:
+    def _fit(self, network: PlainNetwork, candidate: Candidate, folder: Path) -> None:
         """Trains a network in place on some of the clients; resumes the folder's run, if there is one."""
         cohort = self._cohort(self.eligible[candidate.folder])
         settings = {"client": self.client, "cohort": cohort, "metrics": self.model.metrics}
         module = averaging(self.model, network, self.objective, seed=self.seed, **settings)
         last = folder / "checkpoints" / "last.ckpt"
-        self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=str(last) if last.exists() else None)
+        self._trainer(candidate, folder).fit(module, self.datamodule, ckpt_path=str(last) if last.exists() else None)
         network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
 
-    def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:
+    def _trainer(self, candidate: Candidate, folder: Path) -> FederatedTrainer:
         """Returns the trainer of one candidate, which writes into the folder."""
         self.interrupts.check()
+        rounds = self.rounds[candidate.folder]
         device = self.trainer.strategy.root_device
-        shows_progress = self.trainer.progress_bar_callback is not None
-        progress = [RoundProgress()] if shows_progress else []  # Lightning refuses a disabled one
         averages = [WeightAverage(own.decay) for own in self.trainer.callbacks if isinstance(own, WeightAverage)]
         trainer = FederatedTrainer(
             max_rounds=rounds,
@@ -270,9 +269,9 @@ class Finetune(AfterTraining):
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
             logger=RunLogger(str(folder.parent.parent), folder.parent.name, folder.name),
-            callbacks=[*averages, RunRecorder(), RoundCheckpoint(), _Stop(self.interrupts), *progress],
+            callbacks=[*averages, RunRecorder(), RoundCheckpoint(), _Stop(self.interrupts), RoundProgress()],
             enable_model_summary=False,
-            enable_progress_bar=shows_progress,
+            enable_progress_bar=self.trainer.progress_bar_callback is not None,
         )
         trainer.fit_loop.runner = self.trainer.fit_loop.runner
         return trainer

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from io import BytesIO
-from time import perf_counter
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -182,12 +182,8 @@ class Device:
             return None
         network = supernet.subnet(arch).train()
         inputs = torch.zeros(size, *supernet.input_shape, dtype=supernet.input_dtype)
-        seconds = []
         with self._threads(module), isolated(0, "speed"):
-            for _ in range(_TRIALS):
-                start = perf_counter()
-                network(inputs).float().sum().backward()
-                seconds.append(perf_counter() - start)
+            seconds = repeat(lambda: network(inputs).float().sum().backward(), number=1, repeat=_TRIALS)
         return size * macs / min(seconds)
 
     @torch.no_grad()

@@ -17,7 +17,7 @@ from lit_fednas import __version__
 from lit_fednas.config_files import find_config
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt
-from lit_fednas.records.files import check_output
+from lit_fednas.records.files import check_output, replace_text
 
 _APP = '''"""Started by Flower: the server's app and the devices'."""
 
@@ -63,17 +63,14 @@ def init(
     text = resolved([*files, *number, *words])
     check_over_devices(read := yaml.safe_load(text))
     count = read["data"]["num_clients"]
-    (folder / "app").mkdir(parents=True)
-    (folder / "app" / "lit_fednas_app.py").write_text(_APP)
-    (folder / "app" / "pyproject.toml").write_text(project(text))
-    (folder / "flwr").mkdir()
+    replace_text(folder / "app" / "lit_fednas_app.py", _APP)
+    replace_text(folder / "app" / "pyproject.toml", project(text))
     certificate = f'root-certificates = "{(folder / "certificates" / "ca.crt").absolute()}"'
     security = certificate if tls else "insecure = true"
-    (folder / "flwr" / "config.toml").write_text(f'[superlink.server]\naddress = "{address}"\n{security}\n')
-    (folder / "README.md").write_text(readme(host, port, count, tls))
-    (folder / "systemd").mkdir()
+    replace_text(folder / "flwr" / "config.toml", f'[superlink.server]\naddress = "{address}"\n{security}\n')
+    replace_text(folder / "README.md", readme(host, port, count, tls))
     for name, text in services(folder.absolute(), host, port, tls).items():
-        (folder / "systemd" / f"lit-fednas-{name}.service").write_text(text)
+        replace_text(folder / "systemd" / f"lit-fednas-{name}.service", text)
     print(f"written: {folder}/README.md says what to start")
 
 

@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -31,15 +31,14 @@ from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import (
     MOST,
     SPLITS,
-    FitLimits,
     Joined,
     Packet,
     digest,
     most_of,
     one_line,
     read_count,
+    read_figure,
     read_number,
-    read_result,
     task_fields,
     unreadable,
 )
@@ -48,7 +47,6 @@ from lit_fednas.objectives.base import keeps_state
 from lit_fednas.search import ClientDraw, FederatedEvaluator, Search
 from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.evaluator import covered
-from lit_fednas.supernets import PlainNetwork
 
 T = TypeVar("T")
 
@@ -94,16 +92,20 @@ class RemoteClients(ClientData):
         self,
         kind: str,
         clients: Sequence[int],
-        packet_of: Callable[[int], Packet],
+        question: Packet,
         read: Callable[[int, Mapping[str, Any]], T],
         check: Callable[[], None],
     ) -> Iterator[tuple[int, T]]:
-        """Asks clients; yields positions with what is read of the answers, and logs which cannot be used."""
+        """Asks clients the same; yields positions with what is read of the answers, and logs which cannot be used."""
+
+        def packet_of(position: int) -> Packet:
+            return Packet({**question.fields, "client": clients[position]}, question.tensors)
+
         for position, reply in self.link.ask(kind, clients, packet_of, check):
             reason = f"{reply.status} ({reply.reason})"
             if reply.packet is not None:
                 try:
-                    yield position, read(position, reply.packet.fields)
+                    yield position, read(clients[position], reply.packet.fields)
                     continue
                 except Exception as error:  # a device may send anything
                     reason = unreadable(error)
@@ -164,15 +166,14 @@ class ServerData(FederatedDataModule):
 
 
 class FlowerRunner(TaskRunner):
-    """Lets devices train a round's tasks, or a fine-tuning's candidate of a supernet with this structure."""
+    """Lets devices train a round's tasks; ``fields`` are the candidate and the structure of a fine-tuning."""
 
     def __init__(
         self,
         module: FederatedLightningModule,
         data: ClientData,
         check: Callable[[], None],
-        candidate: Mapping[str, Any] | None = None,
-        structure: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> None:
         assert isinstance(data, RemoteClients)
         if module.client.clients_per_fit != 1:
@@ -181,8 +182,7 @@ class FlowerRunner(TaskRunner):
         self.clients = data
         self.link = data.link
         self.check = check
-        self.structure = structure
-        self.fields = {"seed": module.seed, "candidate": candidate}
+        self.fields = {"seed": module.seed, "candidate": None, **fields}
         # devices keep the states of clients themselves; the server keeps names of those that count
         self._run_id = secrets.token_hex(4) if keeps_state(module.objective) else ""
 
@@ -191,14 +191,14 @@ class FlowerRunner(TaskRunner):
         supernet = self.module.supernet
         shared = supernet.shared_tensors()
         # a fine-tuning's network is taken from the supernet that it was searched in
-        structure = supernet.structure() if self.structure is None else self.structure
+        common = {"structure": supernet.structure(), **self.fields}
 
         def packet_of(position: int) -> Packet:
             task = tasks[position]
             packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
             kept = self.state_of(task.client).get("", {}).get("name")
-            fields = {"task": task_fields(task), "structure": structure, "kept": kept, "keep": self._name(task)}
-            return Packet({**self.fields, **fields}, packed)
+            fields = {"task": task_fields(task), "kept": kept, "keep": self._name(task)}
+            return Packet({**common, **fields}, packed)
 
         replies: dict[int, Reply] = {}
         following = 0  # in the order of tasks, so that sums are those of a simulated run, to the bit
@@ -216,7 +216,7 @@ class FlowerRunner(TaskRunner):
             return ClientResult(task, reply.status, reply.reason), None
         wanted = self.module.supernet.views(task.arch)
         try:
-            result = read_result(packet.fields["result"], task, self._limits(task))
+            result = self._result(packet.fields["result"], task)
             if not result.ok:
                 return result, None
             finite = all(report.finite for report in result.reports)
@@ -241,17 +241,46 @@ class FlowerRunner(TaskRunner):
         """Returns the device's name of the client's state after the task."""
         return f"{task.client}-{self._run_id}-{task.round}"
 
-    def _limits(self, task: ClientTask) -> FitLimits:
-        """Returns the limits of a client's result, by its task and by what it disclosed when it joined."""
+    def _result(self, fields: Mapping[str, Any], task: ClientTask) -> ClientResult:
+        """Returns the result of ``result_fields``, validated by the task and by what the client has disclosed."""
+        status, seconds = fields["status"], read_number("seconds", fields["seconds"], self.link.longest)
+        if status in ("error", "non-finite", "timeout", "dropped", "empty"):
+            return ClientResult(task, status, one_line(fields["reason"]), seconds=seconds)
+        if status != "ok":
+            raise ValueError(f"status {status!r}")
         client, size, objective = self.module.client, task.num_examples, self.module.objective
+        kinds = {kind.__name__: kind for kind in objective.report_types}
+        if fields["reports"].keys() != kinds.keys():
+            raise ValueError(f"reports of {sorted(fields['reports'])}")
+        reports = tuple(kinds[name].from_plain(values) for name, values in fields["reports"].items())
+        if any(MOST < abs(number) < inf for report in reports for number in report.numbers):
+            raise ValueError(f"a report of more than {MOST:g}")
         counted = client.steps if task.steps is None else task.steps
-        steps = client.epochs * -(-size // client.batch_size) if counted is None else counted
         batch = min(client.batch_size, size)
-        examples = client.epochs * size if counted is None else steps * batch
+        most_steps = client.epochs * -(-size // client.batch_size) if counted is None else counted
+        most_seen = client.epochs * size if counted is None else counted * batch
+        steps = read_count("num_steps", fields["num_steps"], most_steps, least=1)
+        seen = read_count("num_seen", fields["num_seen"], min(most_seen, steps * batch), least=steps)
         tests = 0 if client.validate is None else self.clients.size(task.client, "val")
-        task_of_data, kinds = objective.data_task, objective.report_types
-        units = task_of_data.most_units(self.module.supernet.input_shape)
-        return FitLimits(steps, batch, examples, units, tests, self.link.longest, task_of_data.averaged, kinds)
+        num_tested = read_count("num_tested", fields["num_tested"], tests, least=tests)
+        tested = {name: read_figure(name, value, most_of(name)) for name, value in fields["tested"].items()}
+        if set(tested) != (set(objective.data_task.averaged) if tests else set()):
+            raise ValueError(f"tested by {sorted(tested)}")
+        units = objective.data_task.most_units(self.module.supernet.input_shape)  # of an example
+        most = units * num_tested
+        return ClientResult(
+            task,
+            reason=one_line(fields["reason"]),
+            num_steps=steps,
+            num_seen=seen,
+            num_units=read_count("num_units", fields["num_units"], units * seen, least=seen),
+            loss=read_figure("loss", fields["loss"], MOST, least=-MOST),
+            seconds=seconds,
+            reports=reports,
+            tested=tested,
+            num_tested=num_tested,
+            num_tested_units=read_count("num_tested_units", fields["num_tested_units"], most, least=num_tested),
+        )
 
 
 def _largest(tensor: torch.Tensor) -> float:
@@ -273,24 +302,20 @@ class FlowerEvaluator(FederatedEvaluator):
         shared = self.supernet.shared_tensors()
         fields = {"archs": [str(arch) for arch in archs], "structure": self.supernet.structure()}
         tensors = {name: shared[name][mask] for name, mask in covered(self.supernet, archs).items()}
-
-        def packet_of(position: int) -> Packet:
-            return Packet({**fields, "client": clients[position]}, tensors)
-
         units_of_example = data.task.most_units(self.supernet.input_shape)
         # sums are in single precision
         limits = (1 + 1e-5) * units_of_example * np.array([1.0, *map(most_of, data.task.averaged)])
         answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
 
-        def read(position: int, fields: Mapping[str, Any]) -> np.ndarray:
-            most = limits * int(self.draw.sizes[clients[position]])
+        def read(client: int, fields: Mapping[str, Any]) -> np.ndarray:
+            most = limits * int(self.draw.sizes[client])
             rows = fields["answers"]
             answer = np.array([[read_number("answers", *pair) for pair in zip(row, most, strict=True)] for row in rows])
-            if answer.shape != answers[position].shape or (answer[:, 0] != answer[0, 0]).any():
+            if answer.shape != answers.shape[1:] or (answer[:, 0] != answer[0, 0]).any():
                 raise ValueError("answers: not sums over the client's examples")
             return answer
 
-        for position, answer in data.answers("score", clients, packet_of, read, self.check):
+        for position, answer in data.answers("score", clients, Packet(fields, tensors), read, self.check):
             answers[position] = answer
         if not answers[:, :, 0].sum():
             raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
@@ -305,15 +330,10 @@ class TestedOnDevices(AfterTraining):
         data, supernet = self.datamodule.clients, self.model.supernet
         assert isinstance(data, RemoteClients)
         asked = [client for client in clients if data.size(client, "test")]
-        fields = {"arch": str(arch), "structure": supernet.structure()}
-        tensors = network.state_dict()
+        question = Packet({"arch": str(arch), "structure": supernet.structure()}, network.state_dict())
         task, units = data.task, data.task.most_units(supernet.input_shape)
 
-        def packet_of(position: int) -> Packet:
-            return Packet({**fields, "client": asked[position]}, tensors)
-
-        def read(position: int, fields: Mapping[str, Any]) -> ClientScore:
-            client = asked[position]
+        def read(client: int, fields: Mapping[str, Any]) -> ClientScore:
             size = data.size(client, "test")
             counted = read_count("num_units", fields["num_units"], units * size, least=size)
             means = {name: read_number(name, fields["means"][name], most_of(name)) for name in task.averaged}
@@ -322,7 +342,7 @@ class TestedOnDevices(AfterTraining):
                 raise ValueError("means: their metrics are not finite")
             return ClientScore(client, size, counted, means, metrics)
 
-        scores = dict(data.answers("test", asked, packet_of, read, self.interrupts.check))
+        scores = dict(data.answers("test", asked, question, read, self.interrupts.check))
         return [scores[position] for position in sorted(scores)]
 
 
@@ -349,15 +369,10 @@ class FlowerFinetune(TestedOnDevices, Finetune):
         super().__init__(*args)
 
     @override
-    def _fit(self, network: PlainNetwork, candidate: Candidate, folder: Path, rounds: int) -> None:
-        self._candidate = {**self._settings_of_devices, "arch": str(candidate.arch)}
-        super()._fit(network, candidate, folder, rounds)
-
-    @override
-    def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:
-        trainer = super()._trainer(folder, rounds)
-        structure = self.supernet.structure()
-        trainer.fit_loop.runner = partial(FlowerRunner, candidate=self._candidate, structure=structure)
+    def _trainer(self, candidate: Candidate, folder: Path) -> FederatedTrainer:
+        trainer = super()._trainer(candidate, folder)
+        described = {**self._settings_of_devices, "arch": str(candidate.arch)}
+        trainer.fit_loop.runner = partial(FlowerRunner, candidate=described, structure=self.supernet.structure())
         return trainer
 
 

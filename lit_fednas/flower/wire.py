@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import inf, isfinite, prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
 from torch import Tensor
 
 from lit_fednas.errors import ClientError
-from lit_fednas.messages import ClientResult, ClientTask, Report
+from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import SearchSpace
 
 #: Flower's type of each kind of message.
@@ -50,18 +51,16 @@ class Packet:
 
     def record(self) -> RecordDict:
         """Returns the packet as Flower's records: one array per dtype, since Flower sends a request for each array."""
-        tensors: dict[str, dict[str, Tensor]] = {}
+        layout: dict[str, list[tuple[str, list[int]]]] = defaultdict(list)
+        parts: dict[str, list[Tensor]] = defaultdict(list)
         for name, tensor in self.tensors.items():
             dtype = str(tensor.dtype).removeprefix("torch.")
             if dtype not in _DTYPES:
                 raise ClientError(f"flower: {name} is of {tensor.dtype}, which cannot be sent; use float32")
-            tensors.setdefault(dtype, {})[name] = tensor.detach()
-        layout = {dtype: [(name, list(part.shape)) for name, part in parts.items()] for dtype, parts in tensors.items()}
+            layout[dtype].append((name, list(tensor.shape)))
+            parts[dtype].append(tensor.detach().flatten().cpu())
         text = json.dumps({"fields": self.fields, "layout": layout})
-        blocks = {
-            dtype: Array(torch.cat([part.flatten().cpu() for part in parts.values()]).numpy())
-            for dtype, parts in tensors.items()
-        }
+        blocks = {dtype: Array(torch.cat(flat).numpy()) for dtype, flat in parts.items()}
         return RecordDict({"message": ConfigRecord({"json": text}), "tensors": ArrayRecord(blocks)})
 
     @classmethod
@@ -99,55 +98,6 @@ def result_fields(result: ClientResult) -> dict[str, Any]:
     """Returns a result without its task as plain values."""
     plain = {name: value for name, value in vars(result).items() if name not in ("task", "reports")}
     return {**plain, "reports": {type(report).__name__: asdict(report) for report in result.reports}}
-
-
-@dataclass(frozen=True)
-class FitLimits:
-    """What the server knows of a client's fit before it is answered."""
-
-    steps: int  # the most
-    batch: int  # the most examples of a step
-    examples: int  # the most of all steps
-    units: int  # the most of an example
-    num_tested: int  # examples of the test after it, if there is one
-    seconds: float  # the most that the server has waited
-    tested: Sequence[str]  # metrics of the test
-    reports: tuple[type[Report], ...]
-
-
-def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) -> ClientResult:
-    """Returns the result of :func:`result_fields`, validated: a device may send anything."""
-    status, seconds = fields["status"], read_number("seconds", fields["seconds"], limits.seconds)
-    if status in ("error", "non-finite", "timeout", "dropped", "empty"):
-        return ClientResult(task, status, one_line(fields["reason"]), seconds=seconds)
-    if status != "ok":
-        raise ValueError(f"status {status!r}")
-    if fields["reports"].keys() != {kind.__name__ for kind in limits.reports}:
-        raise ValueError(f"reports of {sorted(fields['reports'])}")
-    kinds = {kind.__name__: kind for kind in limits.reports}
-    reports = tuple(kinds[name].from_plain(values) for name, values in fields["reports"].items())
-    if any(MOST < abs(number) < inf for report in reports for number in report.numbers):
-        raise ValueError(f"a report of more than {MOST:g}")
-    steps = read_count("num_steps", fields["num_steps"], limits.steps, least=1)
-    seen = read_count("num_seen", fields["num_seen"], min(limits.examples, steps * limits.batch), least=steps)
-    num_tested = read_count("num_tested", fields["num_tested"], limits.num_tested, least=limits.num_tested)
-    tested = {name: read_figure(name, value, most_of(name)) for name, value in fields["tested"].items()}
-    if set(tested) != (set(limits.tested) if limits.num_tested else set()):
-        raise ValueError(f"tested by {sorted(tested)}")
-    most = limits.units * num_tested
-    return ClientResult(
-        task,
-        reason=one_line(fields["reason"]),
-        num_steps=steps,
-        num_seen=seen,
-        num_units=read_count("num_units", fields["num_units"], limits.units * seen, least=seen),
-        loss=read_figure("loss", fields["loss"], MOST, least=-MOST),
-        seconds=seconds,
-        reports=reports,
-        tested=tested,
-        num_tested=num_tested,
-        num_tested_units=read_count("num_tested_units", fields["num_tested_units"], most, least=num_tested),
-    )
 
 
 @dataclass(frozen=True)

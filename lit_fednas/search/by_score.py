@@ -6,6 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,18 +149,14 @@ class PredictorSearch(SearchMethod):
         predict = _fitted(scores, feasible)
         proposals = NSGA2(self.population, self.population).search(feasible, rng)
         predicted: list[Score] = []
-        generation = next(proposals, [])
-        for _ in range(self.generations):
-            if not generation:
-                break
-            errors = predict(generation)
-            macs = [feasible.costs.cost(arch, "macs") for arch in generation]
-            expected = [Score(*values) for values in zip(generation, errors, macs, strict=True)]
-            predicted += expected
-            try:
+        with suppress(StopIteration):  # nothing new is left
+            generation = next(proposals)
+            for _ in range(self.generations):
+                errors = predict(generation)
+                macs = [feasible.costs.cost(arch, "macs") for arch in generation]
+                expected = [Score(*values) for values in zip(generation, errors, macs, strict=True)]
+                predicted += expected
                 generation = proposals.send(expected)
-            except StopIteration:
-                break
         left = [score for score in predicted if score.arch not in known]
         chosen: list[Any] = []
         if left:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +137,11 @@ class Search(AfterTraining):
             if tiers and search.client is not None:
                 tiers = (population.tier(search.client),)
             subnets = self.model.subnets.values()
-            try:
+            with closing(progress), closing(scorer):
                 parts = evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets, scorer
                 run = TierSearch(search, *parts)
                 if search.evaluations:
                     run.run()
-            finally:
-                progress.close()
-                scorer.close()
             rows = run.write_tiers(self._tester(evaluator)) if search.evaluations else run.write_plan()
             if search.client is None and search.evaluations:
                 self.write_clients(files)

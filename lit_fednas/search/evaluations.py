@@ -56,14 +56,12 @@ class Scorer:
     def _shared(self, archs: Sequence[Any]) -> dict[Any, dict[str, Any]]:
         """Scores this process's share of the architectures; returns what all have found."""
         shares = deal([self.costs.cost(arch, "macs") for arch in archs], self.ranks.size)
-        found: dict[int, dict[str, Any]] = {}
-        failure = None
-        try:
-            found = {index: self._scored(archs[index], self.evaluator) for index in shares[self.ranks.rank]}
-        except Exception as error:  # every process raises it: they would wait for this one otherwise
-            failure = error
-        self._others_wait = False  # if one has failed
-        gathered = ChainMap(*self.ranks.gather_unless(found, failure))
+
+        def found() -> dict[int, dict[str, Any]]:
+            return {index: self._scored(archs[index], self.evaluator) for index in shares[self.ranks.rank]}
+
+        self._others_wait = False  # if one fails
+        gathered = ChainMap(*self.ranks.gather_results(found))
         self._others_wait = True
         return {arch: gathered[index] for index, arch in enumerate(archs)}
 

@@ -228,7 +228,7 @@ class NSGA2(SearchMethod):
             n_offsprings=self.sample,
             sampling=tier.sample,
             crossover=UniformCrossover(prob=self.crossover_rate),
-            mutation=_RedrawGenes(1 / genes if self.mutation_rate is None else self.mutation_rate),
+            mutation=_RedrawGenes(prob_var=1 / genes if self.mutation_rate is None else self.mutation_rate),
             repair=tier.repair,
             eliminate_duplicates=tier,
         )
@@ -259,13 +259,9 @@ class _Algorithm(PymooNSGA2):
 class _RedrawGenes(Mutation):
     """Draws each gene anew with some probability."""
 
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
     def _do(self, problem: Any, X: np.ndarray, *args: Any, random_state: Any = None, **kwargs: Any) -> np.ndarray:
         drawn = random_state.integers(problem.xl, problem.xu + 1, size=X.shape)
-        return np.where(random_state.random(X.shape) < self.rate, drawn, X)
+        return np.where(random_state.random(X.shape) < self.get_prob_var(problem), drawn, X)
 
 
 class _Tier(DuplicateElimination):

@@ -85,18 +85,19 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = BALANCE) -
     sizes = counts.sum(axis=1)
     held = np.zeros((groups, counts.shape[1]), dtype=np.int64)
     members = np.zeros(groups, dtype=np.int64)
-    distances = np.full(groups, 2.0)
     owners = np.empty(len(counts), dtype=np.int64)
     for client in np.argsort(-sizes, kind="stable"):
-        after, examples = _distances(held + counts[client], everyone), held.sum(axis=1)
-        open_groups = np.flatnonzero(_admissible(examples, sizes[client], balance))
-        gain = (after - distances)[open_groups]  # the mean distance changes by this over the number of groups
+        examples = held.sum(axis=1)
+        largest = np.maximum(examples + sizes[client], examples.max())
+        keeps = largest <= balance * examples.min() * (1 + TOLERANCE)  # only a smallest group raises the minimum
+        open_groups = np.flatnonzero(keeps | (examples == examples.min()))
+        # the mean distance changes by this over the number of groups
+        gain = (_distances(held + counts[client], everyone) - _distances(held, everyone))[open_groups]
         best = open_groups[gain <= gain.min() + TOLERANCE]
         # ``best`` ascends and the sort is stable, so the lower number comes first
         group = best[np.lexsort((members[best], examples[best]))[0]]
         held[group] += counts[client]
         members[group] += 1
-        distances[group] = after[group]
         owners[client] = group
     return [np.flatnonzero(owners == group).tolist() for group in range(groups)]
 
@@ -112,13 +113,6 @@ def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[di
     distances = _distances(held, _shares(counts.sum(axis=0)))
     content = zip(groups, held.sum(axis=1).tolist(), distances.tolist(), strict=True)
     return [{"clients": len(group), "examples": count, "distance": distance} for group, count, distance in content]
-
-
-def _admissible(examples: np.ndarray, size: int, balance: float) -> np.ndarray:
-    """Returns which groups may take a client of ``size`` examples: bool [groups]."""
-    largest = np.maximum(examples + size, examples.max())
-    keeps = largest <= balance * examples.min() * (1 + TOLERANCE)  # only a smallest group raises the minimum
-    return keeps | (examples == examples.min())
 
 
 def _distances(held: np.ndarray, everyone: np.ndarray) -> np.ndarray:

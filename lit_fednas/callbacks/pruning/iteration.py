@@ -1,4 +1,4 @@
-"""The iterations of pruning: budgets, rounds, candidates that are ranked and dropped early, and their record.
+"""The iterations of pruning: candidates that are ranked and dropped early, and their record.
 
 FedNAS, sections 3.3, 4.3 and 5.1, and Alg. 4.1, lines 22 to 32.
 """
@@ -11,43 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from lit_fednas.costs import RoundCost
-from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, mean_tested
 from lit_fednas.supernets import Model, PrunedSequence, UnitCounts
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class BudgetSchedule:
-    """The budgets of the iterations, as shares of the initial model's resource; arguments as of ``PruneByBudgets``."""
-
-    # ``least`` is ours: with the paper's decay of 0.93 for ConvNet all reductions together are 71 %, and yet it has
-    # models of 25 % and 15 % (Table 3)
-
-    final: float
-    first: float = 0.05
-    decay: float = 0.98
-    least: float = 0.0
-
-    def __post_init__(self) -> None:
-        reach = self.first / (1 - self.decay) if self.least == 0 and self.decay < 1 else math.inf
-        if reach < 1 - self.final:
-            raise ConfigError(
-                f"prune_by_budgets.decay: with {self.decay}, and {self.first} in the first iteration, all iterations "
-                f"together reduce the resource by {reach:.3g}, and the budget {self.final} needs "
-                f"{1 - self.final:.3g}; raise decay or first, or set least to the smallest reduction"
-            )
-
-    def budget(self, iteration: int, present: float) -> float:
-        """Returns the budget of an iteration, from 1 (NetAdapt's rule); ``present`` is the newest model's share."""
-        step = max(self.first * self.decay ** (iteration - 1), self.least)
-        return max(present - step, self.final)
-
-
-def rounds_of(iteration: int, schedule: Mapping[int, int]) -> int:
-    """Returns the number of rounds of an iteration, from 1; later ones have more (section 3.3)."""
-    return schedule[max(first for first in schedule if first <= iteration)]
 
 
 @dataclass
@@ -165,14 +132,6 @@ class SequenceRecord:
                 row[name] = [value if math.isfinite(value) else None for value in values]
             candidates.append(row)
         return {**self.under_way, "rounds": trials.rounds, "candidates": candidates, "costs": asdict(self.spent)}
-
-    def content(self, sequence: PrunedSequence, trials: CandidateTrials | None) -> dict[str, Any]:
-        """Returns the models and units in ``sequence.json``."""
-        return {
-            "units": {group: [group] for group in sequence.models[0].sizes},
-            "models": self.entries,
-            "under_way": None if trials is None else self.described(sequence, trials),
-        }
 
     def figures(self) -> dict[str, float]:
         """Returns the figures of the newest model, with resource and budget as shares of the initial model's."""

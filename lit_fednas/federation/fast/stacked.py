@@ -151,7 +151,6 @@ class StackedModule(LocalModule):
         clients: Sequence[StackedClient],
         settings: ClientSettings,
         lr_factor: float,
-        keep_going: Callable[[], None],
     ) -> None:
         super().__init__(settings)
         self.gradients = gradients
@@ -159,7 +158,6 @@ class StackedModule(LocalModule):
         self.weights = weights
         self.clients = clients
         self.lr_factor = lr_factor
-        self.keep_going = keep_going
         self._trained = {name: weights[name].detach().requires_grad_() for name in gradients.trained}
         self.trained = self._trained.values()
         self._others = {name: tensor for name, tensor in weights.items() if name not in self._trained}
@@ -215,15 +213,12 @@ class StackedModule(LocalModule):
         self._ended.clear()
 
     @torch.no_grad()
-    def outcomes(self) -> list[tuple[float, float, float]]:
+    def outcomes(self) -> list[list[float]]:
         """Returns, per client, the sum of its losses, their units, and its weights' norms, with one read."""
         count = len(self.clients)
         floating = [t.reshape(count, -1) for t in self.weights.values() if t.is_floating_point()]
         norms = torch.stack([torch.linalg.vector_norm(tensor, dim=1) for tensor in floating]).sum(0)
-        return [
-            tuple(row)
-            for row in torch.stack([self._loss_sums.double(), self._units.double(), norms.double()], 1).tolist()
-        ]
+        return torch.stack([self._loss_sums.double(), self._units.double(), norms.double()], 1).tolist()
 
     @torch.no_grad()
     def _differentiate(self, rows: list[int], batches: list[Batch]) -> None:
