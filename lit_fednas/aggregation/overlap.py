@@ -78,7 +78,12 @@ class OverlapAverage(Aggregation):
         if mechanism is not None:
             self._sums = self._private(mechanism, tasks)
             return
-        self._scale = self._normaliser(tasks)
+        total = sum(map(self.coefficient, tasks))
+        if tasks and total <= 0:
+            raise ConfigError(
+                f"aggregation.weighted: true, and the round's {len(tasks)} clients have no examples; set it to false"
+            )
+        self._scale = 1.0 / total if tasks else 1.0  # the sums stay in the range of the weights
         self._sums = None  # the last round's memory is free before this one's is taken
         self._sums = self._trimmed(tasks) if self.trim else OverlapSums(shared, partial, self.min_clients)
 
@@ -154,17 +159,6 @@ class OverlapAverage(Aggregation):
         coefficients = {task.client: self.coefficient(task) * self._scale for task in tasks}
         greatest = max((self.coefficient(task) * self._scale for task in planned), default=1.0)
         return PrivateSums(self._supernet, mechanism, coefficients, covered, greatest)
-
-    def _normaliser(self, tasks: Sequence[ClientTask]) -> float:
-        """Returns what brings the coefficients' sum to 1, so that sums stay in the range of the weights."""
-        if not tasks:
-            return 1.0
-        total = sum(self.coefficient(task) for task in tasks)
-        if total <= 0:
-            raise ConfigError(
-                f"aggregation.weighted: true, and the round's {len(tasks)} clients have no examples; set it to false"
-            )
-        return 1.0 / total
 
 
 def _overrides(aggregation: OverlapAverage, name: str) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 from scipy.special import softmax
+from scipy.stats import zscore
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
@@ -76,9 +76,8 @@ class ByUtility(Assignment):
     def deployed(self, client: int) -> Model:
         """Returns the compatible model of the highest utility (section 5.1); of equals the one with the most MACs."""
         utilities = self.utilities(client)
-        numbers = self._compatible(client)
-        macs = {number: self._costs.cost(Model(number), "macs") for number in numbers}
-        return Model(max(numbers, key=lambda number: (utilities[number], macs[number], number)))
+        models = map(Model, self._compatible(client))
+        return max(models, key=lambda model: (utilities[model.number], self._costs.cost(model, "macs"), model))
 
     def utilities(self, client: int) -> list[float]:
         """Returns a client's utility for each model, by its number; a list that the caller may change."""
@@ -184,8 +183,7 @@ def standardised(losses: Sequence[float]) -> list[float]:
     """Returns losses with mean 0 and standard deviation 1; zeros if they are all equal."""
     if not losses or min(losses) == max(losses):  # a deviation of rounding errors would make large numbers of them
         return [0.0] * len(losses)
-    values = np.array(losses, dtype=float)
-    return [float(value) for value in (values - values.mean()) / values.std()]
+    return zscore(losses).tolist()
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,7 @@ class PoolOfTiers:
 
 
 @checked("assignment")
+@dataclass(eq=False)
 class CostWeighted(Assignment):
     """Each client draws from a pool what its tier affords, with a probability proportional to ``cost ** -power``.
 
@@ -243,15 +244,9 @@ class CostWeighted(Assignment):
 
     depends_on = "client"
 
-    def __init__(
-        self,
-        pool: Pool = WholeSpace(),
-        power: NonNegativeFloat = 1.0,
-        cost: Literal["macs", "parameters", "bytes"] = "macs",
-    ) -> None:
-        self.pool = pool
-        self.power = power
-        self.cost = cost
+    pool: Pool = WholeSpace()
+    power: NonNegativeFloat = 1.0
+    cost: Literal["macs", "parameters", "bytes"] = "macs"
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
@@ -300,7 +295,10 @@ class Subspaces(Assignment):
         self._sizes = self._supernet.path_costs(self.size)
         self.budget = float(self._sizes.sent(self._supernet.space.superset) * self.share)
         for tier in population.tiers or (EVERYBODY,):
-            least = self._least(tier)
+            self._sampler(tier)  # reported before training, if it cannot compute any path
+            # every draw for the tier can be reduced to it
+            layers = [layer.values() for layer in self._supported(tier)]
+            least = self._sizes.fixed + sum(max(sizes) for sizes in layers if 0 not in sizes)
             if self.budget < least:
                 raise ConfigError(
                     f"assignment.share: a budget of {self.budget:g} {self.size} "
@@ -317,7 +315,8 @@ class Subspaces(Assignment):
         tier = self._population.tier(client)
         held = self._supported(tier)
         kept = [{name for name, size in layer.items() if size == 0} for layer in held]
-        for layer, operator in enumerate(self._sampler(tier).sample(rng).path):
+        path, _ = self._sampler(tier).sample(rng)
+        for layer, operator in enumerate(path):
             kept[layer] = kept[layer] or {operator}
         size = self._sizes.fixed + sum(sum(layer.values()) for layer in held)
         removable = [(layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]]
@@ -340,9 +339,3 @@ class Subspaces(Assignment):
     def _sampler(self, tier: Tier) -> PathSampler:
         """Returns a sampler of paths that the client can compute; layers without free operators keep one."""
         return path_sampler(self._supernet, self._supernet.space.superset, tier.at_most, tier.unsupported, tier.name)
-
-    def _least(self, tier: Tier) -> int:
-        """Returns a budget that every draw for a tier can be reduced to."""
-        self._sampler(tier)  # reported before training, if it cannot compute any path
-        layers = [list(layer.values()) for layer in self._supported(tier)]
-        return self._sizes.fixed + sum(max(sizes) for sizes in layers if 0 not in sizes)

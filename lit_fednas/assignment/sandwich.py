@@ -132,10 +132,9 @@ class TrackingSandwich(Sandwich):
 
     @override
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
-        ties = rng.random(len(cohort))
         seen = self.largest_seen, self.smallest_seen
-        counts = [np.array([number.get(client, 0) for client in cohort]) for number in seen]
-        by_largest, by_smallest = np.lexsort((ties, counts[0])), np.lexsort((rng.random(len(cohort)), counts[1]))
+        counts = (np.array([numbers.get(client, 0) for client in cohort]) for numbers in seen)
+        by_largest, by_smallest = (np.lexsort((rng.random(len(cohort)), count)) for count in counts)
         return self._first_able(cohort, by_largest, by_smallest)
 
     @override

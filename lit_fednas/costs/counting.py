@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple
+from operator import add
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import AWAY, ClientResult, MacsReport, nbytes
+
+T = TypeVar("T")
 
 _aten = torch.ops.aten
 
@@ -137,6 +140,12 @@ def inference_structure(network: nn.Module) -> nn.Module:
     return structure
 
 
+def on_meta(build: Callable[..., T], *args: Any) -> T:
+    """Returns what a function builds on the meta device: tensors have no values, and none are drawn."""
+    with torch.device("meta"):
+        return build(*args)
+
+
 def meta_copy(network: nn.Module) -> nn.Module:
     """Returns a copy of a module on the meta device; the values of its tensors are not copied."""
     memo: dict[int, Any] = {}
@@ -234,8 +243,8 @@ class _Trace(TorchDispatchMode):
     def __init__(self, inputs: Tensor) -> None:
         super().__init__()
         self.time = 0  # operations so far
-        self.storages: dict[int, torch.UntypedStorage] = {}  # kept, so that no two have the same address
-        self.lives: dict[int, list[int]] = {}
+        # by address: the storage (kept, so that no two have the same), when it was made, when it was last read
+        self.lives: dict[int, list[Any]] = {}
         self._made(inputs)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -250,23 +259,21 @@ class _Trace(TorchDispatchMode):
         """Records that the tensors are read now; returns whether any depends on the input."""
         known = {tensor.untyped_storage()._cdata for tensor in tensors_in(tree)} & self.lives.keys()
         for key in known:
-            self.lives[key][1] = self.time
+            self.lives[key][-1] = self.time
         return bool(known)
 
     def peak(self) -> int:
         """Returns the greatest sum of bytes alive at one time; a storage that was never read is not alive."""
         change: dict[int, int] = defaultdict(int)
-        for key, (made, last) in self.lives.items():
+        for storage, made, last in self.lives.values():
             if last > made:
-                change[made] += self.storages[key].nbytes()
-                change[last + 1] -= self.storages[key].nbytes()
+                change[made] += storage.nbytes()
+                change[last + 1] -= storage.nbytes()
         return max(accumulate(change[time] for time in sorted(change)), default=0)
 
     def _made(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        if storage._cdata not in self.lives:
-            self.storages[storage._cdata] = storage
-            self.lives[storage._cdata] = [self.time, self.time]
+        self.lives.setdefault(storage._cdata, [storage, self.time, self.time])
 
 
 class Layer(NamedTuple):
@@ -314,8 +321,7 @@ def read_layers(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.d
     for module in structure.modules():
         if isinstance(module, (*_CONVOLUTIONS, nn.Linear)):
             module.register_forward_hook(read)
-    with torch.no_grad():
-        structure(torch.zeros(1, *input_shape, dtype=dtype, device="meta"))
+    structure(torch.zeros(1, *input_shape, dtype=dtype, device="meta"))
     return layers
 
 
@@ -334,8 +340,7 @@ class RoundCost:
     bytes_up: int = 0  # bytes to the server
 
     def __add__(self, other: RoundCost) -> RoundCost:
-        down, up = self.bytes_down + other.bytes_down, self.bytes_up + other.bytes_up
-        return RoundCost(self.macs + other.macs, down, up)
+        return RoundCost(*map(add, astuple(self), astuple(other)))
 
     @property
     def bytes(self) -> int:

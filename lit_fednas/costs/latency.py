@@ -169,6 +169,7 @@ class LatencyFit:
     mean_relative_error: float | None = None  # |predicted - measured| / measured
 
 
+@dataclass(eq=False)
 class LatencyTable(LatencySource):
     """Predicts from layers that were measured alone, in the manner of ProxylessNAS (Cai et al., 2019).
 
@@ -187,22 +188,18 @@ class LatencyTable(LatencySource):
             layer is unknown and must not be measured.
     """
 
-    def __init__(
-        self,
-        measured: MeasuredLatency = MeasuredLatency(),
-        file: str | None = None,
-        measure_missing: bool = True,
-    ) -> None:
-        self.measured = measured
-        self.file = file
-        self.measure_missing = measure_missing
-        self.settings = measured.prepare([], ())
+    measured: MeasuredLatency = MeasuredLatency()
+    file: str | None = None
+    measure_missing: bool = True
+
+    def __post_init__(self) -> None:
+        self.settings = self.measured.prepare([], ())
         self.layers: dict[str, float] = {}
         self.fit = LatencyFit()
-        if file is not None and Path(file).exists():
-            self._load(file)
-        elif not measure_missing:
-            raise ConfigError(f"latency.file: {file} does not exist; give a table, or set measure_missing: true")
+        if self.file is not None and Path(self.file).exists():
+            self._load(self.file)
+        elif not self.measure_missing:
+            raise ConfigError(f"latency.file: {self.file} does not exist; give a table, or set measure_missing: true")
 
     @override
     def prepare(
@@ -284,8 +281,7 @@ def calls(network: nn.Module, batch_shape: Shape, dtype: torch.dtype) -> list[tu
     structure = inference_structure(network)
     leaves = [module for module in structure.modules() if not any(module.children())]
     hooks = [leaf.register_forward_pre_hook(note) for leaf in leaves]
-    with torch.no_grad():
-        structure(torch.empty(batch_shape, dtype=dtype, device="meta"))
+    structure(torch.empty(batch_shape, dtype=dtype, device="meta"))
     for hook in hooks:
         hook.remove()  # the layers are measured next
     return layers

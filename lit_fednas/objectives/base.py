@@ -173,15 +173,12 @@ class MaskedCrossEntropy(CrossEntropy):
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         self._classes = list(self._clients.classes(task.client))
-        self._absent = torch.ones(self._num_classes, dtype=torch.bool)
+        self._absent = torch.ones(self._num_classes, dtype=torch.bool, device=next(network.parameters()).device)
         self._absent[self._classes] = False
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        logits = network(inputs)
-        if len(self._classes) < self._num_classes:
-            self._absent = self._absent.to(logits.device)  # copied in a fit's first batch alone
-            logits = logits.masked_fill(self._absent, 0.0)
+        logits = network(inputs).masked_fill(self._absent, 0.0)
         return functional.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
 
     @override

@@ -13,6 +13,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.costs import count_macs
+from lit_fednas.costs.counting import on_meta
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, Report, UnitChangesReport
@@ -101,8 +102,7 @@ class SideObjective(AllOutputs, CountedObjective):
     def _macs_through_heads(self, arch: Any) -> int:
         """Returns the multiply-accumulates of an example through all heads."""
         if arch not in self._macs_of:
-            with torch.device("meta"):
-                network = self._supernet.build(arch)
+            network = on_meta(self._supernet.build, arch)
             network.forward = network.outputs
             self._macs_of[arch] = count_macs(network, self._supernet.input_shape, self._supernet.input_dtype)
         return self._macs_of[arch]
@@ -228,9 +228,11 @@ class UnitChanges(WrappedObjective):
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         self._network = network
-        self._before: dict[str, Tensor] = {}
+        self._before: dict[str, Tensor] = {}  # the parameters whose first dimension is cut, if the network is whole
         if task.arch == self._supernet.space.largest:
-            self._before = {name: weights.clone() for name, weights in self._weights().items()}
+            for name, parameter in network.named_parameters():
+                if any(group for group, _ in self._supernet.axes[name][:1]):
+                    self._before[name] = parameter.detach().clone()
         super().begin(network, task, generator)
 
     @override
@@ -240,7 +242,16 @@ class UnitChanges(WrappedObjective):
     @torch.no_grad()
     @override
     def report(self) -> tuple[Report, ...]:
-        return (UnitChangesReport(self._changes()), *super().report())
+        moved: dict[str, Tensor] = {}
+        was: dict[str, Tensor] = {}
+        for name, before in self._before.items():
+            group, weights = self._supernet.axes[name][0][0], self._network.get_parameter(name)
+            units = self._supernet.units[group]  # a unit's entries are adjacent: a row of this shape
+            moved[group] = moved.get(group, 0) + (weights - before).reshape(units, -1).square().sum(1)
+            was[group] = was.get(group, 0) + before.reshape(units, -1).square().sum(1)
+        self._before = {}
+        changes = {group: (moved[group].sqrt() / was[group].sqrt().clamp_min(1e-12)).tolist() for group in moved}
+        return (UnitChangesReport(changes), *super().report())
 
     @override
     def check_result(self, result: ClientResult) -> None:
@@ -251,23 +262,3 @@ class UnitChanges(WrappedObjective):
             raise ValueError(f"changes of other units than those of {result.task.arch}")
         if any(number < 0 for number in report.numbers):
             raise ValueError("a change of a unit is negative")
-
-    def _changes(self) -> dict[str, list[float]]:
-        """Returns the relative change of each unit by group; nothing if the network is not whole."""
-        moved: dict[str, Tensor] = {}
-        was: dict[str, Tensor] = {}
-        for name, weights in self._weights().items() if self._before else ():
-            group, before = self._supernet.axes[name][0][0], self._before[name]
-            units = self._supernet.units[group]  # a unit's entries are adjacent: a row of this shape
-            moved[group] = moved.get(group, 0) + (weights - before).reshape(units, -1).square().sum(1)
-            was[group] = was.get(group, 0) + before.reshape(units, -1).square().sum(1)
-        self._before = {}
-        return {group: (moved[group].sqrt() / was[group].sqrt().clamp_min(1e-12)).tolist() for group in moved}
-
-    def _weights(self) -> dict[str, Tensor]:
-        """Returns the parameters whose first dimension is cut."""
-        return {
-            name: parameter.detach()
-            for name, parameter in self._network.named_parameters()
-            if any(group for group, _ in self._supernet.axes[name][:1])
-        }

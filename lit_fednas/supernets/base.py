@@ -8,9 +8,10 @@ G(W, arch)), super-imposition (M(W, arch, w)), overlap counts, running in place,
 import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import gt
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from torch.func import functional_call
 from typing_extensions import override
 
 from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, peak_activation_bytes, sent_bytes
-from lit_fednas.costs.counting import Layer, read_layers
+from lit_fednas.costs.counting import Layer, on_meta, read_layers
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.families import shapes_of, tensors_of
 from lit_fednas.supernets.space import SearchSpace
@@ -201,18 +202,14 @@ class Supernet(nn.Module, ABC):
     def subnet(self, arch: Any) -> nn.Module:
         """Extracts the architecture as a standalone module with a copy of its weights: G(W, arch)."""
         network, views = self.empty_subnet(arch), self.views(arch)
-        parameters = dict(network.named_parameters())
-        torch._foreach_copy_(list(parameters.values()), [views[name] for name in parameters])
-        for name, buffer in network.named_buffers():
-            buffer.copy_(views[name])
+        for name, tensor in tensors_of(network).items():
+            tensor.copy_(views[name])
         return network.train(self.training)
 
     def empty_subnet(self, arch: Any) -> nn.Module:
         """Builds the architecture's network with unset weights, on the supernet's device."""
         device = next(iter(self.shared_tensors().values())).device
-        with torch.device("meta"):
-            network = self.build(arch)
-        return materialise(network, device)
+        return materialise(on_meta(self.build, arch), device)
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs an architecture (the largest if not given) in place: its weights are views into the shared ones.
@@ -249,19 +246,18 @@ class Supernet(nn.Module, ABC):
         """
         tensors, inner = tensors_of(network), {}
         for name, shape in self._skeleton(arch).shapes.items():
-            if name not in tensors or not _fits(shape, tensors[name].shape):
-                has = list(tensors[name].shape) if name in tensors else "nothing"
+            has = tensors[name].shape if name in tensors else None
+            if has is None or len(has) != len(shape) or any(map(gt, shape, has)):
                 raise ConfigError(
-                    f"architecture {arch}: needs {name} of {list(shape)} where the client's network has {has}; run an "
-                    f"architecture that the client's contains"
+                    f"architecture {arch}: needs {name} of {list(shape)} where the client's network has "
+                    f"{'nothing' if has is None else list(has)}; run an architecture that the client's contains"
                 )
             inner[name] = tensors[name][tuple(map(slice, shape))]
         return self.run(arch, inner, x, network.training)
 
     def _skeleton(self, arch: Any) -> _Skeleton:
         def make() -> _Skeleton:
-            with torch.device("meta"):
-                return _Skeleton(self.build(arch))
+            return _Skeleton(on_meta(self.build, arch))
 
         return recent(self._skeletons, arch, _SKELETONS_KEPT, make)
 
@@ -274,10 +270,6 @@ def recent(kept: OrderedDict[Any, T], key: Any, most: int, make: Callable[[], T]
         kept[key] = make()
     kept.move_to_end(key)
     return kept[key]
-
-
-def _fits(shape: Sequence[int], limit: Sequence[int]) -> bool:
-    return len(shape) == len(limit) and all(size <= most for size, most in zip(shape, limit, strict=True))
 
 
 class OutputsNetwork(nn.Module, ABC):

@@ -335,11 +335,11 @@ class ElasticResNet(NestedSupernet):
     def _blocks(self, arch: ElasticArch) -> Iterator[tuple[int, int, int, int, int, bool]]:
         """Yields each block's stage, input, middle and output channels, stride, and whether it has a projection."""
         inputs = self.space.widths_of(arch)[0]
-        before = -1
-        for stage, middle, out, stride in self.space.blocks_of(arch):
-            projected = inputs != out or stride != 1 or bool(arch.widths and stage != before)
+        for number, (stage, middle, out, stride) in enumerate(self.space.blocks_of(arch)):
+            # elastic widths: every stage's first block, which has a stride but in the first stage
+            projected = inputs != out or stride != 1 or (number == 0 and bool(arch.widths))
             yield stage, inputs, middle, out, stride, projected
-            inputs, before = out, stage
+            inputs = out
 
     @override
     def build(self, arch: ElasticArch) -> nn.Module:

@@ -7,6 +7,7 @@ from math import ceil
 import torch
 from torch import Tensor, nn
 
+from lit_fednas.costs.counting import on_meta
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.layers import Norm
 
@@ -67,14 +68,12 @@ def divisible(value: float, divisor: int) -> int:
 
 def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, name: str) -> dict[str, Axes]:
     """Returns the axes of every tensor by name, found by letting one group grow at a time."""
-    with torch.device("meta"):
-        shapes = shapes_of(build(units))
+    shapes = shapes_of(on_meta(build, units))
     axes: dict[str, list[tuple[str | None, int]]] = {
         tensor: [(None, 1)] * len(shape) for tensor, shape in shapes.items()
     }
     for group, full in units.items():
-        with torch.device("meta"):
-            grown = shapes_of(build({**units, group: full + multiple}))
+        grown = shapes_of(on_meta(build, {**units, group: full + multiple}))
         for tensor, shape in shapes.items():
             for dimension, (size, larger) in enumerate(zip(shape, grown[tensor], strict=True)):
                 if larger == size:

@@ -9,7 +9,7 @@ from torch import nn
 from typing_extensions import override
 
 from lit_fednas.costs import count_macs
-from lit_fednas.costs.counting import meta_copy
+from lit_fednas.costs.counting import meta_copy, on_meta
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
@@ -87,8 +87,7 @@ def _within(family: NetworkFamily, shape: tuple[int, ...], num_classes: int, sha
     units, multiple = family.units(shape), family.multiple
 
     def count(sizes: Sizes) -> int:
-        with torch.device("meta"):
-            return count_macs(family.build(sizes, shape, num_classes), shape, family.input_dtype)
+        return count_macs(on_meta(family.build, sizes, shape, num_classes), shape, family.input_dtype)
 
     whole = count(units)
     ratios = sorted({step * multiple / full for full in units.values() for step in range(1, full // multiple + 1)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -183,7 +182,7 @@ class PrunedSequence(ModelCollection):
         self.candidates = nn.ModuleList()
         for cut in cuts:
             kept = remaining(self._magnitudes(weights, cut.unit), cut.removed, self.family.multiple)
-            network = self._unset(partial(self._build, cut.sizes))
+            network = self._unset(self._build, cut.sizes)
             network.load_state_dict(without_filters(weights, self._axes, cut.unit, kept))
             self.candidates.append(network)
         archs = self._candidates()
@@ -236,10 +235,10 @@ class PrunedSequence(ModelCollection):
 
     @override
     def structure(self) -> dict[str, Any]:
-        models = [asdict(model) for model in self.models[1:]]
+        first, *models = self.models
         return {
-            "initial": dict(self.models[0].sizes),
-            "models": [{key: row[key] for key in ("unit", "sizes", "round")} for row in models],
+            "initial": dict(first.sizes),
+            "models": [{"unit": model.unit, "sizes": dict(model.sizes), "round": model.round} for model in models],
             "candidates": [asdict(cut) for cut in self.cuts],
             "proposed": [{**asdict(arch), "sizes": dict(sizes)} for arch, sizes in self._proposed.items()],
         }
@@ -249,9 +248,9 @@ class PrunedSequence(ModelCollection):
         first = self.models[0]
         self._validate_initial(structure.get("initial"), first.sizes)
         self.models = [first, *(PrunedModel(number, **row) for number, row in enumerate(structure["models"], 1))]
-        others = [self._unset(partial(self._build, model.sizes)) for model in self.models[1:]]
+        others = [self._unset(self._build, model.sizes) for model in self.models[1:]]
         self.networks = nn.ModuleList([self.networks[0], *others])
         self.cuts = [Cut(**row) for row in structure["candidates"]]
-        self.candidates = nn.ModuleList(self._unset(partial(self._build, cut.sizes)) for cut in self.cuts)
+        self.candidates = nn.ModuleList(self._unset(self._build, cut.sizes) for cut in self.cuts)
         self._proposed = {Model(row["number"], row["unit"]): dict(row["sizes"]) for row in structure["proposed"]}
         self.update_space(self._candidates(), self._proposed)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lit_fednas.costs.counting import on_meta
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet, materialise
@@ -153,8 +154,7 @@ class SeparateNetworks(NetworkCollection):
         supernet: Callable[[tuple[int, ...], int], Supernet],
     ) -> None:
         super().__init__(input_shape, num_classes)
-        with torch.device("meta"):  # only its structure
-            template = supernet(self.input_shape, self.num_classes)
+        template = on_meta(supernet, self.input_shape, self.num_classes)  # only its structure
         self._template = (template,)  # in a tuple, so that it is not a submodule
         self.input_dtype = template.input_dtype
         if template.space.size > _MOST:
@@ -209,9 +209,6 @@ class Bases(Subset, Members):
 
 class BaseSpace(SubsetSpace[Bases]):
     """Base networks; :meth:`read` also knows ``width: 0.5``: as many of the first ones as have this share."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(Bases, range(count))
 
     @override
     def read(self, text: Any) -> Bases:
@@ -278,7 +275,7 @@ class BaseNetworks(NetworkCollection):
                 f"lower it, or raise the narrowest of supernet.widths"
             )
         self._sizes = multiplied(units, 1 / self.count, family.multiple)
-        self.space = BaseSpace(self.count)
+        self.space = BaseSpace(Bases, range(self.count))
         for width in self.widths:
             _whole(width, self.count, "supernet.widths")
         self.networks = nn.ModuleList(map(self.build_member, range(self.count)))
@@ -375,12 +372,10 @@ class ModelCollection(NetworkCollection):
         """Returns what models are ordered by: MACs, then the number."""
         return self.macs(model), model.number
 
-    def _unset(self, build: Callable[[], nn.Module]) -> nn.Module:
+    def _unset(self, build: Callable[..., nn.Module], *args: Any) -> nn.Module:
         """Builds a network with unset weights, like the initial one in dtype, device and mode; draws nothing."""
         like = next(self.networks[0].parameters())
-        with torch.device("meta"):
-            network = build().to(like.dtype)
-        return materialise(network, like.device).train(self.training)
+        return materialise(on_meta(build, *args).to(like.dtype), like.device).train(self.training)
 
     def _validate_initial(self, saved: Any, initial: Any) -> None:
         """Raises ``CheckpointError`` if a saved structure began with another initial model."""

@@ -209,13 +209,13 @@ def test_what_widens_with_a_cell(kind: str, groups: str) -> None:
 
 
 def test_hidden_units_with_which_a_cell_is_inserted() -> None:
-    assert ResidualCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
-    assert PreactivatedCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
-    assert TransformerCell("a", head_dim=3, mlp_ratio=1.5).fresh_hidden(12) == {"heads": 4, "units": 18}
+    assert ResidualCell("a", BatchNorm()).fresh_sizes(12) == {"hidden": 12}
+    assert PreactivatedCell("a", BatchNorm()).fresh_sizes(12) == {"hidden": 12}
+    assert TransformerCell("a", head_dim=3, mlp_ratio=1.5).fresh_sizes(12) == {"heads": 4, "units": 18}
     inverted_cell = InvertedResidualCell("a", BatchNorm(), expansion=2.5, squeezes=True)
-    assert inverted_cell.fresh_hidden(8) == {"hidden": 20, "squeeze": 5}
+    assert inverted_cell.fresh_sizes(8) == {"hidden": 20, "squeeze": 5}
     in_groups = InvertedResidualCell("a", GroupNorm(8), expansion=2.5, squeezes=True)
-    assert in_groups.fresh_hidden(8) == {"hidden": 24, "squeeze": 8}
+    assert in_groups.fresh_sizes(8) == {"hidden": 24, "squeeze": 8}
 
 
 def test_a_residual_block_is_that_of_the_paper() -> None:

@@ -27,7 +27,7 @@ def sampler(layers: list[dict[str, int]], fixed: int = 0, **settings: object) ->
 
 def drawn(sampler: PathSampler, count: int, free: float = 1.0) -> Counter[tuple[str, ...]]:
     rng = np.random.default_rng(0)
-    return Counter(sampler.sample(rng, free).path for _ in range(count))
+    return Counter(sampler.sample(rng, free)[0] for _ in range(count))
 
 
 @pytest.mark.parametrize("budget", [100, 107, 112])

@@ -86,6 +86,7 @@ class GenotypeSpace(SearchSpace[Any]):
 
     kind = Genotype
     refusal = "holds all operators; name a genotype"
+    superset: Arch = MIXTURE
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -119,11 +120,6 @@ class GenotypeSpace(SearchSpace[Any]):
     def largest(self) -> Genotype:
         cell = ((("sep_conv_5x5", 0), ("sep_conv_5x5", 1)),) * self.nodes
         return Genotype(cell, cell)
-
-    @property
-    @override
-    def superset(self) -> Arch:
-        return MIXTURE
 
     @override
     def validate(self, arch: Arch) -> None:

@@ -99,11 +99,6 @@ class CellLayout:
     norm: Norm
     pool_norm: bool
 
-    @property
-    def reductions(self) -> set[int]:
-        """The numbers of the cells that halve the size."""
-        return {self.cells // 3, 2 * self.cells // 3}
-
 
 class MixedNetwork(nn.Module):
     """A stem, cells in a row, and a classifier (Liu et al., 2019, section 3.1), of a genotype or the mixture."""
@@ -121,7 +116,7 @@ class MixedNetwork(nn.Module):
         self.cells = nn.ModuleList()
         width, was_halved = layout.width, False
         for number in range(layout.cells):
-            halves = number in layout.reductions
+            halves = number in (layout.cells // 3, 2 * layout.cells // 3)
             width *= 2 if halves else 1
             preprocess = FactorizedReduce if was_halved else relu_conv_norm
             inputs = [preprocess(before, width, layout.norm), relu_conv_norm(last, width, layout.norm)]
@@ -175,13 +170,10 @@ class MixedCell(nn.Module):
         return torch.cat(states[INPUTS:], dim=1)
 
     def _edge(self, edge: Edge, x: Tensor, shares: Tensor | None) -> Tensor:
-        operators = self.edges[_name(edge)]
-        assert isinstance(operators, nn.ModuleDict)
-        outputs = {name: module(x) for name, module in operators.items()}
-        if shares is None:
-            return reduce(torch.add, outputs.values())
-        by_name = dict(zip(CANDIDATES, shares, strict=True))
-        return reduce(torch.add, (by_name[name] * output for name, output in outputs.items()))
+        outputs = [module(x) for module in self.edges[_name(edge)].children()]
+        if shares is not None:  # of all candidates; the first, none, has no output
+            outputs = [share * output for share, output in zip(shares[1:], outputs, strict=True)]
+        return reduce(torch.add, outputs)
 
 
 def _name(edge: Edge) -> str:
@@ -216,6 +208,7 @@ class CellSupernet(NestedSupernet):
 
     network: MixedNetwork
     space: GenotypeSpace
+    default_eval_archs = (MIXTURE,)
 
     def __init__(
         self,
@@ -231,11 +224,6 @@ class CellSupernet(NestedSupernet):
         self.layout = CellLayout(width, cells, nodes, norm, pool_norm=True)
         self.space = GenotypeSpace(nodes)
         self.network = self.build(self.space.superset)
-
-    @property
-    @override
-    def default_eval_archs(self) -> tuple[str, ...]:
-        return (str(self.space.superset),)
 
     @override
     def build(self, arch: Arch) -> MixedNetwork:

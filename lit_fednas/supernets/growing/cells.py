@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-import torch
 from torch import nn
 from typing_extensions import override
 
@@ -58,11 +57,10 @@ class Cell(ABC):
         """Returns the cell that deepening inserts behind it; ``None`` if it cannot be deepened."""
         return replace(self, name=name) if self.growable and not self.opens else None
 
-    def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        """Returns the hidden units with which it is inserted into a stream of ``outputs`` units."""
-        return dict.fromkeys(self.hidden, outputs)
+    def fresh_sizes(self, outputs: int) -> dict[str, int]:
+        """Returns the units of its groups when it is inserted into a stream of ``outputs`` units."""
+        return dict.fromkeys(self.groups, outputs)
 
-    @torch.no_grad()
     def make_identity(self, module: nn.Module) -> None:
         """Sets the weights of a freshly inserted module so that it passes its input on, also in training mode."""
         for name in self.silent:

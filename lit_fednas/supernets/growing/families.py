@@ -207,7 +207,7 @@ class TransformerCell(Cell):
         return transformer_block(inputs, hidden["heads"], self.head_dim, hidden["units"])
 
     @override
-    def fresh_hidden(self, outputs: int) -> dict[str, int]:
+    def fresh_sizes(self, outputs: int) -> dict[str, int]:
         return {"heads": outputs // self.head_dim, "units": round(self.mlp_ratio * outputs)}
 
 
@@ -294,7 +294,7 @@ class InvertedResidualCell(BlockCell):
         return replace(super().follower(name), expands=True)
 
     @override
-    def fresh_hidden(self, outputs: int) -> dict[str, int]:
+    def fresh_sizes(self, outputs: int) -> dict[str, int]:
         middle = divisible(self.expansion * outputs, self.norm.multiple)
         sizes = {"hidden": middle, "squeeze": divisible(middle / _SQUEEZE, self.norm.multiple)}
         return {group: sizes[group] for group in self.hidden}

@@ -7,7 +7,7 @@ the weights (:func:`carried_over`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.costs import count_parameters
+from lit_fednas.costs.counting import on_meta
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import ROUNDING, Axes, NetworkFamily, Sizes, entries_of, find_axes, tensors_of
 from lit_fednas.supernets.growing.cells import Cell
@@ -59,13 +60,11 @@ class Blueprint:
 
     def stream(self, name: str) -> str | None:
         """Returns the group of a cell's output units; ``None`` if they are the input's. The head has none."""
-        stream = None
-        for cell in self.cells[:-1]:
-            if cell.opens:
-                stream = f"{cell.name}.out"
-            if cell.name == name:
-                return stream
-        raise ConfigError(f"cell {name!r}: has no output stream; the head is not transformed")
+        position = self.cells.index(self.cell(name))
+        if position == len(self.cells) - 1:
+            raise ConfigError(f"cell {name!r}: has no output stream; the head is not transformed")
+        opened = [f"{cell.name}.out" for cell in self.cells[: position + 1] if cell.opens]
+        return opened[-1] if opened else None
 
     def grown_with(self, name: str) -> tuple[str, ...]:
         """Returns the groups that grow when a cell is widened; none if it cannot be."""
@@ -95,9 +94,7 @@ class Blueprint:
     @cached_property
     def parameters(self) -> dict[str, int]:
         """The number of parameters of each cell, by name."""
-        with torch.device("meta"):
-            network = self.build()
-        return {name: count_parameters(module) for name, module in network.cells.items()}
+        return {name: count_parameters(module) for name, module in on_meta(self.build).cells.items()}
 
     def __str__(self) -> str:
         """Returns cells and their units, as ``conv1 16, conv2 32, head``."""
@@ -207,9 +204,7 @@ def grown(blueprint: Blueprint, step: Step) -> Blueprint:
         if follower is None:
             raise ConfigError(f"cell {step.cell!r}: no cell can be inserted behind it; widen it")
         new.append(follower)
-        sizes |= {f"{name}.{group}": size for group, size in follower.fresh_hidden(outputs).items()}
-        if follower.opens:
-            sizes[f"{name}.out"] = outputs
+        sizes |= {f"{name}.{group}": size for group, size in follower.fresh_sizes(outputs).items()}
     behind = blueprint.cells.index(cell) + 1
     cells = (*blueprint.cells[:behind], *new, *blueprint.cells[behind:])
     return replace(blueprint, cells=cells, sizes=sizes, last={**blueprint.last, step.cell: DEEPEN})
@@ -229,20 +224,20 @@ def carried_over(
     larger = after.build()
     reference = next(network.parameters())
     larger.to(device=reference.device, dtype=reference.dtype)
-    copies: dict[str | None, _Copies] = {}
+    copies: dict[str | None, Callable[[Tensor, int, int], Tensor]] = {}
     axes: dict[str, Axes] = {}
     if isinstance(step, Widen):
         old = {group: blueprint.sizes[group] for group in step.sizes}  # the other groups' axes do not matter
         axes = find_axes(lambda sizes: blueprint.build({**blueprint.sizes, **sizes}), old, blueprint.multiple, "a cell")
         for wider, size in step.sizes.items():
-            copies[wider] = _Copies.drawn(old[wider], size, blueprint.multiple, draws, noise)
+            copies[wider] = _copying(old[wider], size, blueprint.multiple, draws, noise)
     new = tensors_of(larger)
     for name, tensor in tensors_of(network).items():
         for dimension, (group, repeat) in enumerate(axes.get(name, ())):
             if group not in copies:
                 continue
             if new_units == "copies":
-                tensor = copies[group].applied(tensor, dimension, repeat)
+                tensor = copies[group](tensor, dimension, repeat)
             elif dimension == 1:
                 new[name][: len(tensor)].zero_()  # old units do not take in new ones
         new[name][tuple(slice(size) for size in tensor.shape)].copy_(tensor)
@@ -252,29 +247,25 @@ def carried_over(
     return larger.train(network.training)
 
 
-@dataclass(frozen=True)
-class _Copies:
-    """For each unit of a grown group: the old unit that it copies, and the part of its weight that it gets."""
+def _copying(
+    units: int, larger: int, multiple: int, draws: torch.Generator, noise: float
+) -> Callable[[Tensor, int, int], Tensor]:
+    """Draws which old units a grown group's new ones copy, in blocks of ``multiple``; returns what copies a tensor."""
+    old, new = units // multiple, larger // multiple
+    blocks = torch.cat([torch.arange(old), torch.randint(old, (new - old,), generator=draws)])
+    weight = (1 + noise * torch.randn(new, generator=draws)).clamp_min(_LEAST_SHARE).double()
+    parts = weight / torch.zeros(old, dtype=torch.float64).index_add_(0, blocks, weight)[blocks]  # of a unit: 1 in all
 
-    units: Tensor  # int64
-    parts: Tensor  # the parts of all copies of a unit add up to 1
-
-    @classmethod
-    def drawn(cls, units: int, larger: int, multiple: int, draws: torch.Generator, noise: float) -> _Copies:
-        """Draws copies behind the old units, in whole blocks of ``multiple`` units."""
-        old, new = units // multiple, larger // multiple
-        blocks = torch.cat([torch.arange(old), torch.randint(old, (new - old,), generator=draws)])
-        weight = (1 + noise * torch.randn(new, generator=draws)).clamp_min(_LEAST_SHARE).double()
-        parts = weight / torch.zeros(old, dtype=torch.float64).index_add_(0, blocks, weight)[blocks]
-        return cls(entries_of(blocks, multiple), parts.repeat_interleave(multiple))
-
-    def applied(self, tensor: Tensor, dimension: int, repeat: int) -> Tensor:
+    def copied(tensor: Tensor, dimension: int, repeat: int) -> Tensor:
         """Copies along a dimension in which a unit has ``repeat`` entries; divides where units are inputs."""
-        copied = tensor.index_select(dimension, entries_of(self.units, repeat).to(tensor.device))
+        entries = multiple * repeat  # of a block
+        result = tensor.index_select(dimension, entries_of(blocks, entries).to(tensor.device))
         if dimension == 1:
-            parts = self.parts.repeat_interleave(repeat)
-            copied = copied * parts.view(1, -1, *[1] * (tensor.dim() - 2)).to(copied)
-        return copied
+            shares = parts.repeat_interleave(entries)
+            result = result * shares.view(1, -1, *[1] * (tensor.dim() - 2)).to(result)
+        return result
+
+    return copied
 
 
 def to_plain(steps: Iterable[Step]) -> list[dict[str, Any]]:

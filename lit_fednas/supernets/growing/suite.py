@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, Literal
 
-import torch
 from torch import nn
 from typing_extensions import override
 
+from lit_fednas.costs.counting import on_meta
 from lit_fednas.errors import ConfigError
 from lit_fednas.parts import instantiated
 from lit_fednas.records.run import step_words, suite_of
@@ -140,9 +140,8 @@ class ModelSuite(ModelCollection):
 
     def planned(self, parent: int, steps: Sequence[Step]) -> PlainNetwork:
         """Returns the network that :meth:`add` would add, on the meta device, as a supernet of one architecture."""
-        with torch.device("meta"):
-            network = reduce(grown, steps, self.models[parent].blueprint).build()
-        return PlainNetwork(network, self.input_shape, self.num_classes)
+        blueprint = reduce(grown, steps, self.models[parent].blueprint)
+        return PlainNetwork(on_meta(blueprint.build), self.input_shape, self.num_classes)
 
     def ancestors(self, number: int) -> set[int]:
         """Returns a model and those from which it was derived, by their numbers."""

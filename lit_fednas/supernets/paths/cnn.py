@@ -26,10 +26,10 @@ from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveInt, Range, checked
+from lit_fednas.ranges import Filled, PositiveInt, Range, checked
 from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.layers import BatchNorm, Norm, Residual, pooled_classifier, sequential
-from lit_fednas.supernets.paths.supernet import Operators, PathNetwork, PathSupernet
+from lit_fednas.supernets.paths.supernet import Operators, PathNetwork, PathSupernet, in_order
 
 
 def convolution(
@@ -130,7 +130,7 @@ class PathCNN(PathSupernet):
         width: int = 64,
         stage_layers: Sequence[PositiveInt] = (4, 4, 4, 4),
         strides: Sequence[Literal[1, 2]] = (2, 2, 2, 2),
-        operators: Sequence[str] = CIFAR_OPERATORS,
+        operators: Annotated[Sequence[str], Filled] = CIFAR_OPERATORS,
         norm: Norm = BatchNorm(),
         reduction: Literal["residual", "separable", "pooled"] = "residual",
         growth: Annotated[float, Range(at_least=1)] = 1.5,
@@ -149,11 +149,7 @@ class PathCNN(PathSupernet):
                 f"supernet.strides: {list(strides)} cannot halve {sides} pixels evenly; give fewer 2s, or set "
                 f"data.source.image_size to a multiple of {factor}, or supernet.reduction to separable"
             )
-        self.operators = [name for name in OPERATORS if name in operators]
-        if not operators or len(self.operators) != len(operators):
-            raise ConfigError(
-                f"supernet.operators: {list(operators)} must be distinct and among {', '.join(OPERATORS)}"
-            )
+        self.operators = in_order(operators, OPERATORS)
         self.widths = [width]
         for _ in stage_layers:
             self.widths.append(int(growth * self.widths[-1]))

@@ -20,7 +20,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.families import check_tokens
 from lit_fednas.supernets.layers import CausalConv1d, sequential
-from lit_fednas.supernets.paths.supernet import Operators, PathNetwork, PathSupernet
+from lit_fednas.supernets.paths.supernet import Operators, PathNetwork, PathSupernet, in_order
 
 
 class LSTM(nn.LSTM):
@@ -117,9 +117,6 @@ OPERATORS: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
-_STAGES = 2
-
-
 @checked("supernet")
 class PathRNN(PathSupernet):
     """FedorAS' RNN: operator and skip connection of two stages, each one of several (App. E.3).
@@ -153,11 +150,7 @@ class PathRNN(PathSupernet):
     ) -> None:
         super().__init__(input_shape, num_classes)
         check_tokens(self, self.input_shape)
-        if len(set(operators)) < len(operators) or not set(operators) <= set(OPERATORS):
-            raise ConfigError(
-                f"supernet.operators: {list(operators)} must be distinct and among {', '.join(OPERATORS)}"
-            )
-        every = [name for name in OPERATORS if name in operators and name not in ("id", "zero")]
+        every = [name for name in in_order(operators, OPERATORS) if name not in ("id", "zero")]
         if not every:
             raise ConfigError(
                 f"supernet.operators: {list(operators)} leave nothing that widens the embedding; add one that is "
@@ -177,4 +170,4 @@ class PathRNN(PathSupernet):
         ]
         stem = nn.Embedding(self.num_classes, self.embedding)
         head = nn.Linear(self.width, self.num_classes)
-        return PathNetwork(stem, layers, {}, head, parallel=len(layers) // _STAGES)
+        return PathNetwork(stem, layers, {}, head, parallel=2)  # operator and skip connection

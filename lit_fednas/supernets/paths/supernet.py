@@ -5,7 +5,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.costs import count_macs
-from lit_fednas.costs.counting import meta_copy
+from lit_fednas.costs.counting import meta_copy, on_meta
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import COUNTERS, NestedSupernet
 from lit_fednas.supernets.space import SearchSpace
@@ -172,6 +172,14 @@ def _operator(layer: nn.Module, name: str | None) -> nn.Module:
     return layer[name or next(iter(layer))]
 
 
+def in_order(operators: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Returns operators in the order of the known ones; raises ``ConfigError`` if one is unknown, or given twice."""
+    chosen = [name for name in known if name in operators]
+    if len(chosen) != len(operators):
+        raise ConfigError(f"supernet.operators: {list(operators)} must be distinct and among {', '.join(known)}")
+    return chosen
+
+
 class PathSupernet(NestedSupernet):
     """A supernet whose architectures are paths and subspaces of operators, and whose costs are sums over them.
 
@@ -200,8 +208,7 @@ class PathSupernet(NestedSupernet):
         if cost not in self._path_costs:
             count, path = COUNTERS[cost], self.space.smallest
             layers = self._operator_costs(count)
-            with torch.device("meta"):
-                whole = count(self.build(path), self.input_shape, self.input_dtype)
+            whole = count(on_meta(self.build, path), self.input_shape, self.input_dtype)
             searched = PathCosts(self.space, layers, 0).of(path)
             self._path_costs[cost] = PathCosts(self.space, layers, whole - searched)
         return self._path_costs[cost]
@@ -214,13 +221,6 @@ class PathSupernet(NestedSupernet):
     @override
     def counted(self, name: str, arch: Operators) -> int:
         return self.path_costs(name).of(arch) if name in ("macs", "operations") else super().counted(name, arch)
-
-
-class SampledPath(NamedTuple):
-    """One operator's name per layer, and the cost of the whole network."""
-
-    path: tuple[str, ...]
-    cost: int
 
 
 class PathSampler:
@@ -267,8 +267,8 @@ class PathSampler:
             raise ConfigError(f"a budget of {budget:g} is below the cheapest path, {self.least:g}")
         self._first, self._then = np.flatnonzero(cheapest > 0), np.flatnonzero(cheapest == 0)
 
-    def sample(self, rng: np.random.Generator, free: float = 1.0) -> SampledPath:
-        """Returns a random path, for which as many numbers are drawn whatever the budget.
+    def sample(self, rng: np.random.Generator, free: float = 1.0) -> tuple[tuple[str, ...], int]:
+        """Returns a random path and its cost; as many numbers are drawn whatever the budget.
 
         Args:
             rng: Random numbers.
@@ -284,7 +284,7 @@ class PathSampler:
             chosen = int(draw * bisect_right(prices, prices[0] + budget - cost))
             cost += prices[chosen] - prices[0]
             path[layer] = self._names[layer][chosen]
-        return SampledPath(tuple(path), cost)
+        return tuple(path), cost
 
 
 def path_sampler(
