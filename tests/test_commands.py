@@ -151,7 +151,7 @@ def measure(names: list[str], *words: str, limit: float | None = None, sizes: li
 
 @pytest.fixture
 def measuring(monkeypatch):
-    monkeypatch.setitem(LIGHT, "do measure", Command("tests.test_commands:measure"))
+    monkeypatch.setitem(LIGHT, "do measure", Command("tests.test_commands", "measure"))
     monkeypatch.setitem(COMMANDS, "do measure", LIGHT["do measure"])
 
 

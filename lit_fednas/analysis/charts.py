@@ -151,28 +151,6 @@ def say_columns(axes: Axes, texts: Mapping[float, str]) -> None:
     axes.set_xlim(left, right)
 
 
-def draw_front(
-    axes: Axes,
-    front: pd.Series,
-    index: int,
-    name: str,
-    limits: Iterable[float] = (),
-    best: pd.Series | None = None,
-    layer: int = 0,
-) -> None:
-    """Draws a front as stairs: what is reached within a cost; limits of the cost, and stars."""
-    colour = look(index)["color"]
-    if len(front):
-        wider = {"markersize": 3.5 + 3 * layer, "linewidth": 1.3 + 1.2 * layer, "alpha": 0.6 if layer else 1}
-        style = {**look(index), "drawstyle": "steps-post", "marker": "o", **wider}
-        axes.plot(front.index, front, **style, label=figure_text(name), zorder=3 - layer / 100)
-    for limit in limits:
-        axes.axvline(limit, color=colour, linewidth=0.9, linestyle=(0, (4, 3)))
-    if best is not None:
-        star: dict[str, Any] = {"markersize": 10 + 6 * layer, "markeredgewidth": 0.4, "markeredgecolor": "white"}
-        axes.plot(best.index, best, "*", color=colour, zorder=4 - layer / 100, **star)
-
-
 def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0) -> Figure:
     """Draws all evaluated architectures, and each tier's front, budget and best; one tier has no legend."""
     figure = new_figure()
@@ -184,13 +162,19 @@ def pareto_figure(search: SearchResult, tier: str | None = None, index: int = 0)
     axes.scatter(points[search.cost] / scale, times * points[search.metric], color=GREY, **dots)
     drawn: list[set[tuple[float, float]]] = []
     for place, name in enumerate((search.tier_names or [ALL_TIERS]) if tier is None else [tier]):
-        front = front_of(search, name)
-        best = search.tiers[search.tiers["tier"] == name].set_index(search.cost).get(f"val_{search.metric}")
-        limits = [limit / scale for limit in search.limits(name)[1:] if limit is not None]
+        front, (_, limit), style = front_of(search, name), search.limits(name), look(place + index)
         layer = min(sum(bool({*front.items()} & other) for other in drawn), _LAYERS)
         drawn.append({*front.items()})
-        scaled = [None if line is None else times * line.set_axis(line.index / scale) for line in (front, best)]
-        draw_front(axes, scaled[0], place + index, "all" if name == ALL_TIERS else name, limits, scaled[1], layer)
+        if len(front):  # as stairs: what is reached within a cost
+            wider = {"markersize": 3.5 + 3 * layer, "linewidth": 1.3 + 1.2 * layer, "alpha": 0.6 if layer else 1}
+            steps = {**style, "drawstyle": "steps-post", "marker": "o", **wider, "zorder": 3 - layer / 100}
+            text = figure_text("all" if name == ALL_TIERS else name)
+            axes.plot(front.index / scale, times * front, **steps, label=text)
+        if limit is not None:
+            axes.axvline(limit / scale, color=style["color"], linewidth=0.9, linestyle=(0, (4, 3)))
+        best = search.tiers[search.tiers["tier"] == name].set_index(search.cost)[f"val_{search.metric}"]
+        star: dict[str, Any] = {"markersize": 10 + 6 * layer, "markeredgewidth": 0.4, "markeredgecolor": "white"}
+        axes.plot(best.index / scale, times * best, "*", color=style["color"], zorder=4 - layer / 100, **star)
         _say_networks(axes, search, name, scale)
     if tier is None:
         legend(figure)

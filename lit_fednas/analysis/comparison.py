@@ -198,35 +198,6 @@ def _names(rows: pd.DataFrame) -> str:
     return ", ".join(f"{method} ({', '.join(map(_named, dict.fromkeys(tiers)))})" for method, tiers in groups)
 
 
-def comparison_figure(
-    methods: Methods, tiers: Tiers, table: pd.DataFrame, curves: pd.DataFrame | None = None
-) -> Figure:
-    """Returns the front of every method, and its curve of each tier over computation: mean and range over seeds."""
-    figure = new_figure(1 if curves is None else 1 + len(tiers), in_row=2)
-    _draw_fronts(figure.axes[0], methods, tiers, table)
-    if curves is not None:
-        spent = "spent_macs" if curves["spent_macs"].notna().any() else "rounds"
-        _draw_curves(figure.axes[1:], methods, tiers, curves, spent)
-    legend(figure)
-    return figure
-
-
-def _charts(comparison: "Comparison") -> list[Charts]:
-    """Returns the panels of a page: fronts, and the curves of each tier over computation, communication and rounds."""
-    methods, tiers, curves = comparison.methods, comparison.tiers, comparison.curves
-    figure = new_figure()
-    _draw_fronts(figure.axes[0], methods, tiers, comparison.tables["compare"].frame)
-    legend(figure)
-    front, curve_charts = Chart("The best network of each tier", figure), []
-    counted = [] if curves is None else [spent for spent in _OVER if curves[spent].notna().any()]
-    for spent in counted[:2]:
-        figure = new_figure(len(tiers), in_row=3)
-        _draw_curves(figure.axes, methods, tiers, curves, spent)
-        legend(figure)
-        curve_charts.append(Chart(f"The best network of each tier over {_OVER[spent]}", figure))
-    return [Charts([front]), *([Charts(curve_charts)] if curve_charts else [])]
-
-
 def _curves(methods: Methods, metric: str) -> tuple[pd.DataFrame | None, list[str]]:
     """Returns the networks at each validation, and the methods of which a whole run has logged none."""
     searches = {method for method, results in methods.items() for each in results if each.part in each.run.searches}
@@ -234,49 +205,6 @@ def _curves(methods: Methods, metric: str) -> tuple[pd.DataFrame | None, list[st
     silent = [method for method, results in runs.items() if not all(validated(each, metric) for each in results)]
     logged = {method: results for method, results in runs.items() if method not in silent}
     return networks_of(logged, metric, each_round=True) if logged else None, silent
-
-
-def _draw_fronts(axes: Axes, methods: Methods, tiers: Tiers, table: pd.DataFrame) -> None:
-    """Draws each method's networks, beside lines at those that were trained alone."""
-    found, split = table.dropna(subset=["arch"]), _split(table)
-    metric = table.attrs["metric"]
-    scale, text = axis("macs", found["macs"].max() if len(found) else 1.0)
-    times, unit = scale_of(metric)
-    for index, method in enumerate(methods):
-        groups = found[found["method"] == method].groupby("tier", sort=False)
-        line = (groups[split].agg(RANGE) * times).set_index(groups["macs"].mean() / scale).sort_index()
-        axes.vlines(line.index, line["min"], line["max"], color=look(index)["color"], linewidth=0.9, alpha=0.6)
-        axes.plot(line.index, line["mean"], **look(index), markersize=4.5, linewidth=1.2, label=figure_text(method))
-        if all(result.trained_alone for result in methods[method]):
-            for y in line["mean"].unique():
-                axes.axhline(y, color=look(index)["color"], linewidth=0.9, linestyle=":")
-        for tier, rows in groups:
-            x, y = rows["macs"].mean(), rows[split].mean()
-            words = f"{method}, {_named(tier)}\n{metric} {metric_text(metric, y, '%')}, {short(x)} MACs"
-            say(axes, x / scale, times * y, words)
-    for tier, limits in tiers.items():
-        if "macs" in limits:
-            axes.axvline(x := limits["macs"] / scale, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-            above = axes.get_xaxis_transform()
-            axes.text(x, 1.01, figure_text(tier, 12), fontsize=7, ha="center", transform=above)
-    label(axes, text, f"{_SPLITS[split]} {metric}{unit}")
-    log_axis(axes)
-
-
-def _draw_curves(panels: Sequence[Axes], methods: Methods, tiers: Tiers, curves: pd.DataFrame, spent: str) -> None:
-    """Draws the best network of a tier in each panel, over what training had taken, of the runs that count it."""
-    metric, names = curves.attrs["metric"], list(methods)
-    times, unit = scale_of(metric)
-    counted = curves.groupby(_KEYS)[spent].transform(lambda values: values.notna().all()).astype(bool)
-    scale, text = axis(spent, curves[counted][spent].max() if counted.any() else 1.0)
-    for axes, (tier, limits) in zip(panels, tiers.items(), strict=True):
-        for method, rows in best_within(curves[counted], limits, [*_KEYS, "rounds"]).groupby("method", sort=False):
-            lines = [times * run.set_index(spent)["val"] for _, run in rows.groupby("result")]
-            steps = stairs(lines)
-            steps = steps[:: -(len(steps) // _MOST_STEPS + 1)][::-1]  # with the last
-            draw_stairs(axes, steps, names.index(method), method, scale=scale)
-        label(axes, text, f"validation {metric}{unit}")
-        axes.set_title("" if tier == ALL_TIERS else f"within {figure_text(tier)}", fontsize=9)
 
 
 @dataclass(frozen=True)
@@ -300,11 +228,10 @@ class Comparison:
         """Writes text, picture, page, and a CSV file per table into a folder; returns the files' names."""
         text, picture, page = _PAGES
         replace_text(folder / text, self.text(markdown=True) + "\n")
-        figure = comparison_figure(self.methods, self.tiers, self.tables["compare"].frame, self.curves)
         with replacing(folder / picture) as file:
-            figure.savefig(file, dpi=150)
+            self.figure().savefig(file, dpi=150)
         sections: dict[str, Sequence[Any]] = {table.title: [replace(table, title="")] for table in self.tables.values()}
-        sections["Fronts and curves"] = _charts(self)
+        sections["Fronts and curves"] = self._charts()
         notes = [f"Left out: {line}" for line in self.left_out]
         write_page(f"{len(self.methods)} methods compared", sections, folder / page, notes=notes)
         content = {f"{name}.csv": table.csv() for name, table in self.tables.items()}
@@ -313,6 +240,71 @@ class Comparison:
         for name, values in content.items():
             replace_text(folder / name, values)
         return [*_PAGES, *content]
+
+    def figure(self) -> Figure:
+        """Returns the front of every method, and its curve of each tier over computation: mean and range over seeds."""
+        figure = new_figure(1 if self.curves is None else 1 + len(self.tiers), in_row=2)
+        self._draw_fronts(figure.axes[0])
+        if self.curves is not None:
+            spent = "spent_macs" if self.curves["spent_macs"].notna().any() else "rounds"
+            self._draw_curves(figure.axes[1:], self.curves, spent)
+        legend(figure)
+        return figure
+
+    def _charts(self) -> list[Charts]:
+        """Returns the panels of a page: fronts, and curves of each tier over computation, communication and rounds."""
+        figure = new_figure()
+        self._draw_fronts(figure.axes[0])
+        legend(figure)
+        front, charts = Chart("The best network of each tier", figure), []
+        counted = [] if self.curves is None else [spent for spent in _OVER if self.curves[spent].notna().any()]
+        for spent in counted[:2]:
+            figure = new_figure(len(self.tiers), in_row=3)
+            self._draw_curves(figure.axes, self.curves, spent)
+            legend(figure)
+            charts.append(Chart(f"The best network of each tier over {_OVER[spent]}", figure))
+        return [Charts([front]), *([Charts(charts)] if charts else [])]
+
+    def _draw_fronts(self, axes: Axes) -> None:
+        """Draws each method's networks, beside lines at those that were trained alone."""
+        table = self.tables["compare"].frame
+        found, split, metric = table.dropna(subset=["arch"]), _split(table), table.attrs["metric"]
+        scale, text = axis("macs", found["macs"].max() if len(found) else 1.0)
+        times, unit = scale_of(metric)
+        for index, method in enumerate(self.methods):
+            groups = found[found["method"] == method].groupby("tier", sort=False)
+            line = (groups[split].agg(RANGE) * times).set_index(groups["macs"].mean() / scale).sort_index()
+            axes.vlines(line.index, line["min"], line["max"], color=look(index)["color"], linewidth=0.9, alpha=0.6)
+            axes.plot(line.index, line["mean"], **look(index), markersize=4.5, linewidth=1.2, label=figure_text(method))
+            if all(result.trained_alone for result in self.methods[method]):
+                for y in line["mean"].unique():
+                    axes.axhline(y, color=look(index)["color"], linewidth=0.9, linestyle=":")
+            for tier, rows in groups:
+                x, y = rows["macs"].mean(), rows[split].mean()
+                words = f"{method}, {_named(tier)}\n{metric} {metric_text(metric, y, '%')}, {short(x)} MACs"
+                say(axes, x / scale, times * y, words)
+        for tier, limits in self.tiers.items():
+            if "macs" in limits:
+                axes.axvline(x := limits["macs"] / scale, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+                above = axes.get_xaxis_transform()
+                axes.text(x, 1.01, figure_text(tier, 12), fontsize=7, ha="center", transform=above)
+        label(axes, text, f"{_SPLITS[split]} {metric}{unit}")
+        log_axis(axes)
+
+    def _draw_curves(self, panels: Sequence[Axes], curves: pd.DataFrame, spent: str) -> None:
+        """Draws the best network of a tier in each panel, over what training had taken, of the runs that count it."""
+        metric, names = curves.attrs["metric"], list(self.methods)
+        times, unit = scale_of(metric)
+        counted = curves.groupby(_KEYS)[spent].transform(lambda values: values.notna().all()).astype(bool)
+        scale, text = axis(spent, curves[counted][spent].max() if counted.any() else 1.0)
+        for axes, (tier, limits) in zip(panels, self.tiers.items(), strict=True):
+            for method, rows in best_within(curves[counted], limits, [*_KEYS, "rounds"]).groupby("method", sort=False):
+                lines = [times * run.set_index(spent)["val"] for _, run in rows.groupby("result")]
+                steps = stairs(lines)
+                steps = steps[:: -(len(steps) // _MOST_STEPS + 1)][::-1]  # with the last
+                draw_stairs(axes, steps, names.index(method), method, scale=scale)
+            label(axes, text, f"validation {metric}{unit}")
+            axes.set_title("" if tier == ALL_TIERS else f"within {figure_text(tier)}", fontsize=9)
 
 
 def compared(

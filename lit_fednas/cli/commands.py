@@ -15,51 +15,53 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Command(NamedTuple):
-    """Where a command is, as ``module:function``, or ``module:Class.method``."""
+    """Where a command is: a module, and a function or a ``Class.method`` in it."""
 
-    target: str
+    module: str
+    names: str
 
     @property
     def method(self) -> str:
         """The name of its function or method."""
-        return self.target.rpartition(":")[2].rpartition(".")[2]
+        return self.names.rpartition(".")[2]
 
     @property
     def summary(self) -> str:
         """The first line of its docstring, which is read without an import, as that takes seconds."""
-        module, _, names = self.target.partition(":")
-        path = _ROOT.joinpath(*module.split("."))
+        path = _ROOT.joinpath(*self.module.split("."))
         node: Any = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_bytes())
-        for name in names.split("."):
+        for name in self.names.split("."):
             node = next(part for part in node.body if getattr(part, "name", None) == name)
         return str(ast.get_docstring(node)).partition("\n")[0]
 
     def load(self) -> Any:
         """Imports the command's function or class."""
-        module, _, names = self.target.partition(":")
-        return getattr(import_module(module), names.partition(".")[0])
+        return getattr(import_module(self.module), self.names.partition(".")[0])
 
 
 #: Commands of a configuration, which LightningCLI reads: the trainer's methods, and those of classes whose constructor
 #: says what it is given of ``trainer``, ``model`` and ``datamodule``; their arguments are the options.
 TRAINING = {
-    **{name: Command(f"lit_fednas.federation.trainer:FederatedTrainer.{name}") for name in ("fit", "validate", "test")},
-    "search": Command("lit_fednas.search.command:Search.run"),
-    "finetune": Command("lit_fednas.finetune.finetuning:Finetune.run"),
-    "export": Command("lit_fednas.export:Export.run"),
-    "partition": Command("lit_fednas.data.overview:ShowPartition.run"),
+    **{
+        name: Command("lit_fednas.federation.trainer", f"FederatedTrainer.{name}")
+        for name in ("fit", "validate", "test")
+    },
+    "search": Command("lit_fednas.search.command", "Search.run"),
+    "finetune": Command("lit_fednas.finetune.finetuning", "Finetune.run"),
+    "export": Command("lit_fednas.export", "Export.run"),
+    "partition": Command("lit_fednas.data.overview", "ShowPartition.run"),
 }
 #: Commands that start without Lightning, which takes seconds to import: functions whose arguments are the options.
 LIGHT = {
-    "configs": Command("lit_fednas.config_files:configs"),
-    "study": Command("lit_fednas.studies.command:study"),
-    "compare": Command("lit_fednas.analysis.comparison:compare"),
-    "runs": Command("lit_fednas.analysis.run_list:runs"),
-    "flower init": Command("lit_fednas.flower.folder:init"),
-    "hub push": Command("lit_fednas.hub:push"),
-    "hub pull": Command("lit_fednas.hub:pull"),
-    "report": Command("lit_fednas.analysis.report:report"),
-    "completion": Command("lit_fednas.cli.completion:completion"),
+    "configs": Command("lit_fednas.config_files", "configs"),
+    "study": Command("lit_fednas.studies.command", "study"),
+    "compare": Command("lit_fednas.analysis.comparison", "compare"),
+    "runs": Command("lit_fednas.analysis.run_list", "runs"),
+    "flower init": Command("lit_fednas.flower.folder", "init"),
+    "hub push": Command("lit_fednas.hub", "push"),
+    "hub pull": Command("lit_fednas.hub", "pull"),
+    "report": Command("lit_fednas.analysis.report", "report"),
+    "completion": Command("lit_fednas.cli.completion", "completion"),
 }
 COMMANDS = {**TRAINING, **LIGHT}
 #: Former commands, and what replaces them.

@@ -108,19 +108,10 @@ def _run(name: str | None, words: Sequence[str]) -> int:
 
 
 def _help(commands: Mapping[str, Command]) -> str:
-    return "\n".join(
-        [
-            "usage: lit-fednas COMMAND [options]",
-            "",
-            str(package).partition("\n")[0],
-            "",
-            "commands (lit-fednas COMMAND --help shows a command's options):",
-            listing({name: command.summary.rstrip(".") for name, command in commands.items()}),
-            "",
-            "options:",
-            listing({"-h, --help": "Shows this text", "--version": "Shows the version"}),
-        ]
-    )
+    summary, title = str(package).partition("\n")[0], "commands (lit-fednas COMMAND --help shows a command's options)"
+    shown = listing({name: command.summary.rstrip(".") for name, command in commands.items()})
+    options = listing({"-h, --help": "Shows this text", "--version": "Shows the version"})
+    return f"usage: lit-fednas COMMAND [options]\n\n{summary}\n\n{title}:\n{shown}\n\noptions:\n{options}"
 
 
 def with_paths(words: Sequence[str]) -> list[str]:

@@ -104,15 +104,15 @@ class FederatedCLI(LightningCLI):
         added = parser.add_subcommands()
         named = [name for name in TRAINING if name in self._words]  # other parsers would only take time
         for name in named or TRAINING:  # a file may name the command
-            owner, method = _owner(name)
-            description = TRAINING[name].summary.rstrip(".")
+            command = TRAINING[name]
+            description = command.summary.rstrip(".")
             subparser = self.init_parser(**STRICT, description=description)
             if "trainer" in _parts(name):
                 self._add_arguments(subparser)
             else:
                 self._add_fewer_arguments(subparser)
             self._subcommand_method_arguments[name] = subparser.add_method_arguments(
-                owner, method, skip={"model", "datamodule"}
+                command.load(), command.method, skip={"model", "datamodule"}
             )
             for option in self._subcommand_method_arguments[name]:  # of two values, as of commands that are functions
                 if (action := subparser._option_string_actions[f"--{option}"]).default is False:
@@ -243,12 +243,12 @@ class FederatedCLI(LightningCLI):
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
-        owner, method = _owner(subcommand)
+        owner = TRAINING[subcommand].load()
         if owner is FederatedTrainer:
             super()._run_subcommand(subcommand)
         else:
             command = owner(**{name: getattr(self, name) for name in _parts(subcommand)})
-            getattr(command, method)(**self.options)
+            getattr(command, TRAINING[subcommand].method)(**self.options)
         if subcommand in NEXT and keeps_files(self.trainer):
             folder = run_folder(self.trainer)
             print(f"written: {folder}")
@@ -264,14 +264,9 @@ class FederatedCLI(LightningCLI):
         return {name: self.config_init[self.subcommand][name] for name in names}
 
 
-def _owner(subcommand: str) -> tuple[Any, str]:
-    """Returns a command's class, and the name of its method whose arguments are the options."""
-    return TRAINING[subcommand].load(), TRAINING[subcommand].method
-
-
 def _parts(subcommand: str) -> list[str]:
     """Returns which of :data:`PARTS` a command is given: a trainer's method is given all."""
-    owner, _ = _owner(subcommand)
+    owner = TRAINING[subcommand].load()
     given = PARTS if owner is FederatedTrainer else inspect.signature(owner).parameters
     return [name for name in PARTS if name in given]
 

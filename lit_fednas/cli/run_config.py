@@ -120,8 +120,7 @@ def plain_settings(config: Namespace) -> dict[str, Any]:
 def training_settings(config: Namespace) -> dict[str, Any]:
     """Returns the settings that training depends on, as plain values by their names on the command line."""
     plain = plain_settings(config)
-    callbacks = plain.get("trainer", {}).get("callbacks") or []
-    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    callbacks = _listed(plain.get("trainer", {}).get("callbacks") or [])
     settings = {name: value for name, value in flat(plain) if not among(name, MAY_DIFFER | {_CALLBACKS})}
     return {**settings, _CALLBACKS: [callback for callback in callbacks if not _watches(callback)]}
 
@@ -205,8 +204,8 @@ def share_run(loggers: Any) -> None:
             settings["name"], settings["version"] = run["name"], _folder_name(run["version"])
 
 
-def _listed(loggers: Any) -> list[Any]:
-    return loggers if isinstance(loggers, list) else [loggers]
+def _listed(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
 
 
 def _logger_settings(loggers: Any) -> Any:

@@ -102,8 +102,7 @@ class _HoldOuts:
     """Every client's rows by split: drawn at the first use of a client; those of the clients drawn last are kept."""
 
     rows: ClientRows
-    num_val: np.ndarray
-    num_test: np.ndarray
+    sizes: Mapping[str, np.ndarray]  # by split, in the order of drawing
     seed: int
     first: int
     kept: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
@@ -113,17 +112,17 @@ class _HoldOuts:
             if len(self.kept) == _CLIENTS_KEPT:
                 del self.kept[next(iter(self.kept))]
             order = numpy_generator(self.seed, "client-split", self.first + client).permutation(self.rows[client])
-            parts = np.split(order, np.cumsum([self.num_val[client], self.num_test[client]]))
-            self.kept[client] = dict(zip(("val", "test", "train"), map(np.sort, parts), strict=True))
+            parts = np.split(order, np.cumsum([sizes[client] for sizes in self.sizes.values()])[:-1])
+            self.kept[client] = dict(zip(self.sizes, map(np.sort, parts), strict=True))
         return self.kept[client][split]
 
 
 def hold_outs(rows: ClientRows, val: float, test: float, seed: int, first: int = 0) -> dict[str, ClientRows]:
     """Splits every client's rows at random into ``train``, ``val`` and ``test`` by shares, to the nearest number."""
     num_val, num_test = (np.rint(share * rows.sizes).astype(np.int64) for share in (val, test))
-    drawn = _HoldOuts(rows, num_val, num_test, seed, first)
     # the size of train is below 1 where nothing remains
     sizes = {"val": num_val, "test": num_test, "train": rows.sizes - num_val - num_test}
+    drawn = _HoldOuts(rows, sizes, seed, first)
     return {split: ClientRows(size, partial(drawn.rows_of, split)) for split, size in sizes.items()}
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @checked("data")
+@dataclass(eq=False, repr=False)
 class FederatedDataModule(LightningDataModule):
     """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
 
@@ -71,43 +73,30 @@ class FederatedDataModule(LightningDataModule):
         (10, 1294, 1)
     """
 
-    clients: ClientData
-    partition: Partition
-    targets: np.ndarray
+    source: DataSource
+    partitioner: Partitioner
+    num_clients: PositiveInt | None = None
+    seed: NonNegativeInt = 0
+    server_val: NonNegativeInt | ShareBelowOne = 0.1
+    client_val: ShareBelowOne = 0.0
+    client_test: ShareBelowOne | Literal["official"] = 0.0
+    eval_batch_size: PositiveInt = 512
+    augment: bool = True
+    in_memory: bool = True
+    num_workers: NonNegativeInt = 0
+    clients: ClientData = field(init=False)
+    partition: Partition = field(init=False)
+    targets: np.ndarray = field(init=False)
 
-    def __init__(
-        self,
-        source: DataSource,
-        partitioner: Partitioner,
-        num_clients: PositiveInt | None = None,
-        seed: NonNegativeInt = 0,
-        server_val: NonNegativeInt | ShareBelowOne = 0.1,
-        client_val: ShareBelowOne = 0.0,
-        client_test: ShareBelowOne | Literal["official"] = 0.0,
-        eval_batch_size: PositiveInt = 512,
-        augment: bool = True,
-        in_memory: bool = True,
-        num_workers: NonNegativeInt = 0,
-    ) -> None:
+    def __post_init__(self) -> None:
         super().__init__()
-        if isinstance(server_val, float) and server_val >= 1:
-            raise ConfigError(f"data.server_val: {server_val} must be below 1; a number of examples is whole")
-        self._client_test_share = 0.0 if isinstance(client_test, str) else client_test
-        if (both := client_val + self._client_test_share) >= 1:
+        if isinstance(self.server_val, float) and self.server_val >= 1:
+            raise ConfigError(f"data.server_val: {self.server_val} must be below 1; a number of examples is whole")
+        self._client_test_share = 0.0 if isinstance(self.client_test, str) else self.client_test
+        if (both := self.client_val + self._client_test_share) >= 1:
             raise ConfigError(f"data.client_val + client_test: {both:g} leaves no training data; give less than 1")
-        if in_memory and num_workers:
-            raise ConfigError(f"data.num_workers: {num_workers} needs in_memory: false; give 0, or set it so")
-        self.source = source
-        self.partitioner = partitioner
-        self.num_clients = num_clients
-        self.seed = seed
-        self.server_val = server_val
-        self.client_val = client_val
-        self.client_test = client_test
-        self.eval_batch_size = eval_batch_size
-        self.augment = augment
-        self.in_memory = in_memory
-        self.num_workers = num_workers
+        if self.in_memory and self.num_workers:
+            raise ConfigError(f"data.num_workers: {self.num_workers} needs in_memory: false; give 0, or set it so")
         self.may_change = False  # whether a checkpoint of a run with other data is accepted
         self.content: dict[str, dict[str, Any]] = {}  # what is known of each split once it has been read
         self._readers: dict[str, Reader] = {}
@@ -165,10 +154,10 @@ class FederatedDataModule(LightningDataModule):
         val = self._reader("val")
         self.content = {split: content_of(reader.dataset) for split, reader in self._readers.items()}
         targets = self.task.strata(train.targets).cpu().numpy()
-        held = self._server_rows(targets, val is not None)
+        held = np.empty(0, dtype=np.int64)
         if val is not None:
             self._val_batches = EvalBatches(val, None, self.eval_batch_size)
-        elif len(held):
+        elif len(held := self._server_rows(targets)):
             self._val_batches = EvalBatches(train, torch.from_numpy(held), self.eval_batch_size)
         self.clients = self._deal(train.dataset, targets, np.delete(np.arange(len(targets)), held))
 
@@ -304,12 +293,8 @@ class FederatedDataModule(LightningDataModule):
             reader.move_to(self._readers["train"].device)
         return self._readers.get(split)
 
-    def _server_rows(self, targets: np.ndarray, has_val: bool) -> np.ndarray:
+    def _server_rows(self, targets: np.ndarray) -> np.ndarray:
         """Returns the training rows that the server keeps for validation."""
-        if has_val:
-            if self.server_val:
-                log.debug("server_val: %s is ignored; the source has a validation split", self.server_val)
-            return np.empty(0, dtype=np.int64)
         share = self.server_val
         count = round(share * len(targets)) if isinstance(share, float) else share
         if count >= len(targets):

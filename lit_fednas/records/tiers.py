@@ -31,29 +31,10 @@ MODEL_FILE = "architecture.json"
 
 _EVALUATION = ("number", "arch", "{each}", *COST_NAMES, "seconds")
 
-#: Columns of a search's tables; ``{each}`` stands for each metric, ``{metric}`` for the one that counts.
-SEARCH_FILES = {
-    "evaluations": _EVALUATION,
-    "latencies": ("arch", "latency_ms"),
-    "history": ("tier", "generation", "evaluations", "best_{metric}", "hypervolume"),
-    "federated": (
-        *("tier", "generation", "evaluation_rounds", "clients", "architectures", "supernet_bytes"),
-        *("bytes_down", "bytes_up", "macs"),
-    ),
-    "front": ("tier", *_EVALUATION),
-    "tiers": ("tier", "arch", "val_{each}", "test_{each}", *COST_NAMES, "evaluations", "hypervolume"),
-}
-
 _FINETUNED = (
     *("tier", "number", "arch", "eligible", "rounds", "val_{each}_before", "val_{each}"),
     *("macs", "bytes_down", "bytes_up", "test_{each}", "macs_per_example", "parameters", "bytes"),
 )
-FINETUNE_FILES = {
-    "candidates": _FINETUNED,
-    "tiers": _FINETUNED,
-    "models": ("arch", "macs_per_example", "clients", "examples", "{each}_before", "{each}"),
-    "models-clients": ("arch", "client", "num_examples", "{each}_before", "{each}"),
-}
 
 #: Of a folder that has no settings yet.
 _BY_ACCURACY: dict[str, Any] = {"metrics": OF_CLASSES, "metric": next(iter(OF_CLASSES))}
@@ -94,7 +75,7 @@ class TierModel:
 class TierFiles:
     """Reads and writes the folder of a search or a fine-tuning, usually ``<run>/search`` or ``<run>/finetune``."""
 
-    #: By table, what its columns are made from.
+    #: By table, its columns; ``{each}`` stands for each metric, ``{metric}`` for the one that counts.
     tables: ClassVar[Mapping[str, Sequence[str]]] = {}
     #: The key by which its ``settings.json`` is known.
     known_by: ClassVar[str] = "method"
@@ -105,7 +86,6 @@ class TierFiles:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._settings_file = self.folder / "settings.json"
-        self._columns: dict[str, tuple[str, ...]] = {}
 
     @classmethod
     def within(cls, run: Path) -> list[Self]:
@@ -129,7 +109,6 @@ class TierFiles:
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes ``settings.json``."""
         replace_json(self._settings_file, settings)
-        self._columns.clear()
 
     def finish(self, settings: Mapping[str, Any]) -> None:
         """Writes the settings of a command that has ended, and keeps the checksums of its files."""
@@ -140,14 +119,12 @@ class TierFiles:
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Returns a table's columns, which depend on the metrics in ``settings.json`` (else of classes)."""
-        if table not in self._columns:
-            settings = self.settings() or _BY_ACCURACY
-            self._columns[table] = tuple(
-                name.format(each=each, metric=settings["metric"])
-                for name in self.tables[table]
-                for each in (settings["metrics"] if "{each}" in name else [None])
-            )
-        return self._columns[table]
+        settings = self.settings() or _BY_ACCURACY
+        return tuple(
+            name.format(each=each, metric=settings["metric"])
+            for name in self.tables[table]
+            for each in (settings["metrics"] if "{each}" in name else [None])
+        )
 
     def begin(self, settings: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:
         """Writes the settings of a command that begins here, or goes on where it was stopped.
@@ -221,13 +198,28 @@ class TierFiles:
 class SearchFiles(TierFiles):
     """Reads and writes a search's folder."""
 
-    tables = SEARCH_FILES
+    tables: ClassVar[Mapping[str, Sequence[str]]] = {
+        "evaluations": _EVALUATION,
+        "latencies": ("arch", "latency_ms"),
+        "history": ("tier", "generation", "evaluations", "best_{metric}", "hypervolume"),
+        "federated": (
+            *("tier", "generation", "evaluation_rounds", "clients", "architectures", "supernet_bytes"),
+            *("bytes_down", "bytes_up", "macs"),
+        ),
+        "front": ("tier", *_EVALUATION),
+        "tiers": ("tier", "arch", "val_{each}", "test_{each}", *COST_NAMES, "evaluations", "hypervolume"),
+    }
 
 
 class FinetuneFiles(TierFiles):
     """Reads and writes a fine-tuning's folder."""
 
-    tables = FINETUNE_FILES
+    tables: ClassVar[Mapping[str, Sequence[str]]] = {
+        "candidates": _FINETUNED,
+        "tiers": _FINETUNED,
+        "models": ("arch", "macs_per_example", "clients", "examples", "{each}_before", "{each}"),
+        "models-clients": ("arch", "client", "num_examples", "{each}_before", "{each}"),
+    }
     known_by = "search"
     content = "fine-tuning"
     name_field = "finetune.name"

@@ -240,11 +240,11 @@ def combinations(
         raise ConfigError(f"count: {count} does not fit method: {method}; {remedy}")
     for name, parameter in parameters.items():
         _check_parameter(method, name, parameter)
-    number = math.prod(len(how.get("values", "1")) for how in parameters.values()) if count is None else count
+    values = [how.get("values", [how.get("value")]) for how in parameters.values()]
+    number = math.prod(map(len, values)) if count is None else count
     if number > MOST_RUNS:
         raise ConfigError(f"parameters: {number:,} combinations; give at most {MOST_RUNS:,}")
     if count is None:
-        values = [how["values"] if "values" in how else [how["value"]] for how in parameters.values()]
         return [dict(zip(parameters, chosen, strict=True)) for chosen in product(*values)]
     from lit_fednas.rng import numpy_generator  # imports torch, which takes seconds
 

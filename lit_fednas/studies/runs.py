@@ -226,7 +226,7 @@ def run_all(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int, cl
 def _run_waiting(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: int, cluster: Cluster | None) -> None:
     waiting = runs.waiting
     running: list[tuple[Run, Job]] = []
-    with _stopping(runs, running):
+    try:
         while waiting or running:
             finished = {run.folder for run in runs.finished}
             ready = [run for run in waiting if finished.issuperset(run.needs)]
@@ -248,6 +248,13 @@ def _run_waiting(runs: Runs, settings: Mapping[str, Mapping[str, Any]], jobs: in
                         waiting.insert(0, run)  # one run is finished before the next begins
                     else:
                         runs.mark(run, "failed" if status else "finished")
+    finally:  # whatever ends the command ends the runs, which then save their state
+        for _, job in running:
+            job.terminate()
+        for run, job in running:
+            while _ended(run, job) is None:
+                time.sleep(0.05)
+            runs.mark(run, "stopped")
 
 
 def _ended(run: Run, job: Job) -> int | None:
@@ -256,20 +263,6 @@ def _ended(run: Run, job: Job) -> int | None:
     if status is not None:
         run.minutes += job.minutes
     return status
-
-
-@contextmanager
-def _stopping(runs: Runs, running: Sequence[tuple[Run, Job]]) -> Iterator[None]:
-    """Whatever ends the command ends the runs, which then save their state."""
-    try:
-        yield
-    finally:
-        for _, job in running:
-            job.terminate()
-        for run, job in running:
-            while _ended(run, job) is None:
-                time.sleep(0.05)
-            runs.mark(run, "stopped")
 
 
 @contextmanager

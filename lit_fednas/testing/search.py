@@ -98,14 +98,14 @@ def toy_error(arch: tuple[int, ...]) -> float:
     return 1.0 / (1.0 + worth) + 0.05 * clash
 
 
-def toy_feasible(at_most: float = 1000.0, above: float | None = None, seed: int = 0) -> Feasible:
+def toy_feasible(at_most: float = 1000.0, above: float | None = None) -> Feasible:
     """Returns the toy's architectures that fit a tier."""
     tier = Tier("toy", {"macs": at_most}, {} if above is None else {"macs": above})
     costs: Any = SimpleNamespace(  # in place of ``ArchitectureCosts``
         cost=lambda arch, name: {"macs": toy_cost(arch)}[name],
         excess=lambda arch, tier: tier.excess({"macs": toy_cost(arch)}),
     )
-    return Feasible(ToySpace(), costs, tier, np.random.default_rng(seed))
+    return Feasible(ToySpace(), costs, tier, np.random.default_rng(0))
 
 
 def toy_score(arch: tuple[int, ...]) -> tuple[float, float]:

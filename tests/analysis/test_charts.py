@@ -70,7 +70,8 @@ def test_a_page_of_tables_and_charts_has_no_script(tmp_path: Path) -> None:
 def test_very_many_points_are_an_image_beside_what_can_be_read(tmp_path: Path) -> None:
     points = np.random.default_rng(0).random((1001, 2)) + 1
     evaluations = pd.DataFrame(points, columns=["macs", "accuracy"]).assign(tier="*", arch="a")
-    search = SearchResult("search", {}, evaluations, evaluations, evaluations[:3], evaluations[:0], {})
+    best = evaluations[:0].assign(val_accuracy=0.0)
+    search = SearchResult("search", {}, evaluations, evaluations, evaluations[:3], best, {})
     page = Page(write_page("t", {"s": [Charts([Chart("Cloud", pareto_figure(search))])]}, tmp_path / "page.html"))
     assert (page.count["image"], page.count["svg"], len(page.tips)) == (1, 1, 3)
     assert len(page.text) < 100_000

@@ -17,7 +17,6 @@ from lit_fednas import cli
 from lit_fednas.analysis.comparison import (
     best_within,
     compared,
-    comparison_figure,
     comparison_rows,
     comparison_table,
     least_spent,
@@ -233,7 +232,7 @@ def test_networks_that_are_trained_alone(tmp_path: Path, methods: dict) -> None:
     assert [row.split()[:3] for row in rows if "*" in row] == [["s", "alone", "*"], ["l", "B", "*"]]
     assert [row.split()[:2] for row in rows if row.endswith("as in s")] == [["l", "alone"]]
     assert "* The best of its tier, by test accuracy." in found.text()
-    figure = comparison_figure(found.methods, found.tiers, found.tables["compare"].frame, found.curves)
+    figure = found.figure()
     front, *panels = figure.axes
     assert [line.get_ydata()[0] for line in front.lines if line.get_linestyle() == ":"] == [60.0]
     assert [[line.get_label() for line in axes.lines] for axes in panels] == [["A", "alone"], ["A", "B", "alone"]]

@@ -123,7 +123,8 @@ def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
     number, under_way = len(table) - 1, record.get("under_way")
     state = f"iteration {under_way['number']} is under way" if under_way else "training ended before the last"
     state = "complete" if record.get("complete") else state
-    share = f"{percent(table['share'].iloc[-1])} of the initial network's {_resource(record)}"
+    resource = "MACs" if record["resource"] == "macs" else record["resource"]
+    share = f"{percent(table['share'].iloc[-1])} of the initial network's {resource}"
     text = f"{number} {'iterations' if number != 1 else 'iteration'}, down to {share}; {state}."
     macs, up, down = _client_costs(record).iloc[0][["macs", "bytes_up", "bytes_down"]]
     if not (macs or up or down):
@@ -159,7 +160,3 @@ def _layers(record: Mapping[str, Any]) -> Table:
         bars = [Bar(left / full, str(left), f"{left} of {full} ({percent(left / full)})") for left, full in pairs]
         rows.append([str(number), *bars])
     return Table(["model", *map(str, kept.index)], rows, title="Filters by layer")
-
-
-def _resource(record: Mapping[str, Any]) -> str:
-    return "MACs" if record["resource"] == "macs" else str(record["resource"])
