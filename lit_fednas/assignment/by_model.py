@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from scipy.special import softmax
-from scipy.stats import zscore
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
@@ -183,7 +183,8 @@ def standardised(losses: Sequence[float]) -> list[float]:
     """Returns losses with mean 0 and standard deviation 1; zeros if they are all equal."""
     if not losses or min(losses) == max(losses):  # a deviation of rounding errors would make large numbers of them
         return [0.0] * len(losses)
-    return zscore(losses).tolist()
+    values = np.array(losses, dtype=float)  # scipy's zscore has NaN where they differ by a rounding error
+    return ((values - values.mean()) / values.std()).tolist()
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,10 @@ def test_equal_losses_say_nothing():
     assert standardised([0.1] * 3) == [0.0] * 3  # the mean of three 0.1 is not 0.1
 
 
+def test_losses_that_differ_by_a_rounding_error_are_numbers():
+    assert np.isfinite(standardised([1.0, 1.0 + 2**-52])).all()
+
+
 def test_new_models_inherit_their_parents_utilities():
     suite = grown_suite(models=1)
     assignment = by_utility(suite=suite)
