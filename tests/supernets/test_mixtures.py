@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +61,25 @@ def by_hand(name: str, x: Tensor, weights: list[Tensor], stride: int) -> Tensor:
         )
         x, stride = normalised(functional.conv2d(x, pointwise)), 1
     return x
+
+
+def test_weighed_outputs_of_a_mixture_are_added_one_by_one() -> None:
+    """All at once, those of seven operators would be in memory beside the outputs."""
+    cell = small().network.cells[0]
+    assert isinstance(cell, MixedCell)
+    made: list[weakref.ref[Tensor]] = []
+
+    class Share:
+        def __mul__(self, output: Tensor) -> Tensor:
+            made.append(weakref.ref(product := 0.1 * output))
+            alive.append(sum(one() is not None for one in made))
+            return product
+
+    alive: list[int] = []
+    shares: Any = [Share() for _ in CANDIDATES]
+    cell._edge((0, 2), torch.randn(2, 4, 8, 8), shares)
+    assert len(made) == len(CANDIDATES) - 1
+    assert max(alive) <= 3
 
 
 @pytest.mark.parametrize("stride", [1, 2])

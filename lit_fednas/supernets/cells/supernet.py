@@ -171,9 +171,10 @@ class MixedCell(nn.Module):
 
     def _edge(self, edge: Edge, x: Tensor, shares: Tensor | None) -> Tensor:
         outputs = [module(x) for module in self.edges[_name(edge)].children()]
-        if shares is not None:  # of all candidates; the first, none, has no output
-            outputs = [share * output for share, output in zip(shares[1:], outputs, strict=True)]
-        return reduce(torch.add, outputs)
+        if shares is None:
+            return reduce(torch.add, outputs)
+        # shares are of all candidates, and the first, none, has no output; all products at once would take more memory
+        return reduce(torch.add, (share * output for share, output in zip(shares[1:], outputs, strict=True)))
 
 
 def _name(edge: Edge) -> str:
