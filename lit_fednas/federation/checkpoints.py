@@ -91,10 +91,11 @@ def load_initial(network: nn.Module, path: Path, field: str, ignore_mismatched_s
     )
     others = [name for name in present if name not in given or given[name].shape != present[name].shape]
     if others and not (ignore_mismatched_sizes and given.keys() >= present.keys() > set(others)):
-        shape = list(given[others[0]].shape) if others[0] in given else "no tensor"
+        missing = [name for name in others if name not in given]
+        name = (missing or others)[0] if ignore_mismatched_sizes else others[0]
         raise ConfigError(
-            f"{field}: {file} has {shape} for {others[0]}, which is {list(present[others[0]].shape)} in the network; "
-            f"give the file of the same network"
+            f"{field}: {file} has {'no tensor' if name in missing else list(given[name].shape)} for {name}, which is "
+            f"{list(present[name].shape)} in the network; give the file of the same network"
         )
     if others:
         log.warning("%s: %s are of other sizes in %s; they start as drawn", field, ", ".join(others), file)

@@ -55,9 +55,12 @@ def test_a_head_of_other_classes_starts_as_drawn_if_that_is_allowed(tmp_path, ca
     fitting = {name: tensor for name, tensor in given.state_dict().items() if name.startswith("0.")}
     assert_same(dict(taken.state_dict()), drawn | fitting)
     assert "1.weight, 1.bias are of other sizes" in caplog.text
-    for others in (given[1:], nn.Sequential(nn.Linear(3, 4))):  # a tensor is missing, and nothing fits
-        torch.save(others.state_dict(), path)
-        with pytest.raises(FedNASError, match="give the file of the same network"):
+    parts = {name: tensor for name, tensor in given.state_dict().items() if name != "1.bias"}
+    # a tensor is missing beside one of another size, which is allowed; last, nothing fits
+    unlike = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)).state_dict()
+    for others, told in ((parts, "no tensor for 1.bias"), (unlike, r"\[4, 3\] for 0.weight")):
+        torch.save(others, path)
+        with pytest.raises(FedNASError, match=f"{told}.*give the file of the same network"):
             load_initial(taken, path, "field", ignore_mismatched_sizes=True)
 
 
