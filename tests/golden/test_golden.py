@@ -14,7 +14,7 @@ RECORDED = json.loads(GOLDEN.read_text())
 
 #: How far losses (relatively) and accuracies may be off. Processors and versions of torch sum floats in another
 #: order: most runs stay within 0.004 and 0.01; where norms are by the batch, training amplifies the last bit.
-TOLERANCES = {"superfed": (0.08, 0.2), "fedoras": (0.03, 0.12)}
+TOLERANCES = {"superfed": (0.15, 0.2), "fedoras": (0.03, 0.12)}
 OTHERS = (0.015, 0.03)
 #: Rounds after which a choice (which units change the least, which candidate is the best) may hang on the last bit.
 CHOOSING = {"fluid": 2, "fednas": 2}
