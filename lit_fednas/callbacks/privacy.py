@@ -91,8 +91,8 @@ class Privacy(FederatedCallback):
             raise ConfigError("privacy: neither noise_multiplier nor target_epsilon is given; give one of them or both")
         if self.noise_multiplier == 0 and self.target_epsilon is not None:
             raise ConfigError(
-                f"privacy.noise_multiplier: 0 is no noise, and without noise no target_epsilon "
-                f"({self.target_epsilon:g}) can be kept; raise it, leave it out, or set target_epsilon to null"
+                f"privacy.noise_multiplier: 0 is no noise, which keeps no target_epsilon "
+                f"({self.target_epsilon:g}); raise it, leave it out, or set target_epsilon to null"
             )
         self.accountant: Accountant | None = None  # none without noise
         self._noise = NoiseSequence(0)  # of this start
