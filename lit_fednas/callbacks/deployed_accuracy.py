@@ -79,7 +79,9 @@ class DeployedAccuracy(FederatedCallback):
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if self.rounds != trainer.global_step:
+            pl_module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
             self._evaluate(trainer, pl_module)
+            pl_module.cpu()
         if keeps_files(trainer):
             write_client_scores(run_folder(trainer), self.rows, ["arch"])
         if trainer.is_global_zero:

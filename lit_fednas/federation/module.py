@@ -320,7 +320,8 @@ class FederatedLightningModule(pl.LightningModule):
         if count is None:
             smallest = self.supernet.skeleton(self.supernet.space.smallest)
             count = RECALIBRATION_BATCHES if normalises_over_batches(smallest) else 0
-        return recalibration_batches(clients.at_server, count, self.client.batch_size, self.seed)
+        batches = recalibration_batches(clients.at_server, count, self.client.batch_size, self.seed)
+        return [inputs.to(self.device) for inputs in batches]  # data lie there in a fit alone
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
         values = metrics.compute()

@@ -124,7 +124,7 @@ class FederatedCallback(Part, Callback):
     drawn, ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the round's end.
 
     All that a method remembers from round to round is the callback's ``state_dict``. It changes after the server's
-    step alone, so that an interrupted round leaves no trace.
+    step alone, so that an interrupted round leaves no trace. Tensors of a checkpoint come back on the CPU.
     """
 
     field: ClassVar[str] = "trainer.callbacks"  # of a subclass: its own key

@@ -102,6 +102,7 @@ class Fits:
         self.setting = setting
         self.arch = arch
         self._runner = LocalRunner(module_of(setting, net, **client), clients_of(setting, data), lambda: None)
+        self._runner._shared = net.shared_tensors()  # once for all clients, as in a round
 
     def train_client(self, number: int, client: int) -> None:
         """Trains a client; ``result`` and ``update`` then say how it went."""

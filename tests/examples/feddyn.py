@@ -48,7 +48,8 @@ class FedDynServer(FederatedCallback):
     def _corrected(self, module, averages, survivors):
         share = survivors / module.population.num_clients
         self._next = {
-            name: self.drift.get(name, 0.0) - self.alpha * share * (averages[name] - parameter.detach())
+            name: self.drift.get(name, torch.zeros(())).to(parameter)
+            - self.alpha * share * (averages[name] - parameter.detach())
             for name, parameter in module.supernet.named_parameters()
         }
         return {**averages, **{name: averages[name] - drift / self.alpha for name, drift in self._next.items()}}

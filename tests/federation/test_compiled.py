@@ -20,7 +20,7 @@ def compiled_by(monkeypatch):
     seen = []
     compile = torch.compile
 
-    def count(graph, inputs):
+    def count(graph, inputs, **settings):
         seen.append(graph)
         return graph.forward
 
@@ -61,7 +61,7 @@ def test_equals_uncompiled_training_after_one_compilation(together, compiled_by)
 def test_a_compilation_that_fails_is_no_clients_fault(monkeypatch):
     compile = torch.compile
 
-    def broken(graph, inputs):
+    def broken(graph, inputs, **settings):
         raise OSError("no compiler")
 
     monkeypatch.setattr(torch, "compile", lambda function, **settings: compile(function, backend=broken, **settings))

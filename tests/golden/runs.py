@@ -26,7 +26,10 @@ GOLDEN = OVERLAYS / "golden.json"
 
 #: Of each run the configuration, an overlay that is beside this file (if there is one), and the commands.
 RUNS: dict[str, tuple[str, list[list[str]]]] = {
-    "superfed": ("superfed/digits.yaml", [["fit"], ["search", "@search/digits.yaml", "--search.evaluations=12"]]),
+    "superfed": (
+        "superfed/digits.yaml",
+        [["fit"], ["search", "@search/digits.yaml", "--search.evaluations=12"], ["test", "--ckpt_path=last"]],
+    ),
     "fedoras": (
         "fedoras/digits.yaml",
         [

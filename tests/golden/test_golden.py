@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -45,3 +50,13 @@ def test_run_comes_out_as_recorded(name, tmp_path):
 
 def test_every_run_is_recorded():
     assert set(RECORDED) == set(RUNS)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not which("c++"), reason="needs a C++ compiler")
+@pytest.mark.parametrize("name", ["superfed", "fedoras", "fedtrans", "fednas"])
+def test_another_device_gives_every_bit_of_it(name, tmp_path):
+    words = [sys.executable, "-m", "tests.golden.second_device", str(tmp_path), name]
+    settings = {"cwd": Path(__file__).parents[2], "env": {**os.environ, "OMP_NUM_THREADS": "1"}}  # backward's, too
+    done = subprocess.run(words, capture_output=True, text=True, **settings)
+    assert done.returncode == 0, done.stderr[-3000:]

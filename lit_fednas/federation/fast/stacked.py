@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.fast.kernels import ImagesAsColumns, compile_now
+from lit_fednas.federation.fast.kernels import ImagesAsColumns, compile_now, compiled
 from lit_fednas.federation.fit import LocalModule
 from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.messages import ClientTask
@@ -80,12 +80,12 @@ class StackedGradients:
         return self._mapped(*tensors)
 
     def _compile(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Any:
-        compiled = torch.compile(self._mapped, dynamic=False)
+        mapped = compiled(self._mapped, batch[0].device)
         like: list[Any] = [{name: t.clone() for name, t in part.items()} for part in (parameters, others)]
         like += [torch.zeros_like(part) for part in batch]
-        compile_now(lambda: compiled(*like), batch[0].device)
-        self._compiled = compiled
-        return compiled
+        compile_now(lambda: mapped(*like), batch[0].device)
+        self._compiled = mapped
+        return mapped
 
     def _loss(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
         named = {f"network.{name}": tensor for part in (parameters, others) for name, tensor in part.items()}
