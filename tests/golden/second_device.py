@@ -95,7 +95,7 @@ def use() -> None:
 
     FederatedTrainer.__init__ = on_device  # type: ignore[method-assign]
     # which rounds twice on a CPU and once on other devices
-    Normalize.__call__ = lambda self, batch: normalised(self, batch.cpu()).to(device)  # type: ignore[method-assign]
+    Normalize.__call__ = lambda self, batch: normalised(self, batch.cpu()).to(batch.device)  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
