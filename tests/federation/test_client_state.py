@@ -22,7 +22,7 @@ from lit_fednas.objectives import TaskLoss
 from lit_fednas.supernets import PlainNetwork
 from tests.examples.feddyn import FedDyn, FedDynServer
 from tests.examples.scaffold import Controlled, Scaffold
-from tests.support import assert_same, fit, linear_net, make_module, make_trainer, sgd, tiny_data, weights
+from tests.support import Noted, assert_same, fit, linear_net, make_module, make_trainer, sgd, tiny_data, weights
 
 ALPHA = 0.5
 
@@ -44,16 +44,6 @@ class Counting(TaskLoss):
 
     def client_state(self):
         return {"fits": self.state.get("fits", 0) + 1 if self.kept is None else self.kept}
-
-
-class Cohorts(FederatedCallback):
-    """The clients of each round."""
-
-    def __init__(self) -> None:
-        self.drawn: list[list[int]] = []
-
-    def on_results(self, trainer, module, round):
-        self.drawn.append([task.client for task in round.tasks])
 
 
 def module(objective: Any = None, count: int = 6, **settings: Any) -> Any:
@@ -118,13 +108,13 @@ def test_scaffold_by_hand() -> None:
     )
     layer = made.supernet.network.network[1]
     w = [tensor.detach().double().clone() for tensor in (layer.weight, layer.bias)]
-    cohorts = Cohorts()
+    cohorts = Noted("on_results", lambda trainer, module, round: [task.client for task in round.tasks])
     run(made, 3, callbacks=[cohorts])
     data = tiny_data()
     data.setup("fit")
     server = [torch.zeros_like(one) for one in w]
     controls = [list(server) for _ in range(6)]
-    for cohort in cohorts.drawn:
+    for cohort in cohorts.all:
         trained, changes = [], []
         for client in cohort:
             ((x, y),) = data.clients.batches(client, 100, torch.Generator())

@@ -12,17 +12,8 @@ from lit_fednas.federation import (
     RandomAvailability,
     UniformCohort,
 )
+from lit_fednas.federation.cohort import OnlyClients
 from tests.support import refusals
-
-
-class Only(Availability):
-    """The clients named, in every round."""
-
-    def __init__(self, *clients: int) -> None:
-        self.clients = list(clients)
-
-    def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
-        return np.isin(clients, self.clients)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +50,7 @@ def test_a_cohort_belongs_to_seed_and_round() -> None:
 @pytest.mark.parametrize(("sizes", "there"), [([1, 50, 3, 0, 9], range(5)), ([1] * 6, (0, 2, 4, 5))])
 def test_every_cohort_of_those_there_is_as_likely_as_any_other(sizes: list[int], there: Iterable[int]) -> None:
     """Who is away changes nothing for the others."""
-    sampler, pairs = UniformCohort(count=2, availability=Only(*there)), list(combinations(there, 2))
+    sampler, pairs = UniformCohort(count=2, availability=OnlyClients(there)), list(combinations(there, 2))
     counts = Counter(tuple(sampler.draw(t, sizes, seed=0)) for t in range(3000))
     assert set(counts) == set(pairs)
     assert all(count == pytest.approx(3000 / len(pairs), abs=90) for count in counts.values())
@@ -80,10 +71,10 @@ def test_few_are_asked_in_few_waves() -> None:
 
 
 def test_fewer_there_than_wanted() -> None:
-    assert UniformCohort(count=3, availability=Only(2, 5)).draw(0, [1] * 8, seed=0) == [2, 5]
-    assert UniformCohort(count=3, availability=Only()).draw(0, [1] * 8, seed=0) == []
+    assert UniformCohort(count=3, availability=OnlyClients([2, 5])).draw(0, [1] * 8, seed=0) == [2, 5]
+    assert UniformCohort(count=3, availability=OnlyClients([])).draw(0, [1] * 8, seed=0) == []
     # a ratio is of all clients, not of those that are there
-    assert len(UniformCohort(ratio=0.5, availability=Only(*range(6))).draw(0, [1] * 8, seed=0)) == 4
+    assert len(UniformCohort(ratio=0.5, availability=OnlyClients(range(6))).draw(0, [1] * 8, seed=0)) == 4
 
 
 @pytest.mark.parametrize(("clients", "count"), [(12, 3), (11, 3), (7, 5), (4, 4), (9, 1)])
@@ -123,4 +114,4 @@ def test_poisson_cohorts_draw_each_available_client_independently() -> None:
         assert sum(client in cohort for cohort in cohorts) / 3000 == pytest.approx(0.3, abs=0.04)
     for pair in combinations(range(6), 2):
         assert sum(cohort.issuperset(pair) for cohort in cohorts) / 3000 == pytest.approx(0.09, abs=0.025)
-    assert PoissonCohort(1.0, Only(2, 4)).draw(0, [5] * 9, seed=0) == [2, 4]
+    assert PoissonCohort(1.0, OnlyClients([2, 4])).draw(0, [5] * 9, seed=0) == [2, 4]

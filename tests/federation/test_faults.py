@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,6 +12,7 @@ from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.errors import ClientError
 from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
+from lit_fednas.federation.cohort import OnlyClients
 from lit_fednas.messages import UnitChangesReport
 from lit_fednas.objectives import CrossEntropy
 from tests.federation.runs import Results
@@ -59,18 +59,13 @@ def run(rounds=1, objective=None, cohort=6, client=None, **faults):
 
 def test_each_trouble_is_skipped_named_and_counted():
     """The others average as if the troubled were not there."""
-
-    class Only(UniformCohort):
-        def asked(self, sizes, wanted, rng):
-            yield np.array([2, 3, 4, 5])
-
     results, module, _, trainer = run()
     assert results.status == {0: "error", 1: "non-finite", 2: "ok", 3: "ok", 4: "ok", 5: "ok"}
     for result, reason in zip(results.all, ("RuntimeError: the disk is full", "not finite"), strict=False):
         assert reason in result.reason
     assert float(trainer.callback_metrics["clients/failed"]) == 2
     assert float(trainer.callback_metrics["clients/used"]) == 4
-    healthy = make_module(linear_net(), cohort=Only(count=4))
+    healthy = make_module(linear_net(), cohort=UniformCohort(count=4, availability=OnlyClients([2, 3, 4, 5])))
     fit(healthy, tiny_data(), 1)
     assert_same(weights(module), weights(healthy), rtol=1e-5, atol=1e-7)
 

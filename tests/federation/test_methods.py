@@ -6,14 +6,11 @@ import itertools
 import math
 import os
 import signal
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import lit_fednas.aggregation
 import lit_fednas.assignment
@@ -21,19 +18,15 @@ import lit_fednas.objectives
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule
 from lit_fednas.federation.process import Interrupted
-from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives import Objective
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.testing.contract import assert_alike
 from tests.federation import methods
 from tests.federation.methods import COVERING, METHODS
-from tests.federation.runs import LAST, run, straight
-from tests.federation.tokens import PAD, by_hand, token_examples
-from tests.support import assert_same, concrete_classes, fit, one_of_many, weights
+from tests.federation.runs import LAST, Results, run, straight
+from tests.support import Noted, assert_same, concrete_classes, fit, one_of_many, weights
 
-OF_TOKENS = [name for name in COVERING if METHODS[name].subject == "tokens"]
 #: Of all kinds of state: none, of a suite, candidates, clients, a server's optimizer and a callback.
 QUICK = ("elastic away", "counting fail", "suites", "sequences", "exits late")
 
@@ -132,57 +125,17 @@ def test_every_class_is_in_a_row() -> None:
 # ---- a stop -------------------------------------------------------------------------------------------
 
 
-class Stop(FederatedCallback):
-    """Stops the run as a signal does, in its third round."""
-
-    def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
-        if round.number == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 @pytest.mark.parametrize("name", one_of_many(COVERING, *QUICK))
 def test_a_stopped_run_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    """After a signal in its third round."""
+    stop = Noted("on_cohort_start", lambda *given: given[2].number == 2 and os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
-        run(name, tmp_path, [Stop()])
+        run(name, tmp_path, [stop])
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 2
     assert_alike(run(name, tmp_path, ckpt_path=tmp_path / LAST).files, straight(name).files)
 
 
 # ---- clients in one fit -------------------------------------------------------------------------------
-
-
-@dataclass
-class Losses(FederatedCallback):
-    """Of each fit, by round and client: the loss that is told, and the mean of its steps' losses over their tokens.
-
-    The latter of clients alone, since a step of stacked ones cannot be looked into.
-    """
-
-    patch: pytest.MonkeyPatch
-    told: dict[tuple[int, int], float] = field(default_factory=dict)
-    counted: dict[tuple[int, int], float] = field(default_factory=dict)
-
-    def setup(self, trainer: Any, pl_module: FederatedLightningModule, stage: str) -> None:
-        begin, loss = pl_module.objective.begin, pl_module.objective.loss
-
-        def begun(network: Any, task: ClientTask, generator: Any) -> None:
-            self.address, self.steps = (task.round, task.client), []
-            begin(network, task, generator)
-
-        def noted(network: Any, inputs: Tensor, targets: Tensor) -> Tensor:
-            value = loss(network, inputs, targets)
-            self.steps.append((value.item(), int(np.count_nonzero(targets.numpy() != PAD))))
-            tokens = sum(count for _, count in self.steps)
-            self.counted[self.address] = sum(one * count for one, count in self.steps) / tokens
-            return value
-
-        if pl_module.client.clients_per_fit == 1:
-            self.patch.setattr(pl_module.objective, "begin", begun)
-            self.patch.setattr(pl_module.objective, "loss", noted)
-
-    def on_client_end(self, trainer: Any, module: Any, result: ClientResult, update: Any) -> None:
-        if not math.isnan(result.loss):
-            self.told[result.task.round, result.task.client] = result.loss
 
 
 @pytest.mark.parametrize("name", one_of_many(COVERING, *QUICK))
@@ -194,26 +147,10 @@ def test_stacked_clients_learn_as_alone_or_are_refused(name: str, monkeypatch: p
         with pytest.raises(ConfigError, match=r"client.clients_per_fit: 3.*set client.clients_per_fit to 1"):
             fit(module, methods.data(name), 1, callbacks=methods.callbacks(name))
         return
-    witness, alone = Losses(monkeypatch), straight(name)
-    fit(module, methods.data(name), methods.ROUNDS, callbacks=[witness, *methods.callbacks(name)])
+    results, alone = Results(), straight(name)
+    fit(module, methods.data(name), methods.ROUNDS, callbacks=[results, *methods.callbacks(name)])
     half = module.client.precision == "bf16-mixed"
     assert_same(weights(module), alone.weights, rtol=1e-4, atol=2e-2 if half else 1e-5)
     losses = {(turn, one[0]): one[4] for turn, results in enumerate(alone.rounds) for one in results}
-    assert witness.told == pytest.approx({fit: losses[fit] for fit in witness.told}, rel=1e-2 if half else 1e-5)
-
-
-# ---- tokens -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", one_of_many(OF_TOKENS, *QUICK))
-def test_losses_and_metrics_are_means_over_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, witness = METHODS[name](), Losses(monkeypatch)
-    trainer = fit(module, methods.data(name), 2, callbacks=[witness, *methods.callbacks(name)])
-    if module.client.clients_per_fit == 1:
-        assert witness.told == pytest.approx({fit: witness.counted[fit] for fit in witness.told}, rel=1e-5)
-    examples = token_examples(30, 1)
-    for subnet, arch in module.subnets.items():
-        with torch.no_grad():
-            wanted = by_hand(module.supernet.eval()(examples.inputs, arch), examples.targets)
-        found = {metric: float(trainer.callback_metrics[f"val/{subnet}/{metric}"]) for metric in wanted}
-        assert found == pytest.approx(wanted, rel=1e-5)
+    told = {(one.task.round, one.task.client): one.loss for one in results.all if not math.isnan(one.loss)}
+    assert told == pytest.approx({fit: losses[fit] for fit in told}, rel=1e-2 if half else 1e-5)

@@ -1,4 +1,4 @@
-"""The methods that scale width or depth, as whole runs: where one becomes another, it equals it."""
+"""The methods that scale width or depth, as whole runs: with one network each is federated averaging."""
 
 from __future__ import annotations
 
@@ -9,17 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_fednas.assignment import ByTier, InvariantUnits, RandomBases, RollingWidths
+from lit_fednas.assignment import ByTier, InvariantUnits, RandomBases
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import ClientSettings, UniformCohort
-from lit_fednas.objectives import (
-    CrossEntropy,
-    IndependentBases,
-    OrderedDropout,
-    Proximal,
-    SideObjective,
-    UnitChanges,
-)
+from lit_fednas.objectives import CrossEntropy, IndependentBases, OrderedDropout, SideObjective, UnitChanges
 from lit_fednas.supernets import (
     BaseNetworks,
     BatchNorm,
@@ -36,12 +29,8 @@ ROUNDS, SHAPE, CLASSES = 2, (1, 8, 8), 4
 FAMILY = SlicedCNN((8, 16), BatchNorm())
 
 
-def net(widths=(1, 0.5, 0.25)) -> WidthSupernet:
-    return seeded(WidthSupernet, SHAPE, CLASSES, FAMILY, widths)
-
-
-def tiers(**archs: str) -> ClientTiers:
-    return ClientTiers(ArchitectureTiers(archs or {"small": "smallest", "large": "largest"}))
+def net() -> WidthSupernet:
+    return seeded(WidthSupernet, SHAPE, CLASSES, FAMILY, [1])
 
 
 def method(supernet: Any, **settings: Any) -> Any:
@@ -58,10 +47,6 @@ def trained(module: Any) -> dict[str, Tensor]:
     return after
 
 
-def tiered(supernet: Any = None, assignment: Any = None, **settings: Any) -> Any:
-    return method(supernet or net(), tiers=tiers(), assignment=assignment or ByTier(), **settings)
-
-
 def bases() -> BaseNetworks:
     return seeded(BaseNetworks, SHAPE, CLASSES, FAMILY, count=1)
 
@@ -72,10 +57,10 @@ def exits() -> EarlyExitResNet:
 
 #: Methods of which every client trains the same network, which is the smallest.
 OF_ONE_NETWORK = {
-    "heterofl": lambda: (net([1]), ByTier(), CrossEntropy()),
-    "fjord-distilled": lambda: (net([1]), ByTier(), OrderedDropout(distill=True)),
+    "heterofl": lambda: (net(), ByTier(), CrossEntropy()),
+    "fjord-distilled": lambda: (net(), ByTier(), OrderedDropout(distill=True)),
     "splitmix": lambda: (bases(), RandomBases(), IndependentBases()),
-    "invariant-dropout": lambda: (net([1]), InvariantUnits(), UnitChanges()),
+    "invariant-dropout": lambda: (net(), InvariantUnits(), UnitChanges()),
     "fedhen": lambda: (exits(), ByTier(), SideObjective()),
 }
 
@@ -84,19 +69,8 @@ OF_ONE_NETWORK = {
 def test_with_one_network_it_is_federated_averaging_of_an_ordinary_one(name):
     supernet, assignment, objective = OF_ONE_NETWORK[name]()
     network = copy.deepcopy(supernet.networks[0]) if name == "splitmix" else supernet.subnet(supernet.space.smallest)
-    one = method(supernet, tiers=tiers(all="smallest"), assignment=assignment, objective=objective)
+    tiers = ClientTiers(ArchitectureTiers({"all": "smallest"}))
+    one = method(supernet, tiers=tiers, assignment=assignment, objective=objective)
     after = {key.replace("networks.0.", "network."): tensor for key, tensor in trained(one).items()}
     plain = trained(method(PlainNetwork(network, SHAPE, CLASSES)))
     assert_same({key: after[key] for key in plain}, plain)
-
-
-def test_fedrolex_with_a_still_window_is_heterofl():
-    heterofl = trained(tiered())
-    assert_same(trained(tiered(assignment=RollingWidths(step=0))), heterofl)
-    rolling = trained(tiered(assignment=RollingWidths(step=1)))
-    assert any(not torch.equal(rolling[name], heterofl[name]) for name in heterofl)
-
-
-def test_a_proximal_term_of_nothing_is_the_method_itself():
-    plain = trained(tiered(objective=OrderedDropout()))
-    assert_same(trained(tiered(objective=Proximal(OrderedDropout(), mu=0.0))), plain)
