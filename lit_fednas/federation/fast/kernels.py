@@ -61,7 +61,7 @@ def compile_network(network: nn.Module, inputs: Tensor) -> None:
 
 
 def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Returns the function compiled for one shape of each input, with nothing of its calls left in Python on a CPU."""
+    """Returns the function compiled for one shape of each input; on a CPU it calls its operations from C++."""
     return torch.compile(function, dynamic=False, options={"cpp_wrapper": True} if device.type == "cpu" else None)
 
 
