@@ -61,11 +61,7 @@ def install(folder: Path) -> None:
     include = [f"-I{there / 'include' / part}" for part in ("", "torch/csrc/api/include")]
     words = [
         "c++",
-        "-O0",
-        "-w",
-        "-shared",
-        "-fPIC",
-        "-std=c++20",
+        *["-O0", "-w", "-shared", "-fPIC", "-std=c++20"],
         *include,
         str(source),
         "-o",
@@ -83,8 +79,8 @@ def install(folder: Path) -> None:
     AcceleratorRegistry.register(NAME, SecondDevice)
 
 
-def use() -> None:
-    """Lets every ``FederatedTrainer`` use the device."""
+def use() -> set[str]:
+    """Lets every ``FederatedTrainer`` use the device; returns the types of devices on which batches are normalised."""
     device = torch.device(NAME, 0)
     made, normalised = FederatedTrainer.__init__, Normalize.__call__
 
@@ -94,8 +90,15 @@ def use() -> None:
         made(self, *args, **kwargs)
 
     FederatedTrainer.__init__ = on_device  # type: ignore[method-assign]
-    # which rounds twice on a CPU and once on other devices
-    Normalize.__call__ = lambda self, batch: normalised(self, batch.cpu()).to(batch.device)  # type: ignore[method-assign]
+    seen: set[str] = set()
+
+    def as_on_cpu(self: Normalize, batch: torch.Tensor) -> torch.Tensor:
+        """Rounds twice, where other devices round once."""
+        seen.add(batch.device.type)
+        return normalised(self, batch.cpu()).to(batch.device)
+
+    Normalize.__call__ = as_on_cpu  # type: ignore[method-assign]
+    return seen
 
 
 if __name__ == "__main__":
@@ -103,12 +106,14 @@ if __name__ == "__main__":
     sys.argv = sys.argv[:1]  # LightningCLI looks at it
     install(Path(folder))
     found: dict[str, dict[str, dict[str, str]]] = {}
+    seen: set[str] = set()
     for place in ("cpu", NAME):
         if place == NAME:
-            use()
+            seen = use()
         for name in names:
             (Path(folder) / place / name).mkdir(parents=True)
         found[place] = {name: digests(run(name, Path(folder) / place / name)) for name in names}
+    assert NAME in seen, "nothing ran on the device"
     on_cpu, there = found.values()
     differing = [
         f"{name}: {key}" for name in names for key in on_cpu[name] if on_cpu[name][key] != there[name].get(key)
