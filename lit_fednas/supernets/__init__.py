@@ -8,7 +8,8 @@ A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`
 * **Operators as paths** (FedorAS): :class:`PathCNN`, :class:`PathRNN`.
 * **Early exits** (FedHeN): :class:`EarlyExitResNet`.
 * **Cut in width** (HeteroFL, FjORD, FedRolex, FLuID): :class:`WidthSupernet` of any :class:`NetworkFamily`, such as
-  :class:`SlicedCNN`, :class:`SlicedResNet`, :class:`GrowableViT`, or for text :class:`SlicedLSTM`.
+  :class:`SlicedCNN`, :class:`SlicedResNet`, :class:`GrowableViT`, or for text :class:`SlicedLSTM`; any network of
+  torchvision or of your own is one as :class:`TracedNetwork`.
 * **Networks side by side**: :class:`BaseNetworks` (SplitMix), :class:`SeparateNetworks`, :class:`ModelSuite` of models
   that grow (FedTrans), :class:`PrunedSequence` of models that shrink (FedNAS).
 * **Cells** (DARTS): :class:`CellSupernet`, and :class:`GenotypeNetwork` for one genotype.
@@ -55,6 +56,7 @@ from lit_fednas.supernets.side_by_side import (
 from lit_fednas.supernets.sliced import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet
 from lit_fednas.supernets.sliced_text import SlicedLSTM, SlicedTransformer
 from lit_fednas.supernets.space import Ladder, SearchSpace
+from lit_fednas.supernets.traced import TracedNetwork, UngroupedFamily
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 
 __all__ = [
@@ -113,6 +115,8 @@ __all__ = [
     "SlicedTransformer",
     "SmallCNN",
     "Supernet",
+    "TracedNetwork",
+    "UngroupedFamily",
     "UnitCounts",
     "UnitMask",
     "Width",

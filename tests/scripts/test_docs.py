@@ -87,7 +87,8 @@ def check_parts(value: Any) -> int:
     if "class_path" in value:
         part = pydoc.locate(value["class_path"])
         assert part is not None, value["class_path"]
-        assert set(value.get("init_args", {})) <= set(inspect.signature(part).parameters), value  # type: ignore[arg-type]
+        known = inspect.signature(part).parameters  # type: ignore[arg-type]
+        assert "kwargs" in known or set(value.get("init_args", {})) <= set(known), value
     return ("class_path" in value) + sum(map(check_parts, value.values()))
 
 
@@ -110,6 +111,7 @@ def test_commands_that_guides_show_are_parsed(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "my_package.py").write_text(next(block for block in blocks("python") if "class HiddenUnits" in block))
     monkeypatch.syspath_prepend(str(tmp_path))
     own = dict.fromkeys(["X.yaml", "mine/config.yaml"], "superfed/digits.yaml") | {"TIERS.yaml": "search/digits.yaml"}
+    own["resnet.yaml"] = "width/digits.yaml"
     lines = sorted({*"".join(blocks("bash")).replace("\\\n", " ").splitlines()})
     for line in (line for line in lines if re.match("lit-fednas (fit|search|finetune|export|test) ", line)):
         with pytest.raises(SystemExit) as end:
@@ -128,6 +130,8 @@ SHOWN = {
     "privacy": "fit --config recommended/distorted_digits.yaml --config FILE --trainer.max_rounds 1",
     "search": "search --config superfed/digits.yaml --config FILE --search.evaluations 2 --search.method.init_args {}",
     "studies": "study FILE --seeds 0",
+    "supernets": "fit --config width/cifar10_small.yaml --config FILE --data.source.init_args.root images "
+    "--data.num_clients 10 --model.supernet.init_args.scaler false --model.client.steps 1 --trainer.max_rounds 1",
 }
 
 

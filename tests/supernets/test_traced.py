@@ -1,0 +1,135 @@
+"""Networks of torchvision and of one's own as families, their groups found by following units through the graph."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchvision import models
+from torchvision.models.convnext import CNBlockConfig
+from torchvision.models.regnet import BlockParams
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import (
+    PrunedSequence,
+    SlicedMobileNet,
+    TracedNetwork,
+    UngroupedFamily,
+    Width,
+    WidthSupernet,
+    find_cuts,
+)
+from lit_fednas.supernets.families import tensors_of
+
+SHAPE = (3, 32, 32)
+NETWORKS = {
+    "resnet": lambda: models.ResNet(models.resnet.Bottleneck, [1, 1, 1, 1], 10, groups=4, width_per_group=4),
+    "regnet": lambda: models.RegNet(BlockParams([1, 2], [8, 16], [4, 4], [2, 2], [1, 1], se_ratio=0.25), 10),
+    "mobilenet": lambda: models.mobilenet_v3_small(num_classes=10, width_mult=0.5),
+    "convnext": lambda: models.ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], num_classes=10),
+    "densenet": lambda: models.DenseNet(8, (1, 1), 8, num_classes=10),
+    "vit": lambda: models.VisionTransformer(32, 16, 1, 2, 8, 16, num_classes=10),
+}
+
+
+class Mixed(nn.Module):
+    """All that units can meet: what they share, what ties them, what keeps them whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.twice = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 1)
+        self.grouped, self.norm = nn.Conv2d(16, 32, 1, groups=8), nn.GroupNorm(4, 32)
+        self.scale = nn.Parameter(torch.rand(32, 1, 1))
+        self.split, self.wide = nn.Conv2d(32, 12, 1), nn.Conv2d(12, 12, 1)
+        self.turned, self.last_norm, self.mixing = nn.Linear(12, 20), nn.LayerNorm(20), nn.Linear(20, 7)
+        self.tied, self.same = nn.Linear(7, 7), nn.Linear(7, 7)
+        self.same.weight = self.tied.weight
+        self.hidden, self.classifier = nn.Linear(7, 9), nn.Linear(9, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.twice(self.twice(self.stem(x)))
+        x = self.scale * self.norm(self.grouped(x)).relu()
+        left, right = self.split(x).chunk(2, 1)
+        x = self.wide(torch.cat([left, right], 1)).mean((2,))
+        x = self.last_norm(self.turned(x.permute(0, 2, 1)))
+        x = self.same(self.tied(self.mixing(x).softmax(-1)))
+        return self.classifier(self.hidden(x).mean(1))
+
+
+def test_groups_by_hand() -> None:
+    """The stem's units are also those that a layer makes and reads twice, and follow eight groups, of which a norm has
+    four; what is split, goes through a softmax or has weights of another layer stays whole."""
+    assert TracedNetwork(Mixed()).units(SHAPE) == {"stem": 4, "wide": 12, "turned": 20, "hidden": 9}
+    resnet = TracedNetwork(models.resnet18(num_classes=10)).units(SHAPE)
+    assert len(resnet) == 12  # four streams and the inside of eight blocks
+    streams = ["conv1", *(f"layer{number}.0.conv2" for number in (2, 3, 4))]
+    assert [resnet[name] for name in streams] == [64, 128, 256, 512]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_cut_network_is_the_whole_one_with_zeros(name: str) -> None:
+    """What is left out is zero from layer to layer, as no norm here is over units that can leave."""
+    network = NETWORKS[name]()
+    for tensor in tensors_of(network).values():
+        if tensor.is_floating_point():
+            nn.init.uniform_(tensor, 0.1, 0.5)
+    net = WidthSupernet(SHAPE, 10, TracedNetwork(network), widths=[1, 0.5]).eval()
+    subnet, whole = net.subnet(Width(0.5)).eval(), copy.deepcopy(network).eval()
+    tensors = tensors_of(whole)
+    for path, tensor in tensors_of(subnet).items():
+        region = net.index(Width(0.5))[path]
+        shared = tensors[region.name.removeprefix("network.")]
+        with torch.no_grad():
+            shared.zero_()
+            region.of(shared).copy_(tensor)
+    x = torch.rand(2, *SHAPE)
+    torch.testing.assert_close(subnet(x), whole(x))
+    assert net.cost(Width(0.5)).macs < net.cost(Width(1)).macs
+
+
+def test_the_whole_network_is_the_one_that_was_given_and_filters_leave_it() -> None:
+    network = NETWORKS["resnet"]()
+    sequence = PrunedSequence(SHAPE, 10, TracedNetwork(network))
+    first, x = sequence.networks[0].eval(), torch.rand(2, *SHAPE)
+    assert torch.equal(first(x), network.eval()(x))
+    sizes = sequence.models[0].sizes
+    cuts = find_cuts(sizes, 1, lambda left: sum(left.values()), 0.99 * sum(sizes.values()))
+    (stream,) = (cut for cut in cuts if cut.unit == "layer4.0.conv3")
+    sequence.propose(cuts)
+    cut = sequence.candidates[cuts.index(stream)]
+    assert cut.fc.in_features == cut.layer4[0].bn3.num_features == sizes["layer4.0.conv3"] - stream.removed
+
+
+def test_ordinary_convolutions_for_grouped_ones() -> None:
+    family = UngroupedFamily(SlicedMobileNet(channels=(8, 16), strides=(1, 1)))
+    net = WidthSupernet(SHAPE, 10, family, widths=[1, 0.5])
+    grouped = WidthSupernet(SHAPE, 10, family.family, widths=[1, 0.5])
+    more = 4 * 4 * 9 - 4 * 9  # a 3x3 convolution of 4 channels
+    assert net.cost(Width(0.5)).parameters - grouped.cost(Width(0.5)).parameters == more
+    assert net.cost(Width(0.5)).macs - grouped.cost(Width(0.5)).macs == more * 32 * 32
+
+
+class Branches(Mixed):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+class Constant(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return self[1](self[0](x).view(-1, 8 * 32 * 32))
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Branches(), "Branches cannot be traced for inputs of"),
+        (nn.Linear(3, 10), "Linear cannot be traced for inputs of .*reduction dim"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), "nothing in Sequential can be cut"),
+        (Constant(nn.Conv2d(3, 8, 1), nn.Linear(8 * 32 * 32, 10)), "Constant does not run when it is cut"),
+        (models.resnet18(num_classes=7), "ResNet has 7 outputs, and the data 10 classes"),
+    ],
+)
+def test_refusals_name_the_network_and_a_remedy(network: nn.Module, message: Any) -> None:
+    with pytest.raises(ConfigError, match=f"supernet.family.network: {message}"):
+        WidthSupernet(SHAPE, 10, TracedNetwork(network), widths=[1, 0.5])
