@@ -22,7 +22,7 @@ from lit_fednas.costs.counting import meta_copy
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import NetworkFamily, Sizes
 
-_MIXING = {"MultiheadAttention", "GLU", "PReLU", "Softmax", "Softmin", "LogSoftmax"}
+_MIXING = {"MultiheadAttention", "GLU", "PReLU", "Softmax", "Softmax2d", "Softmin", "LogSoftmax"}
 #: Layers and functions after which units are those before; of several inputs, the same units of each.
 _ALIKE = {name for kinds in (activation, dropout, pooling) for name in kinds.__all__} - _MIXING
 _ALIKE |= {"Identity", "Upsample", "add", "iadd", "sub", "isub", "mul", "imul", "truediv", "div", "relu", "relu_"}
@@ -67,21 +67,30 @@ class _Traced:
     """A network whose units have been followed from layer to layer."""
 
     network: nn.Module  # on the meta device
-    outputs: int
-    shared: set[str]  # tensors that several layers have
+    outputs: int = 0
     tensors: dict[str, dict[int, tuple[_Units, int]]] = field(default_factory=dict)  # units and entries by dimension
     settings: list[tuple[str, str, _Units, int]] = field(default_factory=list)  # layer, attribute, units, whole value
     made: dict[str, _Units] = field(default_factory=dict)  # outputs of convolutions and linear layers
 
-    def has(self, layer: str, name: str, dim: int, axis: _Axis) -> None:
+    def __post_init__(self) -> None:
+        every = [*self.network.named_parameters(remove_duplicate=False), *self.network.named_buffers()]
+        times = Counter(id(tensor) for _, tensor in every)
+        self.own = {path for path, tensor in every if times[id(tensor)] == 1}  # tensors that one layer has
+
+    def has(self, path: str, dim: int, axis: _Axis) -> None:
         """Notes that a tensor has units; those of a tensor that is used twice are the same."""
-        path = f"{layer}.{name}".lstrip(".")
-        if getattr(self.network.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], None) is None:
+        if path not in self.own:  # several layers have it, or it is computed from others
+            axis.units.divide(1)
             return
         known, _ = self.tensors.setdefault(path, {}).setdefault(dim, (axis.units, axis.size))
         known.join(axis.units)
-        if path in self.shared:
-            axis.units.divide(1)
+
+    def layer_has(self, layer: str, names: Sequence[str], dim: int, axis: _Axis) -> None:
+        """Notes those of the tensors that the layer has."""
+        module = self.network.get_submodule(layer)
+        for name in names:
+            if getattr(module, name, None) is not None:
+                self.has(f"{layer}.{name}", dim, axis)
 
     def sized(self, layer: str, **values: _Axis) -> None:
         """Notes attributes of a layer that are numbers of entries."""
@@ -205,14 +214,11 @@ def _traced(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
             f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); give one without branches that depend on "
             f"its inputs, or write a NetworkFamily for it"
         ) from error
-    times = Counter(id(tensor) for _, tensor in structure.named_parameters(remove_duplicate=False))
-    tied = {path for path, one in structure.named_parameters(remove_duplicate=False) if times[id(one)] > 1}
-    traced = _Traced(structure, 0, tied)
+    traced = _Traced(structure)
     axes: dict[fx.Node, _Axis | None] = {}
     for node in graph.graph.nodes:
-        if node.op == "output":
-            (made,) = node.all_input_nodes
-            traced.outputs = (_shape(made) or (0,))[-1]
+        if node.op == "output" and isinstance(node.args[0], fx.Node):
+            traced.outputs = (_shape(node.args[0]) or (0,))[-1]
         axes[node] = _follow(traced, node, axes)
     for layer, units in reversed(traced.made.items()):
         units.root().name = layer  # in the end the first one's
@@ -264,14 +270,13 @@ def _layer(traced: _Traced, layer: str, module: nn.Module, axis: _Axis | None, n
         if groups == 1:
             units = traced.made.setdefault(layer, _Units(getattr(module, out)))
             if axis is not None:
-                traced.has(layer, "weight", 1, axis)
+                traced.layer_has(layer, ["weight"], 1, axis)
         else:
             units = _Units(1) if axis is None else axis.units
             units.divide(groups)
             traced.sized(layer, groups=_Axis(dim, units, groups))
         found = _Axis(dim, units, getattr(module, out))
-        traced.has(layer, "weight", 0, found)
-        traced.has(layer, "bias", 0, found)
+        traced.layer_has(layer, ["weight", "bias"], 0, found)
         traced.sized(layer, **{out: found}, **({into: axis} if axis is not None else {}))
         return found
     last = isinstance(module, nn.LayerNorm)
@@ -280,8 +285,7 @@ def _layer(traced: _Traced, layer: str, module: nn.Module, axis: _Axis | None, n
     if isinstance(module, nn.GroupNorm) and module.num_groups > 1:
         axis.units.divide(module.num_groups)
         traced.sized(layer, num_groups=axis._replace(size=module.num_groups))
-    for name in ("weight", "bias", "running_mean", "running_var"):
-        traced.has(layer, name, 0, axis)
+    traced.layer_has(layer, ["weight", "bias", "running_mean", "running_var"], 0, axis)
     counted = next(name for name in ("num_features", "num_channels", "normalized_shape") if hasattr(module, name))
     traced.sized(layer, **{counted: axis})
     return axis
@@ -327,8 +331,8 @@ def _alike(
         spread = len(size) < -place or size[place] == 1
         if other is not None and other.dim - len(size) == place and not spread:
             axis.units.join(other.units)
-        elif other is None and not spread and str(one.target) in traced.network.state_dict():
-            traced.has("", str(one.target), len(size) + place, axis)
+        elif other is None and not spread and one.op == "get_attr":
+            traced.has(str(one.target), len(size) + place, axis)
         elif other is not None or not spread:
             return None
     return result

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lit_fednas.costs.counting import on_meta
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveShare, checked
 from lit_fednas.supernets.base import Region, Supernet
 from lit_fednas.supernets.families import NetworkFamily, Sizes, entries_of, find_axes, multiplied, shapes_of
+from lit_fednas.supernets.layers import Scaler
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.space import Ladder
 
@@ -180,6 +182,9 @@ class WidthSupernet(Supernet):
         self.units = family.units(self.input_shape)
         self.space: WidthSpace = WidthSpace(widths, self.units, family.multiple)
         self.network = self._network(self.units)
+        scaled = on_meta(self._network, self.units, 2.0) if scaler else None
+        if scaled is not None and not any(isinstance(module, Scaler) for module in scaled.modules()):
+            raise ConfigError(f"supernet.scaler: networks of {type(family).__name__} have no scalers; give false")
         for less, more in pairwise(self.space.widths):
             if self.sizes(less) == self.sizes(more):
                 raise ConfigError(

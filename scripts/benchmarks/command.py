@@ -6,10 +6,12 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from time import perf_counter
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -20,6 +22,8 @@ from benchmarks.measuring import counted
 from benchmarks.settings import BENCHMARKS, CHOICES, CORES, OPTIONS
 from lit_fednas.errors import ClientError, ConfigError, FedNASError
 from lit_fednas.formatting import text_table
+
+ALL = "all"
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,6 +65,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Reads the options."""
     parser = Parser(prog="scripts/benchmark", description="What the library costs and gains on this machine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
+    every = commands.add_parser(ALL, help="All of these with their defaults, in turn, in less than 20 minutes.")
+    every.add_argument("--json", type=Path, metavar="FOLDER", help="write the results there, too")
     for name in BENCHMARKS:
         text = str(module_of(name).__doc__)
         command = commands.add_parser(name, help=text.partition("\n")[0], description=text)
@@ -72,6 +78,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
     return parser.parse_args(words)
+
+
+def run_all(folder: Path | None) -> None:
+    """Measures everything, each in a process of its own; says how long each took."""
+    for name in BENCHMARKS:
+        began = perf_counter()
+        words = ["--json", str(folder / f"{name}.json")] if folder else []
+        subprocess.run([sys.executable, sys.argv[0], name, *words], check=True)
+        print(f"{name}: {perf_counter() - began:.0f} s\n", flush=True)
 
 
 def circumstances(options: argparse.Namespace) -> dict[str, Any]:
@@ -89,9 +104,8 @@ def circumstances(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def run(words: Sequence[str]) -> None:
-    """Measures what the words say, and shows it."""
-    options = parse(words)
+def run(options: argparse.Namespace) -> None:
+    """Measures what the options say, and shows it."""
     silence()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -113,7 +127,13 @@ def run(words: Sequence[str]) -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     try:
-        run(sys.argv[1:] if args is None else args)
+        options = parse(sys.argv[1:] if args is None else args)
+        if options.command == ALL:
+            run_all(options.json)
+        else:
+            run(options)
+    except subprocess.CalledProcessError as error:  # which has said why
+        return error.returncode
     except (FedNASError, ClientError, OSError) as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2

@@ -33,30 +33,26 @@ LEVERS: dict[str, dict[str, Any]] = {
 #: What ``client.fast`` chooses.
 AUTO = "auto"
 
-BENCHMARKS = ("round", "memory", "population", "subnets", "layout", "levers", "ranks", "evaluations")
-_ELASTIC_ONES = ("memory", "subnets", "layout", "ranks", "evaluations")
-_NETWORKS = ["cnn", "resnet18", "elastic"]
-_VARIANTS = ["bf16", "channels last", "bf16, ch. last", "compiled"]
+BENCHMARKS = ("round", "memory", "population", "subnets", "levers", "ranks", "evaluations")
+_ELASTIC_ONES = ("memory", "subnets", "ranks", "evaluations")
+_WIDTHS = [16, 32, 64, 128]
 #: What options may be chosen from.
-CHOICES = {"tasks": list(TASKS), "networks": _NETWORKS, "variants": _VARIANTS, "levers": [*LEVERS, AUTO]}
+CHOICES = {"tasks": list(TASKS), "levers": [*LEVERS, AUTO]}
 #: Every option: its name, what it means, and its default in the benchmarks that have it; it has the default's type.
 OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("tasks", "what is trained", {"round": list(TASKS)[:3], "levers": list(TASKS)}),
-    ("networks", "what is trained", {"layout": _NETWORKS}),
-    ("variants", "settings of clients", {"layout": _VARIANTS}),
     ("levers", "settings of clients", {"levers": CHOICES["levers"]}),
     ("archs", "as 'd: [0,1,0,1], e: 0.14', or by name", {"subnets": ["smallest", "middle", "largest"]}),
     ("archs", "architectures that count", {"evaluations": 30}),
     ("grid", "RANKSxTHREADS; others are compared with the first", {"ranks": [(1, CORES), (CORES, 1), (1, 1)]}),
     ("together", "clients in one fit; others are compared with the first", {"round": [1]}),
-    ("rounds", "rounds that count", {"round": 15, "memory": 50, "population": 100, "ranks": 8}),
-    ("warmup", "rounds before them", {"round": 3, "population": 10, "ranks": 2}),
+    ("rounds", "rounds that count", {"round": 8, "memory": 25, "population": 100, "ranks": 8}),
+    ("warmup", "rounds before them", {"round": 1, "population": 10, "ranks": 2}),
     ("settled", "first rounds left out of the growth", {"memory": 5}),
-    ("fits", "fits of clients that count, of each", {"subnets": 20, "layout": 12, "levers": 12}),
-    ("passes", "forward passes per subnet and way", {"layout": 20}),
-    ("warmup", "fits, passes or architectures before them", {"subnets": 3, "layout": 2, "levers": 2, "evaluations": 3}),
-    ("steps", "steps per client", {"subnets": 4, "layout": 4}),
-    ("batch_size", "examples per step", {"subnets": 32, "layout": 32, "evaluations": 512}),
+    ("fits", "fits of clients that count, of each", {"subnets": 20, "levers": 8}),
+    ("warmup", "fits or architectures before them", {"subnets": 3, "levers": 2, "evaluations": 3}),
+    ("steps", "steps per client", {"subnets": 4}),
+    ("batch_size", "examples per step", {"subnets": 32, "evaluations": 512}),
     ("batch_size", "examples per step, if not as the task has it", {"round": None}),
     ("clients", "clients in the population", {"round": 100, "ranks": 100}),
     ("clients", "clients in the population", {"population": [10**power for power in range(3, 7)]}),
@@ -73,9 +69,9 @@ OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("repeats", "processes per population", {"population": 3}),
     ("ranks", "processes that share a cohort", {"round": 1}),
     ("processes", "processes that share a generation", {"evaluations": 2}),
-    ("image", "pixels along an image's side", dict.fromkeys(_ELASTIC_ONES, 16)),
-    ("stem", "channels of the elastic network's first convolution", dict.fromkeys(_ELASTIC_ONES, 16)),
-    ("widths", "channels of its stages", {name: [16, 32, 64, 128] for name in _ELASTIC_ONES}),
+    ("image", "pixels along an image's side", dict.fromkeys(_ELASTIC_ONES, 16) | {"memory": 8}),
+    ("stem", "channels of the elastic network's first convolution", dict.fromkeys(_ELASTIC_ONES, 16) | {"memory": 8}),
+    ("widths", "channels of its stages", dict.fromkeys(_ELASTIC_ONES, _WIDTHS) | {"memory": [8, 16, 32, 64]}),
     ("tolerance", "greatest difference of weights", {"round": 1e-6, "subnets": 1e-6, "levers": 0.02}),
     ("no_memory", "leave the peak memory out", {"round": False}),
 ]

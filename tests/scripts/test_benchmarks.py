@@ -24,7 +24,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
-VARIANTS = ["--variants", "bf16", "channels last"]
 
 
 def report_of(folder: Path, words: str, *more: str) -> dict[str, Any]:
@@ -65,10 +64,9 @@ def test_other_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         (["memory --rounds 3 --cohorts 2 3 --examples 4 --settled 1", *SMALL], "runs", 6),  # of two networks and a loop
         (["subnets --fits 2 --warmup 1 --steps 2 --batch-size 4", *SMALL], "subnets", 3),
-        (["layout --fits 2 --steps 1 --batch-size 4 --passes 2", *SMALL, "--networks", "cnn", *VARIANTS], "layouts", 3),
         ([f"{ROUND.replace('cnn-32', 'tiny-50')} --together 1 3 --batch-size 4 --no-memory"], "tasks", 2),
     ],
-    ids=["memory", "subnets", "layout", "together"],
+    ids=["memory", "subnets", "together"],
 )
 def test_what_is_asked_for_is_measured(
     tmp_path: Path, in_this_process: None, words: list[str], part: str, count: int
@@ -95,7 +93,7 @@ def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.M
     ("words", "message"),
     [
         (["memory", "--rounds", "3"], "rounds: 3 is too few to see a growth; give at least 7"),
-        (["layout", "--networks", "cnn8"], "argument --networks: invalid choice: 'cnn8'"),
+        (["round", "--tasks", "cnn8"], "argument --tasks: invalid choice: 'cnn8'"),
     ],
 )
 def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:

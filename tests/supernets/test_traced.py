@@ -120,6 +120,11 @@ class Constant(nn.Sequential):
         return self[1](self[0](x).view(-1, 8 * 32 * 32))
 
 
+def test_scalers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="supernet.scaler: networks of TracedNetwork have no scalers"):
+        WidthSupernet(SHAPE, 10, TracedNetwork(NETWORKS["resnet"]()), widths=[1, 0.5], scaler=True)
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [
