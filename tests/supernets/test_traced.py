@@ -121,7 +121,7 @@ class Constant(nn.Sequential):
 
 
 def test_scalers_that_are_not_there_are_refused() -> None:
-    with pytest.raises(ConfigError, match="supernet.scaler: networks of TracedNetwork have no scalers"):
+    with pytest.raises(ConfigError, match="networks of TracedNetwork have no scalers"):
         WidthSupernet(SHAPE, 10, TracedNetwork(NETWORKS["resnet"]()), widths=[1, 0.5], scaler=True)
 
 
