@@ -22,7 +22,7 @@ from lit_fednas.parts import check_callbacks
 from lit_fednas.supernets import PlainNetwork
 from lit_fednas.tiers import DeviceSpeeds
 from tests.federation import methods
-from tests.federation.tokens import LENGTH, VOCABULARY
+from tests.federation.tokens import LENGTH, VOCABULARY, token_net
 from tests.supernets.sequences import pruned_sequence
 from tests.support import fit, make_module, tiny_supernet
 
@@ -112,11 +112,6 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
         "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap",
     ),
 ]
-
-
-def token_net() -> PlainNetwork:
-    layers = nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY))
-    return PlainNetwork(layers, (LENGTH,), VOCABULARY, torch.int64)
 
 
 def of_tokens(**parts: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
