@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,15 +28,10 @@ from lit_fednas.data import Examples
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FaultPolicy, FederatedTrainer, UniformCohort
 from lit_fednas.loggers import RunLogger
-from lit_fednas.supernets import ElasticTCN, Supernet
+from lit_fednas.supernets import ElasticTCN
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers
 from tests.federation.tokens import LENGTH, VOCABULARY, by_hand, token_data, token_examples, token_net
 from tests.support import fit, make_module, seeded, sgd
-
-
-def metrics_of(supernet: Supernet, examples: Examples, arch: Any = None) -> dict[str, float]:
-    with torch.no_grad():
-        return by_hand(supernet.eval()(examples.inputs, arch), examples.targets)
 
 
 def test_clients_figures_are_means_over_tokens() -> None:
@@ -101,7 +95,9 @@ def test_what_callbacks_write_of_tokens_is_right(tmp_path: Path) -> None:
     supernet, clients = trainer.lightning_module.supernet, trainer.datamodule.clients
 
     def compare(row: dict[str, str], examples: Examples) -> None:
-        wanted = metrics_of(supernet, examples, supernet.space.named(row["arch"]))
+        with torch.no_grad():
+            outputs = supernet.eval()(examples.inputs, supernet.space.named(row["arch"]))
+        wanted = by_hand(outputs, examples.targets)
         assert {name: float(row[name]) for name in wanted} == pytest.approx(wanted, rel=1e-4)
 
     for row in rows["subnets-val.csv"]:

@@ -64,15 +64,11 @@ class Notes(FederatedCallback):
         self.results.append({**result_fields(result), "task": task_fields(result.task), "seconds": 0.0})
 
 
-def number_of(data: FederatedDataModule) -> int:
-    data.setup("fit")
-    return data.clients.num_clients
-
-
 def devices(make: Callable[[], Any], data: Callable[[], Any], share: bool = True) -> dict[int, Any]:
     """A device for every client, by the number of its node."""
-    count = number_of(data())
-    return {1000 + 7 * number: loopback.device(make, data(), number, share) for number in range(count)}
+    (first := data()).setup("fit")
+    numbers = range(first.clients.num_clients)
+    return {1000 + 7 * number: loopback.device(make, data(), number, share) for number in numbers}
 
 
 def linear(**settings: Any) -> Any:
