@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lit_fednas.analysis.clients import read_client_scores
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.tables import Table
 from lit_fednas.errors import ConfigError
@@ -24,6 +25,7 @@ from lit_fednas.records.files import (
     replacing,
 )
 from lit_fednas.records.partition import write_partition
+from lit_fednas.records.run import write_client_scores
 from lit_fednas.studies.findings import RESULT_COLUMNS, keep_results, read_results
 from tests.analysis.made_runs import ROW
 
@@ -58,6 +60,13 @@ def of_search(folder: Path) -> list[str]:
     return [row["tier"] for row in files.rows("history")]
 
 
+def of_clients(folder: Path) -> list[str]:
+    scores = {"num_examples": 1, "accuracy": -0.5, "loss": 1.0}
+    write_client_scores(folder, [{"client": client, "tier": text, **scores} for client, text in enumerate(TEXTS)])
+    assert read_client_scores(folder)["accuracy"].eq(-0.5).all()
+    return list(read_client_scores(folder)["tier"])
+
+
 def of_classes(folder: Path) -> list[str]:
     write_partition(np.ones((2, len(TEXTS)), int), TEXTS, folder)
     return list(Run(folder).partition.columns[2:])
@@ -76,7 +85,7 @@ def of_table(folder: Path) -> list[str]:
     return [row["a"] for row in rows]
 
 
-@pytest.mark.parametrize("written", [of_search, of_classes, of_study, of_table])
+@pytest.mark.parametrize("written", [of_search, of_clients, of_classes, of_study, of_table])
 def test_no_text_is_a_formula_and_all_are_read_as_they_were(
     tmp_path: Path, written: Callable[[Path], list[str]]
 ) -> None:
