@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pkgutil
 import re
+import time
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from multiprocessing.process import BaseProcess
@@ -182,6 +183,15 @@ def weights(module: FederatedLightningModule) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in module.supernet.shared_tensors().items()}
 
 
+def accuracy_and_loss(network: Any, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Counted and added up by hand."""
+    with torch.no_grad():
+        logits = network(inputs)
+    right = sum(int(row.argmax()) == int(target) for row, target in zip(logits, targets, strict=True))
+    likelihoods = logits.double().softmax(1)[torch.arange(len(targets)), targets]
+    return right / len(targets), float(-likelihoods.log().mean())
+
+
 def assert_same(left: dict[str, Tensor], right: dict[str, Tensor], **tolerance: float) -> None:
     assert left.keys() == right.keys()
     for name in left:
@@ -217,6 +227,15 @@ def ended(process: BaseProcess, seconds: float = 120) -> int | None:
         process.kill()
         process.join()
     return status
+
+
+def waited(find: Callable[[], Any]) -> Any:
+    """Asks until what is found counts as true; returns it."""
+    deadline = time.monotonic() + 60
+    while not (found := find()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
 
 
 def right_in_onnxruntime(path: Path) -> tuple[int, dict[str, str]]:

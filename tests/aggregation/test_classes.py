@@ -16,10 +16,6 @@ from lit_fednas.testing.aggregations import aggregate, changed, random_updates, 
 from tests.supernets.instances import kept_instance
 
 
-def with_classes(update: ClientUpdate, classes: Sequence[int]) -> ClientUpdate:
-    return changed(update, reports=(ClassesReport(classes),))
-
-
 def by_element(net: Supernet, updates: Sequence[ClientUpdate], classifier: str, weighted: bool) -> dict[str, Tensor]:
     """HeteroFL's average, one element at a time: a row of the classifier counts if its class is reported."""
     result = {}
@@ -67,7 +63,7 @@ def made_for(name: str, seed: int) -> tuple[Supernet, ClassAverage, list[ClientU
     drawn[:, 1] = False  # a class that nobody has
     drawn[0, [0, 2]] = True
     twice = [has.nonzero().flatten().tolist() * 2 for has in drawn]  # which counts once
-    updates = [with_classes(one, classes) for one, classes in zip(updates, twice, strict=True)]
+    updates = [changed(one, reports=(ClassesReport(classes),)) for one, classes in zip(updates, twice, strict=True)]
     return net, ClassAverage(), updates
 
 

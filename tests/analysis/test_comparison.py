@@ -319,14 +319,6 @@ def test_what_measures_something_else_or_is_a_copy_is_left_out_with_a_line(tmp_p
     assert f"{copy} is a copy of" in (tmp_path / "out" / "compare.html").read_text()
 
 
-def test_a_record_that_stands_twice_is_not_believed(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "a", {LARGE: [0.5, 0.6]}, subnets=SUBNETS)
-    path = run.folder / "rounds.jsonl"
-    path.write_text(path.read_text() * 2)
-    with pytest.raises(DataError, match=r"rounds\.jsonl: line 3 is of round 0, after 1; restore it"):
-        compared(methods_of({"x": [run.folder]}))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

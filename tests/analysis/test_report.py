@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -192,14 +191,6 @@ def test_a_lost_line_or_word_is_one_line(
     line = refused("report", str(run_folder))
     assert line.startswith(f"lit-fednas: {path}: ")
     assert fault in line
-
-
-def test_a_row_lost_from_a_finished_search_is_told(finished_run: Path, tmp_path: Path, refused: Any) -> None:
-    """Nothing in the table itself says that it was longer."""
-    run = Path(shutil.copytree(finished_run, tmp_path / "run"))
-    front = run / "search" / "front.csv"
-    front.write_text("".join(front.read_text().splitlines(keepends=True)[:-1]))
-    assert f"lit-fednas: {front}: is not as it was written; restore it" in refused("report", str(run))
 
 
 def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_page: Page) -> None:

@@ -38,10 +38,6 @@ def test_an_extended_run_keeps_its_betas_if_the_period_is_in_rounds():
     assert share.beta(100, 200, 8) == pytest.approx(0.364210, abs=1e-6)
 
 
-def test_the_final_value_is_one_over_the_cohort():
-    assert [BetaDecay().beta(9, 10, cohort) for cohort in (2, 8, 40)] == pytest.approx([1 / 2, 1 / 8, 1 / 40])
-
-
 def test_decay_needs_an_end():
     with pytest.raises(ConfigError, match=r"trainer\.max_rounds"):
         fit(make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=[BetaDecay()])

@@ -7,8 +7,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-import torch
-from torch.nn import functional
 
 from lit_fednas.analysis.clients import read_client_scores
 from lit_fednas.callbacks import DeployedAccuracy, DeviceAverage, RunRecorder
@@ -20,7 +18,7 @@ from lit_fednas.records import read_rounds
 from lit_fednas.rng import generator
 from lit_fednas.supernets import BatchNorm
 from tests.callbacks.test_device_average import method
-from tests.support import assert_same, fit, tiny_data, weights
+from tests.support import accuracy_and_loss, assert_same, fit, tiny_data, weights
 
 ROUNDS = 4
 CLIENTS = 9
@@ -42,11 +40,7 @@ def by_hand(module, clients, split="test", make=lambda network: network.eval()):
         network = make(module.supernet.subnet(arch))
         draws = generator(0, "any")
         ((x, y),) = clients.batches(client, 10**6, draws, split=split, shuffle=False, augment=False)
-        with torch.no_grad():
-            logits = network(x)
-        hits = (logits.argmax(1) == y).tolist()
-        loss = float(functional.cross_entropy(logits, y))
-        found[client] = (tier.name, str(arch), len(y), sum(hits) / len(y), loss)
+        found[client] = (tier.name, str(arch), len(y), *accuracy_and_loss(network, x, y))
     return found
 
 

@@ -19,13 +19,11 @@ from tests.supernets.sequences import pruned_sequence
 UNITS = ["a", "b", "c", "d", "e", "f"]
 
 
-def prepared(
-    units: list[str], saved: dict[str, float] | None = None, fuse: bool = True, before: float = 0.9
-) -> CandidateTrials:
+def prepared(units: list[str], saved: dict[str, float] | None = None) -> CandidateTrials:
     """An iteration with one client per group and candidate."""
     saved = saved or dict.fromkeys(units, 0.1)
     trials = {unit: Trial(place, saved[unit]) for place, unit in enumerate(units)}
-    return CandidateTrials([[place] for place in range(len(units))], trials, before, fuse)
+    return CandidateTrials([[place] for place in range(len(units))], trials, 0.9, True)
 
 
 def result(unit: str, client: int, accuracy: float, tested: int = 10, **settings: Any) -> ClientResult:
@@ -125,20 +123,6 @@ def test_what_was_dropped_is_rejected_and_nothing_is_remembered_before_the_serve
     assert round.survivors == results[1:]
     assert callback.state_dict() == state  # an interrupted round leaves no trace
     assert after_results(callback, sequence, results).rejected == round.rejected
-
-
-def test_the_initial_model_is_trained_unless_it_is_measured() -> None:
-    tested = [
-        ClientResult(ClientTask(0, n, Model(0), 5), tested={"accuracy": 0.1 * n}, num_tested=n, num_tested_units=n)
-        for n in (1, 3)
-    ]
-    callback = PruneByBudgets(0.5, initial_rounds=2)
-    assert after_results(callback, pruned_sequence(), tested).rejected == set()
-    callback = PruneByBudgets(0.5)
-    round = after_results(callback, pruned_sequence(), tested)
-    assert round.rejected == {Model(0)}
-    assert [one.status for one in round.results] == [WITHHELD] * 2
-    assert fused_accuracy(round.results) == pytest.approx(0.25)
 
 
 # ---- budgets and rounds over the iterations (sections 4.3 and 5.1) ------------------------------------

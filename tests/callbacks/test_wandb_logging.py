@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from lit_fednas.callbacks.wandb_logging import tier_artifacts
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from tests.analysis.searching import write_search
 from tests.analysis.test_report_searches import candidate, finetune
-from tests.support import fit, make_module, tiny_data, tiny_supernet
+from tests.support import fit, make_module, tiny_data, tiny_supernet, waited
 
 BLOCK = 32768
 
@@ -78,11 +77,8 @@ def logged(searched: SearchFiles, tuned: FinetuneFiles, folder: Path) -> list[Re
 
 def written(path: Path) -> list[Record]:
     """All records of a run, when it has ended."""
-    deadline = time.monotonic() + 60
-    while not (found := list(records(path))) or not found[-1].HasField("exit"):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)  # a process of its own writes the file
-    return found
+    waited(lambda: [one for one in records(path) if one.HasField("exit")])  # a process of its own writes the file
+    return list(records(path))
 
 
 def last_of(records: list[Record], kind: str) -> dict[str, Any]:

@@ -119,14 +119,10 @@ def test_layers_of_two_tensors_and_too_few_networks_are_refused(machine: Machine
 # ---- the line and its check -----------------------------------------------------------------------------
 
 
-def noisy(count: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    sums = rng.uniform(1, 50, count)
-    return sums, (3 * sums + 4) * rng.uniform(0.7, 1.3, count)
-
-
 def test_the_line_is_that_of_the_first_half_and_the_check_that_of_the_second() -> None:
-    sums, times = noisy(21)
+    rng = np.random.default_rng(0)
+    sums = rng.uniform(1, 50, 21)
+    times = (3 * sums + 4) * rng.uniform(0.7, 1.3, 21)
     scale, intercept = np.polyfit(sums[:10], times[:10], 1, w=1 / times[:10])
     fit = fit_line(sums, times)
     assert (fit.scale, fit.intercept_ms) == (pytest.approx(scale), pytest.approx(intercept))

@@ -155,13 +155,6 @@ def test_columns_reach_the_partitioner_and_the_server_may_hold_nothing() -> None
     assert data.val_dataloader() == []
 
 
-def test_what_has_validation_examples_alone_cannot_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ArraySource(examples(), val=examples(30, 1000))
-    monkeypatch.setattr(source, "load", {"val": source.load("val")}.get)
-    with pytest.raises(DataError, match="ArraySource has no training examples"):
-        module(source=source)
-
-
 @pytest.mark.parametrize("augment", [True, False])
 def test_augmentation_is_for_training_and_can_be_left_out(augment: bool) -> None:
     images = Examples(torch.full((40, 1, 4, 4), 255, dtype=torch.uint8), torch.arange(40) % 2)

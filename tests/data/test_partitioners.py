@@ -172,16 +172,6 @@ def test_shards_are_near_equal_runs_of_sorted_classes() -> None:
     assert set(partition.class_counts(TARGETS, 10).ravel()) <= {0, 50, 100}  # 40 shards of 50 cut no class of 200
 
 
-def test_by_column_there_is_a_client_per_value_or_fewer_share_the_values_out() -> None:
-    for num_clients in (None, 25):
-        partition = ByColumn("site").partition(TARGETS, num_clients, columns=COLUMNS)
-        for client, rows in enumerate(partition):
-            assert np.array_equal(rows, np.flatnonzero(COLUMNS["site"] == client))
-    values = [set(COLUMNS["site"][rows].tolist()) for rows in ByColumn("site").partition(TARGETS, 10, columns=COLUMNS)]
-    assert sum(map(len, values)) == 25
-    assert {len(group) for group in values} == {2, 3}
-
-
 MISSING: dict[str, Any] = {
     "nan": np.array([np.nan, *range(len(TARGETS) - 1)]),
     "none": np.array([None, *map(str, TARGETS[1:])], dtype=object),

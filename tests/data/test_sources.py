@@ -88,24 +88,18 @@ class TestImageFolder:
             load(ImageFolder(root))
 
 
-def sources_without_the_first_class(root: Path) -> dict[str, Any]:
-    """Sources of two examples of "cow", by kind; other classes are what else they are told of."""
-    for number in (0, 1):
-        write_image(root / "some" / "train" / "cow" / f"{number}.png", number, SIZE)
-    (root / "images.csv").write_text("file,label,client\nsome/train/cow/0.png,cow,a\nsome/train/cow/1.png,cow,b\n")
-    (root / "table.csv").write_text("x,target\n1,cow\n2,cow\n")
-    files = {"train": str(root / "table.csv")}
-    return {
-        "folder": partial(ImageFolder, root / "some"),
-        "images": partial(ImageTable, root / "images.csv"),
-        "table": partial(ArrayFiles, files),
-    }
-
-
 @pytest.mark.parametrize("kind", ["folder", "images", "table"])
 def test_a_class_may_be_missing_if_all_are_named(tmp_path: Path, kind: str) -> None:
-    """And classes keep the order in which they are named."""
-    make = sources_without_the_first_class(tmp_path)[kind]
+    """And classes keep the order in which they are named; the two examples are cows."""
+    rows = [f"some/train/cow/{number}.png" for number in (0, 1)]
+    images(tmp_path, *rows, size=SIZE)
+    (tmp_path / "images.csv").write_text("file,label,client\n" + "".join(f"{row},cow,a\n" for row in rows))
+    (tmp_path / "table.csv").write_text("x,target\n1,cow\n2,cow\n")
+    make = {
+        "folder": partial(ImageFolder, tmp_path / "some"),
+        "images": partial(ImageTable, tmp_path / "images.csv"),
+        "table": partial(ArrayFiles, {"train": str(tmp_path / "table.csv")}),
+    }[kind]
     source = make(classes=["emu", "ant", "cow"])
     assert (source.class_names, source.num_classes) == (("emu", "ant", "cow"), 3)
     assert load(source).targets.tolist() == [2, 2]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -115,19 +113,6 @@ def run_in(
     logger = RunLogger(str(folder), "run", "only")
     settings = {"check_val_every_n_rounds": 2, "enable_checkpointing": True, "logger": logger}
     return fit(module, data or tiny_data(), rounds, ckpt_path, callbacks=list(callbacks), **settings)
-
-
-def killed(train: Callable[[], Any]) -> None:
-    """Calls what kills itself, in a process of its own."""
-    child = os.fork()
-    if not child:
-        try:
-            signal.alarm(60)
-            torch.set_num_threads(1)
-            train()
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
 @functools.cache

@@ -164,15 +164,10 @@ def test_a_failed_fit_leaves_no_trace() -> None:
 
 def test_a_round_that_does_not_count_leaves_no_trace() -> None:
     """Too few survivors in round 1; a callback that rejects all updates of round 1."""
-
-    class Rejecting(FederatedCallback):
-        def on_results(self, trainer, module, round):
-            if round.number == 1:
-                round.reject(round.tasks[0].arch)
-
+    rejecting = Noted("on_results", lambda *given: given[2].number == 1 and given[2].reject(given[2].tasks[0].arch))
     for found in (
         seen(Counting(failing=(1, 2)), faults=FaultPolicy(min_survivors=5)),
-        seen(Counting(), callbacks=(Rejecting(),)),
+        seen(Counting(), callbacks=(rejecting,)),
     ):
         assert {found[2, client] for client in range(6)} == {1}
 

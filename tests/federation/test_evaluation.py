@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import RoundCheckpoint
@@ -19,6 +18,7 @@ from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import BatchNorm, ElasticResNet, GroupNorm
 from tests.support import (
     Noted,
+    accuracy_and_loss,
     assert_same,
     fit,
     linear_net,
@@ -63,10 +63,7 @@ def test_losses_in_half_precision():
 
 def whole(network, examples):
     """Accuracy and loss of all examples in one batch."""
-    with torch.no_grad():
-        logits = network(examples.inputs.float() / 255)
-    right = (logits.argmax(1) == examples.targets).float().mean()
-    return float(right), float(functional.cross_entropy(logits, examples.targets))
+    return accuracy_and_loss(network, examples.inputs.float() / 255, examples.targets)
 
 
 def test_a_fits_validation_and_test_equal_one_pass_by_hand():

@@ -22,7 +22,7 @@ from lit_fednas.parts import check_callbacks
 from lit_fednas.supernets import PlainNetwork
 from lit_fednas.tiers import DeviceSpeeds
 from tests.federation import methods
-from tests.federation.tokens import LENGTH, VOCABULARY
+from tests.federation.tokens import LENGTH, VOCABULARY, token_net
 from tests.supernets.sequences import pruned_sequence
 from tests.support import fit, make_module, tiny_supernet
 
@@ -114,11 +114,6 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
 ]
 
 
-def token_net() -> PlainNetwork:
-    layers = nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY))
-    return PlainNetwork(layers, (LENGTH,), VOCABULARY, torch.int64)
-
-
 def of_tokens(**parts: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
     return {"data": methods.SUBJECTS["tokens"], "supernet": token_net, **parts}
 
@@ -167,10 +162,7 @@ def test_networks_of_images_refuse_tokens(kind: str) -> None:
         methods.NETS[kind]((LENGTH,), VOCABULARY)
 
 
-class MyBetaDecay(BetaDecay):
-    """Is taken where the callback that it extends is needed."""
-
-
 def test_what_a_part_needs_may_be_a_subclass() -> None:
-    check_callbacks("model.objective", needy(CrossEntropy), [MyBetaDecay()])
+    extended = type("MyBetaDecay", (BetaDecay,), {})()
+    check_callbacks("model.objective", needy(CrossEntropy), [extended])
     check_callbacks("model.objective", CrossEntropy(), [])

@@ -8,7 +8,6 @@ from torch import nn
 
 from lit_fednas.callbacks import RunRecorder
 from lit_fednas.data import Dirichlet
-from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
 from lit_fednas.rng import generator
 from lit_fednas.supernets import PlainNetwork
@@ -107,8 +106,3 @@ def test_testing_changes_nothing_else() -> None:
     assert untested.metric is None
     for _, other, _ in others:
         assert_same(weights(other), weights(module))
-
-
-def test_it_needs_validation_data() -> None:
-    with pytest.raises(ConfigError, match="client_val"):
-        looked("trained", source=clients_data(client_val=0.0))

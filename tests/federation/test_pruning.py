@@ -313,4 +313,4 @@ def test_what_had_ended_stays_ended_and_needs_its_network(tmp_path, straight) ->
 )
 def test_parts_that_do_not_fit_are_refused(tmp_path, callback: dict, settings: dict, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        run(tmp_path, callback=budgets(**callback), **settings)
+        run(tmp_path, callback=budgets(**callback), rounds=1, **settings)

@@ -34,7 +34,7 @@ from lit_fednas.records import read_rounds
 from tests.federation import methods
 from tests.federation.methods import COVERING, METHODS
 from tests.federation.runs import LAST, run, straight
-from tests.support import assert_same, ended, forked, make_module, make_trainer, weights
+from tests.support import assert_same, ended, forked, make_module, make_trainer, waited, weights
 
 ROOT = Path(lit_fednas.__file__).parent.parent
 
@@ -271,12 +271,10 @@ def child_of(process: BaseProcess) -> int:
 
 
 def wait_for_rounds(folder: Path, count: int) -> Path:
-    for _ in range(600):
-        found = [path for path in folder.rglob("rounds.jsonl") if len(path.read_text().splitlines()) >= count]
-        if found:
-            return found[0]
-        time.sleep(0.1)
-    raise AssertionError("no rounds in a minute")
+    waited(lambda: [*folder.rglob("rounds.jsonl")])
+    (records,) = folder.rglob("rounds.jsonl")
+    waited(lambda: len(records.read_text().splitlines()) >= count)
+    return records
 
 
 TORCHRUN = ("torch.distributed.run", "--nproc_per_node", "2", "--master_port", address()["MASTER_PORT"])

@@ -23,8 +23,8 @@ from lit_fednas.records import read_rounds
 from lit_fednas.supernets import ElasticResNet
 from lit_fednas.testing.contract import assert_alike
 from lit_fednas.testing.runs import contents
-from tests.federation.runs import LAST, killed, run_in
-from tests.support import assert_same, make_module, tiny_supernet, weights
+from tests.federation.runs import LAST, run_in
+from tests.support import assert_same, ended, forked, make_module, tiny_supernet, weights
 
 ROUNDS = 5
 
@@ -105,7 +105,7 @@ def test_a_second_resume_is_exact_too(tmp_path, straight):
 
 def test_a_kill_in_mid_round_loses_that_round_only(tmp_path, straight):
     """SIGKILL cannot be caught."""
-    killed(lambda: run(tmp_path, StopAt(3, 2, "SIGKILL")))
+    assert ended(forked(run, tmp_path, StopAt(3, 2, "SIGKILL"))) == -signal.SIGKILL
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 3
     assert_alike(contents(run(tmp_path, ckpt_path=tmp_path / LAST)), straight)
 

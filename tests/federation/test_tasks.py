@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from lit_fednas.aggregation import MaxNet
@@ -26,24 +24,14 @@ from lit_fednas.callbacks import (
     WeightAverage,
     default_callbacks,
 )
-from lit_fednas.data import ArraySource, ByColumn, Examples, FederatedDataModule, MultiLabel
+from lit_fednas.data import Examples
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FaultPolicy, FederatedTrainer, UniformCohort
 from lit_fednas.loggers import RunLogger
-from lit_fednas.supernets import ElasticTCN, PlainNetwork, Supernet
+from lit_fednas.supernets import ElasticTCN
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers
-from tests.federation.tokens import LENGTH, VOCABULARY, by_hand, token_data, token_examples
+from tests.federation.tokens import LENGTH, VOCABULARY, by_hand, token_data, token_examples, token_net
 from tests.support import fit, make_module, seeded, sgd
-
-
-def token_net() -> PlainNetwork:
-    network = seeded(lambda: nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY)))
-    return PlainNetwork(network, (LENGTH,), VOCABULARY, torch.int64)
-
-
-def metrics_of(supernet: Supernet, examples: Examples, arch: Any = None) -> dict[str, float]:
-    with torch.no_grad():
-        return by_hand(supernet.eval()(examples.inputs, arch), examples.targets)
 
 
 def test_clients_figures_are_means_over_tokens() -> None:
@@ -52,7 +40,7 @@ def test_clients_figures_are_means_over_tokens() -> None:
     So does the server, by a further metric.
     """
     module = make_module(
-        token_net(),
+        seeded(token_net),
         cohort=UniformCohort(ratio=1.0),
         client=ClientSettings(sgd(0.0), batch_size=3, validate="trained"),
         metrics={"likeliest": MulticlassAccuracy(VOCABULARY, average="micro")},
@@ -107,7 +95,9 @@ def test_what_callbacks_write_of_tokens_is_right(tmp_path: Path) -> None:
     supernet, clients = trainer.lightning_module.supernet, trainer.datamodule.clients
 
     def compare(row: dict[str, str], examples: Examples) -> None:
-        wanted = metrics_of(supernet, examples, supernet.space.named(row["arch"]))
+        with torch.no_grad():
+            outputs = supernet.eval()(examples.inputs, supernet.space.named(row["arch"]))
+        wanted = by_hand(outputs, examples.targets)
         assert {name: float(row[name]) for name in wanted} == pytest.approx(wanted, rel=1e-4)
 
     for row in rows["subnets-val.csv"]:
@@ -124,21 +114,6 @@ def test_what_callbacks_write_of_tokens_is_right(tmp_path: Path) -> None:
     for name in ("smallest", "largest"):
         loss = figures[f"val/devices/{name}/loss"]
         assert figures[f"val/devices/{name}/perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
-
-
-def test_tables_with_labels() -> None:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        inputs = torch.randn(80, 3)
-        module = make_module(PlainNetwork(nn.Linear(3, 2), (3,), 2), client=ClientSettings(sgd(0.1), batch_size=8))
-    labels = (inputs @ torch.tensor([[1.0, 0.0], [-2.0, 1.0], [0.0, 3.0]]) > 0).float()
-    examples = Examples(inputs, labels, {"site": np.arange(80) % 4})
-    data = FederatedDataModule(ArraySource(examples, examples, task=MultiLabel(2)), ByColumn("site"), seed=0)
-    trainer = fit(module, data, 20)
-    with torch.no_grad():
-        right = float(((module.supernet.eval()(inputs) > 0) == labels).double().mean())
-    assert float(trainer.callback_metrics["val/mean/accuracy"]) == pytest.approx(right)
-    assert right > 0.8
 
 
 def test_tokens_outside_the_vocabulary_are_refused_before_any_training():

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_fednas.data import ArraySource, ByColumn, Examples, FederatedDataModule, NextToken
+from lit_fednas.supernets import PlainNetwork
 
 LENGTH, VOCABULARY, PAD = 6, 5, 0
 COUNT = 56
@@ -29,6 +30,11 @@ def token_data(train: Examples | None = None, **settings: Any) -> FederatedDataM
     """Seven unequal clients, one per role, and 30 examples of the server."""
     splits = train or token_examples(), token_examples(30, 1), token_examples(30, 2)
     return FederatedDataModule(ArraySource(*splits, task=NextToken(VOCABULARY, PAD)), ByColumn("role"), **settings)
+
+
+def token_net() -> PlainNetwork:
+    layers = nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY))
+    return PlainNetwork(layers, (LENGTH,), VOCABULARY, torch.int64)
 
 
 def by_hand(outputs: Tensor, targets: Tensor) -> dict[str, float]:

@@ -131,15 +131,6 @@ def tier_weights(files: FinetuneFiles) -> dict[str, dict[str, Tensor]]:
     return {tier: torch.load(files.tier_folder(tier) / "weights.pt", weights_only=True) for tier in files.tier_names}
 
 
-def accuracy_and_loss(network: Any, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Counted and added up by hand."""
-    with torch.no_grad():
-        logits = network(inputs)
-    right = sum(int(row.argmax()) == int(target) for row, target in zip(logits, targets, strict=True))
-    likelihoods = logits.double().softmax(1)[torch.arange(len(targets)), targets]
-    return right / len(targets), float(-likelihoods.log().mean())
-
-
 def only_batch(batches: Any) -> tuple[Tensor, Tensor]:
     ((inputs, targets),) = list(batches)
     return inputs, targets

@@ -11,9 +11,9 @@ from lit_fednas.finetune import Finetune
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import load_tier_network
-from tests.finetune.small import MEMBERS, SIZES, Trained, accuracy_and_loss, module_of, rows, small_data
+from tests.finetune.small import MEMBERS, SIZES, Trained, module_of, rows, small_data
 from tests.supernets.sequences import pruned_sequence
-from tests.support import make_trainer
+from tests.support import accuracy_and_loss, make_trainer
 
 
 def one_by_one(data, client: int) -> tuple[torch.Tensor, torch.Tensor]:

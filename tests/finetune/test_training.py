@@ -20,7 +20,6 @@ from tests.finetune.small import (
     ELIGIBLE,
     ROUNDS,
     Trained,
-    accuracy_and_loss,
     by_tier,
     cohorts,
     last_weights,
@@ -29,15 +28,11 @@ from tests.finetune.small import (
     small_data,
     tier_weights,
 )
-from tests.support import assert_same, fit, make_module, sgd
+from tests.support import accuracy_and_loss, assert_same, fit, make_module, sgd
 
 #: Trains without changing a parameter, and the mean over one client does not round: shows the first weights.
 STILL = ClientSettings(sgd(0.0), batch_size=8)
 ALONE = UniformCohort(count=1)
-
-
-def searched_archs(made: Trained) -> dict[str, str]:
-    return {row["tier"]: row["arch"] for row in SearchFiles(made.folder / "search").rows("tiers")}
 
 
 def test_all_clients_of_a_tier_and_above_get_their_turn(trained):
@@ -101,7 +96,8 @@ def test_random_first_weights_belong_to_seed_and_tier_alone(trained):
 @pytest.mark.parametrize("tier", ELIGIBLE)
 def test_it_is_federated_averaging_on_the_eligible_clients(tuned_once, tier):
     supernet = tuned_once.module.supernet
-    arch = supernet.space.parse(searched_archs(tuned_once)[tier])
+    rows = SearchFiles(tuned_once.folder / "search").rows("tiers")
+    arch = supernet.space.parse(next(row["arch"] for row in rows if row["tier"] == tier))
     network = PlainNetwork(supernet.subnet(arch), (1, 8, 8), 4)
     cohort = UniformCohort(count=COUNT, availability=OnlyClients(ELIGIBLE[tier]))
     fit(make_module(network, client=CLIENT, cohort=cohort, objective=CrossEntropy(), seed=0), tuned_once.data, ROUNDS)

@@ -30,6 +30,7 @@ from tests.examples.feddyn import FedDyn
 from tests.federation import methods
 from tests.federation.methods import METHODS
 from tests.support import (
+    Noted,
     assert_same,
     fit,
     linear_net,
@@ -63,15 +64,11 @@ class Notes(FederatedCallback):
         self.results.append({**result_fields(result), "task": task_fields(result.task), "seconds": 0.0})
 
 
-def number_of(data: FederatedDataModule) -> int:
-    data.setup("fit")
-    return data.clients.num_clients
-
-
 def devices(make: Callable[[], Any], data: Callable[[], Any], share: bool = True) -> dict[int, Any]:
     """A device for every client, by the number of its node."""
-    count = number_of(data())
-    return {1000 + 7 * number: loopback.device(make, data(), number, share) for number in range(count)}
+    (first := data()).setup("fit")
+    numbers = range(first.clients.num_clients)
+    return {1000 + 7 * number: loopback.device(make, data(), number, share) for number in numbers}
 
 
 def linear(**settings: Any) -> Any:
@@ -114,15 +111,10 @@ def test_a_loss_may_be_negative() -> None:
 
 def test_a_device_that_has_lost_its_state_starts_anew_and_says_so() -> None:
     nodes = devices(partial(linear, objective=FedDyn()), lambda: tiny_data(3))
-
-    class Restart(FederatedCallback):
-        def on_round_start(self, trainer: Any, module: Any, round: Any) -> None:
-            if round.number == 1:
-                nodes[1007]._memory.clear()
-
+    restart = Noted("on_round_start", lambda *given: given[2].number == 1 and nodes[1007]._memory.clear())
     notes, module = Notes(), linear(objective=FedDyn(), cohort=UniformCohort(count=3))
     link = loopback.connected(loopback.Loopback(nodes))
-    loopback.fit_over(link, module, tiny_data(3), 3, callbacks=[Restart(), notes])
+    loopback.fit_over(link, module, tiny_data(3), 3, callbacks=[restart, notes])
     told = [(one["task"]["round"], one["task"]["client"]) for one in notes.results if one["reason"]]
     assert told == [(1, 1)]
     assert "has lost what the objective kept of it" in notes.results[4]["reason"]
@@ -189,18 +181,10 @@ def test_a_registered_name_says_which_client_a_node_is() -> None:
     assert notes.link.nodes == {2: 1000, 1: 1007, 0: 1014}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda grid: grid.names.update({1000: "client-1"}), "node-config: the client's number is 0, and its key is"),
-        (lambda grid: grid.devices.pop(1007), r"flower: after 0.2 s, the clients \[0, 2\] are there and 3 are wanted"),
-    ],
-)
-def test_who_does_not_fit_is_refused_before_any_training(change: Callable[[Any], Any], message: str) -> None:
-    grid = loopback.Loopback(three())
-    change(grid)
-    server = loopback.server_data(loopback.connected(grid, join_timeout=0.2), tiny_data(3))
-    with pytest.raises(ConfigError, match=f"^{message}"):
+def test_who_has_the_key_of_another_client_is_refused_before_any_training() -> None:
+    grid = loopback.Loopback(three(), {1000: "client-1"})
+    server = loopback.server_data(loopback.connected(grid), tiny_data(3))
+    with pytest.raises(ConfigError, match=r"^node-config: the client's number is 0, and its key is"):
         server.setup("fit")
     assert {message.metadata.message_type for message in grid.asked} == {"query.join"}
 

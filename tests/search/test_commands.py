@@ -18,10 +18,10 @@ from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.records import SearchFiles
 from lit_fednas.search.evaluations import Evaluations
 from tests.search.small import outcome
-from tests.support import SMALL, assert_same, make_module, right_in_onnxruntime
+from tests.support import assert_same, make_module, right_in_onnxruntime
+from tests.test_cli import overlaid
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
-CONFIGS = Path(__file__).parents[2] / "configs"
 RUN = Path("runs/digits/version_0")
 NOISE = "--privacy.clip_norm 1 --privacy.noise_multiplier 1"
 SEARCH = {
@@ -40,10 +40,8 @@ SEARCH = {
 def run(tmp_path_factory):
     """The options of a trained run; the working directory is where it was made."""
     home = tmp_path_factory.mktemp("home")
-    (home / "tiny.yaml").write_text(yaml.safe_dump(SMALL))
     (home / "search.yaml").write_text(yaml.safe_dump(SEARCH))
-    options = ["--config", str(CONFIGS / "superfed" / "digits.yaml"), "--config", "tiny.yaml"]
-    options += ["--model.evaluation.recalibrate_batches", "4"]
+    options = [*overlaid(home), "--model.evaluation.recalibrate_batches", "4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         assert main(["fit", *options]) == 0

@@ -20,7 +20,7 @@ from lit_fednas.records import SearchFiles
 from lit_fednas.search import Exhaustive, FederatedEvaluation, Search, SearchSettings
 from lit_fednas.supernets import ElasticMLP
 from lit_fednas.tiers import Budgets, ClientTiers, TierShares
-from tests.support import fit, make_module, make_trainer, sgd
+from tests.support import fit, make_module, make_trainer, seeded, sgd
 
 BUDGETS = Budgets({"small": {"macs": 250.0}, "large": {"macs": 5000.0}})
 
@@ -35,11 +35,8 @@ def table(count: int, seed: int) -> Examples:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FederatedLightningModule, FederatedDataModule, Path]:
     folder = tmp_path_factory.mktemp("numbers")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        supernet = ElasticMLP((4,), 1, dim=8, depths=[0, 1], ratios=[0.5, 1.0, 2.0])
     module = make_module(
-        supernet,
+        seeded(ElasticMLP, (4,), 1, dim=8, depths=[0, 1], ratios=[0.5, 1.0, 2.0]),
         RandomArchitectures(),
         client=ClientSettings(sgd(0.05), batch_size=8, epochs=2),
         evaluation=EvaluationSettings(["smallest", "largest"]),

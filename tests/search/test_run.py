@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 from jsonargparse import ArgumentParser
-from torch.nn import functional
 
 from lit_fednas.assignment import FromFile
 from lit_fednas.data import Classification, NextToken
@@ -34,7 +33,7 @@ from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import ArchitectureCosts, Budgets, CumulativeCostTiers, TierSource
 from tests.search.small import TIERS, outcome, search, stopped_after, trained_run
 from tests.supernets.instances import INSTANCES, SPACES
-from tests.support import fit, make_module, make_trainer, tiny_data, tiny_supernet
+from tests.support import accuracy_and_loss, fit, make_module, make_trainer, tiny_data, tiny_supernet
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +45,6 @@ def trained():
 def straight(trained, tmp_path_factory):
     """A search that ran straight through. Read only."""
     return search(trained, tmp_path_factory.mktemp("straight"))
-
-
-def by_hand(network, inputs, targets):
-    """Accuracy and loss."""
-    with torch.no_grad():
-        logits = network(inputs)
-    return float((logits.argmax(1) == targets).float().mean()), float(functional.cross_entropy(logits, targets))
 
 
 def test_a_search_writes_all_its_files(trained, straight):
@@ -108,7 +100,7 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
     for row in rows:
         arch = supernet.space.parse(row["arch"])
         network = recalibrated(supernet.subnet(arch), statistics)  # its norms keep none
-        accuracy, loss = by_hand(network, inputs, targets)
+        accuracy, loss = accuracy_and_loss(network, inputs, targets)
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-7)
         assert row["loss"] == pytest.approx(loss, rel=1e-5)
         parameters = sum(parameter.numel() for parameter in network.parameters())
@@ -121,7 +113,7 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
         assert row["macs"] == min(cost for accuracy, cost, _ in fitting if accuracy == row["val_accuracy"])
         assert row["evaluations"] == len(fitting)
         network = recalibrated(supernet.subnet(supernet.space.parse(row["arch"])), statistics)
-        tested, _ = by_hand(network, *map(torch.cat, zip(*data.test_dataloader(), strict=True)))
+        tested, _ = accuracy_and_loss(network, *map(torch.cat, zip(*data.test_dataloader(), strict=True)))
         assert row["test_accuracy"] == pytest.approx(tested, abs=1e-7)
         assert tested > 0.4  # a quarter is chance
 
@@ -222,7 +214,7 @@ def test_a_share_of_the_validation_data_is_what_a_search_sees(trained, tmp_path)
     statistics = recalibration_batches(data.clients, 20, module.client.batch_size, module.seed)
     for row in files.rows("evaluations"):
         network = recalibrated(module.supernet.subnet(module.supernet.space.parse(row["arch"])), statistics)
-        accuracy, loss = by_hand(network, inputs[:seen], targets[:seen])
+        accuracy, loss = accuracy_and_loss(network, inputs[:seen], targets[:seen])
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-6)
         assert row["loss"] == pytest.approx(loss, rel=1e-5)
     with pytest.raises(ConfigError, match=r"search.val_share: 0.3 has no meaning with search.federated"):

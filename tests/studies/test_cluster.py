@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from lit_fednas.cli import main
 from lit_fednas.errors import ConfigError
 from lit_fednas.studies.jobs import Cluster, Command
 from tests.studies.conftest import calls, statuses
+from tests.support import waited
 
 submitit = pytest.importorskip("submitit")
 
@@ -67,13 +67,6 @@ def child(process: int) -> int:
     """The only one of a process."""
     (number,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return int(number)
-
-
-def waited(done: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.slow

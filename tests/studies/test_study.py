@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from lit_fednas.records.files import FolderLock
 from lit_fednas.studies import read_study
 from lit_fednas.studies.jobs import environment
 from tests.studies.conftest import calls, statuses
+from tests.support import waited
 
 TIERS = {"small": {"macs": 10}, "big": {"macs": "4e1"}}
 SEARCHED = {"A": {"options": {"x": 0.5}, "then": [{"search": {"evaluations": 4}}]}, "B": {"options": {"x": 0.25}}}
@@ -154,10 +154,7 @@ def test_a_signal_ends_the_runs_and_a_new_start_goes_on(write) -> None:
     script = f"import os, sys; {program}; from lit_fednas.cli import main; sys.exit(main(['study', *sys.argv[2:]]))"
     path = f"{Path('bin').absolute()}{os.pathsep}{os.environ['PATH']}"
     started = subprocess.Popen([sys.executable, "-c", script, path, *words], stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not Path("runs/small/B/seed0/rounds.jsonl").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    waited(Path("runs/small/B/seed0/rounds.jsonl").exists)
     started.send_signal(signal.SIGTERM)
     _, told = started.communicate(timeout=20)
     assert started.returncode == 130

@@ -14,15 +14,10 @@ from tests.support import refusals
 LAYERS = [{"a": 5, "b": 2, "id": 0}, {"a": 4, "b": 1, "id": 0}, {"a": 3, "id": 0}]
 
 
-def priced(layers: list[dict[str, int]], fixed: int = 0) -> PathCosts:
-    names = [list(layer) for layer in layers]
-    costs = [list(layer.values()) for layer in layers]
-    return PathCosts(PathSpace(names, costs), costs, fixed)
-
-
 def sampler(layers: list[dict[str, int]], fixed: int = 0, **settings: object) -> PathSampler:
-    costs = priced(layers, fixed)
-    return PathSampler(costs, costs.space.superset, **settings)  # type: ignore[arg-type]
+    costs = [list(layer.values()) for layer in layers]
+    space = PathSpace([list(layer) for layer in layers], costs)
+    return PathSampler(PathCosts(space, costs, fixed), space.superset, **settings)  # type: ignore[arg-type]
 
 
 def drawn(sampler: PathSampler, count: int, free: float = 1.0) -> Counter[tuple[str, ...]]:

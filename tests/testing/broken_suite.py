@@ -123,10 +123,6 @@ def broken(contract, kind, promise, make=None):
     return type(f"Test{kind.__name__}", (contract,), {"__doc__": promise, "instances": {"it": make or kind}})
 
 
-def columns_of(kind):
-    return lambda folder: kind(own_suite.columns(folder).path, num_classes=2)
-
-
 TestTwoRowsTwice = broken(
     own_suite.SupernetContract,
     TwoRowsTwice,
@@ -142,7 +138,12 @@ TestJittery = broken(own_suite.ObjectiveContract, Jittery, "a_fit_is_a_function_
 TestAnchored = broken(own_suite.ObjectiveContract, Anchored, "a_fit_reads_nothing_of_the_server")
 TestRemembering = broken(own_suite.ObjectiveContract, Remembering, "a_fit_leaves_nothing_for_the_next")
 TestLosing = broken(own_suite.PartitionerContract, Losing, "each_example_goes_to_one_client")
-TestShuffled = broken(own_suite.DataSourceContract, Shuffled, "every_process_loads_the_same", columns_of(Shuffled))
+TestShuffled = broken(
+    own_suite.DataSourceContract,
+    Shuffled,
+    "every_process_loads_the_same",
+    lambda folder: Shuffled(own_suite.columns(folder).path, num_classes=2),
+)
 TestRepeating = broken(SearchMethodContract, Repeating, "all_proposals_fit_and_are_distinct")
 TestForgetful = broken(own_suite.CallbackContract, Forgetful, "a_stopped_run_goes_on_exactly")
 TestHasty = broken(own_suite.CallbackContract, Hasty, "the_state_changes_after_the_servers_step_alone")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
@@ -17,9 +15,9 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def written(tmp_path):
-    def write(text: str | bytes):
+    def write(text: str):
         path = tmp_path / "trace.csv"
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        path.write_text(text)
         return path
 
     return write
@@ -38,16 +36,11 @@ def test_a_measured_trace(written):
     ("text", "words"),
     [
         ("id,speed\na,1\n", "trace.column: .*trace.csv has no column 'macs_per_second'; name one of: id, speed"),
-        ("macs_per_second\n", "trace.csv has no rows"),
         ("", "trace.path: .*trace.csv has no rows"),
-        ("macs_per_second,macs_per_second\n1,2\n", "has 2 columns 'macs_per_second'; rename or remove all but one"),
-        ("id,macs_per_second\na,1,2\n", r"trace.csv cannot be read \(3 cells in row 0, but 2 columns"),
         ("macs_per_second\n\n5\n\nx\n", "trace.csv holds text in place of numbers, 'x' in row 1"),
-        (b"macs_per_second\n\xff\xfe\n", r"trace.path: .*trace.csv cannot be read .*utf-8"),
         *(
             (f"id,macs_per_second\na,1e9\nb,{value}\n", f"trace.csv {fault} row 1")
             for value, fault in (
-                ("", "has no value of 'macs_per_second' in"),
                 ("-3", "is -3 in"),
                 ("nan", "has no value of 'macs_per_second' in"),
                 ("inf", "is inf in"),
@@ -60,11 +53,7 @@ def test_faults_of_a_file_are_named(written, text, words):
         CSVTrace(written(text)).speeds(1, rng())
 
 
-def test_what_is_no_trace(tmp_path):
-    os.mkfifo(tmp_path / "pipe.csv")
-    for path in (tmp_path, tmp_path / "pipe.csv"):
-        with pytest.raises(DataError, match=r"trace.path: .* cannot be read \(.*(neither a file|Is a directory)"):
-            CSVTrace(path).quantile(0.5)
+def test_what_is_no_trace():
     with pytest.raises(DataError, match=r"trace.path: nowhere.csv is missing"):
         CSVTrace("nowhere.csv").quantile(0.5)
 
