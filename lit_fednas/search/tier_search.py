@@ -85,8 +85,9 @@ class SearchSettings:
         check_folder_name("search.name", self.name)
         if self.client is not None and self.federated is not None:
             raise ConfigError(f"search.client: {self.client} has no meaning with search.federated; leave one out")
-        if self.val_share < 1 and self.federated is not None:
-            raise ConfigError(f"search.val_share: {self.val_share} has no meaning with search.federated; leave one out")
+        if self.val_share < 1 and (self.federated is not None or not self.evaluations):
+            other = "evaluations 0" if self.federated is None else "federated"
+            raise ConfigError(f"search.val_share: {self.val_share} has no meaning with search.{other}; leave one out")
 
     def evaluations_of(self, tier: str) -> int:
         """Returns the evaluations of a tier that is searched."""

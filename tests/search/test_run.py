@@ -217,8 +217,9 @@ def test_a_share_of_the_validation_data_is_what_a_search_sees(trained, tmp_path)
         accuracy, loss = accuracy_and_loss(network, inputs[:seen], targets[:seen])
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-6)
         assert row["loss"] == pytest.approx(loss, rel=1e-5)
-    with pytest.raises(ConfigError, match=r"search.val_share: 0.3 has no meaning with search.federated"):
-        SearchSettings(val_share=0.3, federated=FederatedEvaluation())
+    for other, more in (("federated", {"federated": FederatedEvaluation()}), ("evaluations 0", {"evaluations": 0})):
+        with pytest.raises(ConfigError, match=f"search.val_share: 0.3 has no meaning with search.{other}"):
+            SearchSettings(val_share=0.3, **more)
 
 
 def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path):
