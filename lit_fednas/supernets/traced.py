@@ -28,7 +28,8 @@ _ALIKE = {name for kinds in (activation, dropout, pooling) for name in kinds.__a
 _ALIKE |= {"Identity", "Upsample", "add", "iadd", "sub", "isub", "mul", "imul", "truediv", "div", "relu", "relu_"}
 _ALIKE |= {"relu6", "gelu", "silu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "leaky_relu", "elu", "dropout"}
 _ALIKE |= {"stochastic_depth", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "interpolate", "contiguous"}
-_NORMS = (_BatchNorm, nn.GroupNorm)
+_NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
+_TENSORS = ("weight", "bias", "running_mean", "running_var")
 _FLAT = {"Flatten", "flatten", "view", "reshape"}
 
 
@@ -198,6 +199,14 @@ class UngroupedFamily(NetworkFamily):
         return network
 
 
+class _Tracer(fx.Tracer):
+    """Leaves layers whole that are subclasses of torch's, such as a norm with its activation."""
+
+    @override
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, (_ConvNd, nn.Linear, *_NORMS)) or super().is_leaf_module(m, module_qualified_name)
+
+
 @lru_cache(maxsize=4)
 def _traced(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
     """Follows the units of a network from its inputs to its outputs."""
@@ -206,8 +215,8 @@ def _traced(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
     name = type(network).__name__
     try:
         structure(inputs)  # whose error says more, and prints nothing
-        graph = fx.symbolic_trace(structure)
-        ShapeProp(graph).propagate(inputs)
+        graph = _Tracer().trace(structure)
+        ShapeProp(fx.GraphModule(structure, graph)).propagate(inputs)
     except Exception as error:  # whatever a network of somebody's own raises
         raise ConfigError(
             f"supernet.family.network: {name} cannot be traced for inputs of {list(input_shape)} "
@@ -216,7 +225,7 @@ def _traced(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
         ) from error
     traced = _Traced(structure)
     axes: dict[fx.Node, _Axis | None] = {}
-    for node in graph.graph.nodes:
+    for node in graph.nodes:
         if node.op == "output" and isinstance(node.args[0], fx.Node):
             traced.outputs = (_shape(node.args[0]) or (0,))[-1]
         axes[node] = _follow(traced, node, axes)
@@ -225,7 +234,7 @@ def _traced(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
     if not traced.units():
         raise ConfigError(f"supernet.family.network: nothing in {name} can be cut; write a NetworkFamily for it")
     try:
-        traced.resize(meta_copy(structure), dict.fromkeys(traced.units(), 1))(inputs)
+        traced.resize(meta_copy(network), dict.fromkeys(traced.units(), 1))(inputs)
     except Exception as error:
         raise ConfigError(
             f"supernet.family.network: {name} does not run when it is cut ({type(error).__name__}: "
@@ -260,6 +269,9 @@ def _follow(traced: _Traced, node: fx.Node, axes: Mapping[fx.Node, _Axis | None]
 
 def _layer(traced: _Traced, layer: str, module: nn.Module, axis: _Axis | None, ndim: int) -> _Axis | None:
     """Returns where a layer's result has units, and notes which of its tensors have them."""
+    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    if any(name not in (*_TENSORS, "num_batches_tracked") for name, _ in tensors):
+        return None  # a subclass that computes more than torch's layer
     if isinstance(module, _ConvNd | nn.Linear) and not getattr(module, "transposed", False):
         linear = isinstance(module, nn.Linear)
         dim = ndim - 1 if linear else 1
@@ -279,13 +291,20 @@ def _layer(traced: _Traced, layer: str, module: nn.Module, axis: _Axis | None, n
         traced.layer_has(layer, ["weight", "bias"], 0, found)
         traced.sized(layer, **{out: found}, **({into: axis} if axis is not None else {}))
         return found
-    last = isinstance(module, nn.LayerNorm)
-    if axis is None or axis.dim != (ndim - 1 if last else 1) or not isinstance(module, (*_NORMS, nn.LayerNorm)):
+    if axis is None or not isinstance(module, _NORMS):
+        return None
+    if not isinstance(module, nn.LayerNorm):
+        dim = 1
+    elif tuple(module.normalized_shape) != (axis.size,):
+        return None
+    else:  # a subclass, as torchvision's for images, may have them elsewhere
+        dim = ndim - 1 if type(module) is nn.LayerNorm else axis.dim
+    if axis.dim != dim:
         return None
     if isinstance(module, nn.GroupNorm) and module.num_groups > 1:
         axis.units.divide(module.num_groups)
         traced.sized(layer, num_groups=axis._replace(size=module.num_groups))
-    traced.layer_has(layer, ["weight", "bias", "running_mean", "running_var"], 0, axis)
+    traced.layer_has(layer, _TENSORS, 0, axis)
     counted = next(name for name in ("num_features", "num_channels", "normalized_shape") if hasattr(module, name))
     traced.sized(layer, **{counted: axis})
     return axis

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torchvision import models
-from torchvision.models.convnext import CNBlockConfig
+from torchvision.models.convnext import LayerNorm2d
 from torchvision.models.regnet import BlockParams
 
 from lit_fednas.errors import ConfigError
@@ -27,10 +27,20 @@ NETWORKS = {
     "resnet": lambda: models.ResNet(models.resnet.Bottleneck, [1, 1, 1, 1], 10, groups=4, width_per_group=4),
     "regnet": lambda: models.RegNet(BlockParams([1, 2], [8, 16], [4, 4], [2, 2], [1, 1], se_ratio=0.25), 10),
     "mobilenet": lambda: models.mobilenet_v3_small(num_classes=10, width_mult=0.5),
-    "convnext": lambda: models.ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], num_classes=10),
     "densenet": lambda: models.DenseNet(8, (1, 1), 8, num_classes=10),
     "vit": lambda: models.VisionTransformer(32, 16, 1, 2, 8, 16, num_classes=10),
 }
+
+
+class Scaled(nn.Conv2d):
+    """A layer of one's own with a tensor that nothing is known of."""
+
+    def __init__(self, *channels: int) -> None:
+        super().__init__(*channels, 1)
+        self.gain = nn.Parameter(torch.ones(channels[1], 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.gain
 
 
 class Mixed(nn.Module):
@@ -38,20 +48,20 @@ class Mixed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.twice = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 1)
+        self.stem, self.twice, self.first_norm = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 1), LayerNorm2d(16)
         self.grouped, self.norm = nn.Conv2d(16, 32, 1, groups=8), nn.GroupNorm(4, 32)
         self.scale = nn.Parameter(torch.rand(32, 1, 1))
-        self.split, self.wide = nn.Conv2d(32, 12, 1), nn.Conv2d(12, 12, 1)
+        self.split, self.scaled, self.wide = nn.Conv2d(32, 12, 1), Scaled(12, 12), nn.Conv2d(12, 12, 1)
         self.turned, self.last_norm, self.mixing = nn.Linear(12, 20), nn.LayerNorm(20), nn.Linear(20, 7)
         self.tied, self.same = nn.Linear(7, 7), nn.Linear(7, 7)
         self.same.weight = self.tied.weight
         self.hidden, self.classifier = nn.Linear(7, 9), nn.Linear(9, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.twice(self.twice(self.stem(x)))
+        x = self.first_norm(self.twice(self.twice(self.stem(x))))
         x = self.scale * self.norm(self.grouped(x)).relu()
         left, right = self.split(x).chunk(2, 1)
-        x = self.wide(torch.cat([left, right], 1)).mean((2,))
+        x = self.wide(self.scaled(torch.cat([left, right], 1))).mean((2,))
         x = self.last_norm(self.turned(x.permute(0, 2, 1)))
         x = self.same(self.tied(self.mixing(x).softmax(-1)))
         return self.classifier(self.hidden(x).mean(1))
