@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import io
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
-from functools import lru_cache
-from math import gcd, prod
+from math import gcd, prod, sqrt
 from typing import NamedTuple
 
 import torch
@@ -27,10 +30,24 @@ _MIXING = {"MultiheadAttention", "GLU", "PReLU", "Softmax", "Softmax2d", "Softmi
 _ALIKE = {name for kinds in (activation, dropout, pooling) for name in kinds.__all__} - _MIXING
 _ALIKE |= {"Identity", "Upsample", "add", "iadd", "sub", "isub", "mul", "imul", "truediv", "div", "relu", "relu_"}
 _ALIKE |= {"relu6", "gelu", "silu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "leaky_relu", "elu", "dropout"}
-_ALIKE |= {"stochastic_depth", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "interpolate", "contiguous"}
+_ALIKE |= {"stochastic_depth", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "interpolate"}
+_ALIKE |= {
+    "mish",
+    "softplus",
+    "selu",
+    "celu",
+    "hardtanh",
+    "softsign",
+    "add_",
+    "mul_",
+    "clamp",
+    "abs",
+    "exp",
+    "contiguous",
+}
 _NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 _TENSORS = ("weight", "bias", "running_mean", "running_var")
-_FLAT = {"Flatten", "flatten", "view", "reshape"}
+_RESHAPED = {"Flatten", "flatten", "view", "reshape", "squeeze", "unsqueeze"}
 
 
 class _Units:
@@ -54,6 +71,11 @@ class _Units:
         """Keeps the entries together that ``count`` groups of a layer have; 1 keeps all."""
         self.root().count = gcd(self.root().count, count)
 
+    def resized(self, entries: int, sizes: Sizes) -> int:
+        """Returns how many of the entries are left in a network of these sizes."""
+        root = self.root()
+        return entries // root.count * sizes[root.name] if root.count > 1 else entries
+
 
 class _Axis(NamedTuple):
     """The dimension along which a tensor's units lie, and its entries."""
@@ -69,9 +91,10 @@ class _Traced:
 
     network: nn.Module  # on the meta device
     outputs: int = 0
-    tensors: dict[str, dict[int, tuple[_Units, int]]] = field(default_factory=dict)  # units and entries by dimension
-    settings: list[tuple[str, str, _Units, int]] = field(default_factory=list)  # layer, attribute, units, whole value
+    tensors: dict[tuple[str, int], tuple[_Units, int]] = field(default_factory=dict)  # path, dimension: units, entries
+    settings: dict[tuple[str, str], tuple[_Units, int]] = field(default_factory=dict)  # layer, attribute: the same
     made: dict[str, _Units] = field(default_factory=dict)  # outputs of convolutions and linear layers
+    followed: set[tuple[fx.Node, fx.Node]] = field(default_factory=set)  # tensors of no layer, and who reads them
 
     def __post_init__(self) -> None:
         every = [*self.network.named_parameters(remove_duplicate=False), *self.network.named_buffers()]
@@ -80,11 +103,9 @@ class _Traced:
 
     def has(self, path: str, dim: int, axis: _Axis) -> None:
         """Notes that a tensor has units; those of a tensor that is used twice are the same."""
+        self.tensors.setdefault((path, dim), (axis.units, axis.size))[0].join(axis.units)
         if path not in self.own:  # several layers have it, or it is computed from others
-            axis.units.divide(1)
-            return
-        known, _ = self.tensors.setdefault(path, {}).setdefault(dim, (axis.units, axis.size))
-        known.join(axis.units)
+            self.keep_whole(path)
 
     def layer_has(self, layer: str, names: Sequence[str], dim: int, axis: _Axis) -> None:
         """Notes those of the tensors that the layer has."""
@@ -95,7 +116,14 @@ class _Traced:
 
     def sized(self, layer: str, **values: _Axis) -> None:
         """Notes attributes of a layer that are numbers of entries."""
-        self.settings += [(layer, name, axis.units, axis.size) for name, axis in values.items()]
+        for name, axis in values.items():
+            self.settings.setdefault((layer, name), (axis.units, axis.size))[0].join(axis.units)
+
+    def keep_whole(self, path: str) -> None:
+        """Notes that a tensor is never cut."""
+        for (known, _), (units, _) in self.tensors.items():
+            if known == path:
+                units.divide(1)
 
     def units(self) -> dict[str, int]:
         """Returns all groups that can be cut, in the order of the layers, with their numbers of units."""
@@ -104,23 +132,24 @@ class _Traced:
 
     def resize(self, network: nn.Module, sizes: Sizes) -> nn.Module:
         """Makes a copy of the network smaller, or larger on the meta device; the first units stay."""
-
-        def resized(units: _Units, size: int) -> int:
-            root = units.root()
-            return size // root.count * sizes[root.name] if root.count > 1 else size
-
-        for path, dims in self.tensors.items():
+        shapes: dict[str, dict[int, int]] = {}
+        for (path, dim), (units, size) in self.tensors.items():
+            shapes.setdefault(path, {})[dim] = units.resized(size, sizes)
+        for path, dims in shapes.items():
             layer, _, name = path.rpartition(".")
             module = network.get_submodule(layer)
             tensor = getattr(module, name)
-            shape = [resized(*dims[dim]) if dim in dims else size for dim, size in enumerate(tensor.shape)]
-            if tensor.is_meta:
-                new = tensor.detach().new_empty(shape)
-            else:
-                new = tensor.detach()[tuple(map(slice, shape))].clone()
+            shape = [dims.get(dim, size) for dim, size in enumerate(tensor.shape)]
+            if path not in self.own or shape == list(tensor.shape):
+                continue
+            new = (
+                tensor.detach().new_empty(shape)
+                if tensor.is_meta
+                else tensor.detach()[tuple(map(slice, shape))].clone()
+            )
             setattr(module, name, nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new)
-        for layer, name, units, size in self.settings:
-            value = resized(units, size)
+        for (layer, name), (units, size) in self.settings.items():
+            value = units.resized(size, sizes)
             setattr(network.get_submodule(layer), name, (value,) if name == "normalized_shape" else value)
         return network
 
@@ -132,8 +161,10 @@ class TracedNetwork(NetworkFamily):
     Groups of units are named by the first layer that makes them. Units are followed through convolutions, linear
     layers, norms, activations, pooling, sums and products, so that what is added up is cut alike, and grouped
     convolutions lose whole groups. What enters any other operation is never cut: the stream of a transformer stays
-    whole while the hidden units of its blocks can be cut. A smaller network begins with the first units of the one that
-    is given, pretrained or not. There are no scalers.
+    whole while the hidden units of its blocks can be cut. At its full width the network has the weights that it is
+    given with, pretrained or not, and so have its subnets. A narrower one that shares none (a base, a width multiplier)
+    draws its own: normal ones with the standard deviation of the tensor that is given, more for fewer inputs. There are
+    no scalers.
 
     Args:
         network: The network at its full width.
@@ -148,26 +179,42 @@ class TracedNetwork(NetworkFamily):
     """
 
     network: nn.Module
+    _traced: dict[tuple[int, ...], _Traced] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        return _traced(self.network, tuple(input_shape)).units()
+        return self._trace(input_shape).units()
 
     @override
     def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
-        traced = _traced(self.network, tuple(input_shape))
+        traced = self._trace(input_shape)
         if traced.outputs != num_classes:
             raise ConfigError(
-                f"supernet.family.network: {type(self.network).__name__} has {traced.outputs} outputs, and the data "
-                f"{num_classes} classes; give it as many (num_classes of torchvision's networks)"
+                f"supernet.family.network: {type(self.network).__name__} has {traced.outputs} outputs in one tensor, "
+                f"and the data {num_classes} classes; give it as many (num_classes of torchvision's networks)"
             )
-        on_meta = torch.get_default_device().type == "meta"
-        return traced.resize(meta_copy(self.network) if on_meta else copy.deepcopy(self.network), sizes)
+        if torch.get_default_device().type == "meta":
+            return traced.resize(meta_copy(self.network), sizes)
+        network = traced.resize(copy.deepcopy(self.network), sizes)
+        if dict(sizes) != traced.units():
+            for new, old in zip(network.parameters(), self.network.parameters(), strict=True):
+                if new.dim() > 1:
+                    fewer = sqrt(old[0].numel() / new[0].numel())
+                    nn.init.normal_(new, 0.0, fewer * float(old.detach().std(correction=0)))
+        return network
+
+    def _trace(self, input_shape: Sequence[int]) -> _Traced:
+        shape = tuple(input_shape)
+        if shape not in self._traced:
+            self._traced[shape] = _trace(self.network, shape)
+        return self._traced[shape]
 
 
 @dataclass(frozen=True)
 class UngroupedFamily(NetworkFamily):
     """A family with ordinary convolutions for grouped ones (FedTrans, App. A.1, for HeteroFL and SplitMix).
+
+    The weights of these are drawn anew.
 
     Args:
         family: The networks.
@@ -193,54 +240,78 @@ class UngroupedFamily(NetworkFamily):
         network = self.family.build(sizes, input_shape, num_classes, scale)
         for module in network.modules():
             if isinstance(module, _ConvNd) and module.groups > 1:
-                shape = (module.out_channels, module.in_channels, *module.kernel_size)
-                module.groups, module.weight = 1, nn.Parameter(module.weight.new_empty(shape))
+                channels = (module.in_channels, module.out_channels)[:: 1 if module.transposed else -1]
+                weight = module.weight.new_empty((*channels, *module.kernel_size))
+                module.groups, module.weight = 1, nn.Parameter(weight, module.weight.requires_grad)
                 module.reset_parameters()
         return network
 
 
 class _Tracer(fx.Tracer):
-    """Leaves layers whole that are subclasses of torch's, such as a norm with its activation."""
+    """Leaves layers whole that are subclasses of torch's: norms, and what has torch's own way forward."""
+
+    proxy_buffer_attributes = True
 
     @override
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (_ConvNd, nn.Linear, *_NORMS)) or super().is_leaf_module(m, module_qualified_name)
+        inherited = isinstance(m, _ConvNd | nn.Linear) and type(m).forward.__module__.startswith("torch.nn")
+        return inherited or isinstance(m, _NORMS) or super().is_leaf_module(m, module_qualified_name)
 
 
-@lru_cache(maxsize=4)
-def _traced(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
+def _trace(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
     """Follows the units of a network from its inputs to its outputs."""
-    structure = meta_copy(network).eval()
-    inputs = torch.zeros(2, *input_shape, device="meta")
-    name = type(network).__name__
-    try:
-        structure(inputs)  # whose error says more, and prints nothing
-        graph = _Tracer().trace(structure)
-        ShapeProp(fx.GraphModule(structure, graph)).propagate(inputs)
-    except Exception as error:  # whatever a network of somebody's own raises
-        raise ConfigError(
-            f"supernet.family.network: {name} cannot be traced for inputs of {list(input_shape)} "
-            f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); give one without branches that depend on "
-            f"its inputs, or write a NetworkFamily for it"
-        ) from error
+    name = f"supernet.family.network: {type(network).__name__}"
+    of_own = "or write a NetworkFamily for it"
+    with _refused(f"{name} cannot be traced; give one without branches that depend on its inputs, {of_own}"):
+        structure = meta_copy(network).eval()
+        given = inspect.signature(network.forward).parameters.values()
+        graph = _Tracer().trace(structure, {one.name: one.default for one in given if one.default is not one.empty})
+    with _refused(f"{name} does not run for inputs of {list(input_shape)}; give one that takes them, {of_own}"):
+        dtype = next((one.dtype for one in structure.parameters() if one.is_floating_point()), torch.float32)
+        inputs = torch.zeros(2, *input_shape, dtype=dtype, device="meta")
+        structure.train()(inputs)
+        ShapeProp(fx.GraphModule(structure.eval(), graph)).propagate(inputs)
     traced = _Traced(structure)
     axes: dict[fx.Node, _Axis | None] = {}
     for node in graph.nodes:
         if node.op == "output" and isinstance(node.args[0], fx.Node):
             traced.outputs = (_shape(node.args[0]) or (0,))[-1]
         axes[node] = _follow(traced, node, axes)
+    for node in graph.nodes:
+        if node.op == "get_attr" and any((node, user) not in traced.followed for user in node.users):
+            traced.keep_whole(str(node.target))
     for layer, units in reversed(traced.made.items()):
         units.root().name = layer  # in the end the first one's
     if not traced.units():
-        raise ConfigError(f"supernet.family.network: nothing in {name} can be cut; write a NetworkFamily for it")
-    try:
-        traced.resize(meta_copy(network), dict.fromkeys(traced.units(), 1))(inputs)
-    except Exception as error:
-        raise ConfigError(
-            f"supernet.family.network: {name} does not run when it is cut ({type(error).__name__}: "
-            f"{str(error).partition(chr(10))[0]}); write a NetworkFamily for it"
-        ) from error
+        raise ConfigError(f"{name} has nothing that can be cut; write a NetworkFamily for it")
+    shapes = {node: _shape(node) for node in axes}
+    # of different sizes, so that what must be cut alike and is not does not fit
+    groups = enumerate(traced.units().items())
+    sizes = {group: min(size - 1, 2 + number % max(1, size - 2)) for number, (group, size) in groups}
+    with _refused(f"{name} does not run when it is cut; write a NetworkFamily for it"):
+        smaller = traced.resize(meta_copy(network), sizes)
+        smaller.train()(inputs)
+        vars(smaller).update(
+            {key: value for key, value in vars(structure).items() if key.startswith("_tensor_constant")}
+        )
+        ShapeProp(fx.GraphModule(smaller.eval(), graph)).propagate(inputs)
+        for node, axis in axes.items():
+            if (shape := shapes[node]) is not None and axis is not None:
+                shape = (*shape[: axis.dim], axis.units.resized(axis.size, sizes), *shape[axis.dim + 1 :])
+            assert node.op == "get_attr" or _shape(node) == shape, f"{node} is {_shape(node)}, not {shape}"
     return traced
+
+
+@contextmanager
+def _refused(message: str) -> Iterator[None]:
+    """Turns whatever a network of somebody's own raises into one line, with the error before the remedy."""
+    try:
+        with redirect_stderr(io.StringIO()):  # to which ShapeProp prints
+            yield
+    except Exception as error:
+        what, _, remedy = message.partition(";")
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"{what} ({type(error).__name__}: {reason});{remedy}") from error
 
 
 def _shape(node: fx.Node) -> tuple[int, ...] | None:
@@ -270,44 +341,43 @@ def _follow(traced: _Traced, node: fx.Node, axes: Mapping[fx.Node, _Axis | None]
 def _layer(traced: _Traced, layer: str, module: nn.Module, axis: _Axis | None, ndim: int) -> _Axis | None:
     """Returns where a layer's result has units, and notes which of its tensors have them."""
     tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    if any(name not in (*_TENSORS, "num_batches_tracked") for name, _ in tensors):
+    if any(name not in (*_TENSORS, "num_batches_tracked") for name, _ in tensors) or module._forward_hooks:
         return None  # a subclass that computes more than torch's layer
-    if isinstance(module, _ConvNd | nn.Linear) and not getattr(module, "transposed", False):
-        linear = isinstance(module, nn.Linear)
-        dim = ndim - 1 if linear else 1
-        into, out = ("in_features", "out_features") if linear else ("in_channels", "out_channels")
-        if axis is not None and axis.dim != dim:
-            axis.units.divide(1)
-        groups = getattr(module, "groups", 1)
-        if groups == 1:
-            units = traced.made.setdefault(layer, _Units(getattr(module, out)))
-            if axis is not None:
-                traced.layer_has(layer, ["weight"], 1, axis)
-        else:
-            units = _Units(1) if axis is None else axis.units
-            units.divide(groups)
-            traced.sized(layer, groups=_Axis(dim, units, groups))
-        found = _Axis(dim, units, getattr(module, out))
-        traced.layer_has(layer, ["weight", "bias"], 0, found)
-        traced.sized(layer, **{out: found}, **({into: axis} if axis is not None else {}))
-        return found
-    if axis is None or not isinstance(module, _NORMS):
+    linear = isinstance(module, nn.Linear)
+    if (not linear and not isinstance(module, (_ConvNd, *_NORMS))) or getattr(module, "transposed", False):
         return None
-    if not isinstance(module, nn.LayerNorm):
-        dim = 1
-    elif tuple(module.normalized_shape) != (axis.size,):
+    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) > 1:
         return None
-    else:  # a subclass, as torchvision's for images, may have them elsewhere
-        dim = ndim - 1 if type(module) is nn.LayerNorm else axis.dim
-    if axis.dim != dim:
-        return None
-    if isinstance(module, nn.GroupNorm) and module.num_groups > 1:
-        axis.units.divide(module.num_groups)
-        traced.sized(layer, num_groups=axis._replace(size=module.num_groups))
-    traced.layer_has(layer, _TENSORS, 0, axis)
-    counted = next(name for name in ("num_features", "num_channels", "normalized_shape") if hasattr(module, name))
-    traced.sized(layer, **{counted: axis})
-    return axis
+    dim = ndim - 1 if linear or type(module) is nn.LayerNorm else 1
+    if axis is not None and isinstance(module, nn.LayerNorm) and type(module) is not nn.LayerNorm:
+        dim = axis.dim  # torchvision's for images has them elsewhere
+    if axis is not None and axis.dim != dim:
+        axis.units.divide(1)
+        axis = None
+    norm = isinstance(module, _NORMS)
+    names = ("in_features", "in_channels", "num_features", "num_channels", "normalized_shape")
+    into = next(name for name in names if hasattr(module, name))
+    size = getattr(module, into)[0] if into == "normalized_shape" else getattr(module, into)
+    whole = _Axis(dim, _Units(1), size) if axis is None else axis  # without units a layer keeps its own
+    traced.sized(layer, **{into: whole})
+    if norm:
+        if isinstance(module, nn.GroupNorm) and module.num_groups > 1:
+            whole.units.divide(module.num_groups)
+            traced.sized(layer, num_groups=whole._replace(size=module.num_groups))
+        traced.layer_has(layer, _TENSORS, 0, whole)
+        return axis
+    out = into.replace("in", "out")
+    if (groups := getattr(module, "groups", 1)) == 1:
+        units = traced.made.setdefault(layer, _Units(getattr(module, out)))
+        traced.layer_has(layer, ["weight"], 1, whole)
+    else:
+        units = whole.units
+        units.divide(groups)
+        traced.sized(layer, groups=_Axis(dim, units, groups))
+    found = _Axis(dim, units, getattr(module, out))
+    traced.layer_has(layer, ["weight", "bias"], 0, found)
+    traced.sized(layer, **{out: found})
+    return found
 
 
 def _function(
@@ -315,10 +385,18 @@ def _function(
 ) -> _Axis | None:
     """Returns where the result of an operation has units; ``None`` if it is not known."""
     before = _shape(node.all_input_nodes[0]) or ()
+    pooled = re.search(r"pool.*?(\d)d", name, re.IGNORECASE)
+    if pooled and (axis.dim, len(shape)) != (1, int(pooled[1]) + 2):
+        return None  # it pools units
     if name in _ALIKE:
-        return _alike(traced, node.all_input_nodes, axis, shape, axes)
-    if name in _FLAT and axis.dim == 1 and shape == (before[0], prod(before[1:])):
-        return axis._replace(size=shape[1])
+        return _alike(traced, node, axis, shape, axes)
+    parts = node.args[1] if name == "getitem" and isinstance(node.args[1], tuple) else ()
+    taken = bool(parts) and all(part in (slice(None), None, Ellipsis) for part in parts)  # everything, reshaped
+    if (taken or name in _RESHAPED) and prod(shape) == prod(before):
+        if shape[: axis.dim + 1] == before[: axis.dim + 1]:
+            return axis
+        if axis.dim == 1 and shape == (before[0], prod(before[1:])):
+            return axis._replace(size=shape[1])
     if name not in ("permute", "mean"):
         return None
     given = node.args[1] if len(node.args) > 1 else node.kwargs.get("dims" if name == "permute" else "dim", ())
@@ -331,13 +409,10 @@ def _function(
 
 
 def _alike(
-    traced: _Traced,
-    inputs: Sequence[fx.Node],
-    axis: _Axis,
-    shape: tuple[int, ...],
-    axes: Mapping[fx.Node, _Axis | None],
+    traced: _Traced, node: fx.Node, axis: _Axis, shape: tuple[int, ...], axes: Mapping[fx.Node, _Axis | None]
 ) -> _Axis | None:
     """Joins the units of all inputs of an operation that treats each unit alike; ``None`` if they do not lie alike."""
+    inputs = node.all_input_nodes
     reference = next(one for one in inputs if axes[one] is axis)
     place = axis.dim - len(_shape(reference) or ())  # from the end, as shapes are broadcast
     result = axis._replace(dim=len(shape) + place)
@@ -350,8 +425,10 @@ def _alike(
         spread = len(size) < -place or size[place] == 1
         if other is not None and other.dim - len(size) == place and not spread:
             axis.units.join(other.units)
-        elif other is None and not spread and one.op == "get_attr":
-            traced.has(str(one.target), len(size) + place, axis)
+        elif other is None and one.op == "get_attr":
+            if not spread:
+                traced.has(str(one.target), len(size) + place, axis)
+            traced.followed.add((one, node))
         elif other is not None or not spread:
             return None
     return result

@@ -1,21 +1,26 @@
 """Networks of torchvision and of one's own as families, their groups found by following units through the graph."""
 
 import copy
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torchvision import models
 from torchvision.models.convnext import LayerNorm2d
 from torchvision.models.regnet import BlockParams
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import (
+    BaseNetworks,
     PrunedSequence,
     SlicedMobileNet,
     TracedNetwork,
     UngroupedFamily,
+    UnitMask,
     Width,
     WidthSupernet,
     find_cuts,
@@ -77,6 +82,49 @@ def test_groups_by_hand() -> None:
     assert [resnet[name] for name in streams] == [64, 128, 256, 512]
 
 
+class Short(nn.Module):
+    """A convolution, what is given, another convolution, and a classifier."""
+
+    def __init__(self, middle: Callable[[Any, Tensor], Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.middle, self.a, self.b, self.f = middle, nn.Conv2d(3, 8, 1), nn.Conv2d(8, 6, 1), nn.Linear(6, 10)
+        self.mask: Tensor
+        self.register_buffer("mask", torch.ones(8, 1, 1))
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.f(self.b(self.middle(self, self.a(x))).mean((2, 3)))
+
+
+class Residual(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x)
+
+
+def pooled(x: Tensor) -> Tensor:
+    return functional.avg_pool2d(x.permute(0, 2, 3, 1), 3, 1, 1).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("network", "joined"),
+    [
+        (Short(lambda s, x: x * s.mask * s.mask.mean()), {}),
+        (Short(lambda s, x: x / s.a.weight.mean()), {}),
+        (Short(lambda s, x: s.c(x), c=Residual(8, 8, 1)), {}),
+        (Short(lambda s, x: s.c(s.c(x.softmax(1))), c=nn.Conv2d(8, 8, 1)), {}),
+        (Short(lambda s, x: pooled(x)), {}),
+        (Short(lambda s, x: s.c(x), c=nn.Linear(32, 5)), {}),
+        (Short(lambda s, x: x * x.mean(1, keepdim=True)), {}),
+        (Short(lambda s, x: s.n(s.c(s.n(x))), c=nn.Conv2d(8, 8, 1), n=nn.GroupNorm(4, 8, affine=False)), {"a": 4}),
+        (Short(lambda s, x: x * functional.adaptive_avg_pool2d(x, 1).flatten(1)[:, :, None, None]), {"a": 8}),
+    ],
+)
+def test_what_is_not_treated_unit_by_unit_stays_whole(network: nn.Module, joined: dict[str, int]) -> None:
+    """Of what a layer or a tensor is used for twice, both; joined are those before and after."""
+    assert TracedNetwork(network).units(SHAPE) == {**joined, "b": 6}
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_cut_network_is_the_whole_one_with_zeros(name: str) -> None:
     """What is left out is zero from layer to layer, as no norm here is over units that can leave."""
@@ -85,17 +133,19 @@ def test_a_cut_network_is_the_whole_one_with_zeros(name: str) -> None:
         if tensor.is_floating_point():
             nn.init.uniform_(tensor, 0.1, 0.5)
     net = WidthSupernet(SHAPE, 10, TracedNetwork(network), widths=[1, 0.5]).eval()
-    subnet, whole = net.subnet(Width(0.5)).eval(), copy.deepcopy(network).eval()
-    tensors = tensors_of(whole)
-    for path, tensor in tensors_of(subnet).items():
-        region = net.index(Width(0.5))[path]
-        shared = tensors[region.name.removeprefix("network.")]
-        with torch.no_grad():
-            shared.zero_()
-            region.of(shared).copy_(tensor)
-    x = torch.rand(2, *SHAPE)
-    torch.testing.assert_close(subnet(x), whole(x))
-    assert net.cost(Width(0.5)).macs < net.cost(Width(1)).macs
+    draws = random.Random(0)
+    some = UnitMask(tuple(tuple(sorted(draws.sample(range(n), draws.randint(1, n)))) for n in net.units.values()))
+    for arch in (Width(0.5, shift=1), some):
+        subnet, whole = net.subnet(arch).eval(), copy.deepcopy(network).eval()
+        tensors = tensors_of(whole)
+        for path, tensor in tensors_of(subnet).items():
+            region = net.index(arch)[path]
+            shared = tensors[region.name.removeprefix("network.")]
+            with torch.no_grad():
+                region.add_to(shared.zero_(), tensor, 1)
+        x = torch.rand(2, *SHAPE)
+        torch.testing.assert_close(subnet(x), whole(x))
+        assert net.cost(arch).macs < net.cost(Width(1)).macs
 
 
 def test_the_whole_network_is_the_one_that_was_given_and_filters_leave_it() -> None:
@@ -130,6 +180,19 @@ class Constant(nn.Sequential):
         return self[1](self[0](x).view(-1, 8 * 32 * 32))
 
 
+def test_networks_that_share_no_weights_draw_their_own() -> None:
+    """As spread as the given ones, for fewer inputs; a network whose classifier was replaced is another."""
+    network = models.resnet18(num_classes=7)
+    network.layer1.requires_grad_(False)
+    family = TracedNetwork(network)
+    family.network.fc = nn.Linear(512, 10)
+    bases = BaseNetworks(SHAPE, 10, family, count=4)
+    one, other = (base.layer4[1].conv2 for base in bases.networks[:2])
+    assert float(one.weight.std()) == pytest.approx(2 * float(network.layer4[1].conv2.weight.std()), rel=0.01)
+    assert abs(torch.corrcoef(torch.stack([one.weight.flatten(), other.weight.flatten()]))[0, 1]) < 0.01
+    assert not bases.networks[0].layer1[0].conv1.weight.requires_grad
+
+
 def test_scalers_that_are_not_there_are_refused() -> None:
     with pytest.raises(ConfigError, match="networks of TracedNetwork have no scalers"):
         WidthSupernet(SHAPE, 10, TracedNetwork(NETWORKS["resnet"]()), widths=[1, 0.5], scaler=True)
@@ -138,11 +201,11 @@ def test_scalers_that_are_not_there_are_refused() -> None:
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (Branches(), "Branches cannot be traced for inputs of"),
-        (nn.Linear(3, 10), "Linear cannot be traced for inputs of .*reduction dim"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), "nothing in Sequential can be cut"),
+        (Branches(), "Branches cannot be traced"),
+        (nn.Linear(3, 10), r"Linear does not run for inputs of .*reduction dim.*; give"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), "Sequential has nothing that can be cut"),
         (Constant(nn.Conv2d(3, 8, 1), nn.Linear(8 * 32 * 32, 10)), "Constant does not run when it is cut"),
-        (models.resnet18(num_classes=7), "ResNet has 7 outputs, and the data 10 classes"),
+        (models.resnet18(num_classes=7), "ResNet has 7 outputs in one tensor, and the data 10 classes"),
     ],
 )
 def test_refusals_name_the_network_and_a_remedy(network: nn.Module, message: Any) -> None:
