@@ -170,6 +170,24 @@ def test_ordinary_convolutions_for_grouped_ones() -> None:
     assert net.cost(Width(0.5)).macs - grouped.cost(Width(0.5)).macs == more * 32 * 32
 
 
+def test_networks_that_share_no_weights_draw_their_own() -> None:
+    """As spread as the given ones, for fewer inputs; a network whose classifier was replaced is another."""
+    network = models.resnet18(num_classes=7)
+    network.layer1.requires_grad_(False)
+    family = TracedNetwork(network)
+    family.network.fc = nn.Linear(512, 10)
+    bases = BaseNetworks(SHAPE, 10, family, count=4)
+    one, other = (base.layer4[1].conv2 for base in bases.networks[:2])
+    assert float(one.weight.std()) == pytest.approx(2 * float(network.layer4[1].conv2.weight.std()), rel=0.01)
+    assert abs(torch.corrcoef(torch.stack([one.weight.flatten(), other.weight.flatten()]))[0, 1]) < 0.01
+    assert not bases.networks[0].layer1[0].conv1.weight.requires_grad
+
+
+def test_scalers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="networks of TracedNetwork have no scalers"):
+        WidthSupernet(SHAPE, 10, TracedNetwork(NETWORKS["resnet"]()), widths=[1, 0.5], scaler=True)
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [
