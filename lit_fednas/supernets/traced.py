@@ -31,20 +31,7 @@ _ALIKE = {name for kinds in (activation, dropout, pooling) for name in kinds.__a
 _ALIKE |= {"Identity", "Upsample", "add", "iadd", "sub", "isub", "mul", "imul", "truediv", "div", "relu", "relu_"}
 _ALIKE |= {"relu6", "gelu", "silu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "leaky_relu", "elu", "dropout"}
 _ALIKE |= {"stochastic_depth", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "interpolate"}
-_ALIKE |= {
-    "mish",
-    "softplus",
-    "selu",
-    "celu",
-    "hardtanh",
-    "softsign",
-    "add_",
-    "mul_",
-    "clamp",
-    "abs",
-    "exp",
-    "contiguous",
-}
+_ALIKE |= {"mish", "softplus", "selu", "celu", "hardtanh", "add_", "mul_", "clamp", "abs", "exp", "contiguous"}
 _NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 _TENSORS = ("weight", "bias", "running_mean", "running_var")
 _RESHAPED = {"Flatten", "flatten", "view", "reshape", "squeeze", "unsqueeze"}
@@ -142,11 +129,8 @@ class _Traced:
             shape = [dims.get(dim, size) for dim, size in enumerate(tensor.shape)]
             if path not in self.own or shape == list(tensor.shape):
                 continue
-            new = (
-                tensor.detach().new_empty(shape)
-                if tensor.is_meta
-                else tensor.detach()[tuple(map(slice, shape))].clone()
-            )
+            data = tensor.detach()
+            new = data.new_empty(shape) if data.is_meta else data[tuple(map(slice, shape))].clone()
             setattr(module, name, nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new)
         for (layer, name), (units, size) in self.settings.items():
             value = units.resized(size, sizes)
@@ -291,14 +275,15 @@ def _trace(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
     with _refused(f"{name} does not run when it is cut; write a NetworkFamily for it"):
         smaller = traced.resize(meta_copy(network), sizes)
         smaller.train()(inputs)
-        vars(smaller).update(
-            {key: value for key, value in vars(structure).items() if key.startswith("_tensor_constant")}
-        )
+        constants = {key: value for key, value in vars(structure).items() if key.startswith("_tensor_constant")}
+        vars(smaller).update(constants)
         ShapeProp(fx.GraphModule(smaller.eval(), graph)).propagate(inputs)
         for node, axis in axes.items():
             if (shape := shapes[node]) is not None and axis is not None:
                 shape = (*shape[: axis.dim], axis.units.resized(axis.size, sizes), *shape[axis.dim + 1 :])
-            assert node.op == "get_attr" or _shape(node) == shape, f"{node} is {_shape(node)}, not {shape}"
+            if node.op != "get_attr" and _shape(node) != shape:
+                raise ValueError(f"{node} is {_shape(node)}, not {shape}")
+    traced.followed.clear()  # the graph is not kept
     return traced
 
 
