@@ -26,7 +26,7 @@ from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits
 from lit_fednas.supernets.elastic_networks import ElasticMLP, ElasticTCN, ElasticTransformer
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet
-from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.families import NetworkFamily, UngroupedFamily
 from lit_fednas.supernets.growing.families import (
     GrowableCNN,
     GrowableMobileNetV3Small,
@@ -56,7 +56,7 @@ from lit_fednas.supernets.side_by_side import (
 from lit_fednas.supernets.sliced import SlicedCNN, SlicedConvNet, SlicedMobileNet, SlicedResNet
 from lit_fednas.supernets.sliced_text import SlicedLSTM, SlicedTransformer
 from lit_fednas.supernets.space import Ladder, SearchSpace
-from lit_fednas.supernets.traced import TracedNetwork, UngroupedFamily
+from lit_fednas.supernets.traced import TracedNetwork
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
 
 __all__ = [

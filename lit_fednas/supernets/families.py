@@ -2,10 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from typing_extensions import override
 
 from lit_fednas.costs.counting import on_meta
 from lit_fednas.errors import ConfigError
@@ -51,6 +54,44 @@ class NetworkFamily(ABC):
             num_classes: Width of the output, which is never cut.
             scale: What the scalers divide by in training; 1 for nothing, and for networks without scalers.
         """
+
+
+@dataclass(frozen=True)
+class UngroupedFamily(NetworkFamily):
+    """A family with ordinary convolutions for grouped ones (FedTrans, App. A.1, for HeteroFL and SplitMix).
+
+    The weights of these are drawn anew.
+
+    Args:
+        family: The networks.
+
+    Example:
+        >>> from lit_fednas.supernets.sliced import SlicedMobileNet
+        >>> family = UngroupedFamily(SlicedMobileNet(channels=(8, 16), strides=(1, 1)))
+        >>> family.build({"conv0": 4, "conv1": 8}, (3, 8, 8), 10).conv1.depthwise.conv.weight.shape
+        torch.Size([4, 4, 3, 3])
+    """
+
+    family: NetworkFamily
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", self.family.norm)
+        object.__setattr__(self, "input_dtype", self.family.input_dtype)
+
+    @override
+    def units(self, input_shape: Sequence[int]) -> dict[str, int]:
+        return self.family.units(input_shape)
+
+    @override
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
+        network = self.family.build(sizes, input_shape, num_classes, scale)
+        for module in network.modules():
+            if isinstance(module, _ConvNd) and module.groups > 1:
+                channels = (module.in_channels, module.out_channels)[:: 1 if module.transposed else -1]
+                weight = module.weight.new_empty((*channels, *module.kernel_size))
+                module.groups, module.weight = 1, nn.Parameter(weight, module.weight.requires_grad)
+                module.reset_parameters()
+        return network
 
 
 def multiplied(units: Sizes, ratio: float, multiple: int = 1) -> dict[str, int]:

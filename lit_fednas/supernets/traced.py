@@ -194,43 +194,6 @@ class TracedNetwork(NetworkFamily):
         return self._traced[shape]
 
 
-@dataclass(frozen=True)
-class UngroupedFamily(NetworkFamily):
-    """A family with ordinary convolutions for grouped ones (FedTrans, App. A.1, for HeteroFL and SplitMix).
-
-    The weights of these are drawn anew.
-
-    Args:
-        family: The networks.
-
-    Example:
-        >>> layers = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(8, 10)
-        >>> UngroupedFamily(TracedNetwork(nn.Sequential(*layers))).build({"0": 4}, (3, 3, 3), 10)[1]
-        Conv2d(4, 4, kernel_size=(3, 3), stride=(1, 1))
-    """
-
-    family: NetworkFamily
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "norm", self.family.norm)
-        object.__setattr__(self, "input_dtype", self.family.input_dtype)
-
-    @override
-    def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        return self.family.units(input_shape)
-
-    @override
-    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
-        network = self.family.build(sizes, input_shape, num_classes, scale)
-        for module in network.modules():
-            if isinstance(module, _ConvNd) and module.groups > 1:
-                channels = (module.in_channels, module.out_channels)[:: 1 if module.transposed else -1]
-                weight = module.weight.new_empty((*channels, *module.kernel_size))
-                module.groups, module.weight = 1, nn.Parameter(weight, module.weight.requires_grad)
-                module.reset_parameters()
-        return network
-
-
 class _Tracer(fx.Tracer):
     """Leaves layers whole that are subclasses of torch's: norms, and what has torch's own way forward."""
 
@@ -248,10 +211,11 @@ def _trace(network: nn.Module, input_shape: tuple[int, ...]) -> _Traced:
     of_own = "or write a NetworkFamily for it"
     with _refused(f"{name} cannot be traced; give one without branches that depend on its inputs, {of_own}"):
         structure = meta_copy(network).eval()
-        given = inspect.signature(network.forward).parameters.values()
-        graph = _Tracer().trace(structure, {one.name: one.default for one in given if one.default is not one.empty})
+        options = inspect.signature(network.forward).parameters.items()
+        defaults = {key: option.default for key, option in options if option.default is not option.empty}
+        graph = _Tracer().trace(structure, defaults)
     with _refused(f"{name} does not run for inputs of {list(input_shape)}; give one that takes them, {of_own}"):
-        dtype = next((one.dtype for one in structure.parameters() if one.is_floating_point()), torch.float32)
+        dtype = next((weight.dtype for weight in structure.parameters() if weight.is_floating_point()), torch.float32)
         inputs = torch.zeros(2, *input_shape, dtype=dtype, device="meta")
         structure.train()(inputs)
         ShapeProp(fx.GraphModule(structure.eval(), graph)).propagate(inputs)
@@ -307,7 +271,7 @@ def _shape(node: fx.Node) -> tuple[int, ...] | None:
 def _follow(traced: _Traced, node: fx.Node, axes: Mapping[fx.Node, _Axis | None]) -> _Axis | None:
     """Returns where a node's result has units; what is not known here keeps those of its inputs whole."""
     inputs, shape = node.all_input_nodes, _shape(node)
-    axis = next((axes[one] for one in inputs if axes[one]), None)
+    axis = next((axes[source] for source in inputs if axes[source]), None)
     name = getattr(node.target, "__name__", str(node.target))
     found = None
     if node.op == "call_module" and shape is not None:
@@ -317,8 +281,8 @@ def _follow(traced: _Traced, node: fx.Node, axes: Mapping[fx.Node, _Axis | None]
     if found is None and axis is not None and shape is not None:
         found = _function(traced, name, node, axis, shape, axes)
     if found is None and ("tensor_meta" in node.meta or node.op == "output"):  # of sizes alone nothing is changed
-        for one in inputs:
-            if (whole := axes[one]) is not None:
+        for source in inputs:
+            if (whole := axes[source]) is not None:
                 whole.units.divide(1)
     return found
 
@@ -398,22 +362,22 @@ def _alike(
 ) -> _Axis | None:
     """Joins the units of all inputs of an operation that treats each unit alike; ``None`` if they do not lie alike."""
     inputs = node.all_input_nodes
-    reference = next(one for one in inputs if axes[one] is axis)
+    reference = next(source for source in inputs if axes[source] is axis)
     place = axis.dim - len(_shape(reference) or ())  # from the end, as shapes are broadcast
     result = axis._replace(dim=len(shape) + place)
     if result.dim < 0 or shape[place] != axis.size:
         return None
-    for one in inputs:
-        size, other = _shape(one), axes[one]
+    for source in inputs:
+        size, other = _shape(source), axes[source]
         if size is None:
             continue
         spread = len(size) < -place or size[place] == 1
         if other is not None and other.dim - len(size) == place and not spread:
             axis.units.join(other.units)
-        elif other is None and one.op == "get_attr":
+        elif other is None and source.op == "get_attr":
             if not spread:
-                traced.has(str(one.target), len(size) + place, axis)
-            traced.followed.add((one, node))
+                traced.has(str(source.target), len(size) + place, axis)
+            traced.followed.add((source, node))
         elif other is not None or not spread:
             return None
     return result
