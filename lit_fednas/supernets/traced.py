@@ -163,7 +163,9 @@ class TracedNetwork(NetworkFamily):
     """
 
     network: nn.Module
-    _traced: dict[tuple[int, ...], _Traced] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _traced: dict[tuple[str, tuple[int, ...]], _Traced] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
@@ -188,10 +190,10 @@ class TracedNetwork(NetworkFamily):
         return network
 
     def _trace(self, input_shape: Sequence[int]) -> _Traced:
-        shape = tuple(input_shape)
-        if shape not in self._traced:
-            self._traced[shape] = _trace(self.network, shape)
-        return self._traced[shape]
+        key = repr(self.network), tuple(input_shape)  # as a layer may have been replaced since
+        if key not in self._traced:
+            self._traced[key] = _trace(self.network, key[1])
+        return self._traced[key]
 
 
 class _Tracer(fx.Tracer):

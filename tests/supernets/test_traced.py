@@ -175,6 +175,7 @@ def test_networks_that_share_no_weights_draw_their_own() -> None:
     network = models.resnet18(num_classes=7)
     network.layer1.requires_grad_(False)
     family = TracedNetwork(network)
+    assert family.units(SHAPE)["conv1"] == 64
     family.network.fc = nn.Linear(512, 10)
     bases = BaseNetworks(SHAPE, 10, family, count=4)
     one, other = (base.layer4[1].conv2 for base in bases.networks[:2])
