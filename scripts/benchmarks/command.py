@@ -83,6 +83,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def run_all(folder: Path | None) -> None:
     """Measures everything, each in a process of its own; says how long each took."""
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
     for name in BENCHMARKS:
         began = perf_counter()
         words = ["--json", str(folder / f"{name}.json")] if folder else []

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.command import main
 from benchmarks.population import rows
+from benchmarks.settings import BENCHMARKS
 
 
 @pytest.fixture
@@ -113,3 +114,9 @@ def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
     assert one["busiest_to_mean"] == two["busiest_to_mean"] == pytest.approx((1.5 + 4 / 3) / 2)
     assert (one["speed_up"], two["speed_up"]) == (1, 2)
     assert two["rounds_per_second"] == pytest.approx(1 / 0.1875)
+
+
+def test_all_are_run_and_leave_their_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.command.subprocess.run", lambda words, check: Path(words[-1]).write_text(words[2]))
+    assert main(["all", "--json", str(tmp_path / "new")]) == 0
+    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {f"{n}.json": n for n in BENCHMARKS}
