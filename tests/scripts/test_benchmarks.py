@@ -119,4 +119,4 @@ def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
 def test_all_are_run_and_leave_their_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.command.subprocess.run", lambda words, check: Path(words[-1]).write_text(words[2]))
     assert main(["all", "--json", str(tmp_path / "new")]) == 0
-    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {f"{n}.json": n for n in BENCHMARKS}
+    assert {path.stem: path.read_text() for path in (tmp_path / "new").iterdir()} == {name: name for name in BENCHMARKS}
