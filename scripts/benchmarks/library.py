@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import Tensor
 from benchmarks.tasks import CLASSES, Setting
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
+from lit_fednas.cli.lightning_cli import FederatedCLI
 from lit_fednas.data import Classification, ClientData, Examples, TensorReader
 from lit_fednas.federation import (
     ClientSettings,
@@ -25,6 +28,25 @@ from lit_fednas.federation.fast.fastest import fastest
 from lit_fednas.federation.process import keep_freed_memory
 from lit_fednas.messages import ClientTask
 from lit_fednas.supernets import Supernet
+
+
+class Loaded(FederatedCLI):
+    """Makes what ``lit-fednas search`` works on, without searching.
+
+    Args:
+        run: The run's folder.
+        configs: More settings, as ``search``'s.
+        checkpoint: The weights; the run's last if not given.
+    """
+
+    def __init__(self, run: Path, configs: Sequence[Path] = (), checkpoint: Path | None = None) -> None:
+        words = [word for path in (run / "config.yaml", *configs) for word in ("--config", str(path))]
+        self.checkpoint = str(checkpoint or run / "checkpoints" / "last.ckpt")
+        super().__init__(["search", *words, "--ckpt_path", self.checkpoint])
+        self.trainer.load(self.model, self.datamodule, self.checkpoint)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        pass
 
 
 class BenchmarkData(LightningDataModule):

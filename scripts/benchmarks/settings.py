@@ -33,7 +33,7 @@ LEVERS: dict[str, dict[str, Any]] = {
 #: What ``client.fast`` chooses.
 AUTO = "auto"
 
-BENCHMARKS = ("round", "memory", "population", "subnets", "levers", "ranks", "evaluations")
+BENCHMARKS = ("round", "memory", "population", "subnets", "levers", "ranks", "evaluations", "search", "start")
 _ELASTIC_ONES = ("memory", "subnets", "ranks", "evaluations")
 _WIDTHS = [16, 32, 64, 128]
 #: What options may be chosen from.
@@ -44,9 +44,12 @@ OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("levers", "settings of clients", {"levers": CHOICES["levers"]}),
     ("archs", "as 'd: [0,1,0,1], e: 0.14', or by name", {"subnets": ["smallest", "middle", "largest"]}),
     ("archs", "architectures that count", {"evaluations": 30}),
+    ("archs", "times sixteen architectures are ranked", {"search": 4}),
+    ("evaluations", "architectures that a search evaluates", {"search": 80}),
     ("grid", "RANKSxTHREADS; others are compared with the first", {"ranks": [(1, CORES), (CORES, 1), (1, 1)]}),
     ("together", "clients in one fit; others are compared with the first", {"round": [1]}),
-    ("rounds", "rounds that count", {"round": 8, "memory": 25, "population": 100, "ranks": 8}),
+    ("rounds", "rounds that count", {"round": 6, "memory": 20, "population": 100, "ranks": 8}),
+    ("rounds", "rounds of training", {"search": 100}),
     ("warmup", "rounds before them", {"round": 1, "population": 10, "ranks": 2}),
     ("settled", "first rounds left out of the growth", {"memory": 5}),
     ("fits", "fits of clients that count, of each", {"subnets": 20, "levers": 6}),
@@ -66,7 +69,8 @@ OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("every", "rounds between checkpoints, which wait for the disk", {"population": 1}),
     ("generation", "architectures of a generation; 0 for none", {"evaluations": 64}),
     ("repetitions", "runs of each way, or generations", {"ranks": 2, "evaluations": 2}),
-    ("repeats", "processes per population", {"population": 3}),
+    ("repetitions", "seeds of each search", {"search": 3}),
+    ("repeats", "processes per population, or of each start", {"population": 3, "start": 2}),
     ("ranks", "processes that share a cohort", {"round": 1}),
     ("processes", "processes that share a generation", {"evaluations": 2}),
     ("image", "pixels along an image's side", dict.fromkeys(_ELASTIC_ONES, 16) | {"memory": 8}),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import search, start
 from benchmarks.command import main
 from benchmarks.population import rows
 from benchmarks.settings import BENCHMARKS
@@ -114,6 +115,36 @@ def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
     assert one["busiest_to_mean"] == two["busiest_to_mean"] == pytest.approx((1.5 + 4 / 3) / 2)
     assert (one["speed_up"], two["speed_up"]) == (1, 2)
     assert two["rounds_per_second"] == pytest.approx(1 / 0.1875)
+
+
+def test_a_start_is_heard_and_its_seconds_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of words in Python that take CPU time, wait, and end with a status of their own."""
+    spent = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
+    shown = spent + "print('loading', flush=True); time.sleep(0.2); print('reading'); time.sleep(0.3); print('0%|')"
+    monkeypatch.setattr("benchmarks.start.WAYS", {start.IMPORT: (["-c", spent], 0), "shown": (["-c", shown], 0)})
+    ways = report_of(tmp_path, "start --repeats 2")["ways"]
+    for run in ways["shown"]:
+        assert run["cpu"] >= 0.2
+        assert 0.2 <= run["first_words"] <= run["wall"] - 0.5
+        assert run["first_bar"] >= 0.3
+    assert {run["first_words"] for run in ways[start.IMPORT]} == {None}
+    monkeypatch.setattr("benchmarks.start.WAYS", {"wrong": (["-c", "raise SystemExit('told')"], 0)})
+    with pytest.raises(AssertionError, match="told"):
+        report_of(tmp_path, "start")
+
+
+@pytest.mark.slow  # a training
+def test_searches_are_raced_and_what_ranks_is_timed(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "search --rounds 1 --archs 1 --evaluations 24 --repetitions 1")
+    assert {len(seconds) for seconds in report["rates"].values()} == {1}
+    assert [[len(run) for run in runs] for runs in report["searches"].values()] == [[24]] * len(search.METHODS)
+
+
+def test_when_a_search_has_the_front_by_hand() -> None:
+    """Above 0.5, the front of 1 and 2 MACs of 4 has (0.5 * 1 + 1 * 2) / 4: the second search comes to it in the end."""
+    points = [4.0, 0.5, 0.1], [1.0, 0.5, 0.2], [1.0, 0.75, 0.3], [2.0, 1.0, 0.7]
+    found = search.reached({"one": [[points[1], points[2]]], "other": [list(points)]})
+    assert found == {"one": [None], "other": [(4, 0.7)]}
 
 
 def test_all_are_run_and_leave_their_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

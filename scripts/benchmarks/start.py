@@ -1,0 +1,91 @@
+"""CPU seconds of a start, of its help and of a refused configuration against ``import lightning.pytorch`` alone.
+
+Each in a process of its own on a terminal, in turns. First words are seconds until something is shown (an import shows
+nothing); the first bar of a training comes so many seconds after the imports, which end where data are read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import sys
+import termios
+from functools import partial
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+from benchmarks.measuring import compared, repeated
+
+IMPORT = "import lightning.pytorch"
+_FIT = ["-m", "lit_fednas", "fit", "--config", "superfed/digits.yaml"]
+#: Words after Python's, and the exit status that they end with.
+WAYS: dict[str, tuple[list[str], int]] = {
+    IMPORT: (["-c", IMPORT], 0),
+    "fit --help": (["-m", "lit_fednas", "fit", "--help"], 0),
+    "refused": ([*_FIT, "--model.client.epochs", "0"], 2),
+    "one round": ([*_FIT, "--trainer.max_rounds", "1"], 0),
+}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    with TemporaryDirectory() as folder:
+        return {"ways": repeated({way: partial(alone, *WAYS[way], folder) for way in WAYS}, options.repeats)}
+
+
+def alone(words: list[str], status: int, folder: str) -> dict[str, float | None]:
+    """Runs Python in a folder, on a terminal of its own; returns when what was shown, and the CPU seconds."""
+    began = perf_counter()
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(folder)
+        os.execv(sys.executable, [sys.executable, *words])
+    termios.tcsetwinsize(terminal, (24, 100))  # without columns no bar is drawn
+    shown, moments = b"", {b"": 0.0}
+    while part := _read(terminal):
+        shown += part
+        for text in (b"\n", b"reading", b"%|"):
+            if text in shown:
+                moments.setdefault(text, perf_counter() - began)
+    os.close(terminal)
+    _, ended, used = os.wait4(process, 0)
+    assert os.waitstatus_to_exitcode(ended) == status, shown.decode()
+    bar = moments.get(b"%|")
+    return {
+        "cpu": used.ru_utime + used.ru_stime,
+        "wall": perf_counter() - began,
+        "first_words": moments.get(b"\n"),
+        "first_bar": None if bar is None else bar - moments[b"reading"],
+    }
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 2**16)
+    except OSError:  # how Linux says that the process has ended
+        return b""
+
+
+def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    def shown(runs: list[dict[str, Any]], name: str) -> str:
+        values = [run[name] for run in runs if run[name] is not None]
+        return f"{median(values):.2f}" if values else "-"
+
+    found, cpu = [], {way: [run["cpu"] for run in runs] for way, runs in report["ways"].items()}
+    for way, runs in report["ways"].items():
+        figures = compared(cpu[way], cpu[IMPORT])
+        lower, upper = figures["ratio_quartiles"]
+        found.append(
+            {
+                "start": way,
+                "CPU s": shown(runs, "cpu"),
+                "x import": f"{figures['ratio']:.3f}",
+                "quartiles": f"{lower:.3f} to {upper:.3f}",
+                "wall s": shown(runs, "wall"),
+                "first words s": shown(runs, "first_words"),
+                "first bar s": shown(runs, "first_bar"),
+            }
+        )
+    return found
