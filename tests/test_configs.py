@@ -29,6 +29,7 @@ from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from lit_fednas.tiers import ArchitectureCosts, TierSource
 from tests.data.files import tone, write_wave
 from tests.finetune.small import rows
+from tests.supernets.test_elastic_resnet import PUBLISHED, TABLE_5
 from tests.support import one_of_many
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -122,6 +123,12 @@ def arm(parsers, study: str, label: str) -> dict[str, Any]:
     return parsers["fit"].parse_args(found).as_dict()
 
 
+def full(parsers, name: str) -> dict[str, Any]:
+    """Returns the settings of a file, or of an arm of FedorAS' study at the paper's size."""
+    file = FILES.get(f"{name}.yaml")
+    return parsers["fit"].parse_args(words(file)).as_dict() if file else arm(parsers, "fedoras_paper", name)
+
+
 def supernet(config: dict[str, Any], **settings: Any) -> Supernet:
     part = config["model"]["supernet"]
     given = {**part["init_args"], "input_shape": (3, 32, 32), "num_classes": 10, **settings}
@@ -183,15 +190,20 @@ FEDORAS = {
     "shakespeare": ((500, 16, None, 5, 4, 1.0, 0, 5), (7.8, 12.8, 17.8, 22.8, 33.8), [0.2] * 5),
 }
 INPUTS = {"speech": ((1, 40, 51), 12), "shakespeare": ((80,), 90)}
+#: The percentages of its paths that a tier has by Table 8.
+PORTIONS = {
+    "cifar10": (12.92, 58.80, 25.75, 2.53),
+    "cifar100": (9.09, 52.64, 32.89, 5.38),
+    "speech": (46.71, 34.85, 14.69, 3.75),
+    "shakespeare": (13.48, 24.54, 33.48, 20.14, 8.37),
+}
 
 
 @pytest.mark.parametrize("name", one_of_many(FEDORAS, "cifar100", "speech", "shakespeare"))
 def test_fedorass_settings_and_tiers_are_the_papers(parsers, name):
     """Limits are Table 8's to a percent, of a tenth of the paper's samples; the last affords the largest path."""
     numbers, limits, shares = FEDORAS[name]
-    hundred = name == "cifar100"
-    file = FILES[f"fedoras/{'cifar10' if hundred else name}.yaml"]
-    config = arm(parsers, "fedoras_paper", "CIFAR-100") if hundred else parsers["fit"].parse_args(words(file)).as_dict()
+    config = full(parsers, "CIFAR-100" if name == "cifar100" else f"fedoras/{name}")
     run = {key.replace(".init_args", ""): value for key, value in flat(config).items()}
     clients = run["data.num_clients"]
     cohort = run["model.cohort.count"] or UniformCohort(run["model.cohort.ratio"]).size(clients)
@@ -210,6 +222,31 @@ def test_fedorass_settings_and_tiers_are_the_papers(parsers, name):
     assert most[-1] >= net.operations(net.space.largest) > most[-2]
     allocation = config["model"]["tiers"]["allocation"]["init_args"]["shares"]
     assert (allocation or [1 / len(tiers)] * len(tiers)) == pytest.approx(shares)
+    costs = net.path_costs("operations")
+    drawn = costs.fixed + sum(np.random.default_rng(n).choice(layer, 20_000) for n, layer in enumerate(costs.layers))
+    held, _ = np.histogram(drawn / 1e6, [0, *limits[:-1], np.inf])
+    assert held / 200 == pytest.approx(PORTIONS[name], abs=2)
+
+
+TUNED = {
+    "CIFAR-10": (6, 10, 32, 0.01, 0.1),
+    "CIFAR-100": (6, 10, 32, 0.01, 0.1),
+    "Speech Commands, 12 classes": (21, 21, 32, 0.01, 0.1),
+    "Shakespeare": (16, 16, 4, 1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("label", TUNED)
+def test_fedorass_fine_tuning_is_the_papers(parsers, label):
+    commands = read_study("studies/fedoras_paper.yaml").commands(label, 0)
+    lines = [
+        [str(find(w)) if w.endswith(".yaml") else w for w in line[2:]] for line in commands if line[1] == "finetune"
+    ]
+    first, second, batch, *rates = TUNED[label]
+    for line, rounds, count, rate in zip(lines, (100, 500), (first, second), rates, strict=False):
+        given = parsers["finetune"].parse_args(line).finetune
+        found = given.rounds, given.cohort.init_args.count, given.client.epochs, given.client.batch_size
+        assert (*found, given.client.optimizer.init_args.lr) == (rounds, count, 1, batch, rate)
 
 
 #: Table 7 of FedTrans: participants of a round, rounds, and the rounds of a slope.
@@ -399,3 +436,108 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch, capsys
     assert program(raw).shape[-1] == len(metadata["class_names"])
     main(["report", str(run)])
     assert f"test {metric}" in (run / "report.html").read_text()
+
+
+FJORD = {"width: 0.25": (35, 0.70), "width: 0.5": (139, 2.79), "width: 1": (556, 11.16)}
+#: Printed costs of full files and of arms of FedorAS': shape, classes, tolerance, and millions by architecture.
+COSTS: dict[str, tuple[Any, ...]] = {
+    "superfed/cifar10": ((3, 32, 32), 10, 0.006, {text: {"macs": 1e3 * giga} for text, giga in TABLE_5}),
+    "wide": (
+        (3, 32, 32),
+        10,
+        2e-4,
+        {"smallest": {"operations": 53.77}, "largest": {"operations": 4450.72}},
+    ),  # App. J.1
+    "width/cifar10": ((3, 32, 32), 10, 0.003, {one: {"macs": m, "parameters": p} for one, (m, p) in FJORD.items()}),
+    "Shakespeare, FjORD": ((80,), 90, 0.03, {"width: 1": {"operations": 17, "parameters": 0.21}}),  # FedorAS, Table 5
+    "darts/cifar10": ((3, 32, 32), 10, 0.001, {"mixture": {"parameters": 1.93}}),  # FedorAS, Table 17
+    "fedhen/cifar10": ((3, 32, 32), 10, 0.01, {"exits: 2": {"parameters": 0.7}, "exits: 4": {"parameters": 11.1}}),
+    "deepfednas/cifar10": (
+        (3, 32, 32),
+        10,
+        1e-9,
+        {n: {"macs": PUBLISHED[row][0] / 1e6} for n, row in enumerate((0, 2, 3))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", one_of_many(COSTS, "wide", "width/cifar10", "fedhen/cifar10"))
+def test_networks_cost_what_is_printed(parsers, name):
+    config, (shape, classes, tolerance, rows) = full(parsers, name), COSTS[name]
+    net = supernet(config, input_shape=shape, num_classes=classes)
+    for text, printed in rows.items():
+        text = config["model"]["evaluation"]["subnets"][text] if isinstance(text, int) else text
+        arch = net.space.parse(getattr(net.space, text, text))
+        found = {**vars(net.cost(arch)), "operations": net.operations(arch)}
+        assert {key: found[key] / 1e6 for key in printed} == pytest.approx(printed, rel=tolerance), text
+
+
+#: Printed settings; ``cohort`` is the number of clients of a round, ``layers`` that of FedNAS' candidates (Table 2).
+SILOS = {f"{n} silos": {"cohort": n, "data.num_clients": n} for n in (20, 8)}  # FedorAS, Table 4
+ACROSS = {"trainer.max_rounds": 500, "cohort": 10, "data.num_clients": 100, "model.client.epochs": 10}  # Tables 12, 17
+PRUNED = {
+    "prune_by_budgets.first": 0.05,
+    "prune_by_budgets.drop": 0.33,
+    "data.client_val": 0.2,
+    "data.client_test": 0.2,
+}
+PRINTED: dict[str, dict[str, Any]] = {
+    "fednas/imagenet": PRUNED
+    | {
+        "layers": 14,
+        "data.num_clients": 1500,
+        "prune_by_budgets.groups": 14,
+        "model.client.epochs": 3,
+        "prune_by_budgets.decay": 0.98,
+        "prune_by_budgets.rounds": {1: 5, 6: 10, 11: 15, 16: 20},
+    },
+    "fednas/celeba": PRUNED
+    | {
+        "layers": 7,
+        "prune_by_budgets.groups": 20,
+        "model.client.epochs": 4,
+        "prune_by_budgets.decay": 0.93,
+        "prune_by_budgets.rounds": {1: 2, 6: 5, 11: 8, 16: 10},
+        "data.source.least": 5,
+    },
+    "fedhen/cifar10": {
+        "trainer.max_rounds": 1000,
+        "cohort": 10,
+        "data.num_clients": 100,
+        "model.client.epochs": 5,
+        "model.client.optimizer.lr": 0.1,
+        "model.client.clip_norm": 10,
+        "model.tiers.allocation.shares": [0.5, 0.5],
+    },
+    "deepfednas/cifar10": {
+        "trainer.max_rounds": 1500,
+        "cohort": 8,
+        "data.num_clients": 20,
+        "model.client.epochs": 5,
+        "model.client.batch_size": 64,
+        "model.client.optimizer.lr": 0.1,
+        "model.client.clip_norm": 10,
+        "beta_decay.beta0": 0.9,
+        "beta_decay.decay": "cosine",
+        "beta_decay.period": 0.8,
+    },
+    "FedNAS across devices": ACROSS | {"model.client.batch_size": 32},
+    "FedNAS across devices, batches of 16": ACROSS | {"model.client.batch_size": 16},
+    "FedNAS across silos": {"cohort": 16, "data.num_clients": 16, "data.partitioner.alpha": 0.5},
+    "20 epochs": ACROSS | {"model.client.epochs": 20, "model.client.batch_size": 128},
+    **SILOS,
+}
+
+
+@pytest.mark.parametrize("name", one_of_many(PRINTED, "fednas/imagenet", "fedhen/cifar10"))
+def test_settings_are_what_is_printed(parsers, name):
+    config = full(parsers, name)
+    run = {key.replace(".init_args", ""): value for key, value in flat(config).items()}
+    rounds = "prune_by_budgets.rounds"
+    run[rounds] = {int(key.rpartition(".")[2]): value for key, value in run.items() if key.startswith(f"{rounds}.")}
+    run["cohort"] = run["model.cohort.count"] or UniformCohort(run["model.cohort.ratio"]).size(
+        run["data.num_clients"] or 1
+    )
+    if "layers" in PRINTED[name]:
+        run["layers"] = len(supernet(config, input_shape=(3, 128, 128)).models[0].sizes)
+    assert {key: run[key] for key in PRINTED[name]} == PRINTED[name]

@@ -159,7 +159,13 @@ def _step(where: str, content: Any) -> Step:
         raise ConfigError(f"{where}: {content} is not one command; write search: {{...}}")
     ((command, options),) = named.items()
     require_known(str(command), STEPS, f"{where}: {command}", "a command after training")
-    step = Step(command, _known(options or {}, f"{where}.{command}"))
+    options = _known(options or {}, f"{where}.{command}")
+    for path in map(find, reversed(options.get("configs") or ())):  # the last one that names it counts
+        own = read_yaml(path) if path.is_file() else {}
+        group = own.get(command) if isinstance(own, dict) else None
+        if isinstance(group, dict) and "name" in group:
+            options = {"name": group["name"], **options}
+    step = Step(command, options)
     check_folder_name(f"{where}.{command}.name", step.name)
     return step
 

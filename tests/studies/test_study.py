@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from lit_fednas.cli import main
 from lit_fednas.errors import ConfigError, DataError
@@ -128,6 +129,18 @@ def test_an_arm_reads_another_ones_folder_which_comes_first(write, capsys, refus
     assert main(["study", "small.yaml", "--jobs", "2", "--", "--broken=0.5"]) == 1
     assert statuses() == {"A_large/seed3": "failed", "C/seed3": "waiting"}
     assert "C/seed3 was not started, as a run that it reads failed" in capsys.readouterr().err
+
+
+def test_a_step_has_the_name_that_its_configuration_gives_it(write, refused) -> None:
+    """The last file that does; its own settings come first. A folder that nobody writes is refused."""
+    for name in ("one", "two"):
+        Path(f"{name}.yaml").write_text(yaml.safe_dump({"finetune": {"name": name}, "search": {}}))
+    steps = [{}, {"configs": ["one.yaml", "two.yaml"]}, {"configs": ["one.yaml"], "name": "own"}]
+    measures = {name: {"table": f"{name}/tiers.csv", "column": "x"} for name in ("finetune", "two", "own")}
+    content = {"arms": {"A": {"then": [{"finetune": step} for step in steps]}}}
+    study = read_study(write(**content, measures=measures))
+    assert [step.name for step in study.arms["A"].then] == ["finetune", "two", "own"]
+    assert "one: is not" in refused("study", write(**content, measures={"m": {"table": "one/tiers.csv"}}))
 
 
 def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
