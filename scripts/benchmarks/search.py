@@ -86,24 +86,22 @@ def rates(evaluate: Evaluator, known: Sequence[Any], archs: Sequence[Any]) -> di
     def score(arch: Any, among: Feasible) -> Score:
         return Score(arch, 1 - evaluate(arch)["accuracy"], among.costs.cost(arch, "macs"))
 
-    everything = feasible(evaluate, 0)
-    fitted = [score(arch, everything) for arch in known]
-    ways: dict[str, Callable[[Sequence[Any], Feasible], Any]] = {
-        "evaluated": lambda some, among: [score(arch, among) for arch in some],
-        "loss on a batch": lambda some, among: [BatchLoss().score(arch, among.costs, among.batch) for arch in some],
-        "fitness": lambda some, among: [Fitness().score(arch, among.costs) for arch in some],
-        "predictor": lambda some, among: among.predict(some),  # type: ignore[attr-defined]
+    fitted = [score(arch, feasible(evaluate, 0)) for arch in known]
+    ways: dict[str, Callable[[Any, Feasible, Any], Any]] = {
+        "evaluated": lambda some, among, predict: [score(arch, among) for arch in some],
+        "loss on a batch": lambda some, among, predict: [loss.score(arch, among.costs, among.batch) for arch in some],
+        "fitness": lambda some, among, predict: [fitness.score(arch, among.costs) for arch in some],
+        "predictor": lambda some, among, predict: predict(some),
     }
-    prepared: list[Feasible] = []
+    loss, fitness, ready = BatchLoss(), Fitness(), list[Any]()
 
-    def prepare() -> None:
+    def prepare() -> None:  # nothing is known of any architecture
         among = feasible(evaluate, 0)
-        among.predict = _fitted(fitted, among)  # type: ignore[attr-defined]
-        prepared[:] = [among]
+        ready[:] = [among, _fitted(fitted, among)]
         evaluate.supernet._skeletons.clear()
 
     def work(way: str, unit: int) -> None:
-        ways[way](archs[TOGETHER * unit : TOGETHER * (unit + 1)], prepared[0])
+        ways[way](archs[TOGETHER * unit : TOGETHER * (unit + 1)], *ready)
 
     workers = {way: partial(work, way) for way in ways}
     return in_turns(workers, len(archs) // TOGETHER, "cpu", prepare=prepare)
