@@ -1,8 +1,8 @@
 """Architectures per second of what ranks them, and after how many evaluations and seconds searches have a front.
 
 SuperFed's supernet of distorted digits is trained first (``superfed/distorted_digits.yaml``). Architectures are ranked
-by their accuracy on 900 validation images, by their loss on 64 of these, by DeepFedNAS' fitness, and by the
-predictor, which was fitted to others; their costs are counted anew by each.
+by their accuracy on 900 validation images (and norms on 5 batches), by their loss on 64 of these, by DeepFedNAS'
+fitness, and by the predictor, which was fitted to others; their costs are counted anew by each.
 
 Then the methods search with several seeds, from their first proposal, fits of the predictor and all else included. A
 front is reached when its hypervolume (MACs, and accuracy above the smallest network's) is 85 % of that of all that was
@@ -65,7 +65,7 @@ def _rng(seed: int) -> Any:
 def trained(folder: Path, rounds: int, seed: int) -> Evaluator:
     """Returns what evaluates the architectures of a supernet, once that is trained."""
     words = ["--config", "superfed/distorted_digits.yaml", "--trainer.logger.init_args.save_dir", str(folder)]
-    options = {"--trainer.max_rounds": rounds, "--seed_everything": seed, "--trainer.enable_progress_bar": False}
+    options = {"--trainer.max_rounds": rounds, "--seed_everything": seed, "--model.evaluation.recalibrate_batches": 5}
     assert main(["fit", *words, *(str(word) for pair in options.items() for word in pair)]) == 0
     run = folder / "distorted-digits" / "version_0"
     made = Loaded(run)
