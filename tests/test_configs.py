@@ -228,11 +228,12 @@ def test_fedorass_settings_and_tiers_are_the_papers(parsers, name):
     assert held / 200 == pytest.approx(PORTIONS[name], abs=2)
 
 
+#: Tables 10 and 11: clients of a round, batches, schedule, momentum, clipping; rates fine-tuned and from scratch.
 TUNED = {
-    "CIFAR-10": (6, 10, 32, 0.01, 0.1),
-    "CIFAR-100": (6, 10, 32, 0.01, 0.1),
-    "Speech Commands, 12 classes": (21, 21, 32, 0.01, 0.1),
-    "Shakespeare": (16, 16, 4, 1.0, 1.0),
+    "CIFAR-10": ((6, 10), 32, "CosineRate", 0.9, None, (0.01, 0.1)),
+    "CIFAR-100": ((6, 10), 32, "CosineRate", 0.9, None, (0.01, 0.1)),
+    "Speech Commands, 12 classes": ((21, 21), 32, "CosineRate", 0.9, None, (0.01, 0.1)),
+    "Shakespeare": ((16, 16), 4, "MilestoneRate", 0, 5, (1, 1)),
 }
 
 
@@ -240,13 +241,18 @@ TUNED = {
 def test_fedorass_fine_tuning_is_the_papers(parsers, label):
     commands = read_study("studies/fedoras_paper.yaml").commands(label, 0)
     lines = [
-        [str(find(w)) if w.endswith(".yaml") else w for w in line[2:]] for line in commands if line[1] == "finetune"
-    ]
-    first, second, batch, *rates = TUNED[label]
-    for line, rounds, count, rate in zip(lines, (100, 500), (first, second), rates, strict=False):
+        [str(find(word)) if word.endswith(".yaml") else word for word in line[2:]]
+        for line in commands
+        if line[1] == "finetune"
+    ][:2]
+    counts, batch, schedule, momentum, clip, rates = TUNED[label]
+    for line, rounds, count, rate in zip(lines, (100, 500), counts, rates, strict=True):
         given = parsers["finetune"].parse_args(line).finetune
-        found = given.rounds, given.cohort.init_args.count, given.client.epochs, given.client.batch_size
-        assert (*found, given.client.optimizer.init_args.lr) == (rounds, count, 1, batch, rate)
+        client, sgd = given.client, given.client.optimizer.init_args
+        found = given.rounds, given.cohort.init_args.count, client.epochs, client.batch_size, client.clip_norm
+        assert found == (rounds, count, 1, batch, clip)
+        assert (sgd.lr, sgd.momentum, client.lr_schedule.class_path.rpartition(".")[2]) == (rate, momentum, schedule)
+        assert given.initial == ("supernet" if rounds == 100 else "random")
 
 
 #: Table 7 of FedTrans: participants of a round, rounds, and the rounds of a slope.

@@ -160,7 +160,10 @@ def _step(where: str, content: Any) -> Step:
     ((command, options),) = named.items()
     require_known(str(command), STEPS, f"{where}: {command}", "a command after training")
     options = _known(options or {}, f"{where}.{command}")
-    for path in map(find, reversed(options.get("configs") or ())):  # the last one that names it counts
+    files = options.get("configs") or []
+    if not isinstance(files, list) or not all(isinstance(path, str) for path in files):
+        raise ConfigError(f"{where}.{command}.configs: {files} is not a list of files; write [...]")
+    for path in map(find, reversed(files)):  # the last one that names it counts
         own = read_yaml(path) if path.is_file() else {}
         group = own.get(command) if isinstance(own, dict) else None
         if isinstance(group, dict) and "name" in group:

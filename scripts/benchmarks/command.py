@@ -75,7 +75,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
                 add_option(command, option, defaults[name], meaning)
         threads = 1 if name in ("subnets", "levers") else None  # what is compared there is small
         command.add_argument("--threads", type=int, default=threads, help="torch's threads in each process")
-        command.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+        devices = ["cpu"] if name in ("search", "start") else ["cpu", "cuda"]
+        command.add_argument("--device", choices=devices, default="cpu")
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
     return parser.parse_args(words)

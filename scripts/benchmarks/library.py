@@ -1,4 +1,4 @@
-"""The library's side: a run of its Trainer, or its client fits alone."""
+"""The library's side: a run of its Trainer, its client fits alone, or what a finished run has trained."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 SuperFed's supernet of distorted digits is trained first (``superfed/distorted_digits.yaml``). Architectures are ranked
 by their accuracy on 900 validation images (and norms on 5 batches), by their loss on 64 of these, by DeepFedNAS'
-fitness, and by the predictor, which was fitted to others; their costs are counted anew by each.
+fitness, and by the predictor, which was fitted to others, with costs where these are needed.
 
 Then the methods search with several seeds, from their first proposal, fits of the predictor and all else included. A
 front is reached when its hypervolume (MACs, and accuracy above the smallest network's) is 85 % of that of all that was
@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.library import Loaded
 from benchmarks.measuring import compared, in_turns, order
 from lit_fednas.cli import main
+from lit_fednas.errors import ConfigError
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search import (
@@ -48,6 +49,8 @@ REACHED, VAL_SHARE = 0.85, 0.25
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    if min(options.archs, options.evaluations, options.repetitions) < 1:
+        raise ConfigError("search: needs --archs, --evaluations and --repetitions of at least 1")
     with TemporaryDirectory() as folder:
         evaluate = trained(Path(folder), options.rounds, options.seed)
     archs = feasible(evaluate, options.seed).distinct(set(), FIRST + TOGETHER * options.archs, _rng(options.seed))
@@ -95,7 +98,7 @@ def rates(evaluate: Evaluator, known: Sequence[Any], archs: Sequence[Any]) -> di
     }
     loss, fitness, ready = BatchLoss(), Fitness(), list[Any]()
 
-    def prepare() -> None:  # nothing is known of any architecture
+    def prepare() -> None:  # no cost is known, and no network is made
         among = feasible(evaluate, 0)
         ready[:] = [among, _fitted(fitted, among)]
         evaluate.supernet._skeletons.clear()
@@ -131,7 +134,7 @@ def reached(searches: dict[str, list[list[Any]]]) -> dict[str, list[tuple[int, f
     least, best = min(everything)[1], max(accuracy for _, accuracy, _ in everything)
 
     def volume(found: Sequence[Any]) -> float:
-        scores = [max(0.0, accuracy - least) / (best - least) for _, accuracy, _ in found]
+        scores = [max(0.0, accuracy - least) / (best - least or 1) for _, accuracy, _ in found]
         return hypervolume([macs for macs, _, _ in found], scores, most)
 
     wanted = REACHED * volume(everything)

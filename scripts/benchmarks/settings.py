@@ -44,7 +44,7 @@ OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("levers", "settings of clients", {"levers": CHOICES["levers"]}),
     ("archs", "as 'd: [0,1,0,1], e: 0.14', or by name", {"subnets": ["smallest", "middle", "largest"]}),
     ("archs", "architectures that count", {"evaluations": 30}),
-    ("archs", "times sixteen architectures are ranked", {"search": 4}),
+    ("archs", "architectures that are ranked, in sixteens", {"search": 4}),
     ("evaluations", "architectures that a search evaluates", {"search": 80}),
     ("grid", "RANKSxTHREADS; others are compared with the first", {"ranks": [(1, CORES), (CORES, 1), (1, 1)]}),
     ("together", "clients in one fit; others are compared with the first", {"round": [1]}),

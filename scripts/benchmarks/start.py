@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import pty
 import sys
-import termios
 from functools import partial
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+from benchmarks.child import environments
 from benchmarks.measuring import compared, repeated
+from lit_fednas.errors import ConfigError
 
 IMPORT = "import lightning.pytorch"
 _FIT = ["-m", "lit_fednas", "fit", "--config", "superfed/digits.yaml"]
@@ -31,19 +31,29 @@ WAYS: dict[str, tuple[list[str], int]] = {
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    (environment,) = environments(1, options.threads)
     with TemporaryDirectory() as folder:
-        return {"ways": repeated({way: partial(alone, *WAYS[way], folder) for way in WAYS}, options.repeats)}
+        runs = {way: partial(alone, *WAYS[way], folder, environment) for way in WAYS}
+        return {"ways": repeated(runs, options.repeats)}
 
 
-def alone(words: list[str], status: int, folder: str) -> dict[str, float | None]:
+def alone(words: list[str], status: int, folder: str, environment: dict[str, str]) -> dict[str, float | None]:
     """Runs Python in a folder, on a terminal of its own; returns when what was shown, and the CPU seconds."""
+    try:
+        import pty
+        import termios
+    except ImportError:
+        raise ConfigError("start: needs the terminals of Linux or macOS") from None
     began = perf_counter()
     process, terminal = pty.fork()
     if process == 0:
-        os.chdir(folder)
-        os.execv(sys.executable, [sys.executable, *words])
+        try:
+            os.chdir(folder)
+            os.execve(sys.executable, [sys.executable, *words], environment)
+        finally:
+            os._exit(127)
     termios.tcsetwinsize(terminal, (24, 100))  # without columns no bar is drawn
-    shown, moments = b"", {b"": 0.0}
+    shown, moments = b"", dict[bytes, float]()
     while part := _read(terminal):
         shown += part
         for text in (b"\n", b"reading", b"%|"):
@@ -52,12 +62,11 @@ def alone(words: list[str], status: int, folder: str) -> dict[str, float | None]
     os.close(terminal)
     _, ended, used = os.wait4(process, 0)
     assert os.waitstatus_to_exitcode(ended) == status, shown.decode()
-    bar = moments.get(b"%|")
     return {
         "cpu": used.ru_utime + used.ru_stime,
         "wall": perf_counter() - began,
         "first_words": moments.get(b"\n"),
-        "first_bar": None if bar is None else bar - moments[b"reading"],
+        "first_bar": moments[b"%|"] - moments[b"reading"] if {b"%|", b"reading"} <= moments.keys() else None,
     }
 
 

@@ -141,6 +141,9 @@ def test_a_step_has_the_name_that_its_configuration_gives_it(write, refused) -> 
     study = read_study(write(**content, measures=measures))
     assert [step.name for step in study.arms["A"].then] == ["finetune", "two", "own"]
     assert "one: is not" in refused("study", write(**content, measures={"m": {"table": "one/tiers.csv"}}))
+    for wrong in (3, [None]):
+        line = refused("study", write(arms={"A": {"then": [{"search": {"configs": wrong}}]}}))
+        assert f"arms.A.then[0].search.configs: {wrong} is not a list of files; write [...]" in line
 
 
 def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
