@@ -165,9 +165,11 @@ def _step(where: str, content: Any) -> Step:
         raise ConfigError(f"{where}.{command}.configs: {files} is not a list of files; write [...]")
     for path in map(find, reversed(files)):  # the last one that names it counts
         own = read_yaml(path) if path.is_file() else {}
-        group = own.get(command) if isinstance(own, dict) else None
-        if isinstance(group, dict) and "name" in group:
-            options = {"name": group["name"], **options}
+        groups = own if isinstance(own, dict) else {}
+        group = groups.get(command)
+        for key, named in ((f"{command}.name", groups), ("name", group)):
+            if isinstance(named, dict) and key in named:
+                options = {"name": named[key], **options}
     step = Step(command, options)
     check_folder_name(f"{where}.{command}.name", step.name)
     return step

@@ -22,8 +22,8 @@ CHOICE = {"settings": {"channels_last": True}, "threads": 1, "chosen": "channels
 class Clock:
     """A clock that only training moves on: by some time a step, times the factor of each setting that is changed."""
 
-    def __init__(self, step, **factors):
-        self.now, self.step, self.factors = 0.0, step, factors
+    def __init__(self, step, waits=(), **factors):
+        self.now, self.step, self.waits, self.factors = 0.0, step, dict(waits), factors
         self.trained = []
 
     def __call__(self):
@@ -40,6 +40,7 @@ class Clock:
                     "threads": torch.get_num_threads() > 1,
                 }
                 clock.trained.append({name for name, value in used.items() if value})
+                clock.now += clock.waits.get(len(clock.trained), 0.0)
                 factor = math.prod(clock.factors.get(name, 1.0) for name in clock.trained[-1])
                 for result, update in super().run(tasks):
                     clock.now += clock.step * factor * result.num_steps
@@ -48,8 +49,8 @@ class Clock:
         return Runner
 
 
-def timed(monkeypatch, step=0.01, **factors):
-    clock = Clock(step, **factors)
+def timed(monkeypatch, step=0.01, waits=(), **factors):
+    clock = Clock(step, waits, **factors)
     monkeypatch.setattr(fastest, "perf_counter", clock)
     monkeypatch.setattr(fastest, "_TURNS", (2, 2))  # all are alike
     monkeypatch.setattr(fastest, "LocalRunner", clock.runner())
@@ -120,6 +121,12 @@ def test_long_fits_are_timed_by_some_of_their_steps(monkeypatch, data, step, set
     assert clock.now < step * 3 * 100  # less than one client takes, with three steps an epoch
 
 
+def test_a_step_that_had_to_wait_does_not_hide_that_clients_can_be_stacked(monkeypatch, data):
+    """The second fit is the first that is timed."""
+    timed(monkeypatch, waits={2: 0.5}, clients_per_fit=0.4)
+    assert choose(make_module(), data)["settings"] == {"clients_per_fit": 4}
+
+
 @pytest.mark.parametrize("most", [1.5, 3.0])
 def test_choosing_takes_a_share_of_the_run_and_some_seconds_at_most(monkeypatch, data, most):
     """A step takes 10 ms. Without time for two turns of two contenders nothing is tried, and the settings stay."""
@@ -134,7 +141,7 @@ def test_choosing_takes_a_share_of_the_run_and_some_seconds_at_most(monkeypatch,
             assert most - 0.5 < clock.now <= most
         else:
             assert found["ratios"] == {}
-            assert clock.now == pytest.approx(2 * 0.01)
+            assert clock.now == pytest.approx(3 * 0.01)
 
 
 def failing(calls):

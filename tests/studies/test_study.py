@@ -133,8 +133,8 @@ def test_an_arm_reads_another_ones_folder_which_comes_first(write, capsys, refus
 
 def test_a_step_has_the_name_that_its_configuration_gives_it(write, refused) -> None:
     """The last file that does; its own settings come first. A folder that nobody writes is refused."""
-    for name in ("one", "two"):
-        Path(f"{name}.yaml").write_text(yaml.safe_dump({"finetune": {"name": name}, "search": {}}))
+    for name, content in (("one", {"finetune": {"name": "one"}, "search": {}}), ("two", {"finetune.name": "two"})):
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(content))
     steps = [{}, {"configs": ["one.yaml", "two.yaml"]}, {"configs": ["one.yaml"], "name": "own"}]
     measures = {name: {"table": f"{name}/tiers.csv", "column": "x"} for name in ("finetune", "two", "own")}
     content = {"arms": {"A": {"then": [{"finetune": step} for step in steps]}}}

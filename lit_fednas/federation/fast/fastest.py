@@ -158,7 +158,8 @@ class _Race:
         self.ratios: dict[str, float] = {}
         self.able = list(dropwhile(lambda task: not self.plain.first_steps([task]), tasks))
         if self.able:
-            self.step, _ = self.plain.time(self.able[:1], 1)  # the seconds of a step
+            # the seconds of a step: of two, as one may have waited for something else
+            self.step = min(self.plain.time(self.able[:1], 1)[0] for _ in range(2))
             self.able = self.able[: min(_MOST_TASKS, max(1, int(_TURN / self.step)))]
             self._turn = self.step * len(self.able)  # of a turn, about
 
