@@ -166,10 +166,9 @@ def _step(where: str, content: Any) -> Step:
     for path in map(find, reversed(files)):  # the last one that names it counts
         own = read_yaml(path) if path.is_file() else {}
         groups = own if isinstance(own, dict) else {}
-        group = groups.get(command)
-        for key, named in ((f"{command}.name", groups), ("name", group)):
-            if isinstance(named, dict) and key in named:
-                options = {"name": named[key], **options}
+        for key, group in ((f"{command}.name", groups), ("name", groups.get(command))):
+            if isinstance(group, dict) and key in group:
+                options = {"name": group[key], **options}
     step = Step(command, options)
     check_folder_name(f"{where}.{command}.name", step.name)
     return step
