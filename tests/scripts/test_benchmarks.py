@@ -94,7 +94,7 @@ def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["memory", "--rounds", "3"], "rounds: 3 is too few to see a growth; give at least 7"),
+        (["memory", "--rounds", "3"], "rounds: 3 is too few to see a growth; give at least 5"),
         (["round", "--tasks", "cnn8"], "argument --tasks: invalid choice: 'cnn8'"),
     ],
 )
