@@ -121,9 +121,10 @@ def test_long_fits_are_timed_by_some_of_their_steps(monkeypatch, data, step, set
     assert clock.now < step * 3 * 100  # less than one client takes, with three steps an epoch
 
 
-def test_a_step_that_had_to_wait_does_not_hide_that_clients_can_be_stacked(monkeypatch, data):
-    """The second fit is the first that is timed."""
-    timed(monkeypatch, waits={2: 0.5}, clients_per_fit=0.4)
+@pytest.mark.parametrize("fit", [2, 6])
+def test_a_fit_that_had_to_wait_does_not_hide_that_clients_can_be_stacked(monkeypatch, data, fit):
+    """The first that is timed, of a step; and one by which the time of a turn is known."""
+    timed(monkeypatch, waits={fit: 0.5}, clients_per_fit=0.4)
     assert choose(make_module(), data)["settings"] == {"clients_per_fit": 4}
 
 

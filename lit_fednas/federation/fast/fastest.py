@@ -158,8 +158,7 @@ class _Race:
         self.ratios: dict[str, float] = {}
         self.able = list(dropwhile(lambda task: not self.plain.first_steps([task]), tasks))
         if self.able:
-            # the seconds of a step: of two, as one may have waited for something else
-            self.step = min(self.plain.time(self.able[:1], 1)[0] for _ in range(2))
+            self.step = self._seconds(self.able[0], 1)
             self.able = self.able[: min(_MOST_TASKS, max(1, int(_TURN / self.step)))]
             self._turn = self.step * len(self.able)  # of a turn, about
 
@@ -214,9 +213,13 @@ class _Race:
         steps, seconds = 1, self.step
         while steps < whole and seconds * len(self.sample) < _TURN:
             steps = min(2 * steps, whole)
-            seconds, _ = self.plain.time(self.sample[:1], steps)
+            seconds = self._seconds(self.sample[0], steps)
         self._turn = seconds * len(self.sample)
         return steps if steps < whole else None
+
+    def _seconds(self, task: ClientTask, steps: int) -> float:
+        """Returns what some steps take, the less of two times: once they may have waited for something else."""
+        return min(self.plain.time([task], steps)[0] for _ in range(2))
 
     def _contender(self, changes: Mapping[str, Any], threads: int) -> _Contender | None:
         """Returns a contender whose first steps are those of the plain one."""
