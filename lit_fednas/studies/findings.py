@@ -5,10 +5,11 @@ The effect of a claim is a mean over seeds, with its 95 % interval by Student's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from scipy.stats import t as student_t
 
@@ -29,6 +30,8 @@ LEDGER = ("macs", "bytes_down", "bytes_up")
 METRICS: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "test"), ("accuracy", "loss", "perplexity", "rmse", "mae"))
 METRICS |= {"deployed": (*METRICS["val"], "iqr", "worst"), "time": ("round", "mean", "std", "total")}
 METRICS |= dict.fromkeys(("clients", "cost", "others_share", "privacy", "prune", "transform"), ())
+#: What is taken of a column; the deviation is divided by the number of rows, as in Table 7 of FedorAS.
+STATISTICS: dict[str, Callable[[Any], Any]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 Verdict = Literal["seen", "not seen", "undecided", "not resolved", "needs the paper's scale", "not run"]
 #: So many seeds are enough: what they leave open is undecided, and its interval says how large it can be.
 MOST_SEEDS = 10
@@ -52,6 +55,7 @@ def figure(
     column: str = "",
     row: Mapping[str, Any] | None = None,
     share: float | None = None,
+    statistic: str = "mean",
     ledger: str | None = None,
     tau: str | None = None,
 ) -> float:
@@ -67,7 +71,8 @@ def figure(
         table: Or a CSV file in the run's folder,
         column: of which this column is averaged
         row: over the rows with these values,
-        share: or in the row with the most ``macs_per_example`` of at most this share of the greatest.
+        share: or in the row with the most ``macs_per_example`` of at most this share of the greatest;
+        statistic: ``std``, ``min`` or ``max`` of it in place of its mean.
         ledger: Or what all clients spent in total (``macs``, ``bytes_down``, ``bytes_up``).
         tau: Or Kendall's tau between the accuracies of a fine-tuning's candidates before and after it, by its name.
     """
@@ -80,7 +85,7 @@ def figure(
         return float(run.ledger["total"][ledger]) if run.ledger else nothing
     if table is not None:
         path = run.folder / table
-        return _cell(path, column, row or {}, share) if path.exists() else nothing
+        return _cell(path, column, row or {}, share, statistic) if path.exists() else nothing
     values = pd.Series(dtype=float) if metric is None else run.logged(metric)
     if values.empty:
         return nothing
@@ -92,14 +97,14 @@ def figure(
     return float(values.tail(last).mean())
 
 
-def _cell(path: Path, column: str, row: Mapping[str, Any], share: float | None) -> float:
+def _cell(path: Path, column: str, row: Mapping[str, Any], share: float | None, statistic: str) -> float:
     rows = read_table(path, [column, *row])
     with reading(path):
         table = pd.DataFrame([each for each in rows if all(each[name] == str(value) for name, value in row.items())])
         if share is not None:
             macs = pd.to_numeric(table["macs_per_example"])
             table = table.loc[macs[macs <= share * macs.max()].nlargest(1).index]
-        return float(pd.to_numeric(table[column]).mean()) if len(table) else float("nan")
+        return float(STATISTICS[statistic](pd.to_numeric(table[column]).to_numpy())) if len(table) else float("nan")
 
 
 def measured(study: Study, arm: str, seed: int, folder: Path, minutes: float) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from lit_fednas.cli.commands import parsed
 from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import check_folder_name, check_folder_names
-from lit_fednas.studies.findings import LEDGER, MINUTES, figure
+from lit_fednas.studies.findings import LEDGER, MINUTES, STATISTICS, figure
 from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, check_seeds, folder_of, require_known
 
 _SHARED = ("configs", "options", "then")
@@ -49,11 +49,18 @@ DISTRIBUTIONS: dict[str, Callable[[dict[str, Any], float], Any]] = {
 }
 
 
-def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -> Study:
+def read_study(
+    path: Path | str, count: int | None = None, draw_seed: int = 0, configs: Sequence[str] | None = None
+) -> Study:
     """Reads a study's file, or a sweep file of Weights & Biases; a random study has no arms without ``count``."""
     path = Path(path)
     content = read_yaml(find(path))
     try:
+        if configs is not None:
+            if not isinstance(content, dict) or not content.get("configs"):
+                raise ConfigError(f"configs: {', '.join(configs)} would replace what all arms share, which is nothing")
+            name = "-".join([str(content.get("name") or path.stem), *(Path(config).stem for config in configs)])
+            content = {**content, "configs": [*configs], "name": name}
         of_wandb = isinstance(content, dict) and "parameters" in content and not {"arms", "configs"} & content.keys()
         return _study(_known(content, "", SWEEP_KEYS if of_wandb else _KEYS), path.stem, count, draw_seed)
     except ConfigError as error:
@@ -193,6 +200,8 @@ def _check_measure(where: str, how: Any, arms: Mapping[str, Arm]) -> None:
     known = list(inspect.signature(figure).parameters)[1:]
     if "ledger" in _known(how, where, known):
         require_known(str(how["ledger"]), LEDGER, f"{where}.ledger: {how['ledger']}", "counted")
+    statistic = str(how.get("statistic", "mean"))
+    require_known(statistic, STATISTICS, f"{where}.statistic: {statistic}", "a statistic")
     folder = str(how.get("tau") or Path(how.get("table", "")).parent)
     written = {step.name for arm in arms.values() for step in arm.then}
     if folder != "." and arms:

@@ -58,7 +58,7 @@ class TestSources(DataSourceContract):
         "celeba": lambda folder: CelebA(celeba(folder), least=1, image_size=8),
         "cifar10": lambda folder: SmallCIFAR10(),
         "digits": lambda folder: Digits(),
-        "digits-distorted": lambda folder: DistortedDigits(),
+        "digits-distorted": lambda folder: DistortedDigits(channels=3),
         "image-folder": lambda folder: ImageFolder(images(folder, *CLASSES)),
         "image-table": table,
         "leaf": lambda folder: Leaf(leaf(folder, ann=(NUMBERS, [0, 1]), bob=(NUMBERS, [1, 0])), input_shape=(2,)),

@@ -229,6 +229,11 @@ class TestDistortedDigits:
             assert torch.allclose(found.inputs[inner] / 255, larger.repeat(2, 1, 1, 1)[inner], atol=0.51 / 255)
             assert torch.equal(found.targets, plain.targets.repeat(2))
 
+    def test_three_channels_are_the_grey_one_in_normalised_inputs_too(self) -> None:
+        grey, colour = DistortedDigits(1), DistortedDigits(1, channels=3)
+        one, three = (source.normalization(source.load("test").inputs[:5]) for source in (grey, colour))
+        assert torch.equal(three, one.repeat(1, 3, 1, 1))
+
     def test_a_validation_split_shares_no_digit_with_training(self):
         source = DistortedDigits(2, strength=0, noise=0, val=0.25)
         train, val = ({image.numpy().tobytes() for image in source.load(split).inputs} for split in ("train", "val"))

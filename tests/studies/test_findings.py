@@ -92,6 +92,9 @@ def test_figures_of_metrics(run, how, value) -> None:
 def test_figures_of_tables_and_what_is_missing(run) -> None:
     assert figure(run, table="tiers.csv", column="test_accuracy", row={"tier": 2}) == pytest.approx(0.5)
     assert figure(run, table="tiers.csv", column="test_accuracy", share=0.5) == pytest.approx(0.4)
+    spread = figure(run, table="tiers.csv", column="test_accuracy", row={"tier": 2}, statistic="std")
+    assert spread == pytest.approx(0.1)  # of 0.4 and 0.6, which are all that there are
+    assert figure(run, table="tiers.csv", column="test_accuracy", statistic="min") == pytest.approx(0.4)
     study = Study("e", measures={"a": {"metric": "none"}, "b": {"table": "none.csv"}, "c": {"ledger": "macs"}})
     rows = measured(study, "arm", 0, run.folder, 1.5)
     assert rows.to_dict("records") == [dict(zip(RESULT_COLUMNS, ("e", "arm", 0, MINUTES, 1.5), strict=True))]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -72,18 +72,19 @@ class DistortedDigits(Digits):
         val: The share of the training digits that are the validation split instead, before anything is distorted: no
             version of them is trained on.
         size: Height and width in pixels.
+        channels: 3 repeats the grey values, for networks of colour images.
     """
-
-    normalization = Normalize([0.3], [0.311])
 
     copies: Count = 5
     strength: NonNegativeFloat = 1.0
     noise: NonNegativeFloat = 0.1
     val: ShareBelowOne = 0.0
     size: PositiveInt = 12
+    channels: Literal[1, 3] = 1
 
     def __post_init__(self) -> None:
-        self.input_shape = (1, self.size, self.size)
+        self.input_shape = (self.channels, self.size, self.size)
+        self.normalization = Normalize([0.3] * self.channels, [0.311] * self.channels)
 
     @override
     def load(self, split: Split) -> Examples | None:
@@ -114,7 +115,7 @@ class DistortedDigits(Digits):
             torch.stack([(1 + 0.2 * across) * angle.cos(), shear - angle.sin(), 0.25 * right], dim=1),
             torch.stack([angle.sin(), (1 + 0.2 * along) * angle.cos(), 0.25 * down], dim=1),
         ]
-        places = functional.affine_grid(torch.stack(rows, dim=1), [count, *self.input_shape], align_corners=False)
+        places = functional.affine_grid(torch.stack(rows, dim=1), [count, 1, self.size, self.size], align_corners=False)
         # a few random displacements per image, smooth in between
         bends = (torch.rand(count, 2, 4, 4, generator=draws) * 2 - 1) * 0.15 * self.strength
         bends = functional.interpolate(bends, size=self.input_shape[1:], mode="bicubic", align_corners=True)
