@@ -31,7 +31,6 @@ def study(
     *extra: str,
     seeds: list[int] | None = None,
     arms: list[str] | None = None,
-    configs: list[str] | None = None,
     judge: bool = False,
     show: bool = False,
     jobs: PositiveInt = 1,
@@ -53,8 +52,6 @@ def study(
         *extra: What follows -- goes to every command.
         seeds: In place of those of the file.
         arms: Labels of those that are run; all of the file if not given.
-        configs: In place of those that all arms of the file share: its arms on another task. Their names are added to
-            the study's.
         judge: Trains nothing: compares what has finished, and judges the kept results.
         show: Prints the commands and runs nothing.
         jobs: Runs side by side.
@@ -73,7 +70,7 @@ def study(
             runs this study.
         DataError: No run has finished.
     """
-    content = read_study(file, count, draw_seed, configs)
+    content = read_study(file, count, draw_seed)
     if not content.arms:
         raise ConfigError(f"{file}: count: missing for a random study; give the number of draws, --count 20")
     if seeds is not None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 from scipy.stats import t as student_t
 
@@ -31,7 +30,12 @@ METRICS: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "test"), ("accuracy"
 METRICS |= {"deployed": (*METRICS["val"], "iqr", "worst"), "time": ("round", "mean", "std", "total")}
 METRICS |= dict.fromkeys(("clients", "cost", "others_share", "privacy", "prune", "transform"), ())
 #: What is taken of a column; the deviation is divided by the number of rows, as in Table 7 of FedorAS.
-STATISTICS: dict[str, Callable[[Any], Any]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
+STATISTICS: dict[str, Callable[[pd.Series], float]] = {
+    "mean": pd.Series.mean,
+    "std": lambda column: column.std(ddof=0),
+    "min": pd.Series.min,
+    "max": pd.Series.max,
+}
 Verdict = Literal["seen", "not seen", "undecided", "not resolved", "needs the paper's scale", "not run"]
 #: So many seeds are enough: what they leave open is undecided, and its interval says how large it can be.
 MOST_SEEDS = 10
@@ -104,7 +108,7 @@ def _cell(path: Path, column: str, row: Mapping[str, Any], share: float | None, 
         if share is not None:
             macs = pd.to_numeric(table["macs_per_example"])
             table = table.loc[macs[macs <= share * macs.max()].nlargest(1).index]
-        return float(STATISTICS[statistic](pd.to_numeric(table[column]).to_numpy())) if len(table) else float("nan")
+        return float(STATISTICS[statistic](pd.to_numeric(table[column]))) if len(table) else float("nan")
 
 
 def measured(study: Study, arm: str, seed: int, folder: Path, minutes: float) -> pd.DataFrame:

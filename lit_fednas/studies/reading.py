@@ -49,18 +49,11 @@ DISTRIBUTIONS: dict[str, Callable[[dict[str, Any], float], Any]] = {
 }
 
 
-def read_study(
-    path: Path | str, count: int | None = None, draw_seed: int = 0, configs: Sequence[str] | None = None
-) -> Study:
+def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -> Study:
     """Reads a study's file, or a sweep file of Weights & Biases; a random study has no arms without ``count``."""
     path = Path(path)
     content = read_yaml(find(path))
     try:
-        if configs is not None:
-            if not isinstance(content, dict) or not content.get("configs"):
-                raise ConfigError(f"configs: {', '.join(configs)} would replace what all arms share, which is nothing")
-            name = "-".join([str(content.get("name") or path.stem), *(Path(config).stem for config in configs)])
-            content = {**content, "configs": [*configs], "name": name}
         of_wandb = isinstance(content, dict) and "parameters" in content and not {"arms", "configs"} & content.keys()
         return _study(_known(content, "", SWEEP_KEYS if of_wandb else _KEYS), path.stem, count, draw_seed)
     except ConfigError as error:
@@ -200,8 +193,11 @@ def _check_measure(where: str, how: Any, arms: Mapping[str, Arm]) -> None:
     known = list(inspect.signature(figure).parameters)[1:]
     if "ledger" in _known(how, where, known):
         require_known(str(how["ledger"]), LEDGER, f"{where}.ledger: {how['ledger']}", "counted")
-    statistic = str(how.get("statistic", "mean"))
-    require_known(statistic, STATISTICS, f"{where}.statistic: {statistic}", "a statistic")
+    if "statistic" in how:
+        statistic = str(how["statistic"])
+        require_known(statistic, STATISTICS, f"{where}.statistic: {statistic}", "a statistic")
+        if "table" not in how or "share" in how:
+            raise ConfigError(f"{where}.statistic: {statistic} is of several rows; give table and column, no share")
     folder = str(how.get("tau") or Path(how.get("table", "")).parent)
     written = {step.name for arm in arms.values() for step in arm.then}
     if folder != "." and arms:

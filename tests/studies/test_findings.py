@@ -70,7 +70,8 @@ def test_a_claim_is_seen_where_its_interval_is_within_the_bounds(claim, new, old
 def run(tmp_path: Path) -> Run:
     """Four rounds of two clients, each of 5 MACs; validated in three of them."""
     run = made_run(tmp_path / "run", {"val/accuracy": [0.1, None, 0.3, 0.5]}, macs=10)
-    table = pd.DataFrame({"tier": ["1", "2", "2"], "test_accuracy": [0.9, 0.4, 0.6], "macs_per_example": [10, 5, 4]})
+    cells = {"tier": ["1", "2", "2", "2"], "test_accuracy": [0.9, 0.4, 0.6, None], "macs_per_example": [10, 5, 4, 3]}
+    table = pd.DataFrame(cells)  # one was not tested
     table.to_csv(run.folder / "tiers.csv", index=False)
     return run
 

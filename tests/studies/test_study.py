@@ -146,17 +146,6 @@ def test_a_step_has_the_name_that_its_configuration_gives_it(write, refused) -> 
         assert f"arms.A.then[0].search.configs: {wrong} is not a list of files; write [...]" in line
 
 
-def test_arms_on_another_task_have_a_folder_of_their_own(write, refused) -> None:
-    file = write(arms={"A": {"configs": ["own.yaml"]}, "B": None})
-    assert [arm.configs for arm in read_study(file).arms.values()] == [["own.yaml", "common.yaml"], ["common.yaml"]]
-    study = read_study(file, configs=["other/task.yaml", "more.yaml"])
-    own, plain = study.arms.values()
-    assert (own.configs[1:], plain.configs) == (["other/task.yaml", "more.yaml"],) * 2
-    assert study.name == "small-task-more"
-    line = refused("study", write(arms={"A": {"configs": ["own.yaml"]}}, configs=None), "--configs", "task.yaml")
-    assert "configs: task.yaml would replace what all arms share, which is nothing" in line
-
-
 def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
     parameters = {"x": {"values": [0.1, 0.2]}, "trainer.max_rounds": {"values": [4, 7]}}
     assert main(["study", write(arms=None, parameters=parameters), "--seeds", "0", "5", "--jobs", "4"]) == 0
@@ -260,6 +249,7 @@ def claiming(**changes: Any) -> dict[str, Any]:
             {"measures": {"end": {"table": "a.csv", "statistic": "var"}}},
             "measures.end.statistic: var: is not a statistic; choose from mean, std, min, max",
         ),
+        ({"measures": {"end": {"metric": "x", "statistic": "std"}}}, "statistic: std is of several rows; give table"),
         ({"measures": {"end": {"table": "search/tiers.csv"}}}, "search: is not what a search or a fine-tuning writes"),
         (claiming(result=["C", "minutes"]), r"claims\[0\].result: C: is not an arm; choose from A, B"),
         (claiming(baseline=["A", "end"]), r"claims\[0\].baseline: end: is not a measure; choose from minutes"),
