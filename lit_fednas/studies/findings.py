@@ -29,6 +29,13 @@ LEDGER = ("macs", "bytes_down", "bytes_up")
 METRICS: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "test"), ("accuracy", "loss", "perplexity", "rmse", "mae"))
 METRICS |= {"deployed": (*METRICS["val"], "iqr", "worst"), "time": ("round", "mean", "std", "total")}
 METRICS |= dict.fromkeys(("clients", "cost", "others_share", "privacy", "prune", "transform"), ())
+#: What a measure is read from, and which other arguments of :func:`figure` go with it.
+SOURCES: dict[str, tuple[str, ...]] = {
+    "metric": ("last", "target", "macs"),
+    "table": ("column", "row", "share", "statistic"),
+    "ledger": (),
+    "tau": (),
+}
 #: What is taken of a column; the deviation is divided by the number of rows, as in Table 7 of FedorAS.
 STATISTICS: dict[str, Callable[[pd.Series], float]] = {
     "mean": pd.Series.mean,

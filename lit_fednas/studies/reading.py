@@ -24,7 +24,7 @@ from lit_fednas.cli.commands import parsed
 from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import check_folder_name, check_folder_names
-from lit_fednas.studies.findings import LEDGER, MINUTES, STATISTICS, figure
+from lit_fednas.studies.findings import LEDGER, MINUTES, SOURCES, STATISTICS, figure
 from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, check_seeds, folder_of, require_known
 
 _SHARED = ("configs", "options", "then")
@@ -190,14 +190,27 @@ def _compare_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_measure(where: str, how: Any, arms: Mapping[str, Arm]) -> None:
     """Validates that a figure can be read so from a run of the study."""
-    known = list(inspect.signature(figure).parameters)[1:]
-    if "ledger" in _known(how, where, known):
+    how = _known(how, where, list(inspect.signature(figure).parameters)[1:])
+    sources = [source for source in SOURCES if source in how]
+    if len(sources) != 1:
+        raise ConfigError(
+            f"{where}: is read from {' and '.join(sources) or 'nothing'}; give one of {', '.join(SOURCES)}"
+        )
+    for name in how:
+        if name not in (sources[0], *SOURCES[sources[0]]):
+            raise ConfigError(f"{where}.{name}: {how[name]} is not for {sources[0]}; leave it out")
+    for name in ("last", "macs"):
+        if name in how and "target" in how:
+            raise ConfigError(f"{where}.{name}: {how[name]} has no effect with target; leave one of them out")
+    if "ledger" in how:
         require_known(str(how["ledger"]), LEDGER, f"{where}.ledger: {how['ledger']}", "counted")
+    if "table" in how and "column" not in how:
+        raise ConfigError(f"{where}.column: missing; name a column of {how['table']}")
     if "statistic" in how:
         statistic = str(how["statistic"])
         require_known(statistic, STATISTICS, f"{where}.statistic: {statistic}", "a statistic")
-        if "table" not in how or "share" in how:
-            raise ConfigError(f"{where}.statistic: {statistic} is of several rows; give table and column, no share")
+        if "share" in how:
+            raise ConfigError(f"{where}.statistic: {statistic} is of several rows; leave out share, which takes one")
     folder = str(how.get("tau") or Path(how.get("table", "")).parent)
     written = {step.name for arm in arms.values() for step in arm.then}
     if folder != "." and arms:

@@ -140,7 +140,9 @@ def test_a_step_has_the_name_that_its_configuration_gives_it(write, refused) -> 
     content = {"arms": {"A": {"then": [{"finetune": step} for step in steps]}}}
     study = read_study(write(**content, measures=measures))
     assert [step.name for step in study.arms["A"].then] == ["finetune", "two", "own"]
-    assert "one: is not" in refused("study", write(**content, measures={"m": {"table": "one/tiers.csv"}}))
+    assert "one: is not" in refused(
+        "study", write(**content, measures={"m": {"table": "one/tiers.csv", "column": "x"}})
+    )
     for wrong in (3, [None]):
         line = refused("study", write(arms={"A": {"then": [{"search": {"configs": wrong}}]}}))
         assert f"arms.A.then[0].search.configs: {wrong} is not a list of files; write [...]" in line
@@ -215,6 +217,10 @@ def test_arms_that_are_named_twice_run_once(write, capsys) -> None:
 CLAIM = {"paper": "X", "where": "1", "claim": "better", "result": ["A", "minutes"]}
 
 
+def measuring(**how: Any) -> dict[str, Any]:
+    return {"measures": {"end": how}}
+
+
 def claiming(**changes: Any) -> dict[str, Any]:
     return {"arms": SEARCHED, "claims": [{**CLAIM, **changes}]}
 
@@ -243,14 +249,18 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ),
         ({"compare": {"macs": -1}}, "compare: macs: -1.0 must be above 0"),
         ({"compare": {"target": 1}}, r"compare: target: is not an option; did you mean targets\?"),
-        ({"measures": {"end": {"metrics": "x"}}}, r"measures.end: metrics: is not a key; did you mean metric\?"),
-        ({"measures": {"end": {"ledger": "bytes"}}}, "measures.end.ledger: bytes: is not counted; did you mean bytes"),
+        (measuring(metrics="x"), r"measures.end: metrics: is not a key; did you mean metric\?"),
+        (measuring(ledger="bytes"), "measures.end.ledger: bytes: is not counted; did you mean bytes"),
         (
-            {"measures": {"end": {"table": "a.csv", "statistic": "var"}}},
-            "measures.end.statistic: var: is not a statistic; choose from mean, std, min, max",
+            measuring(table="a.csv", column="x", statistic="var"),
+            "measures.end.statistic: var: is not a statistic; choose",
         ),
-        ({"measures": {"end": {"metric": "x", "statistic": "std"}}}, "statistic: std is of several rows; give table"),
-        ({"measures": {"end": {"table": "search/tiers.csv"}}}, "search: is not what a search or a fine-tuning writes"),
+        (measuring(metric="x", row={"tier": "a"}), r"measures.end.row: \{'tier': 'a'\} is not for metric"),
+        (measuring(metric="x", target=0.5, last=2), "measures.end.last: 2 has no effect with target"),
+        (measuring(metric="x", ledger="macs"), "measures.end: is read from metric and ledger; give one"),
+        (measuring(), "measures.end: is read from nothing; give one of metric, table, ledger, tau"),
+        (measuring(table="a.csv"), "measures.end.column: missing; name a column of a.csv"),
+        (measuring(table="search/tiers.csv", column="x"), "search: is not what a search or a fine-tuning writes"),
         (claiming(result=["C", "minutes"]), r"claims\[0\].result: C: is not an arm; choose from A, B"),
         (claiming(baseline=["A", "end"]), r"claims\[0\].baseline: end: is not a measure; choose from minutes"),
         (claiming(effect="sum"), r"claims\[0\].effect: is not difference or ratio"),
