@@ -38,8 +38,10 @@ FILES = {path.relative_to(CONFIGS).as_posix(): path for path in sorted(CONFIGS.r
 UNDER: dict[str, list[str]] = {
     "fedoras/finetune/": ["fedoras/cifar10"],
     "fedoras/finetune/digits": ["fedoras/digits"],
-    "fedoras/finetune/fedadam": ["fedoras/cifar10"],
+    "fedoras/finetune/reddi": ["fedoras/cifar10"],
     "fednas/finetune/": ["fednas/digits"],
+    "fednas/finetune/celeba": ["fednas/celeba"],
+    "fednas/finetune/imagenet": ["fednas/imagenet"],
     "darts/finetune/": ["darts/digits"],
     "fedtrans/our_rules": ["fedtrans/cifar10"],
     "loggers/": ["superfed/digits"],
@@ -124,9 +126,11 @@ def arm(parsers, study: str, label: str) -> dict[str, Any]:
 
 
 def full(parsers, name: str) -> dict[str, Any]:
-    """Returns the settings of a file, or of an arm of FedorAS' study at the paper's size."""
-    file = FILES.get(f"{name}.yaml")
-    return parsers["fit"].parse_args(words(file)).as_dict() if file else arm(parsers, "fedoras_paper", name)
+    """Returns the settings of a file, or of a study's arm; if none is named, of FedorAS' study at the paper's size."""
+    if file := FILES.get(f"{name}.yaml"):
+        return parsers["fit"].parse_args(words(file)).as_dict()
+    study, _, label = name.rpartition("/")
+    return arm(parsers, study or "fedoras_paper", label)
 
 
 def supernet(config: dict[str, Any], **settings: Any) -> Supernet:
@@ -228,39 +232,49 @@ def test_fedorass_settings_and_tiers_are_the_papers(parsers, name):
     assert held / 200 == pytest.approx(PORTIONS[name], abs=2)
 
 
-#: Tables 10 and 11: clients of a round, batches, schedule, momentum, clipping; rates fine-tuned and from scratch.
+#: Tables 10 and 11: clients of a round, batches, schedule, momentum, clipping; rates fine-tuned and from scratch; how
+#: many architectures a tier's search evaluates.
 TUNED = {
-    "CIFAR-10": ((6, 10), 32, "CosineRate", 0.9, None, (0.01, 0.1)),
-    "CIFAR-100": ((6, 10), 32, "CosineRate", 0.9, None, (0.01, 0.1)),
-    "Speech Commands, 12 classes": ((21, 21), 32, "CosineRate", 0.9, None, (0.01, 0.1)),
-    "Shakespeare": ((16, 16), 4, "MilestoneRate", 0, 5, (1, 1)),
+    "CIFAR-10": ((6, 10), 32, "CosineRate", 0.9, None, (0.01, 0.1), {1000}),
+    "CIFAR-100": ((6, 10), 32, "CosineRate", 0.9, None, (0.01, 0.1), {1000}),
+    "Speech Commands, 12 classes": ((21, 21), 32, "CosineRate", 0.9, None, (0.01, 0.1), {500, 2000}),
+    "Shakespeare": ((16, 16), 4, "MilestoneRate", 0, 5, (1, 1), {100, 150}),
 }
 
 
 @pytest.mark.parametrize("label", TUNED)
 def test_fedorass_fine_tuning_is_the_papers(parsers, label):
-    commands = read_study("studies/fedoras_paper.yaml").commands(label, 0)
-    lines = [
-        [str(find(word)) if word.endswith(".yaml") else word for word in line[2:]]
-        for line in commands
-        if line[1] == "finetune"
-    ][:2]
-    counts, batch, schedule, momentum, clip, rates = TUNED[label]
-    for line, rounds, count, rate in zip(lines, (100, 500), counts, rates, strict=True):
+    commands = [
+        [str(find(word)) if word.endswith(".yaml") else word for word in line[1:]]
+        for line in read_study("studies/fedoras_paper.yaml").commands(label, 0)
+    ]
+    counts, batch, schedule, momentum, clip, rates, evaluations = TUNED[label]
+    searched = next(parsers["search"].parse_args(line).search for command, *line in commands if command == "search")
+    assert (searched.method.init_args.population, searched.method.init_args.sample) == (128, 64)
+    several = isinstance(searched.evaluations, dict)
+    assert (set(searched.evaluations.values()) if several else {searched.evaluations}) == evaluations
+    lines = [line for command, *line in commands if command == "finetune"]
+    for line, rounds, count, rate in zip(lines[:2], (100, 500), counts, rates, strict=True):
         given = parsers["finetune"].parse_args(line).finetune
         client, sgd = given.client, given.client.optimizer.init_args
         found = given.rounds, given.cohort.init_args.count, client.epochs, client.batch_size, client.clip_norm
         assert found == (rounds, count, 1, batch, clip)
         assert (sgd.lr, sgd.momentum, client.lr_schedule.class_path.rpartition(".")[2]) == (rate, momentum, schedule)
         assert given.initial == ("supernet" if rounds == 100 else "random")
+    if label == "CIFAR-100":  # App. E.5, from scratch as Reddi et al. do
+        given = parsers["finetune"].parse_args(lines[2]).finetune
+        client, schedule = given.client, given.client.lr_schedule.init_args
+        assert (given.rounds, given.cohort.init_args.count, given.initial) == (4000, 10, "random")
+        assert (client.batch_size, client.epochs, client.optimizer.init_args.lr, schedule.final) == (20, 1, 0.1, 0.1)
 
 
-#: Table 7 of FedTrans: participants of a round, rounds, and the rounds of a slope.
+#: Table 7 of FedTrans: participants of a round, rounds, and the rounds of a slope. Table 2: MB that all models take, of
+#: which the first is one; shape and classes of the data.
 FEDTRANS = {
-    "cifar10": (10, 1000, 20),
-    "femnist": (100, 2000, 30),
-    "speech": (100, 1500, 100),
-    "openimage": (100, 2000, 50),
+    "cifar10": ((10, 1000, 20), 6.8, (3, 32, 32), 10),
+    "femnist": ((100, 2000, 30), 0.04, (1, 28, 28), 62),
+    "speech": ((100, 1500, 100), 0.3, (1, 32, 32), 35),
+    "openimage": ((100, 2000, 50), 10.6, (3, 128, 128), 600),
 }
 
 
@@ -271,7 +285,10 @@ def test_fedtranss_settings_and_rules_are_the_papers(parsers, name):
     read = (flat(parsers["fit"].parse_args(words(*given)).as_dict()) for given in (files[:1], files))
     paper, ours = ({key.replace(".init_args", ""): value for key, value in one.items()} for one in read)
     grows = {key.removeprefix("transform_on_convergence."): value for key, value in paper.items()}
-    assert (paper["model.cohort.count"], paper["trainer.max_rounds"], grows["delta"]) == FEDTRANS[name]
+    numbers, storage, shape, classes = FEDTRANS[name]
+    assert (paper["model.cohort.count"], paper["trainer.max_rounds"], grows["delta"]) == numbers
+    net = supernet(full(parsers, f"fedtrans/{name}"), input_shape=shape, num_classes=classes)
+    assert storage / 4 < net.cost(net.space.smallest).bytes / 1e6 <= storage
     client = {"steps": 20, "batch_size": 10, "optimizer.lr": 0.05, "optimizer.momentum": 0}
     assert {key: paper[f"model.client.{key}"] for key in client} == client
     defaults = {"threshold": 0.003, "gamma": 10, "alpha": 0.9, "window": 5, "factor": 2, "insert": 1}
@@ -305,20 +322,23 @@ def test_superfeds_text_is_the_papers(parsers):
 
 
 def test_superfeds_baselines_and_ablations_are_the_papers(parsers):
-    """iFedAvg's four subnets (Table 4) and Figure 5, as the studies write them."""
+    """iFedAvg's four subnets (Table 4), Figure 5, and the constraints of Table 5."""
     space = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)
     rows = [((0, 0, 0, 0), 0.1), ((0, 1, 0, 1), 0.14), ((1, 1, 1, 1), 0.18), ((2, 2, 2, 2), 0.25)]
-    for name, (depths, ratio) in zip(("smallest", "middle 1", "middle 2", "largest"), rows, strict=True):
-        model = arm(parsers, "superfed_figure7", f"independent {name}")["model"]
+    alone = ("smallest alone", "middle 1 alone", "middle 2 alone", "largest alone, rate 0.1")
+    for name, (depths, ratio) in zip(alone, rows, strict=True):
+        model = arm(parsers, "superfed_cifar10", name)["model"]
         trained = space.named(model["assignment"]["init_args"]["arch"])
         assert trained == ElasticArch(depths, (ratio,) * 12)
         assert [space.named(text) for text in model["evaluation"]["subnets"]] == [trained]
     usual = {"beta0": 0.9, "decay": "cosine", "period": 0.8}
-    changes = {"TS+MaxNet": {}, "beta0 0.5": {"beta0": 0.5}, "period 0.5": {"period": 0.5}}
-    changes |= {decay: {"decay": decay} for decay in ("linear", "constant")}
+    changes = {"alpha 100": {}, "beta0 0.5": {"beta0": 0.5}, "period 0.5": {"period": 0.5}}
+    changes |= {"linear decay": {"decay": "linear"}, "constant beta": {"decay": "constant"}}
     for name, change in changes.items():
-        decay = arm(parsers, "superfed", name)["beta_decay"]
+        decay = arm(parsers, "superfed_cifar10", name)["beta_decay"]
         assert {key: decay[key] for key in usual} == usual | change
+    search = parsers["search"].parse_args(words(*layers("search/superfed_table5.yaml"))).search
+    assert [budget["macs"] for budget in search.tiers.init_args.budgets.values()] == [1e9, 2e9, 3e9]
 
 
 @pytest.fixture
@@ -479,7 +499,10 @@ def test_networks_cost_what_is_printed(parsers, name):
 
 
 #: Printed settings; ``cohort`` is the number of clients of a round, ``layers`` that of FedNAS' candidates (Table 2).
-SILOS = {f"{n} silos": {"cohort": n, "data.num_clients": n} for n in (20, 8)}  # FedorAS, Table 4
+SILOS = {  # FedorAS, Table 4
+    f"{n} silos": {"cohort": n, "data.num_clients": n, "data.partitioner.alpha": alpha}
+    for n, alpha in ((20, 0.5), (8, 0.2))
+}
 ACROSS = {"trainer.max_rounds": 500, "cohort": 10, "data.num_clients": 100, "model.client.epochs": 10}  # Tables 12, 17
 PRUNED = {
     "prune_by_budgets.first": 0.05,
@@ -492,6 +515,7 @@ PRINTED: dict[str, dict[str, Any]] = {
     | {
         "layers": 14,
         "data.num_clients": 1500,
+        "data.source.image_size": 224,
         "prune_by_budgets.groups": 14,
         "model.client.epochs": 3,
         "prune_by_budgets.decay": 0.98,
@@ -505,6 +529,7 @@ PRINTED: dict[str, dict[str, Any]] = {
         "prune_by_budgets.decay": 0.93,
         "prune_by_budgets.rounds": {1: 2, 6: 5, 11: 8, 16: 10},
         "data.source.least": 5,
+        "prune_by_budgets.budget": 0.15,
     },
     "fedhen/cifar10": {
         "trainer.max_rounds": 1000,
@@ -527,6 +552,12 @@ PRINTED: dict[str, dict[str, Any]] = {
         "beta_decay.decay": "cosine",
         "beta_decay.period": 0.8,
     },
+    "fedhen_cifar/CIFAR-100, NoSide, non-IID": {
+        "trainer.max_rounds": 1000,
+        "cohort": 10,
+        "data.partitioner.alpha": 0.5,
+    },
+    "FedNAS, personalised": {"cohort": 20, "data.num_clients": 20, "data.partitioner.alpha": 0.5},
     "FedNAS across devices": ACROSS | {"model.client.batch_size": 32},
     "FedNAS across devices, batches of 16": ACROSS | {"model.client.batch_size": 16},
     "FedNAS across silos": {"cohort": 16, "data.num_clients": 16, "data.partitioner.alpha": 0.5},
