@@ -242,7 +242,8 @@ def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, 
     for name, tensor in tensors.items():
         if not torch.equal(tensor, views[name].cpu()):
             raise CheckpointError(
-                f"tier {tier!r}: its {name} is not the supernet's; give the searched checkpoint, or search again"
+                f"name: {files.folder} was of other weights than the checkpoint's ({name} of {tier!r} differs); search "
+                f"these (lit-fednas search with --search.name {files.free_name}), then add --name {files.free_name}"
             )
 
 

@@ -11,13 +11,14 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
-from lit_fednas.records.files import check_folder_name, naming, read_table, reading, replace_table, seal, unseal
+from lit_fednas.records.files import check_folder_name, naming, replace_table, seal, unseal
+from lit_fednas.records.run import read_metrics
 
 
 class RunLogger(CSVLogger):
-    """Lightning's CSV logger, but a run that resumes in its folder keeps the rows of the rounds before.
+    """Lightning's CSV logger that keeps the rows of its folder: each command adds its own below them.
 
-    Rows of rounds that the resumed run does again are dropped when it logs them.
+    A training that resumes drops the rows of the rounds that it does again (``RunRecorder``).
 
     Args:
         save_dir: The folder of all runs.
@@ -40,7 +41,7 @@ class RunLogger(CSVLogger):
         """The writer, created at first use."""
         if self._experiment is None:
             os.makedirs(self.root_dir, exist_ok=True)
-            self._experiment = _ResumingWriter(log_dir=self.log_dir)
+            self._experiment = _AddingWriter(log_dir=self.log_dir)
         return self._experiment
 
     @override
@@ -56,26 +57,18 @@ class RunLogger(CSVLogger):
                 self._experiment = None
 
 
-class _ResumingWriter(ExperimentWriter):
-    """Writes ``metrics.csv``; rows already there are kept up to the first step that is logged again."""
+class _AddingWriter(ExperimentWriter):
+    """Adds rows to ``metrics.csv``, below those of earlier commands."""
 
     @override
     def _check_log_dir_exists(self) -> None:
-        """Reads the rows of the run's earlier part instead of removing them."""
-        self._earlier: list[dict[str, Any]] | None = None
-        if os.path.isfile(self.metrics_file_path):
-            rows = read_table(Path(self.metrics_file_path), ["step"], grows=True)
-            with reading(self.metrics_file_path):
-                self._earlier = [{**row, "step": int(row["step"])} for row in rows]
-
-    @override
-    def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
-        if self._earlier is not None and step is not None:
-            rows = [row for row in self._earlier if row["step"] < step]
-            self.metrics_keys = sorted({name for row in rows for name in row})
-            self._replace(self.metrics_keys, rows)
-            self._earlier = None
-        super().log_metrics(metrics_dict, step)
+        """Validates the present file instead of removing it; removes a last line that a kill cut short."""
+        path = Path(self.metrics_file_path)
+        if path.is_file():
+            rows = read_metrics(path)
+            self.metrics_keys = [*rows[0]] if rows else []
+            if rows and not path.read_bytes().endswith(b"\n"):
+                self._replace(self.metrics_keys, rows)
 
     @override
     def save(self) -> None:

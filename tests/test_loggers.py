@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lit_fednas.loggers import RunLogger
+from lit_fednas.records.run import forget_from
 
 
 def open_run(folder: Path) -> RunLogger:
@@ -46,9 +47,25 @@ def test_nothing_is_lost_before_the_first_row_of_the_second_part(tmp_path):
     assert [row["step"] for row in rows(tmp_path)] == ["0", "1", "2"]
 
 
-def test_rows_that_are_logged_again_or_that_a_kill_cut_short_are_dropped(tmp_path):
+def test_rows_that_are_trained_again_or_that_a_kill_cut_short_are_dropped(tmp_path):
+    """Rows of other commands stay: of ``test`` always, of ``validate`` if they come before the rounds done again."""
     log(open_run(tmp_path), range(3), other=1.0)
+    later = open_run(tmp_path)
+    for row in ({"val/a/loss": 0.5}, {"test/a/loss": 0.6}, {"test/a/loss": 0.6}):
+        later.log_metrics({**row, "epoch": 3.0}, 3)  # of a validation and two tests of the last weights
     path = tmp_path / "run" / "only" / "metrics.csv"
     path.write_text(path.read_text() + "3.0")
-    log(open_run(tmp_path), range(2, 4), other=1.0)
-    assert [row["step"] for row in rows(tmp_path)] == ["0", "1", "2", "3"]
+    written = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)[:-1]]
+    assert written[2:] == [("2", "2.0", "", ""), ("3", "", "0.5", ""), *[("3", "", "", "0.6")] * 2]
+    for first, left in ((3, written), (2, [*written[:2], *written[4:]])):
+        forget_from(path.parent, first)
+        log(open_run(tmp_path), [first], other=1.0)
+        found = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)]
+        assert found == [*left, (str(first), f"{first}.0", "", "")]
+
+
+def test_a_new_run_in_a_folder_starts_its_file_anew(tmp_path):
+    log(open_run(tmp_path), range(3))
+    forget_from(tmp_path / "run" / "only", 0)
+    log(open_run(tmp_path), [0])
+    assert [row["step"] for row in rows(tmp_path)] == ["0"]

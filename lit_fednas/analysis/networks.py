@@ -5,6 +5,7 @@ A method's networks are whatever it makes: subnets, exits, models that grew, wer
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from glob import glob
 from pathlib import Path
 from textwrap import shorten
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from lit_fednas.analysis.runs import SPENT, Run, SearchResult
+from lit_fednas.analysis.runs import SPENT, Run, SearchResult, read_search
 from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS, COST_NAMES, FinetuneFiles, SearchFiles
@@ -53,10 +54,17 @@ class Result:
         """The run's seed, if it has a configuration."""
         return self.run.settings.get("seed_everything")
 
+    @cached_property
+    def searches(self) -> list[SearchResult]:
+        """The searches that count: all of the run, of the latest weights first, or the result itself."""
+        names = [name for name in self.run.searches if self.part in (None, name)]
+        searches = [read_search(self.run.folder / name) for name in names]
+        return sorted(searches, key=lambda search: -(self.run.rounds_of(search.weights) or 0))
+
     @property
     def clients_folder(self) -> Path | None:
         """Where ``clients.csv`` is: of the run itself (``deployed_accuracy``), or else of its search."""
-        places = [self.folder] if self.part else [self.folder, *(self.folder / name for name in self.run.searches)]
+        places = [self.folder, *(self.run.folder / search.name for search in self.searches)]
         return next((place for place in places if (place / CLIENTS_FILE).exists()), None)
 
 
@@ -137,6 +145,8 @@ def comparable(methods: Methods) -> tuple[dict[str, list[Result]], list[str]]:
                 left_out.append(f"{method}: {result.folder} is a copy of {same[0]}")
             else:
                 others.append(result)
+                gone = [search.name for search in result.searches if run.rounds_of(search.weights) is None]
+                left_out += [f"{method}: {run.folder / name} is of weights that the run no longer has" for name in gone]
     return {method: results for method, results in kept.items() if results}, left_out
 
 
@@ -211,7 +221,6 @@ def networks_of(methods: Methods, metric: str | None = None, each_round: bool = 
 
 def networks(result: Result, metric: str | None = None) -> pd.DataFrame:
     """Returns the networks that a result ended with: :data:`COLUMNS`, a row per evaluated or searched network."""
-    # searches on one client's data, or by the clients' scores, count only alone: their validation data are others
     run, part = result.run, result.part
     metric = _metric(run, metric)
     if part in run.finetunings:
@@ -219,20 +228,29 @@ def networks(result: Result, metric: str | None = None) -> pd.DataFrame:
         taken = (found["rounds"], found["macs"], found["bytes_down"] + found["bytes_up"])  # by all of its networks
         total = {name: begun[name] + costs.sum() for name, costs in zip(SPENT, taken, strict=True)}
         costs = found.drop(columns="macs").rename(columns={"macs_per_example": "macs"})  # not those of its training
-        table = _stacked([costs.assign(val=found[f"val_{metric}"], test=found[f"test_{metric}"])])
+        table = _stacked([costs.assign(val=found[f"val_{metric}"], test=found[f"test_{metric}"], **total)])
     else:
-        searches = [run.search(name) for name in (run.searches if part is None else [part])]
-        tables = [_searched(one, metric) for one in searches if one and (part or one.on_servers_data)]
-        table, total = _stacked([*tables, *([] if part else [_evaluated(run, metric)])]), _total(run)
-    if part is None:
-        # a network that was tested before one that was not, a search's figures before those of the last validation
-        table = table.iloc[table["test"].isna().argsort(kind="stable")].drop_duplicates("arch")
+        table = _of_weights(result, metric)
     if table.empty:
         raise DataError(f"{result.folder}: has evaluated no network; let the run end, or search it")
-    until = {} if part in run.finetunings else _spent_until_selected(run)
-    for name in SPENT:
-        table[name] = [until.get(arch, total)[name] for arch in table["arch"]]
-    return table.reset_index(drop=True)
+    return table
+
+
+def _of_weights(result: Result, metric: str) -> pd.DataFrame:
+    """Returns the networks with a run's own weights that it, or one of its searches, evaluated in the end."""
+    run, part = result.run, result.part
+    # searches on one client's data, or by the clients' scores, count only alone: their validation data are others
+    tables = [_searched(search, metric) for search in result.searches if part or search.on_servers_data]
+    tables += [] if part else [_evaluated(run, metric)]
+    # a network that was tested before one that was not, a search's figures before those of the last validation
+    table = pd.concat([table for table in tables if len(table)] or [pd.DataFrame(columns=["arch", "test", "weights"])])
+    table = table.fillna({"weights": ""}).iloc[table["test"].isna().argsort(kind="stable")]
+    table = table.drop_duplicates(["arch", "weights"])
+    selected, trained = _spent_until_selected(run), {weights: run.spent_by(weights) for weights in set(table["weights"])}
+    keys = zip(table["arch"], table["weights"], strict=True)
+    spent = [selected.get(arch) or trained[weights] for arch, weights in keys]
+    table = table.assign(**{name: [cost and cost[name] for cost in spent] for name in SPENT})
+    return _stacked([table[[cost is not None for cost in spent]]])
 
 
 def history(result: Result, metric: str | None = None) -> pd.DataFrame:
@@ -264,14 +282,12 @@ def _metric(run: Run, metric: str | None) -> str:
     return metric or run.metric
 
 
-def _total(run: Run) -> dict[Any, float]:
-    return dict(run.spent.iloc[-1]) if len(run.spent) else dict.fromkeys(SPENT, float("nan"))
-
-
-def _begun(run: Run, name: str) -> dict[Any, float]:
+def _begun(run: Run, name: str) -> dict[str, float]:
     """Returns what the weights had taken that a fine-tuning began with."""
-    from_supernet = FinetuneFiles(run.folder / name).settings().get("initial") == "supernet"
-    return _total(run) if from_supernet else dict.fromkeys(SPENT, 0.0)
+    settings = FinetuneFiles(run.folder / name).settings()
+    if settings.get("initial") != "supernet":
+        return dict.fromkeys(SPENT, 0.0)
+    return run.spent_by(settings.get("weights")) or dict.fromkeys(SPENT, float("nan"))
 
 
 def _spent_until_selected(run: Run) -> dict[str, dict[Any, float]]:
@@ -292,14 +308,16 @@ def _searched(search: SearchResult, metric: str) -> pd.DataFrame:
     """Returns the networks that a search evaluated; those of the tiers were tested."""
     best = search.tiers.drop_duplicates("arch").set_index("arch")
     tested = best.get(f"test_{metric}", pd.Series(dtype=float))
-    return search.evaluations.assign(val=search.evaluations[metric], test=search.evaluations["arch"].map(tested))
+    figures = {"val": search.evaluations[metric], "test": search.evaluations["arch"].map(tested)}
+    return search.evaluations.assign(**figures, weights=search.weights)
 
 
 def _evaluated(run: Run, metric: str) -> pd.DataFrame:
     """Returns the subnets that a run evaluated in the end, and those of ``lit-fednas test``."""
-    val, test = (run.subnets(split).set_index("arch") for split in ("val", "test"))
+    keys = ["arch", "weights"]  # a validation and a test may be of the weights of different rounds
+    val, test = (run.subnets(split).fillna({"weights": ""}).set_index(keys) for split in ("val", "test"))
     table = val.combine_first(test).assign(val=val[metric], test=test[metric])
-    return table.rename_axis("arch").reset_index()
+    return table.rename_axis(keys).reset_index()
 
 
 def _tuning(run: Run, name: str, metric: str) -> pd.DataFrame:

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+from lit_fednas.analysis.comparison import best_within
+from lit_fednas.analysis.networks import Result, networks_of, tiers_of
 from lit_fednas.analysis.report.run_sections import class_name
-from lit_fednas.analysis.runs import Run, read_search, run_folders
+from lit_fednas.analysis.runs import Run, run_folders
 from lit_fednas.analysis.tables import DASH
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import metric_text, rows_text
+from lit_fednas.records import ALL_TIERS
 
 
 def runs(folder: Path = Path("runs"), /) -> None:
@@ -42,14 +45,14 @@ def runs(folder: Path = Path("runs"), /) -> None:
 
 
 def _best(run: Run) -> str:
-    """Returns the metric of each tier's network, of the best subnet, or the last mean of a run that was stopped."""
-    metric, split, values = run.metric, "val", dict.fromkeys(["mean "], run.logged(f"val/mean/{run.metric}"))
-    for name in ("val", "test"):
-        if len(table := run.subnets(name)):
-            split, values = name, {"": table[metric].sort_values(ascending=run.metrics[metric] is not False)}
-    for name in run.searches[:1]:
-        metric, table = (search := read_search(run.folder / name)).metric, search.tiers
-        split = "val" if table[f"test_{metric}"].isna().any() else "test"
-        values = {f"{tier} ": rows[f"{split}_{metric}"] for tier, rows in table.groupby("tier", sort=False)}
-    named = [f"{tier}{metric_text(metric, found.iloc[-1], '%')}" for tier, found in values.items() if len(found)]
+    """Returns the metric of each tier's best network, or the last mean of a run that has evaluated no network."""
+    metric, split, values = run.metric, "val", {"mean ": run.logged(f"val/mean/{run.metric}")[-1:]}
+    if run.searches or len(run.subnets("val")) or len(run.subnets("test")):
+        methods = {"": [Result(run)]}
+        table = networks_of(methods)
+        table["val"] = table["val"].fillna(table["test"])  # of a run that was only tested
+        best = {tier: best_within(table, limits) for tier, limits in tiers_of(methods).items()}
+        split = "val" if any(rows["test"].isna().any() for rows in best.values()) else "test"
+        values = {"" if tier == ALL_TIERS else f"{tier} ": rows[split] for tier, rows in best.items()}
+    named = [f"{tier}{metric_text(metric, value, '%')}" for tier, column in values.items() for value in column]
     return f"{', '.join(named)} ({split} {metric})" if named else DASH

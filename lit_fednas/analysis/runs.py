@@ -15,7 +15,7 @@ from lit_fednas.errors import DataError
 from lit_fednas.records import COST_NAMES, FinetuneFiles, SearchFiles, TierModel, read_rounds
 from lit_fednas.records.files import RESTORE, read_json, read_table, reading
 from lit_fednas.records.forms import INPUTS, LEDGER, RUN_SETTINGS, check_form
-from lit_fednas.records.run import INPUTS_FILE, LEDGER_FILE, ROUNDS_FILE, Directions, directions_of
+from lit_fednas.records.run import INPUTS_FILE, LEDGER_FILE, ROUNDS_FILE, Directions, directions_of, rounds_of
 
 #: What training has taken until a round: its number, from 1; forward passes of all clients; bytes, both ways.
 SPENT = ("rounds", "spent_macs", "spent_bytes")
@@ -23,7 +23,7 @@ _CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_units", "num_steps", "loss"),
     *("macs", "bytes_down", "bytes_up", "seconds"),
 )
-_TEXTS = {"arch", "status", "reason", "tier", "subnet", "split"}
+_TEXTS = {"arch", "status", "reason", "tier", "subnet", "split", "weights"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,11 @@ class SearchResult:
     def metric(self) -> str:
         """What the networks were chosen by."""
         return str(self.settings.get("metric", "accuracy"))
+
+    @property
+    def weights(self) -> str | None:
+        """The digest of the weights that were searched."""
+        return self.settings.get("weights")
 
     @property
     def tier_names(self) -> list[str]:
@@ -123,6 +128,17 @@ class Run:
             spent = spent.fillna(0)  # nobody took part, or all of them failed
         return spent.cumsum().assign(rounds=spent.index + 1)[list(SPENT)]
 
+    def rounds_of(self, weights: str | None) -> int | None:
+        """Returns after how many rounds the run had weights of a digest (``lit_fednas.records.run.rounds_of``)."""
+        return rounds_of(self._records, weights)
+
+    def spent_by(self, weights: str | None) -> dict[str, float] | None:
+        """Returns :data:`SPENT` until the run had weights of a digest; None if it no longer has them."""
+        rounds = self.rounds_of(weights)
+        if rounds is None:
+            return None
+        return dict(self.spent.loc[rounds - 1]) if rounds else dict.fromkeys(SPENT, float("nan"))
+
     def logged(self, metric: str) -> pd.Series:
         """Returns a metric by the rounds that logged it."""
         values = self.rounds.set_index("round").get(metric, pd.Series(dtype=float))
@@ -136,7 +152,8 @@ class Run:
     def subnets(self, split: str) -> pd.DataFrame:
         """Returns the evaluated subnets of a split, ``val`` or ``test``."""
         columns = ("subnet", "arch", "split", *self.metrics, *COST_NAMES[:3])
-        return self._table(f"subnets-{split}.csv", columns)
+        table = self._table(f"subnets-{split}.csv", columns)
+        return table.assign(weights=table.get("weights"))  # None in files of earlier versions
 
     @cached_property
     def metrics(self) -> Directions:

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.callbacks.cost_ledger import cost_of
+from lit_fednas.callbacks.weight_average import weights_evaluated
 from lit_fednas.costs import RoundCost
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
@@ -22,17 +23,17 @@ from lit_fednas.records.run import INPUTS_FILE, RECORDS, append_round, forget_fr
 
 log = logging.getLogger(__name__)
 
-NAMES = ("subnet", "arch", "split")
+NAMES = ("subnet", "arch", "split", "weights")
 COSTS = ("macs", "parameters", "bytes")
 
 
 class RunRecorder(FederatedCallback):
     """Writes one record per round to ``rounds.jsonl``; resuming first removes the records after the checkpoint.
 
-    The run's folder is locked during training, so that no other process writes into it.
+    The run's folder is locked during ``fit``, ``validate`` and ``test``, so that no other process writes into it.
 
     Raises:
-        ConfigError: Another process trains in the folder (reported before training).
+        ConfigError: Another process writes into the folder (reported before training).
     """
 
     def __init__(self) -> None:
@@ -42,12 +43,12 @@ class RunRecorder(FederatedCallback):
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
-        if stage == "fit" and keeps_files(trainer):
+        if stage != "predict" and keeps_files(trainer):
             self._lock = FolderLock(run_folder(trainer))
 
     def teardown(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Keeps the checksums of what the run has recorded."""
-        if self._lock is not None and keeps_files(trainer):  # else another process may train there
+        if self._lock is not None and stage == "fit" and keeps_files(trainer):  # else another process may train there
             seal(run_folder(trainer), *RECORDS)
         self.on_exception()
 
@@ -73,7 +74,9 @@ class RunRecorder(FederatedCallback):
         # Lightning still holds values that only earlier rounds logged: the identical tensors
         held, self._held = self._held, dict(trainer.callback_metrics)
         metrics = {name: float(value) for name, value in self._held.items() if held.get(name) is not value}
-        record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
+        with weights_evaluated(trainer, pl_module):
+            weights = pl_module.supernet.digest()
+        record = {"round": trainer.current_epoch, "weights": weights, "metrics": metrics, "clients": self._clients}
         chosen = trainer.fit_loop.fastest
         if chosen is not None and chosen["round"] == trainer.current_epoch:
             record["fastest"] = chosen
@@ -109,7 +112,8 @@ class SubnetTable(FederatedCallback):
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Keeps the rows, and shows them after ``validate``."""
-        self.rows = table_rows(pl_module, trainer.callback_metrics, "val")
+        with weights_evaluated(trainer, pl_module):
+            self.rows = table_rows(pl_module, trainer.callback_metrics, "val")
         if trainer.state.fn == "validate":
             self._show(trainer, self.rows, "val")
 
@@ -145,14 +149,14 @@ def _client_record(result: ClientResult, cost: RoundCost) -> dict[str, Any]:
 
 
 def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> list[dict[str, Any]]:
-    """Returns one row per evaluated subnet that has metrics of the split."""
-    rows = []
+    """Returns one row per evaluated subnet that has metrics of the split, with the digest of the weights."""
+    rows, weights = [], module.supernet.digest()
     for name, arch in module.subnets.items():
         if f"{split}/{name}/{module.task.metric}" not in metrics:
             continue
         figures = {one: round(float(metrics[f"{split}/{name}/{one}"]), 6) for one in module.val_metrics.directions}
         costs = {one: getattr(module.supernet.cost(arch), one) for one in COSTS}
-        rows.append({"subnet": name, "arch": str(arch), "split": split, **figures, **costs})
+        rows.append({"subnet": name, "arch": str(arch), "split": split, **figures, **costs, "weights": weights})
     return rows
 
 

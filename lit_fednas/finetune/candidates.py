@@ -146,8 +146,8 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
         )
     if settings.initial == "supernet" and searched["weights"] != supernet.digest():
         raise ConfigError(
-            f"finetune.search: {search.folder} was of other weights than the checkpoint's; run the search "
-            f"again, or give the checkpoint that was searched ({searched.get('checkpoint') or 'unknown'})"
+            f"finetune.search: {search.folder} was of other weights than the checkpoint's; search these (lit-fednas "
+            f"search with --search.name {search.free_name}), then add --finetune.search {search.free_name}"
         )
     tiers = {row["name"]: Tier(row["name"], row["at_most"], row.get("above") or {}) for row in searched["tiers"]}
     with reading(search.folder / "tiers.csv"):

@@ -69,9 +69,10 @@ class Finetune(AfterTraining):
         """
         self.require_noise("finetune")
         self.trainer.load(self.model, self.datamodule, ckpt_path)
-        self._set_up(finetune)
+        self.files = FinetuneFiles(self.folder / finetune.name)
         tested: list[dict[str, Any]] = []
-        with self.trainer.computing(self.model), self.interrupts.listening():
+        with self.files.locked(), self.trainer.computing(self.model), self.interrupts.listening():
+            self._set_up(finetune)
             rows = self._train_all()
             if finetune.models is None:
                 self.write_clients(self.files)
@@ -99,7 +100,6 @@ class Finetune(AfterTraining):
         self.client = settings.client or model.client
         self.directions = model.val_metrics.directions
         self.metric, self.higher = chosen(settings.metric, self.directions, "finetune.metric")
-        self.files = FinetuneFiles(self.folder / settings.name)
         self.recalibration = model.recalibration_batches(data.clients)
         if settings.architectures > 1 and data.server_batches("val") is None:
             raise ConfigError(

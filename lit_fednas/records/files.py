@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from reprlib import repr
@@ -131,9 +131,17 @@ def _keep_sums(folder: Path, lines: Mapping[str, str]) -> None:
 
 
 class FolderLock:
-    """Keeps other processes from locking the same folder, until it is released or the process ends."""
+    """Keeps other processes from locking the same folder, until it is released or the process ends.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: The folder, which is created if it is missing.
+        field: The setting that names the folder, for the error.
+
+    Raises:
+        ConfigError: Another process has locked the folder.
+    """
+
+    def __init__(self, folder: Path, field: str = "trainer.logger") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file: int | None = None
         if fcntl is None:
@@ -143,13 +151,22 @@ class FolderLock:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
-            raise ConfigError(f"trainer.logger: another process is training in {folder}; wait, or change it") from None
+            raise ConfigError(f"{field}: another process writes into {folder}; wait for it, or give another") from None
 
     def release(self) -> None:
         """Lets others lock the folder; does nothing if it has been released."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Waits until no other process is in such a block for the same file, if it exists; then keeps others out."""
+    with open(path, "rb") if path.is_file() else nullcontext() as file:
+        if file is not None and fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def check_output(*paths: Path, overwrite: bool = False) -> None:
@@ -271,7 +288,7 @@ def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_table(path: Path, needed: Iterable[str] = (), grows: bool = False) -> list[dict[str, str]]:
-    """Reads the texts of a CSV file of this package; of one that ``grows``, without a line that a kill cut short."""
+    """Reads the texts of a CSV file of this package; one that ``grows`` may repeat rows and end in mid-line."""
     with reading(path):
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
@@ -286,7 +303,7 @@ def read_table(path: Path, needed: Iterable[str] = (), grows: bool = False) -> l
         for number, row in enumerate(rows, start=1):
             if len(row) != len(names):
                 raise ValueError(f"row {number} has {len(row)} cells of {len(names)}")
-        if len(set(map(tuple, rows))) < len(rows):
+        if not grows and len(set(map(tuple, rows))) < len(rows):
             raise ValueError("a row is there twice")
         check_sum(path)
         return [dict(zip(names, map(from_cell, row), strict=True)) for row in rows]

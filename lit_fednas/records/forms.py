@@ -20,7 +20,7 @@ _CLIENT = _each("client num_examples num_seen num_units num_steps", int) | _SPEN
 _CLIENT |= _each("arch tier? reason", str) | {"loss": (float,), "seconds": float}
 _CLIENT |= {"status": {"ok", "error", "non-finite", "timeout", "dropped", "away", "empty", "withheld", "wild"}}
 #: A line of ``rounds.jsonl``.
-ROUND = {"round": int, "metrics": _METRICS, "clients": [_CLIENT]}
+ROUND = {"round": int, "weights?": str, "metrics": _METRICS, "clients": [_CLIENT]}
 #: ``ledger.json``.
 LEDGER = {"rounds": int, "total": _SPENT, "independent": {"*": _SPENT}, "after_training?": {"*": _SPENT}}
 LEDGER |= _each("times_less_computation times_less_communication", (float,))

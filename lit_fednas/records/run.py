@@ -10,11 +10,13 @@ from typing import Any, TypeAlias
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import (
     RESTORE,
+    changing,
     check_sum,
     naming,
     parse_json,
     plain_numbers,
     read_json,
+    read_table,
     reading,
     replace_json,
     replace_table,
@@ -24,6 +26,7 @@ from lit_fednas.records.files import (
 from lit_fednas.records.forms import INPUTS, LEDGER, ROUND, SEQUENCE, SETTINGS, SUITE, check_form
 
 ROUNDS_FILE = "rounds.jsonl"
+METRICS_FILE = "metrics.csv"
 LEDGER_FILE = "ledger.json"
 INPUTS_FILE = "inputs.json"
 CLIENTS_FILE = "clients.csv"
@@ -84,8 +87,49 @@ def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
         check_sum(path)
 
 
+def rounds_of(records: Sequence[Mapping[str, Any]], weights: str | None) -> int | None:
+    """Returns the number of rounds after which a run had certain weights.
+
+    Args:
+        records: The run's rounds.
+        weights: The digest of the weights; None for results that do not say it, which count as the last round's.
+
+    Returns:
+        The number of rounds; None if the run has trained the rounds again since.
+    """
+    rounds = {record.get("weights"): record["round"] + 1 for record in records}
+    return rounds.get(weights) if weights and any(rounds) else len(records)
+
+
+def read_metrics(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of ``metrics.csv``, as texts."""
+    rows = read_table(path, ["step"], grows=True)
+    with reading(path):
+        for row in rows:
+            int(row["step"])
+    return rows
+
+
+def _forget_metrics(path: Path, round: int) -> None:
+    """Drops the rows that training logged in a round and later ones; those of ``validate`` and ``test`` stay."""
+    if not path.is_file():
+        return
+    rows, trained = [], False
+    for row in read_metrics(path):
+        names = {name.partition("/")[0] for name, value in row.items() if value} - {"epoch", "step"}
+        again = int(row["step"]) >= round
+        trained |= again and not names <= {"val", "test"}  # a validation before it is of another command
+        if not (again and trained) or names <= {"test"}:
+            rows.append(row)
+    if round and rows:
+        replace_table(path, list(rows[0]), rows, lineterminator="\r\n")  # as Lightning writes it
+    else:
+        path.unlink()
+
+
 def forget_from(folder: Path, round: int) -> None:
     """Drops the records of a round and all later ones, which a resumed run writes anew."""
+    _forget_metrics(folder / METRICS_FILE, round)
     ledger = read_json(folder / LEDGER_FILE, LEDGER)
     path = folder / ROUNDS_FILE
     kept = [record for record in read_rounds(folder) if record["round"] < round]
@@ -106,15 +150,17 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def write_ledger(folder: Path, summary: Mapping[str, Any]) -> None:
     """Writes the costs of training, all keys of the ledger but ``after_training``, which is kept."""
-    after = read_json(folder / LEDGER_FILE, LEDGER).get(_AFTER)
-    replace_json(folder / LEDGER_FILE, {**summary, **({_AFTER: after} if after else {})})
+    with changing(folder / ROUNDS_FILE):
+        after = read_json(folder / LEDGER_FILE, LEDGER).get(_AFTER)
+        replace_json(folder / LEDGER_FILE, {**summary, **({_AFTER: after} if after else {})})
 
 
 def note_after_training(folder: Path, name: str, costs: Mapping[str, int]) -> None:
     """Adds what the search or fine-tuning in a run's subfolder cost; does nothing for a run without a ledger."""
-    ledger = read_json(folder / LEDGER_FILE, LEDGER)
-    if "total" in ledger:
-        replace_json(folder / LEDGER_FILE, {**ledger, _AFTER: {**ledger.get(_AFTER, {}), name: costs}})
+    with changing(folder / ROUNDS_FILE):  # two commands may end at once
+        ledger = read_json(folder / LEDGER_FILE, LEDGER)
+        if "total" in ledger:
+            replace_json(folder / LEDGER_FILE, {**ledger, _AFTER: {**ledger.get(_AFTER, {}), name: costs}})
 
 
 def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further: Sequence[str] = ()) -> None:

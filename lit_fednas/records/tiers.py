@@ -1,13 +1,16 @@
 """The files of a search and of a fine-tuning: settings, tables, and the network of every tier."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import (
+    FolderLock,
     naming,
     read_json,
     read_table,
@@ -126,6 +129,23 @@ class TierFiles:
             for each in (settings["metrics"] if "{each}" in name else [None])
         )
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from writing into the folder; leaves no empty one."""
+        lock = FolderLock(self.folder, self.name_field)
+        try:
+            yield
+        finally:
+            lock.release()
+            with suppress(OSError):  # it holds files
+                self.folder.rmdir()
+
+    @property
+    def free_name(self) -> str:
+        """A name beside the folder's own that no folder has."""
+        names = (f"{self.folder.name}-{number}" for number in count(2))
+        return next(name for name in names if not self.folder.with_name(name).exists())
+
     def begin(self, settings: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:
         """Writes the settings of a command that begins here, or goes on where it was stopped.
 
@@ -138,12 +158,16 @@ class TierFiles:
         """
         before = self.settings()
         if not before and any(self.folder.glob("*")):
-            raise ConfigError(f"{self.name_field}: {self.folder} holds other files; give another name, or delete it")
+            raise ConfigError(
+                f"{self.name_field}: {self.folder} holds other files; give another name, as --{self.name_field} "
+                f"{self.free_name}, or delete it"
+            )
         changed = [key for key in settings if key not in may_differ and before.get(key) != settings[key]]
         if before and changed:
             raise ConfigError(
                 f"{self.name_field}: {self.folder} holds a {self.content} with other {', '.join(changed)} (there "
-                f"{before.get(changed[0])}, now {settings[changed[0]]}); give {self.name_field} another name"
+                f"{before.get(changed[0])}, now {settings[changed[0]]}); give another name, as --{self.name_field} "
+                f"{self.free_name}"
             )
         self.write_settings(settings)
 

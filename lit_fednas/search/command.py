@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,9 @@ class Search(AfterTraining):
                 progress(*reached)
             self.interrupts.check()
 
-        with self.trainer.computing(self.model), self.interrupts.listening():  # signals are for the first rank to heed
+        locked = nullcontext() if self.trainer.global_rank else files.locked()
+        # signals are for the first rank to heed
+        with locked, self.trainer.computing(self.model), self.interrupts.listening():
             evaluator = self._evaluator(search)
             latency = None if self.trainer.global_rank else search.latency  # the first process has them
             costs = ArchitectureCosts(evaluator.supernet, latency)
@@ -145,7 +147,7 @@ class Search(AfterTraining):
             rows = run.write_tiers(self._tester(evaluator)) if search.evaluations else run.write_plan()
             if search.client is None and search.evaluations:
                 self.write_clients(files)
-        files.finish(run.written)
+            files.finish(run.written)
         if "communication" in run.written:
             note_after_training(self.folder, search.name, run.written["communication"])
         print(format_tiers(rows, run.written["tiers"], run.metric))

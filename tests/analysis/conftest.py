@@ -9,6 +9,7 @@ import pytest
 
 from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
+from lit_fednas.records import SearchFiles, read_rounds
 from lit_fednas.records.files import SUMS_FILE
 from lit_fednas.search import RandomSearch
 from lit_fednas.supernets import ElasticResNet
@@ -37,6 +38,8 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     supernet = seeded(ElasticResNet, (1, 8, 8), 10, stem_width=4, stage_widths=[8, 12, 16, 16], divisor=4)
     write_search(folder / "search", supernet)
     write_search(folder / "random", supernet, RandomSearch(sample=4), seed=1)
+    for files in SearchFiles.within(folder):  # as if they were of the run's weights
+        files.write_settings({**files.settings(), "weights": [*read_rounds(folder)][-1]["weights"]})
     return folder
 
 

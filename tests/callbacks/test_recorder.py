@@ -103,7 +103,7 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path):
     )
     with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(ConfigError, match=f"another process is training in {tmp_path}"):
+        with pytest.raises(ConfigError, match=f"another process writes into {tmp_path}"):
             run(tmp_path)
         assert not list(tmp_path.iterdir())
         other.kill()

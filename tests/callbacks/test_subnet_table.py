@@ -22,7 +22,7 @@ def module():
 def read(path):
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
-        assert " ".join(reader.fieldnames) == "subnet arch split accuracy loss macs parameters bytes"
+        assert " ".join(reader.fieldnames) == "subnet arch split accuracy loss macs parameters bytes weights"
         return list(reader)
 
 
@@ -36,6 +36,7 @@ def test_after_a_fit_the_last_validation_is_shown_and_written(tmp_path, capsys):
             expected = float(trainer.callback_metrics[f"val/{row['subnet']}/{column}"])
             assert float(row[column]) == pytest.approx(expected, abs=1e-6)
         assert made.supernet.space.parse(row["arch"]) == made.subnets[row["subnet"]]
+        assert row["weights"] == made.supernet.digest()
         assert int(row["macs"]) == made.supernet.cost(made.subnets[row["subnet"]]).macs
     shown = capsys.readouterr().out
     assert shown == format_table(table_rows(made, trainer.callback_metrics, "val")) + "\n"

@@ -67,7 +67,8 @@ def test_what_does_not_go_with_the_run(trained, tiers, settings, words):
 def test_a_search_of_other_weights_or_that_has_not_ended(trained):
 
     other = trained._replace(module=module_of(path_cnn(seed=1)))
-    refused(other, r"^finetune.search: .*was of other weights than the checkpoint's; run the search again, or give")
+    words = r"^finetune.search: .*was of other weights than the checkpoint's; .*then add --finetune.search search-2"
+    refused(other, words)
     assert by_tier(other.finetune(initial="random", rounds=1, name="random", tiers=["large"]))  # does not need them
     files = SearchFiles(trained.folder / "search")
     files.write_settings({**files.settings(), "complete": False})

@@ -201,7 +201,8 @@ def exported_tier(folder: Path, net: Supernet, changed: str | None = None, again
 def test_the_checkpoint_must_be_the_one_that_was_searched(tmp_path, name, again, changed, refused):
     net = instance(name)
     own = changed.removeprefix("network.")
-    told = pytest.raises(CheckpointError, match=f"tier 'small': its {own} is not .* the searched checkpoint")
+    words = rf"name: .* was of other weights .*{own} of .small. differs.* then add --name search-2"
+    told = pytest.raises(CheckpointError, match=words)
     with told if refused else nullcontext():
         exported_tier(tmp_path, net, changed, again)
     assert (tmp_path / "new").exists() != refused

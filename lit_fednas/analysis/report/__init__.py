@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lit_fednas.analysis.charts import Chart, Charts, line_chart
+from lit_fednas.analysis.networks import Result
 from lit_fednas.analysis.report import model_sections, run_sections, search_sections
-from lit_fednas.analysis.runs import Run, SearchResult, read_run, read_search
+from lit_fednas.analysis.runs import Run, SearchResult, read_run
 from lit_fednas.analysis.style import PALETTE
 from lit_fednas.analysis.tables import Fold, Table, html
-from lit_fednas.records import SearchFiles
+from lit_fednas.records import TierFiles
 from lit_fednas.records.files import check_output, reading, replace_text
 from lit_fednas.records.run import CLIENTS_FILE, LEDGER_FILE, ROUNDS_FILE, SEQUENCE_FILE, SUITE_FILE
 
@@ -53,11 +54,12 @@ def report(run: Path, output: Path | None = None, overwrite: bool = False) -> No
 def write_report(run_folder: Path | str, output: Path | str | None = None) -> Path:
     """Writes a run as one HTML page that needs no network, by default in its folder; returns the page's path."""
     run = read_run(run_folder)
-    searches = [read_search(files.folder) for files in SearchFiles.within(run.folder)]
+    searches = Result(run).searches
+    latest = [search for search in searches if run.rounds_of(search.weights) == run.rounds_of(searches[0].weights)]
     with reading(run.folder / "config.yaml"):
         summary = run_sections.summary(run.settings)
     with reading(run.folder / LEDGER_FILE):
-        tiles = run_sections.tiles(run, searches[:1])
+        tiles = run_sections.tiles(run, latest)
     sections = {title: blocks for title, blocks in _sections(run, searches) if blocks}
     search = {_SEARCH: ("search/settings.json", None)}
     files = {title: file for title, (file, _) in (SECTIONS | search | LAST).items()}
@@ -115,7 +117,12 @@ def _sections(run: Run, searches: Sequence[SearchResult]) -> Iterator[tuple[str,
     ]
     for title, name, parts, given in kinds:
         made = (_made(run.folder / name / f"{table}.csv", make, *given, tiers) for table, make in parts.items())
-        yield title if name in ("search", "finetune") else f"{title}: {name}", [*chain.from_iterable(made)]
+        blocks = [*chain.from_iterable(made)]
+        rounds = run.rounds_of(TierFiles(run.folder / name).settings().get("weights"))
+        if blocks and rounds != len(run.rounds):
+            of_weights = f"the weights after {rounds} rounds" if rounds else "weights that the run no longer has"
+            blocks.insert(0, f"The results are of {of_weights}.")
+        yield title if name in ("search", "finetune") else f"{title}: {name}", blocks
     for title, (file, make) in LAST.items():
         yield title, _made(run.folder / file, make, run)
 

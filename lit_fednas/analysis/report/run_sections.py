@@ -28,10 +28,13 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
     for _, row in of_subnets.tail(1).iterrows():
         name = str(row["subnet"])
         shown.append(_headline("best evaluated subnet", tested.get(name), row[run.metric], run.metric, name))
-    for search in searches:
-        again = repeats(search.tiers["arch"], search.tiers["tier"])
-        for (_, row), same in zip(search.tiers.iterrows(), again, strict=True):
-            cost, metric = cost_words(search.cost, row[search.cost]), search.metric
+    for search in searches[:1]:
+        metric, higher = search.metric, search.settings["metrics"][search.metric]
+        alike = [other.tiers for other in searches if (other.metric, other.cost) == (metric, search.cost)]
+        best = pd.concat(alike).sort_values(f"val_{metric}", ascending=higher is False, kind="stable")
+        best = best.drop_duplicates("tier").set_index("tier", drop=False).reindex(search.tiers["tier"])
+        for (_, row), same in zip(best.iterrows(), repeats(best["arch"], best["tier"]), strict=True):
+            cost = cost_words(search.cost, row[search.cost])
             values = row.get(f"test_{metric}"), row[f"val_{metric}"]
             shown.append(_headline(f"best of {row['tier']}", *values, metric, same or cost))
     if run.ledger and run.ledger.get("times_less_computation"):
