@@ -245,8 +245,11 @@ def _of_weights(result: Result, metric: str) -> pd.DataFrame:
     # a network that was tested before one that was not, a search's figures before those of the last validation
     table = pd.concat([table for table in tables if len(table)] or [pd.DataFrame(columns=["arch", "test", "weights"])])
     table = table.fillna({"weights": ""}).iloc[table["test"].isna().argsort(kind="stable")]
-    table = table.drop_duplicates(["arch", "weights"])
-    selected, trained = _spent_until_selected(run), {weights: run.spent_by(weights) for weights in set(table["weights"])}
+    table = table.groupby(["arch", "weights"], sort=False, as_index=False).first()
+    selected, trained = (
+        _spent_until_selected(run),
+        {weights: run.spent_by(weights) for weights in set(table["weights"])},
+    )
     keys = zip(table["arch"], table["weights"], strict=True)
     spent = [selected.get(arch) or trained[weights] for arch, weights in keys]
     table = table.assign(**{name: [cost and cost[name] for cost in spent] for name in SPENT})

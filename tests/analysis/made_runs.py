@@ -46,18 +46,21 @@ def made_run(
     macs: int = 100,
     seed: int | None = None,
     subnets: Mapping[str, int] | None = None,
+    weights: str | None = None,
 ) -> Run:
     """A run with each metric's value in each round, ``None`` where it was not validated.
 
     Its two clients spend ``macs`` in each round, and 10 bytes down and 4 up for every one of these; ``seed`` is in its
-    configuration, ``subnets`` are the MACs of the evaluated ones.
+    configuration, ``subnets`` are the MACs of the evaluated ones, a letter of ``weights`` is the digest of a round.
     """
     folder.mkdir(parents=True)
     for number in range(len(next(iter(accuracies.values())))):
         metrics = {name: values[number] for name, values in accuracies.items() if values[number] is not None}
         costs = {"macs": macs // 2, "bytes_down": 5 * macs, "bytes_up": 2 * macs}
         clients = [{**CLIENT, "client": client, **costs} for client in (0, 1)]
-        append_round(folder, {"round": number, "metrics": {"clients/loss": 1.0, **metrics}, "clients": clients})
+        named = {"weights": weights[number]} if weights else {}
+        metrics = {"clients/loss": 1.0, **metrics}
+        append_round(folder, {"round": number, **named, "metrics": metrics, "clients": clients})
     if seed is not None:
         (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed, "ckpt_path": None}))
     if subnets is not None:

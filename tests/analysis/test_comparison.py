@@ -28,6 +28,7 @@ from lit_fednas.analysis.comparison import (
 )
 from lit_fednas.analysis.networks import COLUMNS, Result, history, methods_of, networks
 from lit_fednas.analysis.runs import SPENT, Run
+from lit_fednas.cli import main
 from lit_fednas.errors import DataError, FedNASError
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.records.files import replace_json
@@ -85,6 +86,38 @@ def test_networks_are_those_of_searches_and_the_evaluated_subnets_once(tmp_path:
     assert set(table["spent_bytes"]) == {2000 + 800}
     assert networks(Result(run, "client3"))["arch"].tolist() == ["other"]
     assert networks(Result(run, "asked"))["val"].tolist() == [0.98]
+
+
+def test_a_figure_is_shown_with_the_training_of_its_own_weights(tmp_path: Path, capsys) -> None:
+    """Four rounds of 100 MACs; searched after two, and after four; ``gone`` is of rounds that were done again."""
+    run = made_run(tmp_path / "a", {SMALL: [0.1] * 4}, weights="abcd")
+    head = "subnet,arch,split,accuracy,loss,macs,parameters,bytes,weights\n"
+    (run.folder / "subnets-val.csv").write_text(f"{head}x,small,val,0.5,1,10,1,4,d\n")
+    (run.folder / "subnets-test.csv").write_text(f"{head}x,small,test,0.9,1,10,1,4,b\n")
+    tiers = [{"name": name, "at_most": {"macs": most}} for name, most in (("s", 10), ("l", 40))]
+    searched(run, "search", {"small": (0.6, 10), "large": (0.55, 40)}, {"large": 0.5}, weights="b", tiers=tiers)
+    searched(run, "search-2", {"small": (0.4, 10), "large": (0.7, 40)}, {"large": 0.65}, weights="d", tiers=tiers)
+    searched(run, "gone", {"large": (0.99, 40)}, {"large": 0.99}, weights="x", tiers=tiers)
+    table = networks(Result(run))
+    columns = ["arch", "val", "rounds", "spent_macs"]
+    assert table["test"].dropna().to_dict() == {0: 0.65, 1: 0.5, 2: 0.9}
+    assert sorted(table[columns].to_numpy().tolist()) == [
+        ["large", 0.55, 2, 200],
+        ["large", 0.7, 4, 400],
+        ["small", 0.4, 4, 400],
+        ["small", 0.6, 2, 200],
+    ]
+    assert main(["compare", str(run.folder)]) == 0
+    shown = capsys.readouterr().out
+    rows = [line.split() for line in shown.splitlines()[3:5]]
+    # tier, validation, test, and rounds of the best by validation
+    assert [[row[0], row[2], row[3], row[8]] for row in rows] == [
+        ["s", "60.0", "90.0", "2"],
+        ["l", "70.0", "65.0", "4"],
+    ]
+    assert f"{run.folder / 'gone'} is of weights that the run no longer has" in shown
+    assert main(["runs", str(run.folder.parent)]) == 0
+    assert "s 90.0%, l 65.0% (test accuracy)" in capsys.readouterr().out
 
 
 def test_a_pruned_model_has_cost_what_was_spent_until_it_was_selected(tmp_path: Path) -> None:
