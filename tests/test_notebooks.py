@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from lit_fednas.analysis.runs import Run
 from tests.analysis.conftest import finished_run
+from tests.analysis.test_comparison import tuned
 
 __all__ = ["finished_run"]
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -99,8 +102,11 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_run(path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIT_FEDNAS_RUN", str(finished_run))
+def test_notebooks_run(path: Path, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a run with two searches and a fine-tuning, as the quickstart's."""
+    folder = shutil.copytree(finished_run, tmp_path / "digits" / "version_0")
+    tuned(Run(folder), "thirds", "random", {"a": (0.6, 0.5, 30)})
+    monkeypatch.setenv("LIT_FEDNAS_RUN", str(folder))
     cells = executed(path, path.parent)
     outputs = [output for cell in cells for output in cell.outputs]
     assert len(outputs) >= len(cells) - 2  # all but definitions

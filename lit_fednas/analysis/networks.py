@@ -246,11 +246,8 @@ def _of_weights(result: Result, metric: str) -> pd.DataFrame:
     table = pd.concat([table for table in tables if len(table)] or [pd.DataFrame(columns=["arch", "test", "weights"])])
     table = table.fillna({"weights": ""}).iloc[table["test"].isna().argsort(kind="stable")]
     table = table.groupby(["arch", "weights"], sort=False, as_index=False).first()
-    selected, trained = (
-        _spent_until_selected(run),
-        {weights: run.spent_by(weights) for weights in set(table["weights"])},
-    )
-    keys = zip(table["arch"], table["weights"], strict=True)
+    trained = {weights: run.spent_by(weights) for weights in set(table["weights"])}
+    selected, keys = _spent_until_selected(run), zip(table["arch"], table["weights"], strict=True)
     spent = [selected.get(arch) or trained[weights] for arch, weights in keys]
     table = table.assign(**{name: [cost and cost[name] for cost in spent] for name in SPENT})
     return _stacked([table[[cost is not None for cost in spent]]])
