@@ -15,7 +15,7 @@ from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import read_rounds
 from lit_fednas.records.run import ROUNDS_FILE, append_round
 from tests.federation.runs import Results
-from tests.support import Noted, fit, linear_net, make_module, tiny_data
+from tests.support import Noted, fit, linear_net, make_module, make_trainer, tiny_data
 
 
 def run(folder, module=None, rounds=3, callbacks=(), **settings):
@@ -31,8 +31,8 @@ def run(folder, module=None, rounds=3, callbacks=(), **settings):
 
 
 def test_one_record_per_round_with_its_clients(tmp_path):
-    seen = Results()
-    records = run(tmp_path, rounds=4, callbacks=[seen])
+    seen, module = Results(), make_module(linear_net())
+    records = run(tmp_path, module, rounds=4, callbacks=[seen])
     assert [record["round"] for record in records] == [0, 1, 2, 3]
     clients = [client for record in records for client in record["clients"]]
     assert len(clients) == len(seen.all) == 12
@@ -52,6 +52,7 @@ def test_one_record_per_round_with_its_clients(tmp_path):
             "bytes_up": 1040,
             "seconds": round(result.seconds, 4),
         }
+    assert records[-1]["weights"] == module.supernet.digest()
     for record in records:
         losses = [client["loss"] for client in record["clients"]]  # all with equally many examples
         assert record["metrics"]["clients/loss"] == pytest.approx(sum(losses) / 3)
@@ -105,6 +106,8 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path):
         assert other.stdout.readline() == b"locked\n"
         with pytest.raises(ConfigError, match=f"another process writes into {tmp_path}"):
             run(tmp_path)
+        with pytest.raises(ConfigError, match="another process writes into"):  # its rows would mix with the other's
+            make_trainer(callbacks=[RunRecorder()], default_root_dir=str(tmp_path)).test(make_module(), tiny_data())
         assert not list(tmp_path.iterdir())
         other.kill()
     assert len(run(tmp_path)) == 3

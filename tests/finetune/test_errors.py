@@ -10,6 +10,7 @@ from lit_fednas.federation import UniformCohort
 from lit_fednas.federation.cohort import OnlyClients
 from lit_fednas.finetune import FinetuneSettings
 from lit_fednas.records import SearchFiles
+from lit_fednas.records.files import FolderLock
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from tests.finetune.small import (
     MEMBERS,
@@ -73,6 +74,13 @@ def test_a_search_of_other_weights_or_that_has_not_ended(trained):
     files = SearchFiles(trained.folder / "search")
     files.write_settings({**files.settings(), "complete": False})
     refused(trained, "holds no finished search")
+
+
+def test_two_processes_do_not_fine_tune_in_one_folder(trained):
+    lock = FolderLock(trained.folder / "locked")
+    refused(trained, "^finetune.name: another process writes into .*locked; wait for it", name="locked", rounds=1)
+    lock.release()
+    assert by_tier(trained.finetune(name="locked", rounds=1, tiers=["large"]))
 
 
 def test_the_searchs_tiers_allow_more_than_the_clients_of_the_same_names(trained):

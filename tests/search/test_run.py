@@ -14,7 +14,7 @@ from lit_fednas.data import Classification, NextToken
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.evaluation import recalibrated, recalibration_batches
 from lit_fednas.records import SearchFiles
-from lit_fednas.records.files import SUMS_FILE
+from lit_fednas.records.files import SUMS_FILE, FolderLock
 from lit_fednas.search import (
     NSGA2,
     CostProxy,
@@ -142,6 +142,20 @@ def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, t
         search(trained, tmp_path, method=RandomSearch())
     with pytest.raises(ConfigError, match="other weights"):
         search((make_module(tiny_supernet(seed=1)), trained[1]), tmp_path)
+
+
+def test_two_processes_do_not_search_in_one_folder(trained, straight, tmp_path):
+    """The second is refused before it writes; a search of another name goes on beside the first."""
+    lock = FolderLock(tmp_path / "search")
+    with pytest.raises(ConfigError, match=f"search.name: another process writes into {tmp_path / 'search'}; wait"):
+        search(trained, tmp_path)
+    assert not [*(tmp_path / "search").iterdir()]
+    assert outcome(search(trained, tmp_path, name="other")) == outcome(straight)
+    lock.release()
+    assert outcome(search(trained, tmp_path)) == outcome(straight)
+    with pytest.raises(ConfigError, match=r"search\.evaluations"):
+        search(trained, tmp_path, name="refused", evaluations={"nobody": 3})
+    assert not (tmp_path / "refused").exists()
 
 
 def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, monkeypatch):
