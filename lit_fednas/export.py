@@ -10,10 +10,11 @@ from 0 to 255: the data's normalisation is part of it, and norms by each batch's
 It is read back and compared with the network, in batches of several sizes, before it is given its name.
 
 Its metadata (``metadata.json`` of a ``.pt2``, ``metadata_props`` of ONNX, with JSON for values that are not text) has
-``class_names`` in the order of the logits, ``input_shape`` of an example, ``input_type``, ``input_range``; the ``mean``
-and ``std`` that the network applies to inputs scaled to [0, 1]; ``tier``, ``arch``, ``macs`` (of one example),
-``parameters``, the metrics on ``test_examples``, such as ``test_accuracy`` (null without a test split), and
-``lit_fednas_version``.
+``class_names`` in the order of the logits, ``input_shape`` of an example, ``input_type``, ``input_range``; the
+``preprocessing`` of a file's content, such as size and interpolation of images, by which the examples that are compared
+are read from their files; the ``mean`` and ``std`` that the network applies to inputs scaled to [0, 1]; ``tier``,
+``arch``, ``macs`` (of one example), ``parameters``, the metrics on ``test_examples``, such as ``test_accuracy`` (null
+without a test split), and ``lit_fednas_version``.
 """
 
 import copy
@@ -36,7 +37,7 @@ from lit_fednas import __version__
 from lit_fednas.config_files import read_yaml
 from lit_fednas.data import FederatedDataModule, Normalize
 from lit_fednas.data.transforms import as_float
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule
 from lit_fednas.federation.checkpoints import copied
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
@@ -145,6 +146,8 @@ class Export(AfterTraining):
             f"{metadata['input_shape']}, {tested}; on {exported.num_examples} examples its outputs differ by at most "
             f"{exported.difference:.1e}{agree}"
         )
+        if steps := [f"{name}: {text}" for name, text in metadata["preprocessing"].items() if isinstance(text, str)]:
+            print("inputs of files:", ", ".join(steps))
         return exported
 
     def _write_supernet(self, ckpt_path: str | None, folder: Path, name: str, overwrite: bool) -> Path:
@@ -228,7 +231,9 @@ def export_tier(
         **_tested(network, model, datamodule),
         "lit_fednas_version": __version__,
     }
-    raw = datamodule.raw_inputs(COMPARED)
+    raw = datamodule.raw_inputs(COMPARED, anew=True)
+    if not torch.equal(raw, datamodule.raw_inputs(COMPARED)):
+        raise DataError("data.source: inputs are not those of the files; restore these, or remove .lit_fednas_cache")
     return export_network(network, path, format, raw, source.normalization, metadata)
 
 

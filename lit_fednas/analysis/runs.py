@@ -23,7 +23,7 @@ _CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_units", "num_steps", "loss"),
     *("macs", "bytes_down", "bytes_up", "seconds"),
 )
-_TEXTS = {"arch", "status", "reason", "tier", "subnet", "split", "weights"}
+_TEXTS = {"arch", "status", "reason", "tier", "subnet", "split", "weights", "owner"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +188,7 @@ class Run:
 
     @cached_property
     def partition(self) -> pd.DataFrame:
-        """One row per client: ``client``, ``size``, and the count of each class."""
+        """One row per client: ``client``, ``owner`` where it has one, ``size``, and the count of each class."""
         return self._table("partition.csv")
 
     @property

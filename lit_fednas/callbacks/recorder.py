@@ -95,7 +95,7 @@ class PartitionFiles(Callback):
         folder = run_folder(trainer)
         if not (folder / "partition.png").exists():
             replace_json(folder / INPUTS_FILE, data.inputs_record())
-            write_partition(data.class_counts, data.strata, folder)
+            write_partition(data.class_counts, data.strata, folder, data.owners)
 
 
 class SubnetTable(FederatedCallback):

@@ -1,8 +1,9 @@
 """The federated data module: a source, dealt out to clients by a partitioner."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mode
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,9 @@ from lit_fednas.data.examples import (
     LoaderReader,
     Reader,
     TensorReader,
+    check_inputs,
     content_of,
+    copies_in,
 )
 from lit_fednas.data.overview import Overview
 from lit_fednas.data.partitioners import Partitioner
@@ -54,7 +57,8 @@ class FederatedDataModule(LightningDataModule):
             clients may have none, and a client that would train on nothing is an error.
         client_test: What clients are tested on: a fraction of each one's own examples; or ``official``, the source's
             test split, of which each class is dealt to the clients in proportion to their training examples of it,
-            so that a client keeps all its examples for training (FedorAS, Table 7).
+            so that a client keeps all its examples for training (FedorAS, Table 7); an owner (:class:`ByColumn`) gets
+            its own examples.
         eval_batch_size: Examples per batch in the server's validation and test.
         augment: False leaves the source's augmentation out.
         in_memory: False decodes examples when they are read, through a DataLoader.
@@ -64,6 +68,7 @@ class FederatedDataModule(LightningDataModule):
         clients: The clients' data; set by ``setup``, like the following.
         partition: Rows of each client, before its local hold-outs, into ``targets``.
         targets: The class of each training example that is dealt out; 0 where examples have none.
+        copies: How many inputs are copies of others; ``None`` if they were not compared: before a fit, out of memory.
 
     Example:
         >>> from lit_fednas.data import IID, Digits
@@ -99,6 +104,8 @@ class FederatedDataModule(LightningDataModule):
             raise ConfigError(f"data.num_workers: {self.num_workers} needs in_memory: false; give 0, or set it so")
         self.may_change = False  # whether a checkpoint of a run with other data is accepted
         self.content: dict[str, dict[str, Any]] = {}  # what is known of each split once it has been read
+        self.copies: str | None = None
+        self._owners: np.ndarray | None = None  # the owner of each target, where clients are owners
         self._readers: dict[str, Reader] = {}
         self._val_batches: EvalBatches | None = None
 
@@ -152,7 +159,12 @@ class FederatedDataModule(LightningDataModule):
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
         val = self._reader("val")
+        names = [name.strip() for name in self.class_names if self.task.labelled]
+        if len(set(names)) < len(names):
+            raise DataError(f"data.source: two classes are {mode(names)!r}, apart from white space; rename one")
         self.content = {split: content_of(reader.dataset) for split, reader in self._readers.items()}
+        if stage in ("fit", None):
+            self._warn_of_copies()
         targets = self.task.strata(train.targets).cpu().numpy()
         held = np.empty(0, dtype=np.int64)
         if val is not None:
@@ -160,6 +172,15 @@ class FederatedDataModule(LightningDataModule):
         elif len(held := self._server_rows(targets)):
             self._val_batches = EvalBatches(train, torch.from_numpy(held), self.eval_batch_size)
         self.clients = self._deal(train.dataset, targets, np.delete(np.arange(len(targets)), held))
+
+    def _warn_of_copies(self) -> None:
+        """Counts equal inputs, also of the test split, which is not kept; its faults are so reported in time."""
+        splits = {split: reader.dataset for split, reader in self._readers.items()}
+        if "test" not in splits and (test := self._open("test")) is not None:
+            splits["test"] = test
+        self.copies = copies_in(splits, self.task)
+        if self.copies:
+            log.warning("data.source: %s", self.copies)
 
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
         """Deals examples out; sets :attr:`partition` and :attr:`targets`."""
@@ -171,6 +192,10 @@ class FederatedDataModule(LightningDataModule):
         columns = {name: _taken(column, pool) for name, column in train.columns.items()}
         self.targets = _taken(targets, pool)
         self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
+        if (name := self.partitioner.column) is not None:
+            owners = np.asarray(train.columns[name]).astype(str)
+            self._owners = _taken(owners, pool)
+            _warn("server_val: no training example is left of %d owners", np.setdiff1d(owners, self._owners))
         rows = self._client_rows(pool)
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
 
@@ -178,6 +203,11 @@ class FederatedDataModule(LightningDataModule):
     def class_counts(self) -> csr_array | np.ndarray:
         """Each client's examples of each class, before its hold-outs, after ``setup``: sparse ``[clients, strata]``."""
         return self.partition.sparse_class_counts(self.targets, len(self.strata))
+
+    @property
+    def owners(self) -> list[str]:
+        """The names of each client's owners, separated by commas; empty where clients are no owners."""
+        return [] if self._owners is None else self.partition.names(self._owners)
 
     def val_dataloader(self) -> EvalBatches | list[Any]:
         """Returns the server's validation batches; an empty list where it holds nothing out."""
@@ -196,10 +226,12 @@ class FederatedDataModule(LightningDataModule):
         reader = self._reader("test")
         return None if reader is None else EvalBatches(reader, None, self.eval_batch_size)
 
-    def raw_inputs(self, count: int) -> Tensor:
-        """Returns at most so many inputs of the server's validation or else the training data, on the CPU, unscaled."""
+    def raw_inputs(self, count: int, anew: bool = False) -> Tensor:
+        """Returns up to ``count`` raw inputs of the server's validation or else training data, read ``anew`` or not."""
         batches = self._val_batches or EvalBatches(self._readers["train"], None, count)
-        raw = torch.stack([batches.reader.dataset[int(row)][0].cpu() for row in batches.rows[:count]])
+        split: Split = "val" if batches.reader is self._readers.get("val") else "train"
+        dataset = (self.source.dataset(split) if anew else None) or batches.reader.dataset
+        raw = torch.stack([dataset[int(row)][0].cpu() for row in batches.rows[:count]])
         return raw.float() if raw.is_floating_point() else raw
 
     def token_range(self) -> tuple[int, int] | None:
@@ -220,6 +252,7 @@ class FederatedDataModule(LightningDataModule):
             "input_shape": list(self.input_shape),
             "input_type": str(dtype).removeprefix("torch."),
             "input_range": [0, 255] if dtype == torch.uint8 else None,
+            "preprocessing": dict(self.source.preprocessing),
             "mean": normalization and list(normalization.mean),
             "std": normalization and list(normalization.std),
             "class_names": list(self.class_names),
@@ -265,6 +298,8 @@ class FederatedDataModule(LightningDataModule):
         data = self.source.load(split) if self.in_memory else self.source.dataset(split)
         if data is None:
             return None
+        if len(data):
+            check_inputs(data, split, self.input_shape, self._readers["train"].dataset if self._readers else data)
         if isinstance(data, Examples) and (row := data.first_not_finite()) is not None:
             raise DataError(f"data.source: example {row} of {split} holds NaN or infinity; correct or remove it")
         try:
@@ -275,11 +310,8 @@ class FederatedDataModule(LightningDataModule):
             log.warning("data.source: %s has %s", split, self.source.read_text(split, len(data)))
         present = set(self.task.strata(data.targets).unique().tolist())
         names = self.strata
-        if missing := [name for label, name in enumerate(names) if label not in present]:
-            shown = ", ".join(missing[:5] + ["..."] * (len(missing) > 5))
-            log.warning(
-                "data.source: %s has no example of %d of %d classes: %s", split, len(missing), len(names), shown
-            )
+        missing = [name for label, name in enumerate(names) if label not in present]
+        _warn(f"source: {split} has no example of %d of {len(names)} classes", missing)
         return data
 
     def _reader(self, split: Split) -> Reader | None:
@@ -332,9 +364,26 @@ class FederatedDataModule(LightningDataModule):
         if reader is None:
             name = type(self.source).__name__
             raise DataError(f"data.client_test: official is a test split, which {name} does not have; give a fraction")
+        if self._owners is not None:
+            name, field = str(self.partitioner.column), "data.client_test: official"
+            if name not in reader.dataset.columns:
+                raise DataError(f"{field} needs {name!r} in the test split, as in train; add it, or give a fraction")
+            owners = np.asarray(reader.dataset.columns[name]).astype(str)
+            rows, clients = self.partition.of_others(self._owners, owners), self._owners[self.partition.rows]
+            if not len(rows.rows):
+                raise DataError(f"{field} has no example of any client, by {name!r}; give a fraction")
+            _warn("client_test: official has no example of %d owners", np.setdiff1d(clients, owners))
+            _warn("client_test: official has examples of %d owners without a client", np.setdiff1d(owners, clients))
+            return rows
         counts = self.partition.class_counts(self.targets, len(self.strata))
         strata = self.task.strata(reader.targets).cpu().numpy()
         return deal_by_class(strata, counts, numpy_generator(self.seed, "client-test"))
+
+
+def _warn(text: str, names: Sequence[Any] | np.ndarray) -> None:
+    """Warns with the number of names, if there are any, and the first of them."""
+    if len(names):
+        log.warning(f"data.{text}: %s", len(names), ", ".join([*map(str, names[:5]), *["..."] * (len(names) > 5)]))
 
 
 def _taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
+from lit_fednas.data.tasks import Task
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import DataError
 from lit_fednas.rng import generator
@@ -27,6 +28,10 @@ CHUNK_BYTES = 16 * 2**20
 
 #: Inputs that tell whether data are the same: in memory, and of data sets that decode on access.
 _SPREAD, _DECODED = 1024, 4
+#: Inputs of more bytes are not compared one by one, which would take seconds.
+_MOST_COMPARED = 2**31
+#: The largest ratio of the standard deviations of inputs of two splits.
+_MOST_TIMES = 4.0
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +59,7 @@ class Examples:
     Attributes:
         inputs: uint8 or float [N, C, H, W], or any [N, ...]. Images stay uint8 until they are batched.
         targets: [N, ...]: int64 classes [N], or what another task has.
-        columns: Natural groupings of the examples (a speaker, a site, ...), each [N].
+        columns: Natural groupings of the examples (a speaker, a site, ...), each [N]; text loses white space around it.
     """
 
     inputs: Tensor
@@ -69,6 +74,8 @@ class Examples:
                 raise DataError(f"{name}: of shape {tuple(shape)} do not have one row per example; give as many")
             if shape[0] != len(self.inputs):
                 raise DataError(f"{name}: {shape[0]} rows for {len(self.inputs)} inputs; give one row per input")
+        stripped = {name: _stripped(np.asarray(column)) for name, column in self.columns.items()}
+        object.__setattr__(self, "columns", stripped)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -99,6 +106,74 @@ def missing(column: np.ndarray) -> np.ndarray:
         blank = (isinstance(value, str | bytes) and not value.strip() for value in column)
         empty |= np.fromiter(blank, dtype=bool, count=len(column))
     return empty
+
+
+def _stripped(column: np.ndarray) -> np.ndarray:
+    """Returns a column without the white space around its text; bytes become text."""
+    if column.dtype.kind == "O":
+        values = (value.strip() if isinstance(value, str | bytes) else value for value in column)
+        return np.fromiter(values, dtype=object, count=len(column))
+    if column.dtype.kind == "S":
+        column = np.char.decode(column, "utf-8", "backslashreplace")
+    return np.char.strip(column) if column.dtype.kind == "U" else column
+
+
+def check_inputs(data: ExampleDataset, split: str, shape: Sequence[int], train: ExampleDataset) -> None:
+    """Validates shape and type of a split's inputs, and warns of a scale that is not that of training inputs."""
+    inputs, reference = sample_of(data), sample_of(train)
+    dtype, expected = (str(part.dtype).removeprefix("torch.") for part in (inputs, reference))
+    fault, is_token = "", not inputs.is_floating_point() and inputs.dtype != torch.uint8
+    if inputs.shape[1:] != tuple(shape):
+        fault = f"in place of {list(shape)}; give the same shape as in train"
+    elif len(shape) == 3 and shape[2] <= 4 < min(shape[:2]):
+        fault = "with the channels last; put them first, as numpy.moveaxis(inputs, -1, 1) does"
+    elif len(shape) > 1 and is_token:
+        fault = "and whole numbers other than uint8 are tokens; save images as uint8, or as floats from 0 to 1"
+    elif dtype != expected and not (inputs.is_floating_point() and reference.is_floating_point()):
+        fault = f"and those of train are {expected}; save both as one type, on the same scale"
+    if fault:
+        raise DataError(f"data.source: {split} has inputs of type {dtype} and shape {list(inputs.shape[1:])}, {fault}")
+    parts = [(part.float().std(correction=0), *part.aminmax()) for part in (inputs, reference)]
+    (spread, *bounds), (usual, *usual_bounds) = ([float(value) for value in part] for part in parts)
+    signs_differ = len(shape) == 3 and (bounds[0] < 0) != (usual_bounds[0] < 0)
+    if not is_token and spread and usual and (signs_differ or not 1 / _MOST_TIMES <= spread / usual <= _MOST_TIMES):
+        text = "data.source: %s has inputs from %g to %g, and train from %g to %g; scale them alike"
+        log.warning(text, split, *bounds, *usual_bounds)
+
+
+def sample_of(data: ExampleDataset) -> Tensor:
+    """Returns inputs that are spread over a data set; the first input where they are decoded on access."""
+    if not isinstance(data, Examples):
+        return data[0][0][None]
+    return data.inputs[torch.linspace(0, len(data) - 1, min(256, len(data))).long()]
+
+
+def copies_in(splits: Mapping[str, ExampleDataset], task: Task) -> str | None:
+    """Returns text on equal inputs in splits, ``train`` first; ``None`` where they are not in memory, or too many."""
+    examples = {split: data for split, data in splits.items() if isinstance(data, Examples)}
+    if len(examples) < len(splits) or sum(data.inputs.nbytes for data in examples.values()) > _MOST_COMPARED:
+        return None
+    contents, texts = {split: _contents(data.inputs) for split, data in examples.items()}, []
+    distinct = np.unique(contents["train"])
+    for split, part in contents.items():
+        if count := len(part) - len(distinct) if split == "train" else np.count_nonzero(np.isin(part, distinct)):
+            origin = "others" if split == "train" else "training examples"
+            texts.append(f"{count:,} of {len(part):,} examples of {split} are copies of {origin}")
+    classes = np.concatenate([task.strata(data.targets).cpu().numpy() for data in examples.values()])
+    _, codes = np.unique(np.concatenate([*contents.values()]), return_inverse=True)
+    pairs = np.unique(codes * (classes.max() + 1) + classes)  # a number for each pair of a content and a class
+    if count := np.count_nonzero(np.bincount(pairs // (classes.max() + 1)) > 1):
+        texts.append(f"{count:,} different inputs have several classes")
+    return "; ".join(texts)
+
+
+def _contents(inputs: Tensor) -> np.ndarray:
+    """Returns a number for each input that is the same for equal inputs, int64 ``[N]``."""
+    plain = (inputs.float() if inputs.is_floating_point() else inputs).cpu().numpy()
+    rows = np.ascontiguousarray(plain.reshape(len(plain), -1))
+    rows = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
+    parts = np.array_split(rows, 1 + inputs.nbytes // CHUNK_BYTES)  # tolist copies the bytes of a part
+    return np.concatenate([np.fromiter(map(hash, part.tolist()), np.int64, len(part)) for part in parts])
 
 
 def content_of(data: ExampleDataset) -> dict[str, Any]:
@@ -201,7 +276,9 @@ class TensorReader(Reader):
 
 @dataclass(eq=False)
 class LoaderReader(Reader):
-    """Reads through a torch DataLoader, for data that do not fit in memory; only one pass can be under way.
+    """Reads through a torch DataLoader, for data that do not fit in memory.
+
+    The workers serve the newest pass. An earlier pass that goes on reads the rest of its batches in this process.
 
     Batches are augmented one by one, where ``TensorReader`` augments many at once, so that equal generators give the
     same order, but other crops and flips.
@@ -225,22 +302,31 @@ class LoaderReader(Reader):
     def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         self._passes += 1
         number = self._passes
-        if self._loader is None or not self.num_workers:
-            self._batches = []
-            self._loader = DataLoader(
-                cast(Dataset[Any], self.dataset),
-                batch_sampler=self._batches,
-                num_workers=self.num_workers,
-                persistent_workers=self.num_workers > 0,
-                pin_memory=self.device.type == "cuda",
-                generator=torch.Generator(),  # else every pass would draw from the global one
-            )
-        self._batches[:] = [part.tolist() for part in rows.split(batch_size) if len(part)]  # the DataLoader's own list
-        for raw, labels in self._loader:
-            raw, labels = raw.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-            yield self._finish(raw, generator), labels
-            if self.num_workers and number != self._passes:
-                raise RuntimeError("a new pass began before this one ended; end it, or use no workers")
+        batches = [part.tolist() for part in rows.split(batch_size) if len(part)]
+        loader, position = self._loader_of(batches, 0), 0
+        if self.num_workers:
+            if self._loader is None:
+                self._loader = self._loader_of(self._batches, self.num_workers)
+            self._batches[:] = batches  # the list that this DataLoader reads
+            loader = self._loader
+        while position < len(batches):
+            for raw, labels in loader:
+                raw, labels = raw.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+                position += 1
+                yield self._finish(raw, generator), labels
+                if loader.num_workers and number != self._passes:
+                    break
+            loader = self._loader_of(batches[position:], 0)
+
+    def _loader_of(self, batches: list[list[int]], num_workers: int) -> DataLoader[Any]:
+        return DataLoader(
+            cast(Dataset[Any], self.dataset),
+            batch_sampler=batches,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # else every pass would draw from the global one
+        )
 
     @override
     def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lit_fednas.data.examples import sample_of
 from lit_fednas.data.sources.base import SPLITS, Split
 from lit_fednas.formatting import listing, text_table
 from lit_fednas.records.files import check_output
@@ -25,8 +26,8 @@ class Overview:
     """What was understood of the data; ``str`` of it has a line for each part, and a table of the classes.
 
     Attributes:
-        parts: What the columns are, type and shape of inputs, the task, each split with what is left out of it, and the
-            clients; by the name of the part.
+        parts: By name: kinds of columns, type, shape and range of inputs, the task, each split and its omissions, the
+            clients, their owners, and copies.
         class_counts: The number of examples of each class, int64 [classes], by split; of all if there are none.
         class_names: The names of these classes.
     """
@@ -47,8 +48,9 @@ class Overview:
         columns = {name: np.asarray(column) for name, column in readers["train"].dataset.columns.items()}
         grouped = [f"{name} ({len(np.unique(column)):,} values)" for name, column in columns.items()]
         parts["groups"] = ", ".join(grouped) or "none"
-        raw, shape = str(data.raw_inputs(1).dtype).removeprefix("torch."), list(data.input_shape)
-        parts["inputs"] = f"{raw} {shape}" + ", normalized" * (source.normalization is not None)
+        raw, normalized = sample_of(readers["train"].dataset), ", normalized" * (source.normalization is not None)
+        kind = f"{str(raw.dtype).removeprefix('torch.')} {list(data.input_shape)}"
+        parts["inputs"] = f"{kind}, from {raw.min():g} to {raw.max():g}{normalized}"
         parts["task"] = f"{type(data.task).__name__}, {data.task.num_outputs:,} outputs"
         parts.update({split: source.read_text(split, len(readers[split])) for split in SPLITS if split in readers})
         if held := len(readers["train"]) - len(data.targets):
@@ -56,6 +58,9 @@ class Overview:
         sizes = data.partition.sizes
         least, median, most = np.quantile(sizes, [0, 0.5, 1])
         parts["clients"] = f"{len(sizes):,}, of {least:,.0f} to {most:,.0f} examples, median {median:,g}"
+        if owners := data.owners:
+            parts["owners"] = _shortened(owners)
+        parts["copies"] = "not counted" if data.copies is None else data.copies or "none"
         strata = {split: data.task.strata(reader.targets).cpu().numpy() for split, reader in readers.items()}
         counts = {split: np.bincount(strata[split], minlength=len(data.strata)) for split in SPLITS if split in strata}
         return cls(parts, counts, data.strata)
@@ -89,9 +94,9 @@ class ShowPartition:
         from lit_fednas.records.partition import write_partition  # matplotlib takes a while
 
         check_output(*(Path(output) / f"partition.{kind}" for kind in ("csv", "png")), overwrite=overwrite)
-        overview = self.datamodule.overview()
-        print(overview)
-        print("written:", *write_partition(self.datamodule.class_counts, self.datamodule.strata, Path(output)))
+        data = self.datamodule
+        print(data.overview())
+        print("written:", *write_partition(data.class_counts, data.strata, Path(output), data.owners))
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -27,7 +27,8 @@ class Partitioner(ABC):
 
     To add one, subclass this and return the client of each example from ``split``. ``partition`` validates that every
     example goes to a client, and that no client is empty. A partitioner that leaves examples out sets ``deals_all`` to
-    False; one that needs classes sets ``by_class`` to True.
+    False; one that needs classes sets ``by_class`` to True; one that deals out by owner names their ``column``, which
+    also deals out the test split (``client_test: official``).
 
     Example:
         >>> class TakeTurns(Partitioner):
@@ -39,6 +40,7 @@ class Partitioner(ABC):
 
     deals_all: bool = True
     by_class: bool = False
+    column: str | None = None
 
     @abstractmethod
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
@@ -135,21 +137,26 @@ class Shards(Partitioner):
 
 @checked("data.partitioner")
 class ByColumn(Partitioner):
-    """Makes one client of each value of a column.
+    """Makes one client of each value of a column: an owner.
 
-    With as many clients as values, or ``num_clients: null``, client k holds the k-th value in sorted order. With fewer
-    clients, whole values are shuffled by the seed and dealt out in turn.
+    Client k holds the k-th value in sorted order. ``num_clients`` is null or the number of values, unless they are
+    merged.
 
     Args:
         column: The name of the column.
         least: Values with fewer examples are left out, and their examples go to no client. They are counted after
             the server's hold-out; sources with natural clients have a ``least`` of their own, which counts before it,
             as published numbers of clients do.
+        merge: Whether fewer clients than values are allowed. The seed then shuffles the values, which are dealt out in
+            turn.
     """
 
-    def __init__(self, column: str, least: PositiveInt = 1) -> None:
+    column: str
+
+    def __init__(self, column: str, least: PositiveInt = 1, merge: bool = False) -> None:
         self.column = column
         self.least = least
+        self.merge = merge
         self.deals_all = least == 1
 
     @override
@@ -159,10 +166,11 @@ class ByColumn(Partitioner):
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
         values, rows, codes = self._kept(columns)
-        if num_clients > len(values):
+        if num_clients > len(values) or (num_clients < len(values) and not self.merge):
             few = f" with {self.least} examples or more" if self.least > 1 else ""
             raise DataError(
-                f"data.num_clients: {num_clients} for {len(values)} values of {self.column!r}{few}; give no more"
+                f"data.num_clients: {num_clients} for {len(values)} values of {self.column!r}{few}; give null for a "
+                "client of each, or set data.partitioner.init_args.merge: true for fewer clients"
             )
         if len(rows) < len(targets):
             left = len(targets) - len(rows)

@@ -1,7 +1,8 @@
 """How the data are dealt to the clients, as ``partition.csv`` and ``partition.png`` (SuperFed, Figure 9).
 
 Counts are each client's examples of each class, ``[clients, classes]``: arrays, or sparse ones. Of many clients the
-picture shows some that are evenly spaced, of many classes the most frequent.
+picture shows some that are evenly spaced, of many classes the most frequent. Where clients are owners, the table has a
+second column with their names, ``owner``, and the picture shows the names.
 """
 
 import logging
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 Counts: TypeAlias = np.ndarray | csr_array
 
 
-def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
+def plot_partition(counts: Counts, class_names: Sequence[str], owners: Sequence[str] = ()) -> Figure:
     """Returns a figure with a cell per client and class, the darker the more examples (dots in SuperFed's Fig. 9)."""
     everyone = csr_array(counts)
     labels, num_clients = most_frequent(everyone, SHOWN_CLASSES), min(everyone.shape[0], SHOWN)
@@ -43,6 +44,8 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     axes.set_yticks(ticks, [figure_text(class_names[labels[tick]], 40) for tick in ticks])
     axes.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
     axes.xaxis.set_major_formatter(lambda place, _: f"{numbers[int(place)]:,}" if 0 <= place < num_clients else "")
+    if owners and num_clients <= SHOWN // 4:
+        axes.set_xticks(range(num_clients), [figure_text(owners[number], 20) for number in numbers], rotation=90)
     axes.tick_params(length=0, labelsize=8)
     if shown.shape != everyone.shape:
         title = f"{num_clients} of {everyone.shape[0]:,} clients, evenly spaced by number"
@@ -52,19 +55,21 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     return figure
 
 
-def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) -> list[Path]:
+def write_partition(counts: Counts, class_names: Sequence[str], folder: Path, owners: Sequence[str] = ()) -> list[Path]:
     """Writes a partition's picture, and its table up to a million clients times classes; returns their paths."""
     table, picture = folder / "partition.csv", folder / "partition.png"
     if whole := math.prod(counts.shape) <= LARGEST_TABLE:
-        rows = ([client, sum(row), *row] for client, row in enumerate(csr_array(counts).toarray().tolist()))
-        replace_text(table, table_text([["client", "size", *class_names], *rows]))
+        names = [[name] for name in owners] or [[]] * counts.shape[0]
+        cells = csr_array(counts).toarray().tolist()
+        rows = ([client, *names[client], sum(row), *row] for client, row in enumerate(cells))
+        replace_text(table, table_text([["client", *["owner"] * bool(owners), "size", *class_names], *rows]))
     else:
         log.info(
             "partition.csv is left out: %s clients times %s classes are more than %s; class_counts has them",
             *(f"{number:,}" for number in (*counts.shape, LARGEST_TABLE)),
         )
     with replacing(picture) as file:
-        plot_partition(counts, class_names).savefig(file, dpi=150, metadata={"Software": MARK.decode()})
+        plot_partition(counts, class_names, owners).savefig(file, dpi=150, metadata={"Software": MARK.decode()})
     return [table, picture] if whole else [picture]
 
 

@@ -1,5 +1,6 @@
 import multiprocessing
 import pickle
+import re
 import sys
 from collections import Counter
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from lit_fednas.data import (
     IID,
     ArraySource,
     ByColumn,
     Dirichlet,
+    DistortedDigits,
     Examples,
     FederatedDataModule,
     Partitioner,
@@ -76,6 +79,105 @@ def test_the_official_test_set_is_dealt_in_the_clients_own_proportions() -> None
     assert sorted(values(data.test_dataloader())) == list(range(1000, 1130))  # the server's as ever
 
 
+def owned(owners: list[str], start: int = 0) -> Examples:
+    """An example of each owner, in four classes."""
+    values = torch.arange(start, start + len(owners))
+    return Examples(values.float().view(-1, 1), torch.arange(len(owners)) % 4, {"site": np.array(owners)})
+
+
+def test_owners_are_merged_only_if_that_is_asked_for() -> None:
+    source = ArraySource(owned(list("dacbabcdabcd")))
+    assert module(ByColumn("site"), 4, source=source, server_val=0).owners == ["a", "b", "c", "d"]
+    assert module(IID(), 4, source=source).owners == []
+    with pytest.raises(DataError, match=r"num_clients: 3 for 4 values of 'site'; give null .*merge: true"):
+        module(ByColumn("site"), 3, source=source, server_val=0)
+    merged = module(ByColumn("site", merge=True), 3, source=source, server_val=0)
+    shared = [name.split(", ") for name in merged.owners]
+    assert sorted(map(len, shared)) == [1, 1, 2]  # four owners in turns
+    sites = np.array(list("dacbabcdabcd"))
+    assert [sorted(set(sites[rows])) for rows in merged.partition] == shared
+
+
+def test_the_official_test_set_is_dealt_by_the_column_of_the_owners(caplog: pytest.LogCaptureFixture) -> None:
+    train, test = owned(list("abcdabcd")), owned(["b", "new", "d", " a", "b"], 1000)
+    data = module(ByColumn("site"), None, source=ArraySource(train, test=test), client_test="official", server_val=0)
+    assert [client_values(data, client, "test") for client in range(4)] == [[1003], [1000, 1004], [], [1002]]
+    assert "client_test: official has no example of 1 owners: c" in caplog.text
+    assert "client_test: official has examples of 1 owners without a client: new" in caplog.text
+    for columns, message in (({}, "needs 'site' in the test split"), ({"site": list("xyzxy")}, "no example of any")):
+        other = Examples(test.inputs, test.targets, columns)
+        with pytest.raises(DataError, match=rf"client_test: official {message}|official has {message}"):
+            module(ByColumn("site"), None, source=ArraySource(train, test=other), client_test="official")
+
+
+def test_an_owner_that_the_servers_hold_out_takes_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    data = module(ByColumn("site"), None, source=ArraySource(owned(list("abcdefgh"))), server_val=4)
+    lost = set("abcdefgh") - set(data.owners)
+    assert f"server_val: no training example is left of 4 owners: {', '.join(sorted(lost))}" in caplog.text
+
+
+IMAGES = torch.arange(40 * 64, dtype=torch.int64).view(40, 1, 8, 8) % 256
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (
+            IMAGES.byte(),
+            IMAGES.float(),
+            r"test has inputs of type float32 .*those of train are uint8; save both as one",
+        ),
+        (IMAGES.float(), IMAGES.byte(), r"test has inputs of type uint8 .*those of train are float32"),
+        (IMAGES, IMAGES, r"train has .*int64 .*whole numbers other than uint8 are tokens; save images as uint8"),
+        (IMAGES.view(40, 8, 8, 1).byte(), None, r"train .*shape \[8, 8, 1\], with the channels last; put them first"),
+        (
+            IMAGES.float() / 255,
+            IMAGES.float(),
+            "test has inputs from 0 to 255, and train from 0 to 1; scale them alike",
+        ),
+        (IMAGES / 127.5 - 1, IMAGES / 255, "test has inputs from 0 to 1, and train from -1 to 1; scale them alike"),
+        (IMAGES.float(), IMAGES.double(), None),
+        (IMAGES.float().view(40, 1, 16, 4), None, None),
+    ],
+)
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_splits_are_of_one_kind_and_scale(
+    train: Tensor, test: Tensor | None, message: str | None, in_memory: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    splits = [None if inputs is None else Examples(inputs, torch.arange(40) % 4) for inputs in (train, test)]
+    try:
+        module(source=ArraySource(splits[0], test=splits[1]), in_memory=in_memory)  # type: ignore[arg-type]
+    except DataError as error:
+        texts = [str(error)]
+    else:
+        texts = [text for text in caplog.messages if "copies" not in text and "several" not in text]
+    assert len(texts) == (message is not None)
+    assert message is None or re.search(message, texts[0])
+
+
+def test_copies_are_counted_by_content(caplog: pytest.LogCaptureFixture) -> None:
+    def split(*values: float) -> Examples:
+        return Examples(torch.tensor(values).float()[:, None], torch.tensor([int(value) % 4 for value in values]))
+
+    train, test = split(0, 1, 2, 3, 4, 4.0), split(4, 5, 0)
+    test.targets[2] = 1  # 0 is of class 0 in train
+    text = (
+        "1 of 6 examples of train are copies of others; 2 of 3 examples of test are copies of training examples; "
+        "1 different inputs have several classes"
+    )
+    data = module(source=ArraySource(train, test=test), num_clients=2, server_val=0)
+    assert data.copies == text
+    assert f"data.source: {text}" in caplog.messages
+    assert f"copies   {text[:30]}" in str(data.overview())
+    assert module(source=DistortedDigits(copies=1, size=8, val=0.25)).copies == ""
+
+
+def test_names_of_classes_differ_by_more_than_white_space() -> None:
+    source = ArraySource(examples(), class_names=["cat", "dog", " cat", "emu"])
+    with pytest.raises(DataError, match="two classes are 'cat', apart from white space; rename one"):
+        module(source=source)
+
+
 def test_what_is_left_out_is_said_by_reason(caplog: pytest.LogCaptureFixture) -> None:
     class Sieve(ArraySource):
         def load(self, split: Any) -> Examples | None:
@@ -85,7 +187,7 @@ def test_what_is_left_out_is_said_by_reason(caplog: pytest.LogCaptureFixture) ->
     source = Sieve(examples(1000), test=examples(30, 1000))
     source.load("train")  # a split is read more than once
     module(source=source).test_dataloader()
-    assert caplog.messages == [
+    assert [text for text in caplog.messages if "left out" in text] == [
         "data.source: train has 1,000 examples of 4 classes; 1,206 left out: 1,204 .heic, 2 hidden"
     ]
 

@@ -20,7 +20,7 @@ SETTINGS: dict[type[Partitioner], Callable[[], Partitioner]] = {
     Dirichlet: lambda: Dirichlet(0.5),
     BalancedDirichlet: lambda: BalancedDirichlet(0.5),
     Shards: Shards,
-    ByColumn: lambda: ByColumn("site"),
+    ByColumn: lambda: ByColumn("site", merge=True),
 }
 
 
@@ -191,6 +191,7 @@ MISSING: dict[str, Any] = {
         (lambda: IID(), None, "num_clients: null"),  # only ByColumn has a natural number of clients
         (lambda: ByColumn("room"), 2, r"column: 'room' .* give one of: bytes, name, nan, none, site"),
         (lambda: ByColumn("site"), 26, "num_clients: 26 for 25 values of 'site'"),
+        (lambda: ByColumn("site"), 10, "num_clients: 10 for 25 values of 'site'; give null .*merge: true for fewer"),
         (lambda: ByColumn("name"), 2, "'name' is empty for 2 examples"),
         *((lambda name=name: ByColumn(name), 2, f"'{name}' is empty for 1 examples") for name in MISSING),
     ],

@@ -6,8 +6,11 @@ import pytest
 import torch
 import yaml
 
+from lit_fednas.analysis.report.run_sections import partition
+from lit_fednas.analysis.runs import Run
 from lit_fednas.cli import main
 from lit_fednas.data import ArrayFiles, ArraySource, ByColumn, Examples, FederatedDataModule
+from lit_fednas.records.partition import plot_partition, write_partition
 
 DATA = {"source": "lit_fednas.data.Digits", "partitioner": "lit_fednas.data.IID", "num_clients": 3}
 
@@ -26,14 +29,29 @@ def test_an_overview_says_what_was_understood(tmp_path: Path) -> None:
         "client": "site",
         "left out": "note",
         "groups": "site (3 values)",
-        "inputs": "float32 [4]",
+        "inputs": "float32 [4], from 0 to 4",
         "task": "Classification, 2 outputs",
         "train": "4 examples of 2 classes",
         "val": "1 of train, held by the server",
         "test": "1 examples of 2 classes",
         "clients": overview.parts["clients"],  # which example the server holds is drawn
+        "owners": overview.parts["owners"],
+        "copies": "1 of 1 examples of test are copies of training examples; 1 different inputs have several classes",
     }
     assert str(overview).splitlines()[-3:] == ["class  train  test", "no         3     0", "yes        1     1"]
+
+
+def test_owners_are_named_in_the_table_the_picture_and_the_report(tmp_path: Path) -> None:
+    owners = {"site": np.repeat(["ann", "bob", "eve"], [3, 2, 1])}
+    examples = Examples(torch.arange(6.0)[:, None], torch.tensor([0, 0, 1, 1, 1, 0]), owners)
+    data = FederatedDataModule(ArraySource(examples), ByColumn("site"), server_val=0)
+    data.setup("fit")
+    table, _ = write_partition(data.class_counts, data.strata, tmp_path, data.owners)
+    assert table.read_text().splitlines() == ["client,owner,size,0,1", "0,ann,3,2,1", "1,bob,2,0,2", "2,eve,1,1,0"]
+    (axes, _) = plot_partition(data.class_counts, data.strata, data.owners).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["ann", "bob", "eve"]
+    (charts,) = partition(Run(tmp_path))
+    assert "client 1 bob" in charts.__html__()
 
 
 def test_an_overview_cuts_long_lists() -> None:

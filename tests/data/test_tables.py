@@ -63,6 +63,7 @@ def test_faults_of_csv_are_named(tmp_path: Path, content: bytes, fault: str) -> 
         ("x,site,target\nTrue,1.0,1\nFalse,1,0\n", [1, 0], ["1.0", "1"], [1, 0]),
         ("x,site,target\n1,a,True\n2,b,False\n", [1, 2], ["a", "b"], [1, 0]),
         ("x,site,target\n1,a,0\n2,b,10\n3,a,2\n", [1, 2, 3], ["a", "b", "a"], [0, 10, 2]),
+        ('x , site,target\n1, a,cat\n2,a\t," cat"\n3,b,dog\n', [1, 2, 3], ["a", "a", "b"], [0, 0, 1]),
     ],
 )
 def test_csv_is_read_as_it_is_written(tmp_path: Path, content: str, inputs: Any, sites: Any, targets: Any) -> None:
@@ -72,6 +73,31 @@ def test_csv_is_read_as_it_is_written(tmp_path: Path, content: str, inputs: Any,
     assert train.inputs.flatten().tolist() == inputs
     assert train.columns["site"].tolist() == sites
     assert train.targets.tolist() == targets
+
+
+def test_a_pair_of_quotes_over_two_rows_is_refused_in_unused_columns(tmp_path: Path) -> None:
+    """A comment of several lines is none: no line of it is the end or the beginning of a row."""
+    for columns in ("note,x,site,target", "x,site,note,target", "x,site,target,note"):
+        lines = [columns]
+        for number, note in enumerate(['"open', 'closed"', "none", '"one line, or\ntwo, or\nthree"']):
+            values = {"note": note, "x": str(number), "site": "a", "target": "0"}
+            lines.append(",".join(values[name] for name in columns.split(",")))
+        path = tmp_path / "a.csv"
+        path.write_text("\n".join(lines[:1] + lines[3:]))
+        assert read(path, inputs=["x"]).inputs.flatten().tolist() == [2, 3]
+        path.write_text("\n".join(lines))
+        with pytest.raises(DataError, match=r"a\.csv has a line break in 'note', row 0, and would lose a row; remove"):
+            read(path, inputs=["x"])
+
+
+def test_a_named_index_of_parquet_is_a_column(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"x": [1.0, 2.0], "target": [0, 1]})
+    for index in (pd.Index(["b", "a"], name="site"), pd.RangeIndex(2, name="site"), pd.Index(["b", "a"])):
+        frame.set_axis(index).to_parquet(tmp_path / "a.parquet")
+        if index.name:
+            assert read(tmp_path / "a.parquet").columns["site"].tolist() == [*index]
+        assert read(tmp_path / "a.parquet", client=index.name).inputs.tolist() == [[1], [2]]
 
 
 NAMES: dict[str, tuple[Any, list[str] | str]] = {

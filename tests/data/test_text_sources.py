@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 import torch
 
@@ -149,6 +151,13 @@ class TestShakespeareRoles:
         (root / "shakespeare_test.h5").unlink()
         with pytest.raises(DataError, match=r"data\.source\.root: .*test\.h5 is missing"):
             load(ShakespeareRoles(root), "test")
+        for snippets in (np.array([65, 70]), np.array([[b"a"], [b"b"]])):
+            with h5py.File(root / "shakespeare_test.h5", "w") as file:
+                file["examples/PLAY_B/snippets"] = snippets
+            with pytest.raises(
+                DataError, match=r"test\.h5 .*snippets of PLAY_B are not a list of texts, but (int64|\|S1)"
+            ):
+                load(ShakespeareRoles(root), "test")
         monkeypatch.setitem(sys.modules, "h5py", None)
         with pytest.raises(ConfigError, match=r"needs h5py; pip install 'lit-fednas\[text\]'"):
             load(ShakespeareRoles(root))

@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.ImageOps
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import lit_fednas
 from lit_fednas import export
-from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule, Normalize
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule, ImageFolder, Normalize
+from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.export import FromRaw, export_network, export_tier
 from lit_fednas.federation.evaluation import normalises_over_batches, recalibrated
 from lit_fednas.records import SearchFiles
 from lit_fednas.records.files import check_output
 from lit_fednas.rng import generator
-from lit_fednas.search.tier_models import save_tier_model
+from lit_fednas.search.tier_models import load_tier_network, save_tier_model
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing.networks import batch
 from tests.search.test_tier_models import model_of
@@ -170,7 +172,9 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def exported_tier(folder: Path, net: Supernet, changed: str | None = None, again: bool = False) -> export.Exported:
+def exported_tier(
+    folder: Path, net: Supernet, changed: str | None = None, again: bool = False, source: Any = None
+) -> export.Exported:
     """Exports the smallest architecture, searched before a tensor of the supernet changed."""
     files = SearchFiles(folder / "search")
     arch = net.space.smallest
@@ -183,7 +187,7 @@ def exported_tier(folder: Path, net: Supernet, changed: str | None = None, again
     images = torch.randint(256, (60, 3, 8, 8), generator=generator(0, "images"), dtype=torch.uint8)
     examples = Examples(images, torch.arange(60) % net.num_classes)
     names = "abcdef"[: net.num_classes]
-    source = ArraySource(examples, class_names=names, normalization=Normalize([0.5] * 3, [0.2] * 3))
+    source = source or ArraySource(examples, class_names=names, normalization=Normalize([0.5] * 3, [0.2] * 3))
     data = FederatedDataModule(source, IID(), num_clients=2, server_val=0)
     data.setup()
     return export_tier(make_module(net), data, files, "small", "torch-export", folder / "new" / "net.pt2")
@@ -208,10 +212,37 @@ def test_the_checkpoint_must_be_the_one_that_was_searched(tmp_path, name, again,
     assert (tmp_path / "new").exists() != refused
 
 
+def test_a_file_of_images_says_how_they_are_resized(tmp_path):
+    """The original images, resized by Pillow as the file says, give the logits of the network on its own inputs."""
+    net, draws = instance(NAME), np.random.default_rng(0)
+    for number in range(4 * net.num_classes):
+        path = tmp_path / "train" / f"class{number % net.num_classes}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path)
+    source = ImageFolder(tmp_path, image_size=8)
+    tier_file = exported_tier(tmp_path, net, again=True, source=source)
+    stated = tier_file.metadata["preprocessing"]
+    assert (stated["size"], stated["interpolation"]) == ("8x8", "bilinear, antialiased")
+    names = [tmp_path / name for name in source.splits["train"].names]
+    resized = [eval(stated["in Pillow"], {**vars(PIL), "image": Image.open(name)}) for name in names]
+    raw = torch.from_numpy(np.stack([np.moveaxis(np.asarray(image), 2, 0) for image in resized]))
+    assert torch.equal(raw, source.load("train").inputs)
+    mean, std = (torch.tensor(tier_file.metadata[name]).view(3, 1, 1) for name in ("mean", "std"))
+    network = load_tier_network(net, SearchFiles(tmp_path / "search"), "small")[1].eval()
+    with torch.no_grad():
+        expected = network((raw / 255 - mean) / std)
+    torch.testing.assert_close(read(tier_file.path, "torch-export")(raw), expected, rtol=1e-4, atol=1e-4)
+    for cache in (tmp_path / ".lit_fednas_cache").glob("train-*.npz"):
+        array = np.load(cache)["array"]
+        np.savez(cache, array=array[:, :, ::-1])  # the cache then has mirrored images
+    with pytest.raises(DataError, match="inputs are not those of the files; restore these, or remove"):
+        exported_tier(tmp_path, net, again=True, source=ImageFolder(tmp_path, image_size=8))
+
+
 def test_what_a_file_says_of_its_inputs_and_classes(tmp_path):
     net = instance("path-cnn")
     metadata = exported_tier(tmp_path, net).metadata
     assert metadata["class_names"] == list("abcdef"[: net.num_classes])
     assert metadata["test_accuracy"] is None  # there is no test split
-    assert (metadata["input_type"], metadata["mean"]) == ("uint8", [0.5] * 3)
+    assert (metadata["input_type"], metadata["mean"], metadata["preprocessing"]) == ("uint8", [0.5] * 3, {})
     check_output(tmp_path / "new" / "net.pt2")  # is known as this package's

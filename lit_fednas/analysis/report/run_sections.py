@@ -119,16 +119,17 @@ def costs(run: Run) -> list[Any]:
 def partition(run: Run) -> list[Any]:
     """Shows which client has how many examples of which class."""
     table = run.partition
-    if len(table.columns) < 3 or table.empty:
+    owners = list(table["owner"].astype(str)) if list(table.columns[1:3]) == ["owner", "size"] else []
+    classes = list(table.columns[3 if owners else 2 :])
+    if not classes or table.empty:
         return []
-    classes = list(table.columns[2:])
     counts = table[classes].to_numpy(dtype=int)
-    figure = plot_partition(counts, classes)
+    figure = plot_partition(counts, classes, owners)
     if not figure.axes[0].get_title():  # which says that some are left out
         rows = table.set_index("client")[classes].astype(int).iterrows()
         texts = [
-            [f"client {client}", *(f"{name}: {number:,}" for name, number in row.items() if number)]
-            for client, row in rows
+            [f"client {client} {owner}".rstrip(), *(f"{name}: {number:,}" for name, number in row.items() if number)]
+            for (client, row), owner in zip(rows, owners or [""] * len(table), strict=True)
         ]
         say_columns(figure.axes[0], dict(enumerate(map("\n".join, texts))))
     return [Charts([Chart(f"Examples of {len(table):,} clients, by class", figure)])]

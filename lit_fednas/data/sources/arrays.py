@@ -157,6 +157,7 @@ class ArrayFiles(DataSource):
     input_shape = _of_files("input_shape")
     input_dtype = _of_files("input_dtype")
     normalization = _of_files("normalization")
+    preprocessing = _of_files("preprocessing")
 
     @property
     def kinds(self) -> Mapping[str, Sequence[str]]:
@@ -205,6 +206,8 @@ class ArrayFiles(DataSource):
         }
         normalization = _standardization(splits["train"].inputs, indicators) if self.standardize else None
         source = ArraySource(**splits, class_names=names, normalization=normalization, task=task)  # type: ignore[arg-type]
+        if table is not None:
+            source.preprocessing = {"columns": table.numeric, "a column of 0 and 1 per value": table.values}
         return source, table
 
     def _frame(self, path: Path) -> Any:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,12 +43,14 @@ class DataSource(ABC):
         input_dtype: The type of batches: float32, or int64 where inputs are tokens.
         normalization: What makes inputs float; None scales uint8 to [0, 1].
         augmentation: What is usually done to training batches, in this order.
+        preprocessing: The steps from a file's content to an input, which users of an exported network repeat.
     """
 
     input_shape: tuple[int, ...]
     input_dtype: torch.dtype = torch.float32
     normalization: Normalize | None = None
     augmentation: Sequence[Augmentation] = ()
+    preprocessing: Mapping[str, Any] = {}
 
     @cached_property
     def left_out(self) -> dict[Split, Counter[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -53,13 +54,22 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
     return pixels[None] if channels == 1 else np.moveaxis(pixels, 2, 0)
 
 
+def steps_of(image_size: int | None, channels: int) -> dict[str, Any]:
+    """Returns the steps of :func:`read_image`, in their order."""
+    steps = {"rotation": "upright, by EXIF", "background": "white", "colour": "grey" if channels == 1 else "RGB"}
+    if size := image_size:
+        steps |= {"crop": "centre square", "size": f"{size}x{size}", "interpolation": "bilinear, antialiased"}
+        steps["in Pillow"] = f"ImageOps.fit(image, ({size}, {size}), Image.Resampling.BILINEAR)"
+    return {**steps, "order": "channels, rows, columns"}
+
+
 def _as_seen(image: Image.Image, path: Path) -> Image.Image:
     """Returns an image upright, of 8 bits per channel, and on white where it is transparent."""
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"}):  # up to 65,535
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode[0] in "IF":
-        raise DataError(f"data.source: {path} has more than 16 bits per channel ({image.mode}); convert it to 8")
+        raise DataError(f"data.source: {path} has signed numbers, or more than 16 bits per channel; convert it to 8")
     if not image.has_transparency_data:
         return image
     coloured = image.convert("RGBA")

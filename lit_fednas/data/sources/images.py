@@ -31,7 +31,7 @@ from lit_fednas.data.sources.base import (
     named_classes,
     require_separate,
 )
-from lit_fednas.data.sources.decoding import is_image, read_image
+from lit_fednas.data.sources.decoding import is_image, read_image, steps_of
 from lit_fednas.data.sources.tables import filled, read_table, require_columns
 from lit_fednas.data.tasks import require_few
 from lit_fednas.data.transforms import Augmentation, Normalize
@@ -92,6 +92,7 @@ class ImageSource(DataSource):
         self.channels = channels
         self.cache = cache
         self.augmentation = tuple(augmentation)
+        self.preprocessing = steps_of(image_size, channels)
 
     @abstractmethod
     def list_files(self, split: Split) -> LazyImages | None:

@@ -159,6 +159,7 @@ class SpeechFolder(DataSource):
         self.silence = silence
         self.features = features
         self.input_shape = features.shape
+        self.preprocessing = asdict(features)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

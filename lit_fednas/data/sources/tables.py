@@ -26,7 +26,7 @@ _WHOLE = r"0|-?[1-9][0-9]{0,17}"
 
 
 def read_table(path: Path, field: str, texts: Collection[str | None] | None = None) -> Any:
-    """Returns a file's ``pandas.DataFrame``; columns in ``texts`` (None is all) are text as it is written."""
+    """Returns a file's ``pandas.DataFrame``, without white space around text; ``texts`` (None is all) are text."""
     import pandas as pd  # takes a while to import
 
     with reading(path, field, "correct or replace it"):
@@ -35,6 +35,8 @@ def read_table(path: Path, field: str, texts: Collection[str | None] | None = No
         known = names if texts is None else [name for name in names if name in texts]
         frame = pd.read_csv(
             io.BytesIO(content),
+            names=names,
+            header=0,
             index_col=False,
             dtype=str if texts is None else dict.fromkeys(known, str),
             keep_default_na=False,
@@ -43,14 +45,14 @@ def read_table(path: Path, field: str, texts: Collection[str | None] | None = No
         )
     for name, column in frame.items():
         if column.dtype.kind == "O":  # also of truths, where some are missing
-            frame[name] = column.map(str, na_action="ignore")
+            frame[name] = column.map(lambda value: str(value).strip(), na_action="ignore")
     if not len(frame):
         raise DataError(f"{field}: {path} has no rows; give one per example")
     return frame
 
 
 def _parquet(path: Path, field: str) -> bytes:
-    """Returns the same table as CSV, in which whatever is no number is text; without lists, structures and bytes."""
+    """Returns the table, with a named index, as CSV of numbers and text; without lists, structures and bytes."""
     import pandas as pd
 
     try:
@@ -60,7 +62,8 @@ def _parquet(path: Path, field: str) -> bytes:
     schema = parquet.ParquetDataset(path).schema
     require_different(schema.names, field, path)
     names = [part.name for part in schema if not types.is_nested(part.type) and "binary" not in str(part.type)]
-    return pd.read_parquet(path, columns=names, page_checksum_verification=True).to_csv(index=False).encode()
+    frame = pd.read_parquet(path, columns=names, page_checksum_verification=True)
+    return frame.reset_index([name for name in frame.index.names if name is not None]).to_csv(index=False).encode()
 
 
 def _header(content: bytes, path: Path, field: str) -> list[str]:
@@ -73,7 +76,7 @@ def _header(content: bytes, path: Path, field: str) -> list[str]:
     rows = quoted if has_quotes else (line.rstrip("\n").split(",") for line in lines)
     rows = (row for row in rows if len(row) > 1 or "".join(row).strip())  # pandas skips blank lines
     try:
-        names = next(rows, [])
+        names = [name.strip() or f"Unnamed: {number}" for number, name in enumerate(next(rows, []))]
         if not names:
             raise DataError(f"{field}: {path} has no rows; give a header and one per example")
         require_different(names, field, path)
@@ -82,6 +85,11 @@ def _header(content: bytes, path: Path, field: str) -> list[str]:
         for number, row in enumerate(rows):
             if len(row) != len(names):
                 raise ValueError(f"{len(row)} cells in row {number}, but {len(names)} columns; is a quote missing?")
+            for column, (name, cell) in enumerate(zip(names, row if has_quotes else (), strict=False)):
+                commas = [line.count(",") for line in cell.split("\n")]
+                if len(commas) > 1 and (commas[0], commas[-1]) == (len(names) - 1 - column, column):
+                    fault = f"{path} has a line break in {name!r}, row {number}, and would lose a row"
+                    raise DataError(f"{field}: {fault}; remove the line break, or close a quote")
     except csv.Error as error:
         raise ValueError(f"line {quoted.line_num}: {error}; is a quote missing?") from None
     return names

@@ -300,6 +300,8 @@ def _read_snippets(path: Path) -> list[tuple[str, bytes]]:
         h5py.File(path) as file,
     ):
         snippets = {role: group["snippets"][()] for role, group in file["examples"].items()}
+        if other := [role for role, texts in snippets.items() if np.ndim(texts) != 1 or texts.dtype.kind not in "SO"]:
+            raise ValueError(f"the snippets of {other[0]} are not a list of texts, but {snippets[other[0]].dtype}")
         if not (pairs := [(role, bytes(text)) for role, texts in snippets.items() for text in texts]):
             raise ValueError("it has no snippets")
     return pairs
