@@ -1,11 +1,14 @@
-"""The configurations of the package, by their names in ``configs/``."""
+"""The configurations of the package, by their names in ``configs/``; the paths that configurations hold."""
 
 import math
+import os
 import shutil
+import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -18,6 +21,10 @@ _MOST_BYTES, _MOST_VALUES = 2**22, 1e6
 _INSTALLED = Path(__file__).with_name("configs")
 #: In the package, or beside it in a checkout.
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "configs"
+#: The variable that names folders with users' modules to child processes, and the beginning of a line that does.
+MODULES, _MODULES_LINE = "LIT_FEDNAS_MODULES", "# modules: "
+#: Absolute, as jsonargparse changes the directory while it reads a file; and whether they were added to sys.path.
+_module_folders: dict[str, bool] = {}
 #: To begin with: a run, own data, and many runs that are compared.
 _FIRST = ("recommended/distorted_digits.yaml", "tasks/table.yaml", "studies/recommended.yaml")
 
@@ -29,7 +36,7 @@ def names() -> list[str]:
 
 def find(path: Path | str) -> Path:
     """Finds a file that a setting names."""
-    path = Path(path)
+    path = Path(path).expanduser()
     packaged = FOLDER / path.as_posix().removeprefix("configs/")
     return packaged if not path.exists() and packaged.is_file() else path
 
@@ -120,6 +127,38 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
             first = listing({known: summaries[known] for known in _FIRST}, 120)
             print(f"begin with:\n{first}\n\nall:")
         print(listing(chosen, 120))
+
+
+def find_modules(*configs: str) -> None:
+    """Lets modules be imported from the working directory and from the folders that configurations are in or name."""
+    folders = [os.getcwd(), *os.environ.get(MODULES, "").split(os.pathsep)]
+    for path in map(Path, configs):
+        line = path.read_text(encoding="utf-8").partition("\n")[0]
+        recorded = line.removeprefix(_MODULES_LINE) if line.startswith(_MODULES_LINE) else ""
+        folders += [str(path.absolute().parent), *recorded.split(os.pathsep)]
+    sys.path[:] = [folder for folder in sys.path if not _module_folders.get(folder)]
+    _module_folders.clear()  # those of an earlier command in this process
+    _module_folders.update({folder: folder not in sys.path for folder in folders if folder})
+    sys.path += [folder for folder, is_new in _module_folders.items() if is_new]
+
+
+def modules_line() -> str:
+    """Returns the first line of a run's configuration, which names the folders of the users' modules in use."""
+    modules = [module for name, module in sys.modules.items() if name.split(".")[0] not in ("__main__", __package__)]
+    files = [file for file in (str(getattr(module, "__file__", "")) for module in modules) if "-packages" not in file]
+    used = [folder for folder in _module_folders if any(file.startswith(folder + os.sep) for file in files)]
+    return f"{_MODULES_LINE}{os.pathsep.join(used)}\n" if used else ""
+
+
+def expanded(value: Any) -> Any:
+    """Returns settings with the home folder in place of a leading ``~``; changes mappings in place."""
+    if isinstance(value, str | PurePath):
+        return type(value)(os.path.expanduser(value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(expanded, value))
+    if isinstance(values := vars(value) if isinstance(value, Namespace) else value, dict):
+        values.update({name: expanded(item) for name, item in values.items()})
+    return value
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -34,7 +34,7 @@ from jinja2 import Template
 from torch import Tensor, nn
 
 from lit_fednas import __version__
-from lit_fednas.config_files import read_yaml
+from lit_fednas.config_files import modules_line, read_yaml
 from lit_fednas.data import FederatedDataModule, Normalize
 from lit_fednas.data.transforms import as_float
 from lit_fednas.errors import CheckpointError, ConfigError, DataError
@@ -194,7 +194,7 @@ def write_pretrained(
     }
     card = Template(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
     replace_saved(folder / WEIGHTS_FILE, content)
-    replace_text(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+    replace_text(folder / "config.yaml", modules_line() + yaml.safe_dump(settings, sort_keys=False))
     replace_json(folder / SUPERNET_FILE, described)
     replace_text(folder / CARD_FILE, card.render(run=run.resolve(), short=short, metric_text=metric_text, **described))
 

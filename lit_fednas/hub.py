@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from lit_fednas.config_files import find
@@ -70,7 +71,8 @@ def _copy(name: str, folder: Path) -> None:
 
 def _say_next(folder: Path, tiers: str) -> None:
     print(f"written: {folder}")
-    print(f"next: lit-fednas search --config {folder}/config.yaml --config {tiers} --ckpt_path {folder}")
+    path = quote(str(folder))
+    print(f"next: lit-fednas search --config {path}/config.yaml --config {tiers} --ckpt_path {path}")
 
 
 @contextmanager

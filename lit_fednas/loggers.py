@@ -33,7 +33,7 @@ class RunLogger(CSVLogger):
         for setting, folder in (("name", name), ("version", str(version))):
             for part in Path(folder).parts:
                 check_folder_name(f"trainer.logger.init_args.{setting}", part)
-        super().__init__(save_dir, name=name, version=version, flush_logs_every_n_steps=1)
+        super().__init__(os.path.expanduser(save_dir), name=name, version=version, flush_logs_every_n_steps=1)
 
     @property
     @rank_zero_only

@@ -22,10 +22,12 @@ import wandb
 import yaml
 
 from lit_fednas import __version__
+from lit_fednas.analysis import newest_run
 from lit_fednas.cli import main
 from lit_fednas.data import Digits, Dirichlet, FederatedDataModule
 from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.loggers import RunLogger
 from lit_fednas.records import files
 from tests.callbacks.test_wandb_logging import written
 from tests.support import SMALL
@@ -140,14 +142,38 @@ def test_a_full_disk_is_told_and_what_was_there_stays(begun, capsys, refused, mo
         patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 999))
         assert "checkpoint.dirpath: the disk of" in refused(*resume)
     assert main(report) == 0
-    for words, path in ((resume, run / "checkpoints" / "last.ckpt"), (report, run / "report.html")):
+    last = run / "checkpoints" / "last.ckpt"
+    remedies = {last: f"go on with --ckpt_path {last}", run / "report.html": "start the same command again"}
+    for words, (path, remedy) in zip((resume, report), remedies.items(), strict=True):
         before = path.read_bytes()
         with monkeypatch.context() as patch:
             patch.setattr(files, "open", partial(open_or_full, f".{path.name}.part"), raising=False)
             assert main(words) == 2
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last == f"lit-fednas: {path}: No space left on device; free some space, then go on"
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line == f"lit-fednas: {path}: No space left on device; free some space, then {remedy}"
         assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("rooted", [False, True])
+def test_a_run_that_has_saved_no_round_is_started_again(tiny, capsys, refused, monkeypatch, rooted):
+    """Ctrl-C in round 1, then a full disk at its end: the remedies work as they are printed."""
+    Path("stopping.py").write_text(
+        "import os, signal\nfrom lightning import Callback\n\n\nclass Stop(Callback):\n"
+        "    def on_train_start(self, *parts):\n        os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    logger = ["--trainer.logger", "false", "--trainer.default_root_dir", "root"] if rooted else []
+    words, remedy = ["fit", *tiny, *logger, "--trainer.max_rounds", "1"], "start the same command again, as no round is"
+    assert main([*words, "--trainer.callbacks", "stopping.Stop"]) == 130
+    assert capsys.readouterr().err.endswith(f"lit-fednas: stopped by SIGINT; {remedy} saved yet\n")
+    message = "checkpoints/last.ckpt does not exist, as no round was saved there; train without ckpt_path"
+    assert message in refused(*words, "--ckpt_path", "last")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open", partial(open_or_full, ".last.ckpt.part"), raising=False)
+        assert main(words) == 2
+    assert capsys.readouterr().err.endswith(f"No space left on device; free some space, then {remedy} saved yet\n")
+    assert main(words) == 0
+    (last,) = Path().rglob("last.ckpt")
+    assert len((last.parents[1] / "rounds.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun, capsys, refused):
@@ -255,6 +281,95 @@ def test_parts_of_the_working_directory_are_found_and_a_logger_that_shares_a_fol
     assert Path("config.yaml").read_text() == "mine"
     assert not Path("rounds.jsonl").exists()
     assert {"config.yaml", "rounds.jsonl", "checkpoints"} <= {path.name for path in Path("project/a1b2").iterdir()}
+
+
+def test_modules_beside_a_configuration_are_imported_also_for_its_run(tiny, refused, monkeypatch):
+    """From its folder and from another one; a run that does not name the module's folder any more says so."""
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", os.getcwd())])
+    rate = "from lit_fednas.federation import StepRate\n\n\nclass Rate(StepRate):\n    every = 1\n"
+    for folder, module in (("sub", "rate_beside"), (".", "rate_here")):
+        Path(folder).mkdir(exist_ok=True)
+        Path(folder, f"{module}.py").write_text(f"{rate}\n    def __init__(self):\n        super().__init__(1)\n")
+        Path(f"sub/{module}.yaml").write_text(f"model: {{client: {{lr_schedule: {module}.Rate}}}}")
+        overlay = ["--config", f"sub/{module}.yaml", "--trainer.logger.init_args.name", module]
+        assert main(["fit", *tiny, *overlay, "--trainer.max_rounds", "1"]) == 0
+    Path("elsewhere").mkdir()
+    for module, folder, root in (("rate_beside", ".", "runs"), ("rate_here", "elsewhere", "../runs")):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            assert main(["validate", "--config", f"{root}/{module}/version_0/config.yaml"]) == 0
+    assert not any(Path("elsewhere").iterdir())
+    config = Path("runs/rate_beside/version_0/config.yaml")
+    config.write_text(config.read_text().partition("\n")[2])
+    monkeypatch.delitem(sys.modules, "rate_beside")
+    message = "config: rate_beside is no module installed, in this folder or beside the configuration; add its folder"
+    assert message in refused("validate", "--config", str(config))
+
+
+@pytest.fixture
+def versions(begun):
+    """Copies of a run under other numbers, of which the newest file is the lowest number's."""
+    run = Path("runs/digits/version_0")
+    for number in (9, 10):
+        shutil.copytree(run, run.with_name(f"version_{number}"))
+    for number, time in ((10, 1), (9, 2), (0, 3)):
+        for path in run.with_name(f"version_{number}").rglob("*"):
+            os.utime(path, (time, time))
+    return begun
+
+
+def tested():
+    """The folders of the runs that were tested."""
+    return [path.parent.as_posix() for path in sorted(Path().rglob("subnets-test.csv"))]
+
+
+def test_a_runs_own_configuration_names_that_run(versions, capsys):
+    """Also where it was moved or lies in the working directory; its settings name ``runs/digits``."""
+    assert main(["test", "--config", "runs/digits/version_9/config.yaml"]) == 0
+    assert tested() == ["runs/digits/version_9"]
+    shutil.copytree("runs/digits/version_0", "backup/of it/version 3")
+    tiers = ["--config", "search/distorted_digits.yaml", "--search.evaluations", "2", "--search.method.init_args", "{}"]
+    assert main(["search", "--config", "backup/of it/version 3/config.yaml", *tiers]) == 0
+    assert (
+        f"next: lit-fednas export --config '{Path('backup/of it/version 3').resolve()}'/con" in capsys.readouterr().out
+    )
+    assert [path.parent.as_posix() for path in Path().rglob("search")] == ["backup/of it/version 3"]
+    resume = ["--ckpt_path", "last", "--trainer.max_rounds", "2"]
+    assert main(["fit", "--config", "runs/digits/version_0/config.yaml", *resume]) == 0
+    counts = {path.parent.name: len(path.read_text().splitlines()) for path in Path("runs").rglob("rounds.jsonl")}
+    assert counts == {"version_0": 2, "version_9": 1, "version_10": 1}
+    os.chdir("runs/digits/version_0")
+    assert main(["test", "--config", "config.yaml"]) == 0
+    assert tested() == ["."]
+
+
+def test_the_newest_run_has_the_highest_number(versions):
+    assert newest_run() == Path("runs/digits/version_10")
+    assert main(["test", *versions]) == 0
+    assert tested() == ["runs/digits/version_10"]
+    words = ["fit", "--config", "runs/digits/version_0/config.yaml", "--trainer.max_rounds", "1"]
+    assert main(words) == 0
+    assert Path("runs/digits/version_11/rounds.jsonl").exists()
+
+
+def test_a_home_folder_is_one_folder_for_all_readers(tiny, tmp_path, monkeypatch):
+    """The shell expands no ``~`` within a word, and no file's."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    Path("own.yaml").write_text("trainer: {logger: {init_args: {save_dir: ~/exp}}}\ncheckpoint: {dirpath: ~/kept}")
+    home.mkdir()
+    shutil.move("own.yaml", home / "own.yaml")
+    words = [*tiny, "--config=~/own.yaml"]
+    for more in (["--trainer.max_rounds=1"], ["--ckpt_path=~/kept/last.ckpt"]):
+        assert main(["fit", *words, *more]) == 0
+    assert main(["report", "~/exp/digits/version_0", "--output=~/page.html"]) == 0
+    assert main(["compare", "all=~/exp/digits/*_0", "--output=~/compared"]) == 0
+    config = yaml.safe_load((home / "exp/digits/version_0/config.yaml").read_text())
+    assert config["checkpoint"]["dirpath"] == str(home / "kept")
+    assert {path.name for path in home.iterdir()} == {"own.yaml", "exp", "kept", "page.html", "compared"}
+    assert newest_run("~/exp") == Path(RunLogger("~/exp", "digits", 1).log_dir) == home / "exp/digits/version_1"
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "tiny.yaml"}
 
 
 @pytest.mark.slow

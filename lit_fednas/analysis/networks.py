@@ -3,6 +3,7 @@
 A method's networks are whatever it makes: subnets, exits, models that grew, were pruned or fine-tuned.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,7 +107,7 @@ def methods_of(folders: Mapping[str, Iterable[Result | Run | Path | str]]) -> di
 def _results(pattern: str) -> list[Result]:
     """Returns the results that a pattern names, and those of the runs in the folders that it names."""
     results: list[Result] = []
-    for folder in map(Path, sorted(glob(pattern))):
+    for folder in map(Path, sorted(glob(os.path.expanduser(pattern)))):
         if (folder / ROUNDS_FILE).exists():
             results.append(Result(Run(folder)))
         elif SearchFiles(folder).exists() and (folder.parent / ROUNDS_FILE).exists():

@@ -15,7 +15,7 @@ from lit_fednas.errors import DataError
 from lit_fednas.records import COST_NAMES, FinetuneFiles, SearchFiles, TierModel, read_rounds
 from lit_fednas.records.files import RESTORE, read_json, read_table, reading
 from lit_fednas.records.forms import INPUTS, LEDGER, RUN_SETTINGS, check_form
-from lit_fednas.records.run import INPUTS_FILE, LEDGER_FILE, ROUNDS_FILE, Directions, directions_of, rounds_of
+from lit_fednas.records.run import INPUTS_FILE, LEDGER_FILE, ROUNDS_FILE, Directions, directions_of, rounds_of, version_of
 
 #: What training has taken until a round: its number, from 1; forward passes of all clients; bytes, both ways.
 SPENT = ("rounds", "spent_macs", "spent_bytes")
@@ -231,7 +231,7 @@ class Run:
 
 def read_run(folder: Path | str) -> Run:
     """Returns the run of a folder."""
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     if not any((folder / name).is_file() for name in ("config.yaml", ROUNDS_FILE)):
         raise DataError(f"{folder}: is not a run (no config.yaml or {ROUNDS_FILE}); give one, as runs/<name>/version_0")
     return Run(folder)
@@ -239,17 +239,20 @@ def read_run(folder: Path | str) -> Run:
 
 def run_folders(root: Path | str) -> list[Path]:
     """Returns the runs under a folder, also those that never finished a round, without those of a fine-tuning."""
-    begun = (path.parent for path in Path(root).glob(f"**/{INPUTS_FILE}") if path.with_name("config.yaml").is_file())
-    found = {*begun, *(path.parent for path in Path(root).glob(f"**/{ROUNDS_FILE}"))}
-    return sorted(folder for folder in found if found.isdisjoint(folder.parents))
+    root = Path(root).expanduser()
+    started = (path.parent for path in root.glob(f"**/{INPUTS_FILE}") if path.with_name("config.yaml").is_file())
+    folders = {*started, *(path.parent for path in root.glob(f"**/{ROUNDS_FILE}"))}
+    return sorted(folder for folder in folders if folders.isdisjoint(folder.parents))
 
 
 def newest_run(root: Path | str = "runs") -> Path:
-    """Returns the run under a folder that was written to last, of those with a round."""
+    """Returns the last version of the run under a folder that was written to last, of those with a round."""
     written = [path for folder in run_folders(root) if (path := folder / ROUNDS_FILE).exists()]
     if not written:
         raise DataError(f"{root}: holds no run; train one with lit-fednas fit")
-    return max(written, key=lambda path: path.stat().st_mtime).parent
+    last = max(written, key=lambda path: path.stat().st_mtime).parent
+    versions = [path.parent for path in written if path.parent.parent == last.parent and version_of(path.parent) >= 0]
+    return max(versions, key=version_of, default=last)
 
 
 def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:

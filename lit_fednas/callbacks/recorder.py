@@ -88,12 +88,12 @@ class PartitionFiles(Callback):
     """Writes ``inputs.json``, ``partition.csv`` and ``partition.png`` (SuperFed, Fig. 9) when training starts."""
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes the files, once."""
+        """Writes the files where a run starts."""
         data = trainer.datamodule
         if not keeps_files(trainer) or not isinstance(data, FederatedDataModule):
             return
         folder = run_folder(trainer)
-        if not (folder / "partition.png").exists():
+        if trainer.global_step == 0 or not (folder / "partition.png").exists():  # a round is a step
             replace_json(folder / INPUTS_FILE, data.inputs_record())
             write_partition(data.class_counts, data.strata, folder, data.owners)
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
+from lit_fednas.config_files import expanded
 from lit_fednas.errors import did_you_mean
 from lit_fednas.ranges import check_values
 
@@ -76,7 +77,7 @@ def parsed(name: str, function: Callable[..., Any], words: Sequence[str]) -> dic
     """Returns a function's arguments, read from the words after a command's name and validated."""
     parser = parser_of(name, function)
     try:
-        options = vars(parser.parse_args(words))
+        options = expanded(vars(parser.parse_args(words)))
     except ArgumentError as error:
         unknown = str(error).partition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]
         near = did_you_mean(unknown, [action.dest for action in parser._actions]) if unknown else ""

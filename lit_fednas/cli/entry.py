@@ -3,6 +3,7 @@
 import errno
 import inspect
 import os
+import re
 import signal
 import sys
 from argparse import ArgumentError
@@ -12,7 +13,7 @@ from itertools import pairwise
 from lit_fednas import __doc__ as package
 from lit_fednas import __version__
 from lit_fednas.cli.commands import COMMANDS, LIGHT, MOVED, TRAINING, Command, parsed
-from lit_fednas.config_files import find_config, read_yaml
+from lit_fednas.config_files import find_config, find_modules, read_yaml
 from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
 from lit_fednas.formatting import announce, listing
 
@@ -28,8 +29,6 @@ def main(args: Sequence[str] | None = None) -> int:
         policy is to stop, or another rank has ended; 128 and the signal's number if a signal stopped the run, whose
         state is saved.
     """
-    if "" not in sys.path:
-        sys.path.append("")  # the user's own parts are in modules of the working directory
     words = sys.argv[1:] if args is None else list(args)
     name = next((name for name in (" ".join(words[:count]) for count in (2, 1)) if name in COMMANDS), None)
     return exit_status(lambda: _run(name, words), name)
@@ -54,7 +53,8 @@ def exit_status(run: Callable[[], int], name: str | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        remedy = "; free some space, then go on" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        remedy = getattr(error, "__notes__", ["start the same command again"])[-1]
+        remedy = f"; free some space, then {remedy}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         reported = ConfigError(f"{error.filename}: {error.strerror}{remedy}")
     except UnicodeDecodeError as error:
         reported = ConfigError(f"a file is not UTF-8 text ({error}); save it as UTF-8")
@@ -115,15 +115,21 @@ def _help(commands: Mapping[str, Command]) -> str:
 
 
 def with_paths(words: Sequence[str]) -> list[str]:
-    """Returns a command's words with the paths of the configurations that they name."""
-    resolved = list(words)
-    for position, (option, word) in enumerate(pairwise(["", *words])):
+    """Returns a command's words with the paths of their configurations, and lets their modules be imported."""
+    text = "\0".join(["", *words])
+    if "\0--_wandb" in text:  # W&B's agent resumes a run, by all keys of its configuration as Python prints them
+        text = re.sub(r"\0--_wandb[=\0][^\0]*", "", text)
+        text = re.sub(r"(?<=[=\0 \[])None(?=[,\]}\0]|$)", "null", text)
+    resolved, files = text.split("\0")[1:], []
+    for position, (option, word) in enumerate(pairwise(["", *resolved])):
         start = "--config=" if word.startswith("--config=") else ""
         if start or option in ("-c", "--config"):
             config = find_config(word.removeprefix(start))
             if os.path.isfile(config):  # which jsonargparse would not validate; a pipe can be read once
                 read_yaml(config)
+                files.append(config)
             resolved[position] = start + config
+    find_modules(*files)
     return resolved
 
 

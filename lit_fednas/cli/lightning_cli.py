@@ -6,13 +6,14 @@ A run is a folder, by default ``runs/<name>/version_<n>``; ``--ckpt_path last`` 
 import inspect
 import logging
 import re
-import signal
 import sys
 import warnings
 from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
+from shlex import quote
 from typing import Any, ClassVar, cast
 
 import lightning
@@ -35,8 +36,11 @@ from lit_fednas.cli.run_config import (
     check_same_settings,
     continue_run,
     plain_settings,
+    run_of,
     share_run,
+    swept_checkpoint,
 )
+from lit_fednas.config_files import expanded
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
@@ -81,22 +85,36 @@ class FederatedCLI(LightningCLI):
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = list(words)
-        super().__init__(
-            model_class=FederatedLightningModule,
-            datamodule_class=self.data_class,
-            trainer_class=FederatedTrainer,
-            trainer_defaults={
-                "logger": RUN_LOGGER,
-                "callbacks": [*default_callbacks(), DrawFronts()],
-                "enable_model_summary": False,
-            },
-            save_config_callback=SaveConfig,
-            save_config_kwargs={"overwrite": True},
-            seed_everything_default=0,
-            auto_configure_optimizers=False,
-            parser_kwargs={**STRICT, "prog": "lit-fednas"},
-            args=self._words,
-        )
+        try:
+            super().__init__(
+                model_class=FederatedLightningModule,
+                datamodule_class=self.data_class,
+                trainer_class=FederatedTrainer,
+                trainer_defaults={
+                    "logger": RUN_LOGGER,
+                    "callbacks": [*default_callbacks(), DrawFronts()],
+                    "enable_model_summary": False,
+                },
+                save_config_callback=SaveConfig,
+                save_config_kwargs={"overwrite": True},
+                seed_everything_default=0,
+                auto_configure_optimizers=False,
+                parser_kwargs={**STRICT, "prog": "lit-fednas"},
+                args=self._words,
+            )
+        except (Interrupted, OSError) as error:
+            error.add_note(self._remedy())
+            raise
+
+    def _remedy(self) -> str:
+        """Returns how a command that was stopped goes on."""
+        callback = getattr(getattr(self, "trainer", None), "checkpoint_callback", None)
+        if callback is None or self.subcommand != "fit":
+            return "start the same command again"
+        last = Path(str(callback.dirpath), "last.ckpt")
+        if last.exists():
+            return f"go on with --ckpt_path {quote(str(last))}"
+        return "start the same command again, as no round is saved yet"
 
     @override
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
@@ -151,12 +169,15 @@ class FederatedCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Reports unknown options with the closest match."""
         try:
-            self.config = parser.parse_args(args)
+            self.config = expanded(parser.parse_args(args))
         except ArgumentError as error:
             if missing := re.match(r"the following arguments are required: (\w+\.\w+\..*)", str(error)):
                 names = [name.partition(".")[2] for name in missing[1].split(", ")]
                 remedy = f"set in a file (--config FILE) or by options (--{names[0]} VALUE)"
                 raise ConfigError(f"{', '.join(names)}: not given; {remedy}") from error
+            if (module := re.search(r"No module named '(\w+)", str(error))) and find_spec(module[1]) is None:
+                fault = f"{module[1]} is no module installed, in this folder or beside the configuration"
+                raise ConfigError(f"config: {fault}; add its folder to PYTHONPATH") from error
             raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
         except (RecursionError, SyntaxError) as error:  # of YAML that contains itself, of a module of the user's
             raise ConfigError(f"config: {type(error).__name__}: {error}; correct the file") from error
@@ -193,19 +214,23 @@ class FederatedCLI(LightningCLI):
             return
         for line in without_effect(plain_settings(config), command):
             log.warning(line)
-        given = config.get("ckpt_path")
-        if not given and (command == "fit" or (command == "search" and not config.search.evaluations)):
+        options = {word.partition("=")[0] for word in self._words}
+        ckpt_path = config.get("ckpt_path") or (swept_checkpoint(config.trainer.logger) if command == "fit" else None)
+        # a logger among the options says itself where to write
+        run = None if any(re.match(r"--trainer\.logger(\.|$)", option) for option in options) else run_of(config)
+        is_plan = command == "search" and not config.search.evaluations and (not run or "--ckpt_path" in options)
+        if not ckpt_path and (command == "fit" or is_plan):
             check_new_run(
                 config.trainer.logger, None if config.trainer.fast_dev_run else config.trainer.default_root_dir
             )
             share_run(config.trainer.logger)
             return
-        config.ckpt_path = continue_run(config.trainer.logger, str(given or "last"), _checkpoints(config))
+        config.ckpt_path = continue_run(config, str(ckpt_path or "last"), run)
         share_run(config.trainer.logger)
         if command != "fit" and config.ckpt_path in ("last", "best"):
             raise ConfigError(f"ckpt_path: {config.ckpt_path!r} needs a RunLogger as first trainer.logger; give a file")
         check_same_settings(config, command)
-        if not given:
+        if not ckpt_path:
             log.info("weights: those of %s", config.ckpt_path)
 
     @override
@@ -253,9 +278,9 @@ class FederatedCLI(LightningCLI):
             folder = run_folder(self.trainer)
             print(f"written: {folder}")
             if (folder / "checkpoints").exists():  # else it is a plan, before training
-                name = getattr(self.options.get(subcommand), "name", None)
-                print(f"next: lit-fednas {NEXT[subcommand].format(run=folder, name=name)}")
-                print(f"or:   lit-fednas report {folder}")
+                name, run = (quote(str(word)) for word in (getattr(self.options.get(subcommand), "name", ""), folder))
+                print(f"next: lit-fednas {NEXT[subcommand].format(run=run, name=name)}")
+                print(f"or:   lit-fednas report {run}")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -269,13 +294,6 @@ def _parts(subcommand: str) -> list[str]:
     owner = TRAINING[subcommand].load()
     given = PARTS if owner is FederatedTrainer else inspect.signature(owner).parameters
     return [name for name in PARTS if name in given]
-
-
-def _checkpoints(config: Any) -> Path | None:
-    """Returns the folder to which all runs write checkpoints; ``None`` if each has its own."""
-    if config.checkpoint.dirpath:
-        return Path(config.checkpoint.dirpath)
-    return None if config.trainer.logger else Path(config.trainer.default_root_dir or "", "checkpoints")
 
 
 def _seed(value: Any) -> int:
@@ -315,8 +333,7 @@ def run(words: Sequence[str], cli: Callable[[Sequence[str]], LightningCLI] = Fed
         raise ConfigError(" ".join(str(error).split())) from error
     except Interrupted as stop:
         if not _rank():
-            name = signal.Signals(stop.signum).name
-            print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
+            print(f"lit-fednas: {stop}; {stop.__notes__[-1]}", file=sys.stderr)
         return 128 + stop.signum
     except Exception as error:
         if not type(error).__module__.startswith("wandb."):  # matched by name: wandb is imported only where it is used

@@ -24,17 +24,21 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 from typing_extensions import override
 
-from lit_fednas.config_files import flat
+from lit_fednas.config_files import expanded, flat, modules_line
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import read_checkpoint, weights_file
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records.files import replace_text
+from lit_fednas.records.run import INPUTS_FILE, version_of
 
 log = logging.getLogger(__name__)
 
 #: The file of a run's folder with its id in Weights & Biases.
 _WANDB_ID = "wandb-id.txt"
+_LAST = Path("checkpoints", "last.ckpt")
+#: The settings of loggers that name the folder between ``save_dir`` and the run's, by class.
+_NAMES = {"RunLogger": "name", "TensorBoardLogger": "name", "WandbLogger": "project"}
 #: What the data of a checkpoint's run depend on, which every command must leave as it was.
 _DATA = ("seed_everything", "data")
 _CALLBACKS = "trainer.callbacks"
@@ -81,7 +85,7 @@ class SaveConfig(SaveConfigCallback):
             if isinstance(logger, Namespace) and "version" in logger.get("init_args", {}):
                 logger.init_args.version = None
         if keeps_files(trainer):
-            text = self.parser.dump(self.config, skip_none=False)
+            text = modules_line() + self.parser.dump(self.config, skip_none=False)
             private = getattr(trainer.strategy.checkpoint_io, "private", False)  # it may hold the seed of the noise
             replace_text(run_folder(trainer) / self.config_filename, text, private)
         if trainer.is_global_zero:
@@ -132,7 +136,7 @@ def check_same_settings(config: Namespace, command: str) -> None:
     saved = read_checkpoint(config.ckpt_path).get("callbacks", {}).get(SaveConfig.__name__, {}).get("settings")
     if saved is None:
         return  # a run of Python code
-    present = training_settings(config)
+    saved, present = expanded(saved), training_settings(config)
     for name in {**saved, **present}:
         if saved.get(name) == present.get(name) or (command != "fit" and name.partition(".")[0] not in _DATA):
             continue
@@ -146,29 +150,56 @@ def check_same_settings(config: Namespace, command: str) -> None:
             )
 
 
-def continue_run(loggers: Any, ckpt_path: str, checkpoints: Path | None = None) -> str:
-    """Returns the file of a checkpoint, and lets a :class:`RunLogger` write into its run's folder."""
-    settings = _logger_settings(loggers)
-    if (weights := weights_file(ckpt_path)) != Path(ckpt_path):  # an exported supernet is the run of what follows
-        if settings is not None:
-            *root, settings["name"], settings["version"] = weights.parent.resolve().parts
-            settings["save_dir"] = str(Path(*root))
-        return str(weights)
-    if settings is None:
-        last = None if checkpoints is None else checkpoints / "last.ckpt"
-        return str(last) if ckpt_path == "last" and last is not None and last.exists() else ckpt_path
-    root = Path(settings["save_dir"]) / settings["name"]
-    checkpoint = _newest(root, settings["version"], ckpt_path) if ckpt_path in ("last", "best") else Path(ckpt_path)
-    folder = checkpoint.parent.parent
-    if folder.parent.resolve() == root.resolve():
-        settings["version"] = folder.name
+def run_of(config: Any) -> Path | None:
+    """Returns the folder of the last run that a command's files name by its own ``config.yaml``."""
+    files = [Path(str(file)) for file in config.config or ()]
+    runs = [file.parent for file in files if file.name == "config.yaml" and file.with_name(INPUTS_FILE).exists()]
+    return runs[-1] if runs else None
+
+
+def swept_checkpoint(loggers: Any) -> str | None:
+    """Returns the checkpoint of a run that W&B's agent starts again, by the run's id."""
+    settings = _logger_settings(loggers) if "WANDB_SWEEP_ID" in os.environ else None
+    files = Path(settings["save_dir"], settings["name"]).glob(f"*/{_WANDB_ID}") if settings is not None else ()
+    runs = [file.parent for file in files if file.read_text() == os.environ.get("WANDB_RUN_ID")]
+    return next((str(run / _LAST) for run in runs if (run / _LAST).exists()), None)
+
+
+def continue_run(config: Any, ckpt_path: str, run: Path | None) -> str:
+    """Returns the file of a checkpoint, and lets the first logger write into its run's folder.
+
+    ``run`` is the run that is meant, by default the last version of a :class:`RunLogger`'s name.
+    """
+    trainer, settings, dirpath = config.trainer, _logger_settings(config.trainer.logger), config.checkpoint.dirpath
+    root = Path(settings["save_dir"], settings["name"]) if settings is not None else None
+    if ckpt_path in ("last", "best"):
+        if run is None and root is None and trainer.logger:  # the logger may know the checkpoint
+            last = Path(dirpath or "", _LAST.name)
+            return str(last) if ckpt_path == "last" and dirpath and last.exists() else ckpt_path
+        if run is None:
+            run = _newest(root, settings["version"], ckpt_path) if root else Path(trainer.default_root_dir or "")
+        checkpoint = _checkpoint_in(run, ckpt_path)
+    elif (checkpoint := weights_file(ckpt_path)) != Path(ckpt_path):  # an exported supernet is the run of what follows
+        run = checkpoint.parent if root is not None else None
+    else:
+        folder, beside = checkpoint.parent.parent, root if run is None else run.parent
+        run = folder if beside is not None and folder.parent.resolve() == beside.resolve() else None
+    if run is not None:
+        run = run if run.parent == root else run.resolve()  # it is saved, and the working directory may be another one
+        trainer.default_root_dir = trainer.default_root_dir if trainer.logger else str(run)
+        for logger, name in _NAMES.items():
+            if (settings := _logger_settings(trainer.logger, logger)) is not None:
+                settings["save_dir"], settings[name] = map(str, (run.parent.parent, run.parent.name))
+                settings["version"] = run.name
     return str(checkpoint)
 
 
 def check_new_run(loggers: Any, root: str | None = None) -> None:
     """Validates that a new run replaces no files: those of its logger's version, or in ``root`` without a logger."""
     settings = _logger_settings(loggers)
-    if not loggers and root is not None and Path(root).resolve() != Path.cwd() and any(Path(root).glob("*")):
+    used = Path(root) if not loggers and root is not None and Path(root).resolve() != Path.cwd() else None
+    # a run without a checkpoint may be replaced
+    if used and any(used.rglob("*.ckpt") if (used / INPUTS_FILE).exists() else used.glob("*")):
         raise ConfigError(
             f"trainer.default_root_dir: {root} is not empty, and without a logger the run's files go there; give a "
             f"new folder, or set ckpt_path to the checkpoint of the run to continue"
@@ -208,11 +239,11 @@ def _listed(given: Any) -> list[Any]:
     return given if isinstance(given, list) else [given]
 
 
-def _logger_settings(loggers: Any) -> Any:
-    """Returns the settings of the first logger, if it is a :class:`RunLogger`."""
+def _logger_settings(loggers: Any, kind: str = RunLogger.__name__) -> Any:
+    """Returns the settings of the first logger, if it is of a class."""
     first = _listed(loggers)[0]
-    known = isinstance(first, Namespace | dict) and first["class_path"].endswith(RunLogger.__name__)
-    return first["init_args"] if known else None
+    is_kind = isinstance(first, Namespace | dict) and first["class_path"].endswith(kind)
+    return first["init_args"] if is_kind else None
 
 
 def _folder_name(version: int | str) -> str:
@@ -220,21 +251,25 @@ def _folder_name(version: int | str) -> str:
 
 
 def _newest(root: Path, version: int | str | None, word: str) -> Path:
-    """Returns the last or the best checkpoint of the newest run, or of a version."""
+    """Returns the run of the highest version number, or of a version."""
     name = None if version is None else _folder_name(version)
     files = [
-        (path.stat().st_mtime, run)
+        (version_of(run), path.stat().st_mtime, run)
         for run in root.glob("*")
         if name in (None, run.name)
-        for path in (run / "config.yaml", run / "checkpoints" / "last.ckpt")
+        for path in (run / "config.yaml", run / _LAST)
         if path.exists()
     ]
     if not files:
         raise CheckpointError(f"ckpt_path: {word!r} finds no run in {root}; train one (lit-fednas fit), or give a file")
-    _, run = max(files)
-    last = run / "checkpoints" / "last.ckpt"
-    if not last.exists():
-        raise CheckpointError(f"ckpt_path: {word!r}: the newest run, {run}, has no checkpoint yet; give another file")
+    return max(files)[2]
+
+
+def _checkpoint_in(run: Path, word: str) -> Path:
+    """Returns the last or the best checkpoint of a run."""
+    if not (last := run / _LAST).exists():
+        remedy = "train without ckpt_path, or give a file"
+        raise CheckpointError(f"ckpt_path: {word!r}: {last} does not exist, as no round was saved there; {remedy}")
     if word == "last":
         return last
     for state in read_checkpoint(last, ["callbacks"])["callbacks"].values():

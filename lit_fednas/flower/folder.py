@@ -14,7 +14,7 @@ import yaml
 from jinja2 import Template
 
 from lit_fednas import __version__
-from lit_fednas.config_files import find_config
+from lit_fednas.cli.entry import with_paths
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt
 from lit_fednas.records.files import check_output, replace_text
@@ -58,7 +58,7 @@ def init(
         raise ConfigError(f"--address: {address} is not HOST:PORT; give, for instance, 127.0.0.1:18000")
     if not config:
         raise ConfigError("--config: is not given; give the configuration of a run, for instance superfed/digits.yaml")
-    files = [f"--config={find_config(file)}" for file in config]
+    files = with_paths([f"--config={file}" for file in config])
     number = [] if clients is None else [f"--data.num_clients={clients}"]
     text = resolved([*files, *number, *words])
     check_over_devices(read := yaml.safe_load(text))

@@ -170,6 +170,12 @@ def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further
     replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *metrics, *further), rows)
 
 
+def version_of(folder: Path) -> int:
+    """Returns the number of a run's version; -1 of a folder with another name."""
+    number = folder.name.removeprefix("version_")
+    return int(number) if number.isdecimal() and number != folder.name else -1
+
+
 # ---- models that a run has added ------------------------------------------------------------------------
 
 

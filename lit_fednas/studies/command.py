@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -14,6 +15,7 @@ import pandas as pd
 
 from lit_fednas.analysis.comparison import Comparison, compared
 from lit_fednas.analysis.networks import Result, methods_of
+from lit_fednas.config_files import MODULES, find
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
@@ -71,6 +73,7 @@ def study(
         DataError: No run has finished.
     """
     content = read_study(file, count, draw_seed)
+    os.environ[MODULES] = str(find(file).absolute().parent)
     if not content.arms:
         raise ConfigError(f"{file}: count: missing for a random study; give the number of draws, --count 20")
     if seeds is not None:

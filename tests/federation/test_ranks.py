@@ -287,7 +287,7 @@ TORCHRUN = ("torch.distributed.run", "--nproc_per_node", "2", "--master_port", a
         # Lightning kills what is left; the first rank may be faster
         ((), signal.SIGKILL, False, (1, -signal.SIGKILL), ""),
         ((), signal.SIGKILL, True, (-signal.SIGKILL,), "lit-fednas (rank 1): lost the connection to another rank"),
-        ((), signal.SIGTERM, True, (128 + signal.SIGTERM,), "stopped by SIGTERM; go on with --ckpt_path last"),
+        ((), signal.SIGTERM, True, (128 + signal.SIGTERM,), "stopped by SIGTERM; go on with --ckpt_path /"),
         (TORCHRUN, signal.SIGKILL, False, (1,), "exitcode  : -9"),
     ],
 )

@@ -18,6 +18,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.studies import read_study
 from lit_fednas.studies.reading import DISTRIBUTIONS, combination_names, combinations, distribution, expand
 from tests.studies.conftest import calls, statuses
+from tests.test_cli import overlaid
 
 SWEEPS = {path.stem: path for path in sorted(FOLDER.glob("studies/*.yaml")) if "\ncommand:" in path.read_text()}
 
@@ -77,6 +78,28 @@ def test_macros_are_expanded_as_by_wandbs_agent(tmp_path: Path, monkeypatch: pyt
         expected = agents_command(file, values, monkeypatch)
         assert expand(file["command"], "program.py", values) == expected
         assert "${" not in " ".join(expected)
+
+
+@pytest.mark.parametrize("macro", ["${args}", "${args_no_equals}"])
+def test_a_run_that_wandbs_agent_resumes_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, macro: str) -> None:
+    """The agent then passes all keys of the run's configuration, its own and the groups of settings among them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
+    command = ["${program}", "fit", *overlaid(tmp_path), macro]
+    settings = {"trainer.max_rounds": 1, "model.client.batch_size": 16}
+    file = {"program": "lit-fednas", "command": command}
+    assert main(agents_command(file, settings, monkeypatch)[1:]) == 0
+    run = Path("runs/digits/version_0")
+    (run / "wandb-id.txt").write_text("abc")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["ckpt_path"] is config["privacy"] is None
+    config["trainer"]["max_rounds"] = settings["trainer.max_rounds"] = 2  # the first start was stopped after round 1
+    wandbs = {"_wandb": {"cli_version": "0.31.0", "t": {"1": [1, 5], "12": None}}}
+    words = agents_command(file, {**settings, **wandbs, **config}, monkeypatch)
+    assert "None" in " ".join(words)
+    assert main(words[1:]) == 0
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
+    assert [path.name for path in Path("runs/digits").iterdir()] == ["version_0"]
 
 
 @pytest.mark.parametrize(
