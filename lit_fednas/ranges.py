@@ -97,7 +97,9 @@ def check_values(values: Mapping[str, Any], hints: Mapping[str, Any], prefix: st
 def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Yields where a value leaves its annotation's ranges or literals, and what is wrong there."""
     origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
+    if isinstance(value, float) and math.isnan(value):
+        yield path, "nan is not a number; give one"
+    elif origin is Annotated:
         for extent in (arg for arg in args[1:] if isinstance(arg, Range)):
             if not isinstance(value, int | float) or isinstance(value, bool) or value not in extent:
                 finite = "" if not isinstance(value, float) or math.isfinite(value) else " and finite"

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -38,7 +39,7 @@ DIGITS = CONFIGS / "superfed" / "digits.yaml"
 
 def overlaid(folder):
     """The command line's words for a small configuration, whose overlay is written into a folder."""
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(SMALL))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({**SMALL, "beta_decay": {"rounds": 2}}))
     return ["--config", str(DIGITS), "--config", str(folder / "tiny.yaml")]
 
 
@@ -128,6 +129,35 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys
     assert main([*resume, *watching, *allowed]) == 0
     assert "model.client.batch_size: the checkpoint's run was trained with" in capsys.readouterr().err
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_schedule_keeps_its_length_when_a_run_is_extended(tiny, capsys, refused):
+    """Two clients: from 0.9 to 0.5 over 0.8 * 2 rounds; 0.5 + 0.4 (1 + cos(pi / 1.6)) / 2 = 0.623463."""
+    header = "import lit_fednas.federation\n\n\nclass Own(lit_fednas.federation.FederatedCallback):\n"
+    Path("lengths.py").write_text(
+        f"{header}    def on_round_start(self, trainer, module, round):\n        round.max_rounds\n"
+    )
+    assert main(["fit", *tiny, "--trainer.callbacks=lengths.Own", "--beta_decay.rounds=null"]) == 0
+    longer = ["fit", *tiny, "--ckpt_path=last", "--trainer.max_rounds=3", "--trainer.callbacks=lengths.Own"]
+    line = refused(*longer, "--beta_decay.rounds=null")
+    change = r"trained with 1.6, and now it is 2.4\d* by trainer.max_rounds; set it as it was, or allow the change"
+    assert re.search(f"lit-fednas: beta_decay.rounds: the checkpoint's run was {change}", line)
+    longer += ["--beta_decay.rounds=1.6"]
+    assert "lit-fednas: trainer.max_rounds: the checkpoint's run was trained with 2, and now" in refused(*longer)
+    assert main([*longer, "--changed=[trainer.max_rounds]"]) == 0
+    with open("runs/digits/version_0/metrics.csv", newline="") as file:
+        betas = [float(row["beta"]) for row in csv.DictReader(file) if row["beta"]]
+    assert betas == pytest.approx([0.9, 0.623463, 0.5], abs=1e-6)
+
+
+@pytest.mark.parametrize("where", ["__init__", "loss"])
+def test_a_part_that_ends_the_process_is_a_failed_run(tiny, refused, where):
+    module = Path(f"leaves_in_{where}.py")
+    base = "from lit_fednas.objectives import CrossEntropy\nclass Own(CrossEntropy):\n"
+    module.write_text(f"import sys\n{base}    def {where}(self, *given):\n        sys.exit(0)\n")
+    origin = f"{module}, line 5, in Own.{where}"
+    line = refused("fit", *tiny, f"--model.objective={module.stem}.Own", code=1)
+    assert line == f"lit-fednas: sys.exit(0) in {origin} ended the command; raise an error there instead"
 
 
 def open_or_full(full, path, *how, **given):

@@ -1,12 +1,14 @@
 """Numbers out of their range are refused where they are given, by the setting's name; absurd sizes at once."""
 
+import math
+
 import torch
 
 from lit_fednas.aggregation import MaxNet, OperatorAverage
 from lit_fednas.assignment import RisingPath, WholeSpace
 from lit_fednas.callbacks import BetaDecay, PruneByBudgets, TransformOnConvergence
 from lit_fednas.costs import MeasuredLatency
-from lit_fednas.federation import EvaluationSettings, FedAdam, FederatedTrainer
+from lit_fednas.federation import EvaluationSettings, FedAdam, FederatedTrainer, MilestoneRate, StepRate
 from lit_fednas.search import Evolution, SearchSettings
 from lit_fednas.supernets import SlicedCNN
 from lit_fednas.tiers import ArchitectureTiers, Capacities, CumulativeCostTiers, SyntheticTrace
@@ -18,7 +20,9 @@ test_numbers_out_of_range = refusals(
     (lambda: MaxNet(trim=0.6), "aggregation.trim: .*at most 0.5"),
     (lambda: OperatorAverage(0), "aggregation.min_clients: 0 must be at least 1"),
     (lambda: BetaDecay(beta0=0.0), "beta_decay.beta0: 0.0 must be above 0 and below 1"),
-    (lambda: BetaDecay(rounds=0), "beta_decay.rounds: 0 must be at least 1"),
+    (lambda: StepRate(2, gamma=math.nan), "client.lr_schedule.gamma: nan is not a number; give one"),
+    (lambda: MilestoneRate((0.5, math.nan)), r"client.lr_schedule.milestones\[1\]: nan is not a number"),
+    (lambda: BetaDecay(rounds=0), "beta_decay.rounds: 0 must be above 0"),
     (lambda: PruneByBudgets(0.0), "prune_by_budgets.budget: .* must be "),
     (lambda: PruneByBudgets(0.5, drop=1.5), "prune_by_budgets.drop: .* must be "),
     (lambda: PruneByBudgets(0.5, rounds={1: -1}), "prune_by_budgets.rounds.1: .* must be "),

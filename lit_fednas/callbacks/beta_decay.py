@@ -9,7 +9,7 @@ from typing_extensions import override
 from lit_fednas.aggregation import Beta
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.ranges import OpenUnitInterval, PositiveInt, PositiveShare, checked
+from lit_fednas.ranges import OpenUnitInterval, PositiveFloat, PositiveShare, checked
 
 
 @final
@@ -19,8 +19,7 @@ class BetaDecay(FederatedCallback):
     """A schedule of the weight of the largest architecture's client over the rounds.
 
     Beta falls from ``beta0`` in the first round to one over the cohort's size, at which all clients count alike, after
-    a share of all rounds, or a number of them, and stays there. If a run is extended, the share changes and beta rises
-    again: then give ``rounds``.
+    a share of all rounds, or a number of them, and stays there. To extend a run, give ``rounds``.
 
     Args:
         beta0: The first round's beta.
@@ -35,7 +34,7 @@ class BetaDecay(FederatedCallback):
     beta0: OpenUnitInterval = 0.9
     decay: Literal["cosine", "linear", "constant"] = "cosine"
     period: PositiveShare = 0.8
-    rounds: PositiveInt | None = None
+    rounds: PositiveFloat | None = None
 
     def beta(self, round: int, max_rounds: int, cohort_size: int) -> float:
         """Returns the beta of a round, from 0; ``max_rounds`` is -1 in a run without an end.

@@ -92,7 +92,7 @@ class RoundCheckpoint(ModelCheckpoint):
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Keeps the best as Lightning does, and writes the last (which Lightning does for a new best only)."""
         done = trainer.current_epoch + 1
-        if done % (trainer.check_val_every_n_epoch or 1) == 0:  # else the metric is an earlier round's
+        if self.monitor in trainer.fit_loop.round_metrics:  # else the metric is an earlier round's
             super().on_train_epoch_end(trainer, pl_module)
         if done % self.every_n_rounds == 0 or done == trainer.max_epochs or trainer.should_stop:
             self._save_last(trainer)

@@ -284,12 +284,10 @@ class Privacy(FederatedCallback):
             if self._record is not None:
                 self._record.count()
             module.log("privacy/epsilon", self.accountant.epsilon(self.delta))
-
-    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        if self._exceeds(pl_module, trainer.current_epoch + 1):
+        if self._exceeds(module, round.number + 1):
             log.info(
                 "privacy.target_epsilon: another round would exceed %g; the run ends after %d rounds",
-                *(self.target_epsilon, trainer.current_epoch + 1),
+                *(self.target_epsilon, round.number + 1),
             )
             trainer.should_stop = True
 

@@ -55,10 +55,10 @@ class RoundProgress(FederatedCallback, ProgressBar):
         metric = trainer.datamodule.task.metric
         shown = {"clients/loss": "loss", f"val/mean/{metric}": f"val {metric}", "clients/failed": "failed"}
         shown |= {"privacy/epsilon": "epsilon"}
-        known = trainer.callback_metrics
-        figures = {label: f"{float(known[name]):.4g}" for name, label in shown.items() if name in known}
+        metrics = trainer.fit_loop.round_metrics
+        figures = {label: f"{float(metrics[name]):.4g}" for name, label in shown.items() if name in metrics}
         if (label := f"val {metric}") in figures and scale_of(metric)[1]:
-            figures[label] = metric_text(metric, float(known[f"val/mean/{metric}"]), "%")
+            figures[label] = metric_text(metric, float(metrics[f"val/mean/{metric}"]), "%")
         self._rounds.show(trainer.current_epoch + 1, figures)
 
     def on_train_end(self, *arguments: Any) -> None:

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from lightning import Callback
-from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.callbacks.cost_ledger import cost_of
@@ -38,7 +37,6 @@ class RunRecorder(FederatedCallback):
 
     def __init__(self) -> None:
         self._clients: list[dict[str, Any]] | None = None
-        self._held: dict[str, Tensor] = {}
         self._lock: FolderLock | None = None
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
@@ -58,7 +56,6 @@ class RunRecorder(FederatedCallback):
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Removes the records that the run will write again."""
-        self._held = dict(trainer.callback_metrics)
         if keeps_files(trainer):
             forget_from(run_folder(trainer), trainer.global_step)  # a round is a step
         elif trainer.is_global_zero and not trainer.fast_dev_run:
@@ -71,9 +68,7 @@ class RunRecorder(FederatedCallback):
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if not keeps_files(trainer) or self._clients is None:
             return  # the rest of a round that has been recorded
-        # Lightning still holds values that only earlier rounds logged: the identical tensors
-        held, self._held = self._held, dict(trainer.callback_metrics)
-        metrics = {name: float(value) for name, value in self._held.items() if held.get(name) is not value}
+        metrics = {name: float(value) for name, value in trainer.fit_loop.round_metrics.items()}
         with weights_evaluated(trainer, pl_module):
             weights = pl_module.supernet.digest()
         record = {"round": trainer.current_epoch, "weights": weights, "metrics": metrics, "clients": self._clients}
@@ -101,24 +96,25 @@ class PartitionFiles(Callback):
 class SubnetTable(FederatedCallback):
     """Prints the subnets after ``fit``, ``validate`` and ``test``, and writes ``subnets-<split>.csv``."""
 
-    state_names = ("rows",)
+    state_names = ("rows", "rounds")
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
-
-    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        if trainer.global_step == 0:  # a round is a step
-            self.rows = []
+        self.rounds = 0  # trained until that validation
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Keeps the rows, and shows them after ``validate``."""
         with weights_evaluated(trainer, pl_module):
-            self.rows = table_rows(pl_module, trainer.callback_metrics, "val")
+            rows = table_rows(pl_module, trainer.callback_metrics, "val")
+        self.rows, self.rounds = rows, trainer.global_step
         if trainer.state.fn == "validate":
             self._show(trainer, self.rows, "val")
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        self._show(trainer, self.rows, "val")
+        if self.rounds == trainer.global_step:  # a round is a step
+            self._show(trainer, self.rows, "val")
+        elif trainer.enable_validation:
+            log.info("round %d was not validated; lit-fednas validate shows its subnets", trainer.global_step)
 
     def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         self._show(trainer, table_rows(pl_module, trainer.callback_metrics, "test"), "test")

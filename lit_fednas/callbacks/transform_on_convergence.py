@@ -119,10 +119,8 @@ class TransformOnConvergence(FederatedCallback):
         if has_converged and not self.complete:
             self._transform(trainer, module, round, degree)
         module.log("transform/models", float(len(_suite(module).models)))
-
-    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if self.stop and self.converged:
-            log.info("round %d: the largest model is reached and training has converged", trainer.current_epoch + 1)
+            log.info("round %d: the largest model is reached and training has converged", round.number + 1)
             trainer.should_stop = True
 
     def _transform(

@@ -14,7 +14,7 @@ from lit_fednas import __doc__ as package
 from lit_fednas import __version__
 from lit_fednas.cli.commands import COMMANDS, LIGHT, MOVED, TRAINING, Command, parsed
 from lit_fednas.config_files import find_config, find_modules, read_yaml
-from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
+from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean, place_of
 from lit_fednas.formatting import announce, listing
 
 
@@ -50,6 +50,10 @@ def exit_status(run: Callable[[], int], name: str | None = None) -> int:
     except ArgumentError as error:
         remedy = f"(lit-fednas {name or 'fit'} --help lists all options)"
         reported = cause_of(error) or ConfigError(f"{' '.join(str(error).split())} {remedy}")
+    except SystemExit as end:
+        if not (origin := place_of(end)):  # the parser exits after --help
+            raise
+        reported = RuntimeError(f"sys.exit({end.code!r}) in {origin} ended the command; raise an error there instead")
     except OSError as error:
         if error.filename is None:
             raise

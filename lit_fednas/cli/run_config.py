@@ -126,7 +126,20 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     plain = plain_settings(config)
     callbacks = _listed(plain.get("trainer", {}).get("callbacks") or [])
     settings = {name: value for name, value in flat(plain) if not among(name, MAY_DIFFER | {_CALLBACKS})}
-    return {**settings, _CALLBACKS: [callback for callback in callbacks if not _watches(callback)]}
+    active_callbacks = [callback for callback in callbacks if not _watches(callback)]
+    max_rounds = plain.get("trainer", {}).get("max_rounds")
+    # a schedule without a length follows the run's; a class of the user's may read that
+    for name in [name for name, value in settings.items() if value is None and name.endswith(".rounds")]:
+        share, decay = (settings.get(name.removesuffix("rounds") + other) for other in ("period", "decay"))
+        settings[name] = None if decay == "constant" else (share or 1) * max_rounds
+    classes = [value for name, value in settings.items() if name.endswith("class_path")]
+    classes += [callback["class_path"] for callback in active_callbacks]
+    for kind in (kind for path in classes for kind in getattr(locate(path), "__mro__", ())):
+        codes = [value.__code__ for value in vars(kind).values() if hasattr(value, "__code__")]
+        reads = any("max_rounds" in code.co_names + code.co_varnames for code in codes)
+        if reads and not kind.__module__.startswith(("lightning.", "lit_fednas.", "torch.")):
+            settings["trainer.max_rounds"] = max_rounds
+    return {**settings, _CALLBACKS: active_callbacks}
 
 
 def check_same_settings(config: Namespace, command: str) -> None:
@@ -140,7 +153,8 @@ def check_same_settings(config: Namespace, command: str) -> None:
     for name in {**saved, **present}:
         if saved.get(name) == present.get(name) or (command != "fit" and name.partition(".")[0] not in _DATA):
             continue
-        change = f"{json.dumps(saved.get(name))}, and now it is {json.dumps(present.get(name))}"
+        by_run = " by trainer.max_rounds" if name.endswith(".rounds") and config.get(name) is None else ""
+        change = f"{json.dumps(saved.get(name))}, and now it is {json.dumps(present.get(name))}{by_run}"
         if among(name, config.changed):
             log.warning("%s: the checkpoint's run was trained with %s", name, change)
         else:

@@ -31,11 +31,12 @@ T = TypeVar("T")
 
 
 class _RoundEpochLoop(_TrainingEpochLoop):
-    """Validates also after the round with which training stops, as its weights are those that are kept."""
+    """Also validates the last round, planned or not, since its weights are those of the run."""
 
     def _should_check_val_epoch(self) -> bool:
         trainer = self.trainer
-        return bool(super()._should_check_val_epoch() or (trainer.enable_validation and trainer.should_stop))
+        is_last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        return bool(super()._should_check_val_epoch() or (trainer.enable_validation and is_last))
 
 
 class RoundFitLoop(_FitLoop):
@@ -47,6 +48,7 @@ class RoundFitLoop(_FitLoop):
         super().__init__(trainer, min_epochs=0, max_epochs=max_rounds)
         self.epoch_loop = _RoundEpochLoop(trainer)
         self._one_batch: UserList[Any] = UserList([None])  # in a list Lightning would look for several loaders
+        self._earlier_metrics: dict[str, Any] = {}  # logged in earlier rounds
 
     @abstractmethod
     def train_cohort(self, round: int) -> Any:
@@ -70,6 +72,26 @@ class RoundFitLoop(_FitLoop):
                 counter.ready = counter.started = counter.processed
             raise
         super().advance()
+
+    def on_advance_start(self) -> None:
+        """Notes the metrics of earlier rounds, then begins a round."""
+        self._earlier_metrics = dict(self.trainer.callback_metrics)
+        super().on_advance_start()
+
+    def on_advance_end(self) -> None:
+        """Ends a round; validates it if a callback has stopped training only then, as EarlyStopping can."""
+        validated = self.epoch_loop._should_check_val_epoch()
+        super().on_advance_end()
+        if self.trainer.should_stop and self.trainer.enable_validation and not validated:
+            self.trainer.validating = True
+            self.epoch_loop.val_loop.run()
+            self.trainer.training = True
+
+    @property
+    def round_metrics(self) -> dict[str, torch.Tensor]:
+        """The metrics of the present round; Lightning keeps those that only earlier rounds logged: the same tensors."""
+        metrics, earlier = self.trainer.callback_metrics, self._earlier_metrics
+        return {name: value for name, value in metrics.items() if earlier.get(name) is not value}
 
     @property
     def is_whole(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Timer
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ClientError, ConfigError
@@ -49,7 +50,8 @@ class RoundLoop(RoundFitLoop):
         self._runner: TaskRunner | None = None
         self._threads: Sequence[int] = ()  # that may be chosen from
         self._acceptance: Acceptance
-        self._first_round = self._failed_rounds = 0
+        self._first_round = self._failed_rounds = self._attempts = 0
+        self._reasons: Counter[str] = Counter()  # why updates failed
 
     @property
     def module(self) -> FederatedLightningModule:
@@ -68,12 +70,21 @@ class RoundLoop(RoundFitLoop):
         if self.max_epochs is not None and 0 < self.max_epochs <= self.rounds_done:
             rounds = self.max_epochs, self.rounds_done
             log.warning("trainer.max_rounds: %d, and the checkpoint has %d rounds; nothing is left to train", *rounds)
+        seconds_left = [callback.time_remaining() for callback in trainer.callbacks if isinstance(callback, Timer)]
+        if any(seconds is not None and seconds <= 0 for seconds in seconds_left):
+            log.warning("trainer.max_time: is spent after %d rounds, so nothing is trained; raise it", self.rounds_done)
         kept = self.fastest["threads"] if self.fastest is not None else None
         try:
             with naming_lost_rank(), self.interrupts.listening(), trainer.computing(threads=kept) as self._threads:
                 super().run()
         finally:
             self._runner = None
+        is_over = trainer.should_stop or 0 <= trainer.max_rounds <= self.rounds_done
+        if not is_over or trainer.global_step < self.rounds_done:  # a round is a step
+            raise RuntimeError("a part raised StopIteration, which ends Lightning's loops; let it raise another error")
+        if self._reasons and self.ranks.rank == 0:
+            ((why, count),) = self._reasons.most_common(1)
+            log.warning("%d of %d updates failed, %d of them: %s", self._reasons.total(), self._attempts, count, why)
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Returns Lightning's state of the loop, what ``client.fast`` has chosen, and what is kept of clients."""
@@ -138,20 +149,21 @@ class RoundLoop(RoundFitLoop):
 
     def _count_failures(self, round: ServerRound) -> None:
         """Stops the run if no client can train: without an update nothing changes, also not in the next rounds."""
-        failed = [result for result in round.results if result.status not in (AWAY, DROPPED)]
-        if round.survivors or not failed:
+        attempts = [result for result in round.results if result.status not in (AWAY, DROPPED)]
+        reasons = Counter(f"{result.status} ({result.reason})" for result in attempts if not result.answered)
+        self._attempts, self._reasons = self._attempts + len(attempts), self._reasons + reasons
+        if round.survivors or not reasons:
             self._failed_rounds = 0
             return
         self._failed_rounds += 1
         most = self.module.faults.max_failed_rounds
-        reasons = Counter(f"{result.status} ({result.reason})" for result in failed)
         ((why, count),) = reasons.most_common(1)
         if self._failed_rounds == most:
             raise ClientError(
                 f"faults.max_failed_rounds: every client failed in {most} rounds in a row; in round "
-                f"{round.number + 1}, {count} of {len(failed)}: {why}"
+                f"{round.number + 1}, {count} of {len(attempts)}: {why}"
             )
-        clients = len({result.task.client for result in failed})
+        clients = len({result.task.client for result in attempts})
         alike = len({re.sub(r"\d+", "", reason) for reason in reasons}) == 1 < clients  # but for numbers
         if most is not None and alike and round.number == self._first_round:
             raise ClientError(f"round {round.number + 1}: all {clients} clients failed alike in the first round: {why}")

@@ -33,7 +33,7 @@ from lit_fednas.federation.evaluation import (
     recalibration_batches,
 )
 from lit_fednas.federation.round import ServerRound, client_metrics
-from lit_fednas.federation.server_optimizers import set_pseudo_gradient
+from lit_fednas.federation.server_optimizers import apply_changes, check_step, described, set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective, TaskLoss
@@ -163,8 +163,10 @@ class FederatedLightningModule(pl.LightningModule):
             self.assignment.check_first_plans(self.seed)
 
     def on_fit_start(self) -> None:
-        """Validates that what callbacks follow will be logged; they have been set up."""
+        """Validates that what callbacks follow will be logged, and applies a changed server optimizer on resuming."""
         check_monitors(self.trainer, self)
+        if resumed := vars(self).pop("_resumed", None):  # a checkpoint, which Lightning restores from after this
+            apply_changes(resumed, self.trainer.optimizers[0])
 
     def meet(self, clients: ClientData) -> None:
         """Learns the clients' task, and divides them into tiers, the same for a seed: sets :attr:`population`."""
@@ -182,6 +184,8 @@ class FederatedLightningModule(pl.LightningModule):
         """Returns the server optimizer over the shared weights."""
         try:
             optimizer = self.server_optimizer(self.supernet.parameters())
+            if missing := [name for name, value in optimizer.defaults.items() if value != value]:
+                raise ValueError(f"{missing[0]} is not a number")
         except ValueError as error:
             raise ConfigError(f"model.server_optimizer: cannot be made ({error}); change its settings") from error
         check_callbacks("model.server_optimizer", optimizer, self.trainer.callbacks)  # type: ignore[attr-defined]
@@ -244,6 +248,8 @@ class FederatedLightningModule(pl.LightningModule):
             )
         optimizer.step()  # without gradients it only counts the step
         optimizer.zero_grad(set_to_none=True)
+        if merged:
+            check_step(self.supernet, optimizer.optimizer, batch.number)
         clients = {result.task.client for result in survivors if merged}
         self.trainer.fit_loop.clients.commit(clients)  # type: ignore[attr-defined]
         self._log_round(batch)
@@ -334,6 +340,8 @@ class FederatedLightningModule(pl.LightningModule):
         """Adds the parts' states, and what the checkpoint must fit; tensors and plain values only."""
         states = {name: getattr(self, name).state_dict() for name in _PARTS}
         checkpoint["federation"] = {**self.weights_record(), **states}
+        for optimizer in self.trainer.optimizers[:1]:
+            checkpoint["federation"]["server_optimizer"] = described(optimizer)
         for name in _PARTS:
             check_state(f"model.{name}: {type(getattr(self, name)).__name__}", checkpoint["federation"][name])
         for callback, state in checkpoint.get("callbacks", {}).items():
@@ -408,6 +416,7 @@ class FederatedLightningModule(pl.LightningModule):
                 raise CheckpointError(f"seed_everything: {self.seed} is not the checkpoint's {saved['seed']}; give it")
             for name in _PARTS:
                 getattr(self, name).load_state_dict(saved.get(name, {}))
+            self._resumed = checkpoint
 
     def _restore_supernet(self, checkpoint: Mapping[str, Any]) -> None:
         """Gives the supernet the structure of a checkpoint's; its weights are not set."""

@@ -4,6 +4,7 @@ The pseudo-gradient (present weights minus the aggregate) replaces the gradient.
 namesakes in torch: no bias correction, ``tau`` added to the root, and a second moment that starts at tau^2.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,7 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, ShareBelowOne, checked
+
+log = logging.getLogger(__name__)
 
 
 @checked("server_optimizer")
@@ -92,3 +96,39 @@ def is_plain_averaging(optimizer: Optimizer) -> bool:
     return type(optimizer) is torch.optim.SGD and all(
         all(group[name] == value for name, value in plain.items()) for group in optimizer.param_groups
     )
+
+
+@torch.no_grad()
+def check_step(supernet: nn.Module, optimizer: Optimizer, number: int) -> None:
+    """Validates that a round's step left weights that can be computed with: they and their squares are finite."""
+    tensors = [tensor for tensor in (*supernet.parameters(), *supernet.buffers()) if tensor.is_floating_point()]
+    if torch.stack(torch._foreach_norm(tensors)).sum().isfinite():
+        return
+    fault = f"made weights NaN or infinite in round {number + 1}"
+    if is_plain_averaging(optimizer):  # the weights are the aggregate itself
+        raise ConfigError(f"model.aggregation: {fault}; correct how it merges the updates")
+    raise ConfigError(f"model.server_optimizer: {type(optimizer).__name__} {fault}; lower its lr, or raise its eps")
+
+
+def described(optimizer: Optimizer) -> dict[str, Any]:
+    """Returns an optimizer's class, and its first hyperparameters (torch adds ``differentiable`` to those restored)."""
+    settings = {name: value for name, value in optimizer.defaults.items() if name != "differentiable"}
+    return {"class": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}", "settings": settings}
+
+
+def apply_changes(checkpoint: Mapping[str, Any], optimizer: Optimizer) -> None:
+    """Changes a checkpoint's optimizer state as the hyperparameters have changed; of another class it starts empty."""
+    saved, present = checkpoint["federation"]["server_optimizer"], described(optimizer)
+    if saved["class"] != present["class"]:
+        text = "model.server_optimizer: %s replaces the checkpoint's %s, and starts with an empty state"
+        log.warning(text, *(settings["class"].rpartition(".")[2] for settings in (present, saved)))
+        checkpoint["optimizer_states"][0] = optimizer.state_dict()
+        return
+    old, new = saved["settings"], present["settings"]
+    changes = {name: value for name, value in new.items() if old.get(name) != value}
+    for number, group in enumerate(checkpoint["optimizer_states"][0]["param_groups"]):
+        if "lr" in changes and "initial_lr" in group:  # a scheduler multiplies the latter
+            changes |= {"lr": group["lr"] * new["lr"] / old["lr"], "initial_lr": new["lr"]}
+            for scheduler in checkpoint["lr_schedulers"]:
+                scheduler["base_lrs"][number] = new["lr"]
+        group.update(changes)

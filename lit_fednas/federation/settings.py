@@ -23,29 +23,33 @@ class RateSchedule(ABC):
     def factor(self, round: int, max_rounds: int) -> float:
         """Returns the factor in a round, from 0; ``max_rounds`` is -1 if the run has no end."""
 
-    def _check_end(self, max_rounds: int) -> None:
-        if max_rounds < 1:
-            raise ConfigError(f"client.lr_schedule: {type(self).__name__} needs an end; set trainer.max_rounds")
+    def _length(self, rounds: int | None, max_rounds: int) -> int:
+        """Returns the length of a schedule in rounds: its setting, or else the length of the run."""
+        if (length := rounds or max_rounds) < 1:
+            raise ConfigError(f"client.lr_schedule: {type(self).__name__} needs an end; set its rounds, or max_rounds")
+        return length
 
 
+@checked("client.lr_schedule")
 class CosineRate(RateSchedule):
-    """Half a cosine from 1 in the first round to ``final`` in the last.
+    """Half a cosine from 1 in the first round to ``final`` in the last, and in all rounds after it.
 
     Args:
         final: The last round's factor.
+        rounds: The number of rounds until then; ``trainer.max_rounds`` if not given.
 
     Example:
         >>> [round(CosineRate().factor(t, 5), 3) for t in range(5)]
         [1.0, 0.854, 0.5, 0.146, 0.0]
     """
 
-    def __init__(self, final: float = 0.0) -> None:
+    def __init__(self, final: float = 0.0, rounds: PositiveInt | None = None) -> None:
         self.final = final
+        self.rounds = rounds
 
     @override
     def factor(self, round: int, max_rounds: int) -> float:
-        self._check_end(max_rounds)
-        share = min(1.0, round / max(1, max_rounds - 1))
+        share = min(1.0, round / max(1, self._length(self.rounds, max_rounds) - 1))
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * share)) / 2
 
 
@@ -78,20 +82,24 @@ class MilestoneRate(RateSchedule):
     Args:
         milestones: Shares of all rounds.
         gamma: The factor of each.
+        rounds: The number of all rounds; ``trainer.max_rounds`` if not given.
 
     Example:
         >>> [round(MilestoneRate().factor(t, 8), 3) for t in (3, 4, 5, 6)]
         [1.0, 0.1, 0.1, 0.01]
     """
 
-    def __init__(self, milestones: Sequence[ShareBelowOne] = (0.5, 0.75), gamma: float = 0.1) -> None:
+    def __init__(
+        self, milestones: Sequence[ShareBelowOne] = (0.5, 0.75), gamma: float = 0.1, rounds: PositiveInt | None = None
+    ) -> None:
         self.milestones = milestones
         self.gamma = gamma
+        self.rounds = rounds
 
     @override
     def factor(self, round: int, max_rounds: int) -> float:
-        self._check_end(max_rounds)
-        passed = sum(round + 1e-9 >= share * max_rounds for share in self.milestones)  # 0.55 * 100 is above 55
+        length = self._length(self.rounds, max_rounds)
+        passed = sum(round + 1e-9 >= share * length for share in self.milestones)  # 0.55 * 100 is above 55
         return float(self.gamma**passed)
 
 

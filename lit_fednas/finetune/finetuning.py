@@ -259,12 +259,11 @@ class Finetune(AfterTraining):
     def _trainer(self, candidate: Candidate, folder: Path) -> FederatedTrainer:
         """Returns the trainer of one candidate, which writes into the folder."""
         self.interrupts.check()
-        rounds = self.rounds[candidate.folder]
         device = self.trainer.strategy.root_device
         averages = [WeightAverage(own.decay) for own in self.trainer.callbacks if isinstance(own, WeightAverage)]
         trainer = FederatedTrainer(
-            max_rounds=rounds,
-            check_val_every_n_rounds=min(self.settings.check_val_every_n_rounds, rounds),
+            max_rounds=self.rounds[candidate.folder],
+            check_val_every_n_rounds=self.settings.check_val_every_n_rounds,
             threads=self.trainer.threads,
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],

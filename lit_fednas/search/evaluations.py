@@ -77,13 +77,13 @@ class Evaluations(dict[Any, dict[str, Any]]):
     def __init__(self, scorer: Scorer, files: SearchFiles) -> None:
         super().__init__(_earlier(scorer.costs, files))
         self.scorer, self.files = scorer, files
-        self._first: dict[Any, tuple[str, int]] = {}  # the tier and generation that proposed each first
+        self.proposed: dict[Any, tuple[str, int]] = {}  # the tier and generation that proposed each first
         files.write("evaluations", self.values())  # without a line that was cut short
 
     def evaluate(self, tier: str, generation: int, archs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Yields the rows of a generation (``lit_fednas.records``), one by one."""
         proposer = tier, generation
-        new = [arch for arch in archs if self._first.setdefault(arch, proposer) == proposer]
+        new = [arch for arch in archs if self.proposed.setdefault(arch, proposer) == proposer]
         score = self.scorer.evaluator.scorer(tier, generation, new)
         scored = self.scorer([arch for arch in archs if arch not in self], score)
         for arch in archs:

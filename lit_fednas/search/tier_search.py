@@ -211,7 +211,10 @@ class TierSearch:
         proposals = settings.method.search(self.feasible[tier.name], rng)
         history: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
-        value = volume = scores = None
+        # networks of earlier tiers' searches count where they fit, as for the tier's network
+        values = [row[self.metric] for arch, row in self.fitting(tier).items() if arch in self.evaluations.proposed]
+        value = min(values, key=lambda metric: error(metric, self.higher), default=None)
+        volume = scores = None
         while len(rows) < most:
             try:
                 proposed = next(proposals) if scores is None else proposals.send(scores)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from lit_fednas.ranges import NonNegativeInt, PositiveInt
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.jobs import Cluster
 from lit_fednas.studies.reading import MOST_RUNS, read_study
-from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all, unvalidated_rounds
+from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all
 from lit_fednas.studies.study import Study, check_seeds, require_known
 
 #: Packages whose parts log what is known here.
@@ -104,9 +103,6 @@ def study(
         runs = Runs(folder, {"study": content.name, "file": str(file)}, wanted)
         settings = checked(runs.waiting, 1 if cluster else jobs) if runs.waiting else {}
         _check_metrics(content, settings.values())
-        warnings = [unvalidated_rounds(run, settings[run.folder], content.compare or {}) for run in runs.waiting]
-        for warning in filter(None, dict.fromkeys(warnings)):
-            print(f"lit-fednas: {warning}", file=sys.stderr)
         executor = Cluster(cluster, folder / "jobs", cluster_options or {}) if cluster else None
         status = run_all(runs, settings, jobs, executor)
         if runs.finished or not status:
@@ -122,10 +118,9 @@ def _check_metrics(content: Study, settings: Iterable[Mapping[str, Any]]) -> Non
     for name, how in content.measures.items():
         if "metric" in how:
             check_metric(str(how["metric"]), f"measures.{name}.metric")
-    if content.metric:
-        check_metric(content.metric, "metric.name")
     if metric := (content.compare or {}).get("metric"):
-        require_known(metric, METRICS["val"], f"compare.metric: {metric}", "a metric")
+        where = "metric.name" if any(arm.command for arm in content.arms.values()) else "compare.metric"
+        require_known(metric, METRICS["val"], f"{where}: {metric}", "a metric")
 
 
 def _report(content: Study, runs: Runs, kept: Path, judge: bool) -> None:

@@ -24,7 +24,7 @@ from lit_fednas.cli.commands import parsed
 from lit_fednas.config_files import find, read_yaml
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import check_folder_name, check_folder_names
-from lit_fednas.studies.findings import LEDGER, MINUTES, SOURCES, STATISTICS, figure
+from lit_fednas.studies.findings import LEDGER, METRICS, MINUTES, SOURCES, STATISTICS, figure
 from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, check_seeds, folder_of, require_known
 
 _SHARED = ("configs", "options", "then")
@@ -74,7 +74,7 @@ def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int
     if "arms" not in content and "configs" not in content:
         arms = _commands(content, grid)
         check_folder_names("parameters", [arm.folder for arm in arms.values()])
-        return Study(name, arms, metric=_known(content.get("metric") or {}, "metric").get("name"))
+        return Study(name, arms, compare=_sweep_comparison(_known(content.get("metric") or {}, "metric")))
     tiers = None if content.get("tiers") is None else checked_tiers(content["tiers"], "tiers")
     check_folder_names("tiers", tiers or ())
     arms = _arms(content, grid, tiers)
@@ -91,7 +91,19 @@ def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int
         for place, claim in enumerate(content.get("claims") or ())
     ]
     protocol = str(content.get("protocol", "")).strip()
-    return Study(name, arms, protocol, seeds, tiers, compared, None, measures, claims)
+    return Study(name, arms, protocol, seeds, tiers, compared, measures, claims)
+
+
+def _sweep_comparison(metric: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of the comparison by a sweep file's metric, such as ``val/mean/accuracy``: the last word."""
+    name, goal = str(metric.get("name", "")), metric.get("goal")
+    measure = name.rpartition("/")[2]
+    if name and not name.startswith(("val/", "test/")):
+        raise ConfigError(f"metric.name: {name} is not measured of networks, which are compared; use val/mean/accuracy")
+    best = "maximize" if measure == "accuracy" else "minimize"
+    if measure in METRICS["val"] and goal not in (None, best):
+        raise ConfigError(f"metric.goal: {goal} takes the worst {measure}; write {best}")
+    return {"metric": measure} if name else {}
 
 
 def _commands(content: Mapping[str, Any], grid: list[dict[str, Any]]) -> dict[str, Arm]:

@@ -177,24 +177,6 @@ def _loggers(settings: Mapping[str, Any]) -> list[Any]:
     return loggers if isinstance(loggers, list) else [loggers]
 
 
-def unvalidated_rounds(run: Run, settings: Mapping[str, Any], compare: Mapping[str, Any]) -> str:
-    """Returns a warning, or nothing, if a run's last round is not validated; raises if the comparison needs one."""
-    names = ("trainer.max_rounds", "trainer.check_val_every_n_rounds")
-    words = dict(word.removeprefix("--").partition("=")[::2] for word in run.commands[run.done])
-    known = {**{f"trainer.{name}": value for name, value in settings["trainer"].items()}, **words, **run.parameters}
-    rounds, every = (yaml.safe_load(str(known.get(name))) for name in names)
-    if not isinstance(rounds, int) or not isinstance(every, int) or rounds < 0 or rounds % every == 0:
-        return ""
-    last = rounds - rounds % every
-    if not last and (needed := [name for name in ("macs", "bytes", "rounds", "targets") if compare.get(name)]):
-        raise ConfigError(
-            f"compare.{needed[0]}: needs a validation while {run.arm} trains, and {names[1]} is {every} of {rounds} "
-            f"rounds; set it to at most {rounds}"
-        )
-    compared = f"round {last} is compared" if last else "nothing is validated"
-    return f"{names[1]}: {every} does not divide {names[0]}, {rounds}: {compared}"
-
-
 def in_folder(loggers: Sequence[Mapping[str, Any]], study: Path, run: str) -> str:
     """The option that makes loggers write into a run's folder, and tells W&B of the study."""
     name, version = run.split("/")

@@ -82,7 +82,6 @@ class Study:
     tiers: dict[str, dict[str, float]] | None = None  # budgets of a network, by tier
     # arguments of lit_fednas.analysis.comparison.compared; ``None`` for no comparison
     compare: dict[str, Any] | None = None
-    metric: str | None = None  # what the pages of Weights & Biases show of a sweep
     # figures that are read from a run's folder: arguments of lit_fednas.studies.findings.figure
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)  # what is judged

@@ -40,6 +40,12 @@ def test_without_a_terminal_there_is_a_plain_line_of_each_round(capsys):
     assert re.fullmatch(LINE.format(2, 2), second), second
 
 
+def test_a_line_shows_a_value_only_in_the_round_that_it_belongs_to(capsys):
+    """Validated are every second of five rounds, and the last; the value of the second is not repeated in the third."""
+    run(RoundProgress(refresh_seconds=0.0), rounds=5, check_val_every_n_rounds=2)
+    assert ["val accuracy" in line for line in lines(capsys)] == [False, True, False, True, True]
+
+
 def test_lines_keep_their_distance_but_the_last_round_has_one(capsys, monkeypatch):
     """The clock moves 4 s from start to round and from round to round."""
     clock = iter(range(0, 1000, 4))

@@ -10,7 +10,7 @@ from lit_fednas.callbacks import RoundCheckpoint, SubnetTable
 from lit_fednas.callbacks.recorder import format_table, table_rows
 from lit_fednas.federation import EvaluationSettings
 from tests.federation.runs import LAST, run_in
-from tests.support import fit, make_module, tiny_data
+from tests.support import Noted, fit, make_module, tiny_data
 
 SUBNETS = ["small = smallest", "d: [0,1], e: 0.25", "largest"]
 
@@ -42,10 +42,39 @@ def test_after_a_fit_the_last_validation_is_shown_and_written(tmp_path, capsys):
     assert shown == format_table(table_rows(made, trainer.callback_metrics, "val")) + "\n"
 
 
-def test_a_resumed_part_without_a_validation_writes_the_last_one(tmp_path):
-    run_in(tmp_path, module(), SubnetTable(), RoundCheckpoint(), rounds=2)
-    table = tmp_path / "run" / "only" / "subnets-val.csv"
-    before = table.read_bytes()
-    table.unlink()  # as a kill would
-    run_in(tmp_path, module(), SubnetTable(), rounds=3, ckpt_path=tmp_path / LAST)
-    assert table.read_bytes() == before
+def stops(trainer, *arguments):
+    trainer.should_stop = trainer.current_epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "callbacks", "rounds"),
+    [
+        ({"check_val_every_n_rounds": 2}, [], 3),
+        ({"check_val_every_n_rounds": 100}, [], 3),
+        # after Lightning has decided whether the round is validated
+        ({"check_val_every_n_rounds": 2}, [Noted("on_train_epoch_end", stops)], 9),
+    ],
+    ids=["not a multiple", "longer than the run", "stopped at the end of a round"],
+)
+def test_the_table_is_of_the_last_round(tmp_path, settings, callbacks, rounds):
+    table, federated = SubnetTable(), module()
+    trainer = fit(
+        federated, tiny_data(), rounds, callbacks=[*callbacks, table], default_root_dir=str(tmp_path), **settings
+    )
+    (last,) = trainer.validate(federated, datamodule=tiny_data())
+    assert trainer.global_step == table.rounds == 3
+    accuracies = {row["subnet"]: float(row["accuracy"]) for row in read(tmp_path / "subnets-val.csv")}
+    assert accuracies == pytest.approx({name: last[f"val/{name}/accuracy"] for name in federated.subnets}, abs=1e-6)
+
+
+def test_rows_of_an_earlier_round_are_not_shown(tmp_path, capsys, caplog):
+    """The checkpoint of round 3 holds the rows of round 2, and nothing is left to train."""
+    broken = Noted("on_cohort_start", lambda trainer, module, round: 1 // (3 - round.number))
+    with pytest.raises(ZeroDivisionError):
+        run_in(tmp_path, module(), SubnetTable(), RoundCheckpoint(), broken, rounds=9)
+    resumed = SubnetTable()
+    with caplog.at_level("INFO", "lit_fednas"):
+        run_in(tmp_path, module(), resumed, rounds=3, ckpt_path=tmp_path / LAST)
+    assert (len(resumed.rows), resumed.rounds) == (3, 2)
+    assert capsys.readouterr().out == ""
+    assert "round 3 was not validated" in caplog.text

@@ -101,6 +101,31 @@ def test_a_run_in_which_every_client_fails_ends_with_the_reason():
     run(rounds=3, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away
 
 
+def test_the_end_says_how_many_updates_failed_and_why_most_did(caplog):
+    """Clients 0 and 1 of six in each of four rounds; a client that went away was not asked for an update."""
+    run(rounds=4)
+    assert "8 of 24 updates failed, 4 of them: error (RuntimeError: the disk is full (" in caplog.text
+    caplog.clear()
+    run(rounds=2, objective=CrossEntropy(), dropout_rate=0.5)
+    assert "updates failed" not in caplog.text
+
+
+class Exhausted(FixedArchitecture):
+    def plan(self, round):
+        return super().plan(round) if round.number < 1 else next(iter(()))
+
+
+class ExhaustedAverage(OverlapAverage):
+    def finish(self):
+        return next(iter(()))
+
+
+@pytest.mark.parametrize("part", [Exhausted(), ExhaustedAverage()], ids=lambda part: type(part).__name__)
+def test_a_part_that_raises_stop_iteration_does_not_end_training_in_silence(part):
+    with pytest.raises(RuntimeError, match=r"^a part raised StopIteration, which ends Lightning's loops; let it"):
+        fit(make_module(linear_net(), **{part.field.removeprefix("model."): part}), tiny_data(), 3)
+
+
 class WrongAssignment(FixedArchitecture):
     def plan(self, round):
         return {}["seven apples"]

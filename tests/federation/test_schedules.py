@@ -15,6 +15,8 @@ ROOT = math.sqrt(0.5)
     [
         (CosineRate(), 5, [1.0, (1 + ROOT) / 2, 0.5, (1 - ROOT) / 2, 0.0]),
         (CosineRate(0.2), 3, [1.0, 0.6, 0.2, 0.2]),  # beyond the end it stays
+        (CosineRate(0.2, rounds=3), 9, [1.0, 0.6, 0.2, 0.2]),  # also in a longer run
+        (MilestoneRate(gamma=0.5, rounds=4), -1, [1, 1, 0.5, 0.25, 0.25]),
         (StepRate(every=3, gamma=0.1), -1, [1, 1, 1, 0.1, 0.1, 0.1, 0.01]),
         # FedorAS fine-tunes 100 rounds, with steps at 50 and 75
         (MilestoneRate(), 100, [1] * 50 + [0.1] * 25 + [0.01] * 25),

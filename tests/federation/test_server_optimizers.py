@@ -1,14 +1,20 @@
 """The adaptive server optimizers against Algorithm 2 of Reddi et al. (2021), in numpy."""
 
 import copy
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from lit_fednas.federation import FedAdagrad, FedAdam, FedYogi
+from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FedAdagrad, FedAdam, FederatedLightningModule, FedYogi
+from tests.support import Noted, fit, linear_net, make_module, tiny_data, weights
 
 START = np.array([1.0, -2.0, 0.5, 0.0])
 DELTAS = [  # Delta_t of three rounds: the aggregate minus the present weights
@@ -42,3 +48,94 @@ def test_three_steps_by_hand(kind: type, beta1: float) -> None:
         optimizer.step()
         state = copy.deepcopy(optimizer.state_dict())
         np.testing.assert_allclose(parameter.detach().numpy(), x, rtol=1e-12)
+
+
+class Scheduled(FederatedLightningModule):
+    """Halves the server's learning rate after every round."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda round: 0.5**round)]
+
+    def on_train_epoch_end(self):
+        self.lr_schedulers().step()
+
+
+def trained(folder: Path, rounds: int, server_optimizer: Callable, scheduled: bool = False, resumed: bool = False):
+    """The weights after some rounds, and the learning rate of the next."""
+    module = make_module(linear_net(), server_optimizer=server_optimizer)
+    module.__class__ = Scheduled if scheduled else FederatedLightningModule
+    settings = {"enable_checkpointing": True, "default_root_dir": str(folder), "callbacks": [RoundCheckpoint()]}
+    last = folder / "checkpoints" / "last.ckpt" if resumed else None
+    trainer = fit(module, tiny_data(), rounds, last, **settings)
+    return torch.cat([tensor.flatten() for tensor in weights(module).values()]), trainer.optimizers[0].param_groups[0]
+
+
+def sgd_with(lr: float, momentum: float = 0.0) -> Callable:
+    return lambda params: torch.optim.SGD(params, lr=lr, momentum=momentum)
+
+
+def test_changed_hyperparameters_apply_on_resume_and_the_momentum_stays(tmp_path: Path) -> None:
+    """Clients train alike in round 2, so a tenth of the rate is a tenth of the step along the same momentum."""
+    after_first, _ = trained(tmp_path, 1, sgd_with(1.0, 0.5))
+    straight, _ = trained(tmp_path / "straight", 2, sgd_with(1.0, 0.5))
+    resumed, group = trained(tmp_path, 2, sgd_with(0.1, 0.5), resumed=True)
+    assert (group["lr"], group["momentum"]) == (0.1, 0.5)
+    torch.testing.assert_close(resumed, after_first + 0.1 * (straight - after_first))
+
+
+def test_another_class_starts_with_an_empty_state_and_says_so(tmp_path: Path, caplog) -> None:
+    """Adam's first step is its rate times g / (|g| + eps), here for eps 1."""
+    after_first, _ = trained(tmp_path, 1, sgd_with(1.0))
+    averages, _ = trained(tmp_path / "straight", 2, sgd_with(1.0))
+    resumed, _ = trained(tmp_path, 2, lambda params: torch.optim.Adam(params, lr=0.1, eps=1.0), resumed=True)
+    change = averages - after_first
+    torch.testing.assert_close(resumed, after_first + 0.1 * change / (change.abs() + 1))
+    assert "model.server_optimizer: Adam replaces the checkpoint's SGD, and starts with an empty state" in caplog.text
+
+
+def test_a_schedule_of_the_servers_rate_goes_on_and_follows_a_changed_rate(tmp_path: Path) -> None:
+    for folder in (tmp_path / "same", tmp_path / "changed"):
+        trained(folder, 1, sgd_with(1.0), scheduled=True)
+    straight, group = trained(tmp_path / "straight", 3, sgd_with(1.0), scheduled=True)
+    same, _ = trained(tmp_path / "same", 3, sgd_with(1.0), scheduled=True, resumed=True)
+    assert (group["lr"], same.tolist()) == (0.125, straight.tolist())
+    _, group = trained(tmp_path / "changed", 3, sgd_with(0.8), scheduled=True, resumed=True)
+    assert group["lr"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "server_optimizer", "fault"),
+    [
+        ("lr", 1e38, sgd_with(0.5), "SGD made weights NaN or infinite in round 2"),
+        ("lr", math.nan, sgd_with(0.5), "SGD made weights NaN or infinite in round 2"),
+        # where nobody trained, Adam divides 0 by eps
+        ("eps", 0.0, lambda params: torch.optim.Adam(params, lr=0.1), "Adam made .* round 2"),
+    ],
+)
+def test_a_step_that_breaks_the_weights_stops_the_run(tmp_path: Path, setting, value, server_optimizer, fault) -> None:
+    """In round 2, so that the checkpoint stays that of round 1."""
+
+    def breaks(trainer, module, round):
+        if round.number == 1:
+            trainer.optimizers[0].param_groups[0][setting] = value
+
+    module = make_module(assignment=FixedArchitecture("smallest"), server_optimizer=server_optimizer)
+    settings = {"enable_checkpointing": True, "default_root_dir": str(tmp_path)}
+    with pytest.raises(ConfigError, match=f"^model.server_optimizer: {fault}; lower its lr, or"):
+        fit(module, tiny_data(), 3, callbacks=[RoundCheckpoint(), Noted("on_round_start", breaks)], **settings)
+    last = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["global_step"] == 1
+    assert all(tensor.isfinite().all() for tensor in last["state_dict"].values())
+
+
+def test_an_aggregate_that_is_not_finite_is_the_aggregations_fault() -> None:
+    spoils = Noted("on_results", lambda trainer, module, round: round.mix(lambda averages: averages | nans(averages)))
+    nans = lambda averages: {name: tensor * math.nan for name, tensor in averages.items()}  # noqa: E731
+    with pytest.raises(ConfigError, match=r"^model\.aggregation: made weights NaN or infinite in round 1; "):
+        fit(make_module(linear_net()), tiny_data(), 1, callbacks=[spoils])
+
+
+def test_a_rate_that_is_no_number_is_refused_before_training() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.server_optimizer: cannot be made \(lr is not a number\); "):
+        fit(make_module(linear_net(), server_optimizer=sgd_with(math.nan)), tiny_data(), 1)

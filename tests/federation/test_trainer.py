@@ -7,6 +7,7 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 
+from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedTrainer
 from lit_fednas.supernets import ElasticResNet
@@ -25,6 +26,15 @@ def test_early_stopping_stops_after_a_round():
     stopping = EarlyStopping("val/largest/accuracy", mode="max", patience=1, min_delta=2.0)
     trainer = fit(make_module(), tiny_data(), 20, callbacks=[stopping])
     assert trainer.current_epoch == 2  # the first validation is best for ever, one more is waited for
+
+
+def test_a_time_that_is_spent_is_said(tmp_path, caplog):
+    settings = {"callbacks": [RoundCheckpoint()], "enable_checkpointing": True, "default_root_dir": str(tmp_path)}
+    fit(make_module(), tiny_data(), 2, max_time={"hours": 1}, **settings)
+    assert "max_time" not in caplog.text
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    assert fit(make_module(), tiny_data(), 9, last, max_time={"seconds": 0}, **settings).global_step == 2
+    assert "trainer.max_time: is spent after 2 rounds, so nothing is trained; raise it" in caplog.text
 
 
 class ForColours(HiddenUnits):

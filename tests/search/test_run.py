@@ -65,6 +65,16 @@ def test_a_search_writes_all_its_files(trained, straight):
         assert volumes == sorted(volumes)  # nothing that was found is lost
 
 
+def test_the_best_within_a_tier_counts_those_of_tiers_before_it(trained, tmp_path):
+    """A large tier of one evaluation has at least the best of the small tier's, all of which it holds."""
+    files = search(trained, tmp_path, evaluations={"small": 16, "large": 1})
+    small, large = (
+        [row["best_accuracy"] for row in files.rows("history") if row["tier"] == tier] for tier in ("small", "large")
+    )
+    assert large == [max(row["accuracy"] for row in files.rows("evaluations"))]
+    assert large[-1] >= small[-1] > files.rows("evaluations")[-1]["accuracy"]
+
+
 def test_tiers_may_have_evaluations_of_their_own(trained, tmp_path):
     """Of FedorAS' Shakespeare, the lowest and the highest tier have fewer."""
     asked = {"large": 11, "small": 6}

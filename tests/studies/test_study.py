@@ -87,15 +87,10 @@ def test_a_second_start_on_a_folder_is_refused(write, refused) -> None:
     assert main(["study", write(), "--seeds", "0"]) == 0
 
 
-def test_an_arm_that_is_never_validated_has_no_curve_and_no_budget(write, capsys) -> None:
+def test_an_arm_that_is_never_validated_has_no_curve(write, capsys) -> None:
     arms = {"A": {"options": {"x": 0.5}}, "B": {"options": {"x": 0.25, "trainer.max_rounds": 1}}}
-    assert main(["study", write(arms=arms, compare={"macs": "equal"})]) == 2
-    told = "compare.macs: needs a validation while B trains, and trainer.check_val_every_n_rounds is 2 of 1 rounds"
-    assert told in capsys.readouterr().err
-    assert not Path("runs/small").exists()
     assert main(["study", write(arms=arms, compare={}), "--seeds", "0"]) == 0
     printed = capsys.readouterr()
-    assert "does not divide trainer.max_rounds, 1: nothing is validated" in printed.err
     assert "No curve, as a run has logged no validation while it trained: B." in printed.out
     assert set(pd.read_csv("runs/small/compare.csv")["method"]) == {"A", "B"}
     assert set(pd.read_csv("runs/small/curves.csv")["method"]) == {"A"}
@@ -156,7 +151,6 @@ def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
     assert words[3:6] == ["--data.num_clients=5", "--x=0.2", "--trainer.max_rounds=7"]
     printed = capsys.readouterr()
     assert "  20.0  " in printed.out
-    assert "2 does not divide trainer.max_rounds, 7: round 6 is compared" in printed.err
     assert len(pd.read_csv("runs/small/compare.csv")) == 8
     arms = read_study(write(arms={"A": None, "B": None}, parameters=parameters)).arms
     assert len(arms) == 8

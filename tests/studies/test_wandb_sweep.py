@@ -150,7 +150,12 @@ def parameter(**settings: Any) -> dict[str, Any]:
         ({"early_terminate": {}}, "early_terminate: is not a key"),
         (
             {"metric": {"name": "val/largest/acuracy"}},
-            "metric.name: val/largest/acuracy: is not logged; did",
+            "metric.name: acuracy: is not a metric; did you mean accuracy?",
+        ),
+        ({"metric": {"name": "clients/loss"}}, "metric.name: clients/loss is not measured of networks, which are"),
+        (
+            {"metric": {"name": "val/mean/loss", "goal": "maximize"}},
+            "metric.goal: maximize takes the worst loss; write",
         ),
         ({"parameters": {"seed_everything": {"values": [0, 1]}}}, "give them to the command (--seeds 0 1)"),
         ({"command": ["nowhere", "${args}"]}, "command: 'nowhere' cannot be started: No such file"),

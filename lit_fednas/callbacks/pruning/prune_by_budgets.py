@@ -224,8 +224,6 @@ class PruneByBudgets(FederatedCallback):
         for name, value in self.record.figures().items():
             module.log(f"prune/{name}", value, prog_bar=name == "accuracy")
         self._write(trainer, module)
-
-    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         trainer.should_stop |= self.complete
 
     def _end_initial(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
