@@ -25,6 +25,8 @@ FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "configs
 MODULES, _MODULES_LINE = "LIT_FEDNAS_MODULES", "# modules: "
 #: Absolute, as jsonargparse changes the directory while it reads a file; and whether they were added to sys.path.
 _module_folders: dict[str, bool] = {}
+#: Options of a search for which no tiers are known.
+EXAMPLE_TIERS = "--search.tiers EvenBudgets --search.tiers.count 3"
 #: To begin with: a run, own data, and many runs that are compared.
 _FIRST = ("recommended/distorted_digits.yaml", "tasks/table.yaml", "studies/recommended.yaml")
 

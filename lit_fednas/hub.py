@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from lit_fednas.config_files import find
+from lit_fednas.config_files import EXAMPLE_TIERS, find
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.run import PRETRAINED_FILES, WEIGHTS_FILE
 
@@ -56,7 +56,7 @@ def pull(repo: str, output: Path | None = None, revision: str | None = None) -> 
         hub.snapshot_download(repo, revision=revision, local_dir=folder, allow_patterns=list(PRETRAINED_FILES))
     if not (folder / WEIGHTS_FILE).is_file():
         raise ConfigError(f"repo: {repo} has no {WEIGHTS_FILE}; give one that lit-fednas hub push has uploaded")
-    _say_next(folder, "TIERS.yaml")
+    _say_next(folder, EXAMPLE_TIERS)
 
 
 def _copy(name: str, folder: Path) -> None:
@@ -66,13 +66,13 @@ def _copy(name: str, folder: Path) -> None:
         raise ConfigError(f"repo: {name} is not in the package, which has {', '.join(known)}; give OWNER/NAME")
     shutil.copytree(_MODELS / name, folder)
     shutil.copy(find(f"recommended/{name.replace('-', '_')}.yaml"), folder / "config.yaml")
-    _say_next(folder, "search/distorted_digits.yaml")
+    _say_next(folder, "--config search/distorted_digits.yaml")
 
 
 def _say_next(folder: Path, tiers: str) -> None:
     print(f"written: {folder}")
     path = quote(str(folder))
-    print(f"next: lit-fednas search --config {path}/config.yaml --config {tiers} --ckpt_path {path}")
+    print(f"next: lit-fednas search --config {path}/config.yaml {tiers} --ckpt_path {path}")
 
 
 @contextmanager

@@ -89,8 +89,8 @@ def test_fit_writes_a_run(one_round):
     assert f"# lit-fednas=={__version__}" in (run / "config.yaml").read_text()
     assert "largest" in out
     run = "runs/digits/version_0"
-    following = f"search --config {run}/config.yaml --config TIERS.yaml\nor:   lit-fednas report {run}\n"
-    assert out.endswith(f"written: {run}\nnext: lit-fednas {following}")
+    following = f"search --config {run}/config.yaml --search.tiers EvenBudgets --search.tiers.count 3"
+    assert out.endswith(f"written: {run}\nnext: lit-fednas {following}\nor:   lit-fednas report {run}\n")
     assert "times less computation" in err
     assert "Epoch" not in err + out  # no bar of Lightning's, and no inner Trainer's chatter
 

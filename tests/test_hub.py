@@ -37,7 +37,10 @@ def hub(tmp_path, monkeypatch):
 def test_a_supernet_comes_back_as_it_was(hub, capsys):
     assert main(["hub", "push", "mine", "me/digits", "--private"]) == main(["hub", "pull", "me/digits"]) == 0
     assert {path.name: path.read_text() for path in Path("digits").iterdir()} == {name: name for name in FILES}
-    assert "search --config digits/config.yaml --config TIERS.yaml --ckpt_path digits" in capsys.readouterr().out
+    assert (
+        "search --config digits/config.yaml --search.tiers EvenBudgets --search.tiers.count 3 --ckpt_path digits"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow

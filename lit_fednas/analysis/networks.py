@@ -65,7 +65,9 @@ class Result:
     @property
     def clients_folder(self) -> Path | None:
         """Where ``clients.csv`` is: of the run itself (``deployed_accuracy``), or else of its search."""
-        places = [self.folder, *(self.run.folder / search.name for search in self.searches)]
+        places = [self.run.folder / search.name for search in self.searches]
+        ended = (self.run.ledger or {}).get("rounds", len(self.run.rounds)) == len(self.run.rounds)
+        places[:0] = [self.folder] if ended or self.part else []  # a resume that was stopped has not written its own
         return next((place for place in places if (place / CLIENTS_FILE).exists()), None)
 
 

@@ -15,7 +15,15 @@ from lit_fednas.errors import DataError
 from lit_fednas.records import COST_NAMES, FinetuneFiles, SearchFiles, TierModel, read_rounds
 from lit_fednas.records.files import RESTORE, read_json, read_table, reading
 from lit_fednas.records.forms import INPUTS, LEDGER, RUN_SETTINGS, check_form
-from lit_fednas.records.run import INPUTS_FILE, LEDGER_FILE, ROUNDS_FILE, Directions, directions_of, rounds_of, version_of
+from lit_fednas.records.run import (
+    INPUTS_FILE,
+    LEDGER_FILE,
+    ROUNDS_FILE,
+    Directions,
+    directions_of,
+    rounds_of,
+    version_of,
+)
 
 #: What training has taken until a round: its number, from 1; forward passes of all clients; bytes, both ways.
 SPENT = ("rounds", "spent_macs", "spent_bytes")

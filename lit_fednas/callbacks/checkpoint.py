@@ -69,6 +69,20 @@ class RoundCheckpoint(ModelCheckpoint):
             if torch.isinf(self.kth_value):  # none was kept so far
                 self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the best; their files count where the run is now, which may have been moved."""
+        if self.dirpath is not None and all(self._here(path) for path in state_dict["best_k_models"]):
+            scores = {self._here(path): score for path, score in state_dict["best_k_models"].items()}
+            names = "best_model_path", "kth_best_model_path", "last_model_path"
+            paths = {name: self._here(state_dict[name]) for name in names}
+            state_dict = {**state_dict, **paths, "dirpath": self.dirpath, "best_k_models": scores}
+        super().load_state_dict(state_dict)
+
+    def _here(self, path: str) -> str:
+        """Returns the path of a checkpoint's name in the present folder; empty if there is no such file."""
+        present = Path(str(self.dirpath), Path(path).name)
+        return str(present) if present.is_file() else ""
+
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates the folder and its disk's room."""
         super().on_fit_start(trainer, pl_module)

@@ -16,9 +16,9 @@ from lit_fednas.federation import FederatedCallback, FederatedLightningModule, F
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.formatting import rows_text
 from lit_fednas.messages import ClientResult
-from lit_fednas.records.files import FolderLock, replace_json, replace_table, seal
+from lit_fednas.records.files import FolderLock, replace_json, seal
 from lit_fednas.records.partition import write_partition
-from lit_fednas.records.run import INPUTS_FILE, RECORDS, append_round, forget_from
+from lit_fednas.records.run import INPUTS_FILE, RECORDS, append_round, forget_from, write_subnets
 
 log = logging.getLogger(__name__)
 
@@ -124,9 +124,7 @@ class SubnetTable(FederatedCallback):
         if not rows:
             return
         if keeps_files(trainer):
-            name = f"subnets-{split}.csv"
-            replace_table(run_folder(trainer) / name, list(rows[0]), rows)
-            seal(run_folder(trainer), name)
+            write_subnets(run_folder(trainer), split, rows)
         if trainer.is_global_zero:
             print(format_table(rows))
 

@@ -40,23 +40,19 @@ from lit_fednas.cli.run_config import (
     share_run,
     swept_checkpoint,
 )
-from lit_fednas.config_files import expanded
+from lit_fednas.config_files import EXAMPLE_TIERS, expanded
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.process import Interrupted
 from lit_fednas.federation.trainer import keeps_files, run_folder
+from lit_fednas.records import TierFiles
 from lit_fednas.records.files import replacing
 
 log = logging.getLogger(__name__)
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 PARTS = ("trainer", "model", "datamodule")
-#: What may follow the commands that train or search.
-NEXT = {
-    "fit": "search --config {run}/config.yaml --config TIERS.yaml",
-    **dict.fromkeys(("search", "finetune"), "export --config {run}/config.yaml --name {name} --tier TIER"),
-}
 #: Arguments of a supernet that are taken from the data.
 LINKED = {"num_classes", "input_shape"}
 #: Every parser raises errors, takes no shortened options, and writes the versions into a saved configuration.
@@ -274,13 +270,22 @@ class FederatedCLI(LightningCLI):
         else:
             command = owner(**{name: getattr(self, name) for name in _parts(subcommand)})
             getattr(command, TRAINING[subcommand].method)(**self.options)
-        if subcommand in NEXT and keeps_files(self.trainer):
+        if subcommand in ("fit", "search", "finetune") and keeps_files(self.trainer):
             folder = run_folder(self.trainer)
             print(f"written: {folder}")
             if (folder / "checkpoints").exists():  # else it is a plan, before training
-                name, run = (quote(str(word)) for word in (getattr(self.options.get(subcommand), "name", ""), folder))
-                print(f"next: lit-fednas {NEXT[subcommand].format(run=run, name=name)}")
+                run = quote(str(folder))
+                for command, options in self._following(folder):
+                    print(f"next: lit-fednas {command} --config {run}/config.yaml {options}".rstrip())
                 print(f"or:   lit-fednas report {run}")
+
+    def _following(self, folder: Path) -> list[tuple[str, str]]:
+        """Returns the command that may follow a training or a search in a run's folder, and its options."""
+        if self.subcommand == "fit":
+            return [("search", "" if self.model.population.tiers else EXAMPLE_TIERS)]
+        name = self.options[str(self.subcommand)].name
+        tiers = TierFiles(folder / name).tier_names[:1]
+        return [("export", f"--name {quote(name)} --tier {quote(tier)}") for tier in tiers]
 
     @property
     def options(self) -> dict[str, Any]:

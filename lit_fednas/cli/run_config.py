@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 #: The file of a run's folder with its id in Weights & Biases.
 _WANDB_ID = "wandb-id.txt"
+#: The last checkpoint within a run's folder.
 _LAST = Path("checkpoints", "last.ckpt")
 #: The settings of loggers that name the folder between ``save_dir`` and the run's, by class.
 _NAMES = {"RunLogger": "name", "TensorBoardLogger": "name", "WandbLogger": "project"}

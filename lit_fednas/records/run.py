@@ -21,6 +21,7 @@ from lit_fednas.records.files import (
     replace_json,
     replace_table,
     replace_text,
+    seal,
     unseal,
 )
 from lit_fednas.records.forms import INPUTS, LEDGER, ROUND, SEQUENCE, SETTINGS, SUITE, check_form
@@ -99,6 +100,15 @@ def rounds_of(records: Sequence[Mapping[str, Any]], weights: str | None) -> int 
     """
     rounds = {record.get("weights"): record["round"] + 1 for record in records}
     return rounds.get(weights) if weights and any(rounds) else len(records)
+
+
+def write_subnets(folder: Path, split: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the evaluated subnets of a split; rows of other subnets stay if the run still has their weights."""
+    path, records, names = folder / f"subnets-{split}.csv", [*read_rounds(folder)], {row["subnet"] for row in rows}
+    earlier = read_table(path, ["subnet"]) if path.is_file() else []
+    kept = [row for row in earlier if row["subnet"] not in names and rounds_of(records, row.get("weights"))]
+    replace_table(path, list(rows[0]), [*rows, *kept])
+    seal(folder, path.name)
 
 
 def read_metrics(path: Path) -> list[dict[str, str]]:

@@ -86,6 +86,17 @@ def test_without_a_mode_the_metric_says_what_is_best(tmp_path, metric, best):
     assert again.best_model_path.endswith(f"{best}.ckpt")
 
 
+def test_a_run_that_was_moved_goes_on_with_its_best(tmp_path):
+    """Of rounds with 0.5, 0.9 and 0.1, and then 0.4, the second stays the only one that is kept."""
+    run(tmp_path / "old", RoundCheckpoint(monitor="val/largest/accuracy"), 3, [Values([0.5, 0.9, 0.1])])
+    (tmp_path / "old").rename(tmp_path / "new")
+    again, last = RoundCheckpoint(monitor="val/largest/accuracy"), tmp_path / "new" / "checkpoints" / "last.ckpt"
+    run(tmp_path / "new", again, 4, [Values([0.0, 0.0, 0.0, 0.4])], ckpt_path=str(last))
+    assert names(tmp_path / "new") == ["last.ckpt", "round=1.ckpt"]
+    assert again.best_model_path == str(last.with_name("round=1.ckpt"))
+    assert float(again.best_model_score) == pytest.approx(0.9)
+
+
 class Break(FederatedCallback):
     """Raises in one hook of one round, after looking at the checkpoint."""
 

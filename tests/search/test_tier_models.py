@@ -104,7 +104,7 @@ def test_an_unknown_tier_and_those_there_are(files):
     net = kept_instance("elastic")
     refused(net, files, ConfigError, r"'small' has no network .* run 'lit-fednas search' first")
     saved(files, net)
-    refused(net, files, ConfigError, "'tiny' has no network in .*search; there are: small", tier="tiny")
+    refused(net, files, ConfigError, "'tiny' has no network in .*search; give --tier small", tier="tiny")
     refused(net, files, ConfigError, "has no network", tier="../tiers/small")
 
 
