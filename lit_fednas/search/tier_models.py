@@ -58,8 +58,9 @@ def save_tier_model(files: TierFiles, model: TierModel, network: nn.Module) -> N
 def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[Any, nn.Module]:
     """Returns the architecture and the network of a tier."""
     if tier not in files.tier_names:
-        names = " or ".join(f"--tier {name}" for name in files.tier_names) or "--name of a finished search"
-        raise ConfigError(f"tier: {tier!r} has no network in {files.folder}; give {names}")
+        names = " or ".join(f"--tier {name}" for name in files.tier_names)
+        remedy = f"give {names}" if names else "run 'lit-fednas search' first"
+        raise ConfigError(f"tier: {tier!r} has no network in {files.folder}; {remedy}")
     model = files.tier_model(tier)
     arch = _architecture(supernet, model)
     network = supernet.subnet(arch).cpu()
