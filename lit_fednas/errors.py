@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 #: Packages in whose files the author of a method does not look for his mistakes.
-_LIBRARIES = {"lit_fednas", "lightning", "jsonargparse", "torch", "torchmetrics", "torchvision", "numpy"}
+_LIBRARIES = {"lit_fednas", "lightning", "jsonargparse", "torch", "torchmetrics", "torchvision", "numpy", "wandb"}
 _LIBRARIES |= sys.stdlib_module_names
 
 
