@@ -1,7 +1,9 @@
 """The configurations of the package, by their names in ``configs/``; the paths that configurations hold."""
 
+import json
 import math
 import os
+import re
 import shutil
 import sys
 from argparse import Namespace
@@ -18,6 +20,8 @@ from lit_fednas.formatting import listing
 
 #: More than any configuration has: bytes of a file, and values if its anchors are written out.
 _MOST_BYTES, _MOST_VALUES = 2**22, 1e6
+#: Numbers that YAML 1.1 reads to base 60, such as 1:30, or to base 8, such as 010.
+_OLD_NUMBER = re.compile(r"[-+]?(\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?|0[0-7_]+)")
 _INSTALLED = Path(__file__).with_name("configs")
 #: In the package, or beside it in a checkout.
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "configs"
@@ -61,22 +65,44 @@ def read_yaml(path: Path | str) -> Any:
         The plain values.
 
     Raises:
-        ConfigError: It cannot be read, gives a key twice, or is larger than any configuration, expanded or not.
+        ConfigError: It cannot be read, is empty, or fails :func:`parse_yaml`.
     """
     path = Path(path)
     try:
         if (size := path.stat().st_size) > _MOST_BYTES:
-            raise ConfigError(f"{path}: has {size:,} bytes, a configuration some thousand; give another file")
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
-        if (node := loader.get_single_node()) is None:
-            return None
-        if (values := _values(node, {})) > _MOST_VALUES:
-            raise ConfigError(f"{path}: stands for {values:.0e} values, as its anchors contain each other; write fewer")
-        return loader.construct_document(node)
+            raise ConfigError(f"has {size:,} bytes, a configuration some thousand; give another file")
+        if (content := parse_yaml(path.read_text(encoding="utf-8"))) is None:
+            raise ConfigError("is empty, or holds only comments; write settings into it, or leave it out")
+        return content
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8") from error
-    except (OSError, yaml.YAMLError, RecursionError) as error:
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}; correct it") from error
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns the plain values of YAML.
+
+    Raises:
+        ConfigError: It is larger than any configuration, or YAML reads a name or number as something else.
+        yaml.YAMLError: It is not YAML, or gives a key twice.
+    """
+    loader = yaml.SafeLoader(text)
+    if (node := loader.get_single_node()) is None:
+        return None
+    if (values := _values(node, {})) > _MOST_VALUES:
+        raise ConfigError(f"stands for {values:.0e} values, as its anchors contain each other; write fewer")
+    return loader.construct_document(node)
+
+
+def _check_reading(scalar: yaml.Node, is_name: bool) -> None:
+    kind, text = scalar.tag.rpartition(":")[2], scalar.value
+    if (is_name and kind in ("bool", "null")) or (kind in ("int", "float") and _OLD_NUMBER.fullmatch(text)):
+        read = json.dumps(yaml.safe_load(text))
+        remedy = f"quote it if it is text ({text!r}), or write {read}"
+        raise ConfigError(f"{text or 'nothing'} in line {scalar.start_mark.line + 1} is read as {read}; {remedy}")
 
 
 def _values(node: yaml.Node, known: dict[int, float]) -> float:
@@ -84,6 +110,8 @@ def _values(node: yaml.Node, known: dict[int, float]) -> float:
     if id(node) not in known:
         known[id(node)] = math.inf
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        for scalar in (node, *(key for key, _ in pairs)):
+            _check_reading(scalar, is_name=scalar is not node)
         keys = Counter(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode))
         if twice := [key for key, count in keys.items() if count > 1 and key != "<<"]:
             line = node.start_mark.line + 1

@@ -104,7 +104,7 @@ class Export(AfterTraining):
         tier: str | None = None,
         ckpt_path: str | None = "last",
         supernet: bool = False,
-        format: Format = "torch-export",
+        format: Format | None = None,
         output: str | None = None,
         name: str = "search",
         overwrite: bool = False,
@@ -115,7 +115,7 @@ class Export(AfterTraining):
             tier: The tier.
             ckpt_path: The checkpoint that was searched.
             supernet: Write the supernet, a folder from which searches and trainings start.
-            format: ``torch-export`` (``.pt2``) or ``onnx``.
+            format: ``torch-export`` (``.pt2``) or ``onnx``; as the output ends, or ``torch-export``, if not given.
             output: The file or folder; by default in the tier's folder, or ``supernet`` in the run's.
             name: The folder of the search or the fine-tuning in the run's folder.
             overwrite: Whether to replace an output that this command has not written.
@@ -130,7 +130,10 @@ class Export(AfterTraining):
             raise ConfigError("export: needs one of --tier TIER, a tier of a search, and --supernet; give it")
         if tier is None:
             return self._write_supernet(ckpt_path, Path(output or self.folder / "supernet"), name, overwrite)
-        files = TierFiles(self.folder / name)
+        files, suffix = TierFiles(self.folder / name), Path(output or "").suffix.lower()
+        shown = next((known for known, ending in SUFFIXES.items() if ending == suffix), format or "torch-export")
+        if (format := format or shown) != shown:
+            raise ConfigError(f"export.output: {output} is of {shown}, and export.format {format}; change one of them")
         path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)
         check_output(path, overwrite=overwrite or output is None)
         _check_installed(format)

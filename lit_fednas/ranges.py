@@ -121,6 +121,8 @@ def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield path, f"{value!r} is unknown; choose from {', '.join(map(str, args))}"
     elif isinstance(value, Mapping):
         for key, item in value.items() if len(args) == 2 else ():
+            if args[0] is str and not isinstance(key, str):
+                yield path, f"the name {key!r} is not text, as YAML reads it; quote it ('{key}')"
             yield from _faults(item, args[1], f"{path}.{key}")
     elif isinstance(value, list | tuple) and args and origin is not Callable:
         for number, item in enumerate(value):

@@ -439,12 +439,30 @@ def test_all_that_is_done_with_a_run_is_one_run_of_each_logger(tiny, monkeypatch
         (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not the data's, 10; leave"),
         (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '..' cannot name a folder"),
         (["--model.client.optimizer.init_args.lr=-0.1"], "client.optimizer: cannot be made (Invalid lea"),
+        (["--seed_everything", "true"], "seed_everything: true must be a number from 0 to 2^32 - 1"),
+        (
+            ["--model.objective", "lit_fednas.objectives.Objective"],
+            "model.objective: lit_fednas.objectives.Objective la",
+        ),
+        (
+            ["--model.tiers.source", "lit_fednas.tiers.TierSource"],
+            "model.tiers.source: lit_fednas.tiers.TierSource lacks tiers; implement it, or choose another",
+        ),
         (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
     ],
 )
 def test_bad_input_is_one_clear_line_before_training(tiny, refused, options, message):
     assert message in refused("fit", *tiny, *options)
     assert not list(Path().rglob("rounds.jsonl"))
+
+
+def test_a_run_without_validation_data_says_so_and_cannot_be_validated(tiny, capsys, recwarn):
+    words = [*tiny, "--data.server_val=0"]
+    assert main(["fit", *words, "--trainer.max_rounds=1"]) == 0
+    assert capsys.readouterr().err.count("data.server_val: 0 leaves nothing to validate on") == 1
+    assert not [str(warning.message) for warning in recwarn if "Total length" in str(warning.message)]
+    assert main(["validate", *words]) == 2
+    assert "lit-fednas: data.server_val: 0 leaves nothing to validate on; raise it" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_used_is_one_clear_line(tiny, refused):

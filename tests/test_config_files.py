@@ -8,7 +8,7 @@ import pytest
 
 import lit_fednas
 from lit_fednas.cli import main
-from lit_fednas.config_files import find, names
+from lit_fednas.config_files import find, names, read_yaml
 
 CONFIGS = Path(lit_fednas.__file__).parents[1] / "configs"
 DIGITS = "superfed/digits.yaml"
@@ -65,12 +65,26 @@ BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         ("study", "[" * 10_000, "cannot be read: maximum recursion depth"),
         ("fit --config", "data: {}\ndata: {}", "cannot be read: 'data' is duplicated in the mapping from line 1"),
         ("compare x --tiers", "a: \xff", "is not UTF-8 text ('utf-8' codec"),
+        ("compare x --tiers", "# nothing", "is empty, or holds only comments; write"),
+        ("fit --config", "", "is empty, or holds only comments; write"),
+        ("fit --config", "a:\n  b: 1:30", "1:30 in line 2 is read as 90; quote it if it is text ('1:30'), or write 90"),
+        ("study", "seeds: [010]", "010 in line 1 is read as 8; quote it if it is text ('010'), or write 8"),
+        ("compare x --tiers", "1:00.5: {macs: 2}", "1:00.5 in line 1 is read as 60.5"),
+        ("fit --config", "on: {macs: 2}", "on in line 1 is read as true; quote it if it is text ('on')"),
+        ("study", "arms: {~: {}}", "~ in line 1 is read as null; quote it if it is text ('~')"),
     ],
-    ids=["bomb", "bomb-study", "itself", "large", "deep", "duplicated", "latin"],
+    ids=lambda value: value[:20],
 )
 def test_what_is_no_configuration_is_told_at_once(refused, words, text, message):
     Path("x.yaml").write_text(text, encoding="latin-1")
     assert refused(*words.split(), "x.yaml").startswith(f"lit-fednas: x.yaml: {message}")
+
+
+def test_usual_numbers_and_quoted_names_are_read_and_options_are_checked(refused):
+    Path("x.yaml").write_text("{a: 0.5, b: 0, c: 1_000, e: '010', f: 00:12:00, g: 0x1F, 1: yes, 'no': 2}")
+    expected = {"a": 0.5, "b": 0, "c": 1000, "e": "010", "f": "00:12:00", "g": 31, 1: True, "no": 2}
+    assert read_yaml("x.yaml") == expected
+    assert "010 in line 1 is read as 8" in refused("partition", "--config", DIGITS, "--config", "{data: {seed: 010}}")
 
 
 def test_all_are_listed_with_what_they_are(capsys):

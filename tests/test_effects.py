@@ -62,6 +62,13 @@ def test_the_reasons_are_said() -> None:
     assert without_effect(changed(), "fit") == []
 
 
+@pytest.mark.parametrize("name", ["mine.Loss", "torchmetrics.Loss"])
+def test_nothing_is_said_where_a_part_of_another_package_may_read_it(name: str) -> None:
+    wrapped = {"class_path": "lit_fednas.objectives.Proximal", "init_args": {"objective": {"class_path": name}}}
+    lines = without_effect(changed(**{"data.client_val": 0.2, "model.objective": wrapped}), "fit")
+    assert [line.partition(":")[0] for line in lines] == ([] if name == "mine.Loss" else ["data.client_val"])
+
+
 def test_what_is_not_given_is_never_said() -> None:
     """The rules' usual values are the defaults."""
     from lit_fednas.callbacks import RoundCheckpoint

@@ -11,7 +11,7 @@ from lit_fednas.costs import MeasuredLatency
 from lit_fednas.federation import EvaluationSettings, FedAdam, FederatedTrainer, MilestoneRate, StepRate
 from lit_fednas.search import Evolution, SearchSettings
 from lit_fednas.supernets import SlicedCNN
-from lit_fednas.tiers import ArchitectureTiers, Capacities, CumulativeCostTiers, SyntheticTrace
+from lit_fednas.tiers import ArchitectureTiers, Budgets, Capacities, CumulativeCostTiers, SyntheticTrace
 from tests.support import refusals, tiny_supernet
 
 test_numbers_out_of_range = refusals(
@@ -33,6 +33,7 @@ test_numbers_out_of_range = refusals(
     (lambda: SlicedCNN(()), "supernet.family.hidden: is empty; give at least one"),
     (lambda: SlicedCNN((8, 0)), r"supernet.family.hidden\[1\]: 0 must be at least 1"),
     (lambda: ArchitectureTiers({}), "tiers.archs: is empty"),
+    (lambda: Budgets({1: {"macs": 1e6}}), r"tiers.budgets: the name 1 is not text.*quote it \('1'\)"),
     (lambda: FedAdam([torch.nn.Parameter(torch.ones(1))], beta2=1.0), "server_optimizer"),
     (lambda: FederatedTrainer(threads=0), "trainer.threads: 0 must be at least 1"),
     (lambda: Evolution(parent_share=0.0), "search.method.parent_share: 0.0 must be above 0"),

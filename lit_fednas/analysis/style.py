@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
+from typing_extensions import override
 
 from lit_fednas.formatting import GRID, PALETTE, figure_text
 
@@ -56,10 +57,19 @@ def label(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(figure_text(y, 100), fontsize=9)
 
 
+class _Ticks(LogLocator):
+    """Ticks at 1, 2 and 5 within a factor of 500, else at powers of ten: their numbers do not overlap."""
+
+    @override
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        self.set_params(subs=(1, 2, 5) if vmax < 500 * vmin else (1,), numticks=6)
+        return super().tick_values(vmin, vmax)
+
+
 def log_axis(axes: Axes) -> None:
     """Makes the x axis logarithmic, with numbers as they are said: 0.5, 1, 2."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_locator(_Ticks())
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
 

@@ -1,6 +1,7 @@
 """Settings that others leave without effect, as data; a command says which of them it was given."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -35,10 +36,16 @@ RULES = (
 )
 
 
+def has_other_parts(settings: Any) -> bool:
+    """Returns whether plain settings name a class of another package, such as the user's, which may read more."""
+    classes = re.findall(r'"class_path": "(\w+)\.', json.dumps(settings, default=str))
+    return not {"lit_fednas", "lightning", "torch", "torchmetrics", "torchvision"}.issuperset(classes)
+
+
 def without_effect(settings: Mapping[str, Any], command: str) -> list[str]:
     """Returns a line for each setting of a command that nothing reads, given all as plain values."""
     lines = []
-    for setting, usual, readers in RULES:
+    for setting, usual, readers in () if has_other_parts(settings) else RULES:
         value, values = _at(settings, setting, usual), {reader: _at(settings, reader) for reader in readers}
         if value != usual and not any(reads(values[reader]) for reader, reads in readers.items()):
             reasons = [f"{reader} is {json.dumps(value)}" for reader, value in values.items()]

@@ -17,7 +17,8 @@ from shlex import quote
 from typing import Any, ClassVar, cast
 
 import lightning
-from jsonargparse import ArgumentError
+import yaml
+from jsonargparse import ArgumentError, get_loader, set_loader
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
 from lightning import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -40,7 +41,7 @@ from lit_fednas.cli.run_config import (
     share_run,
     swept_checkpoint,
 )
-from lit_fednas.config_files import EXAMPLE_TIERS, expanded
+from lit_fednas.config_files import EXAMPLE_TIERS, expanded, parse_yaml
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
@@ -50,6 +51,9 @@ from lit_fednas.records import TierFiles
 from lit_fednas.records.files import replacing
 
 log = logging.getLogger(__name__)
+_load = get_loader("yaml")
+# a text that is refused is text, or refused by its setting
+set_loader("yaml", lambda text: None if parse_yaml(text) is None else _load(text), (yaml.YAMLError, ValueError))
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 PARTS = ("trainer", "model", "datamodule")
@@ -174,6 +178,10 @@ class FederatedCLI(LightningCLI):
             if (module := re.search(r"No module named '(\w+)", str(error))) and find_spec(module[1]) is None:
                 fault = f"{module[1]} is no module installed, in this folder or beside the configuration"
                 raise ConfigError(f"config: {fault}; add its folder to PYTHONPATH") from error
+            if abstract := re.search(r"but ([\w.]+) is abstract", str(error)):
+                key = ".".join(re.findall(r'Parser key "([\w.]+)"', str(error)))
+                methods = ", ".join(sorted(cast(Any, locate(abstract[1])).__abstractmethods__))
+                raise ConfigError(f"{key}: {abstract[1]} lacks {methods}; implement it, or choose another") from error
             raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
         except (RecursionError, SyntaxError) as error:  # of YAML that contains itself, of a module of the user's
             raise ConfigError(f"config: {type(error).__name__}: {error}; correct the file") from error
@@ -303,7 +311,8 @@ def _parts(subcommand: str) -> list[str]:
 
 def _seed(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-        raise ConfigError(f"seed_everything: {value} must be a number from 0 to 2^32 - 1; choose another")
+        shown = "null" if value is None else str(value).lower()
+        raise ConfigError(f"seed_everything: {shown} must be a number from 0 to 2^32 - 1; choose another")
     return value
 
 
@@ -325,6 +334,8 @@ def _configure_logging() -> None:
     warnings.filterwarnings("ignore", category=JsonargparseDeprecationWarning)
     # lightning 2.6 calls what torch 2.12 and later deprecate
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # data.server_val is 0, which the module says itself
+    warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
     # the server's validation data are batches already
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 

@@ -1,16 +1,17 @@
 """Validates before any training that the data fit the shared weights and the metrics, and what callbacks follow."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torchmetrics import Metric
 
 from lit_fednas.data import Task
-from lit_fednas.errors import ConfigError, did_you_mean
+from lit_fednas.errors import ConfigError, FedNASError, did_you_mean, in_one_line
 from lit_fednas.federation.evaluation import directions_of_metrics, of_units
 from lit_fednas.supernets import Supernet
+from lit_fednas.supernets.families import tensors_of
 
 _TWO = 2  # examples of a dry run
 #: Whether higher is better, by name or by its first word, of what is not named after a metric.
@@ -29,16 +30,11 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
         raise ConfigError(
             f"model.supernet: {name} reads {supernet.input_dtype}, and the data are {data.input_dtype}; choose another"
         )
-    arch = supernet.space.smallest
     try:
-        found, wanted = output_shape(supernet, arch), wanted_shape(data.task, supernet.input_shape)
+        found = output_shape(supernet, supernet.space.smallest)
     except RuntimeError as error:
-        if "allocate" in str(error):
-            raise
-        raise ConfigError(
-            f"model.supernet: {name}'s network {arch} cannot read an example of {list(supernet.input_shape)} "
-            f"({error}); build it from self.input_shape"
-        ) from error
+        raise _unreadable(supernet, supernet.space.smallest, error) from error
+    wanted = wanted_shape(data.task, supernet.input_shape)
     if found != wanted:
         raise ConfigError(
             f"model.supernet: {name} returns {list(found)} of an example, and the data's task "
@@ -48,6 +44,36 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
     for token in data.token_range() or ():
         _check_token(supernet, token)
     check_metrics(metrics, data.task, supernet.input_shape)
+
+
+@torch.no_grad()
+def check_architectures(supernet: Supernet, archs: Iterable[Any]) -> None:
+    """Validates that every tensor of architectures has a region of its shape and type, and that costs are counted."""
+    shared = supernet.shared_tensors()
+    for arch in archs:
+        field, tensor = f"model.supernet: {type(supernet).__name__}'s network {arch}", ""
+        try:
+            built, regions, _ = tensors_of(supernet.skeleton(arch)), supernet.regions(arch), supernet.cost(arch)
+            for tensor in sorted(built.keys() | regions.keys()):
+                if not (tensor in built and tensor in regions):
+                    raise ConfigError(f"{field}: {tensor} is in build or index alone; add it to both, or to neither")
+                pair = built[tensor], regions[tensor].of(shared[regions[tensor].name])
+                like, part = (f"{list(each.shape)} ({each.dtype})" for each in pair)
+                if like != part:
+                    raise ConfigError(f"{field}: {tensor} is {like} in build, and {part} in index; correct one of them")
+        except Exception as error:
+            if isinstance(error, FedNASError | MemoryError) or "allocate" in str(error):
+                raise
+            if isinstance(error, RuntimeError) and not tensor:
+                raise _unreadable(supernet, arch, error) from error
+            raise ConfigError(f"{field}: {tensor} {in_one_line(error)}; correct build, index or cost") from error
+
+
+def _unreadable(supernet: Supernet, arch: Any, error: RuntimeError) -> RuntimeError | ConfigError:
+    """Returns the error of a network that cannot run an example; the given one if memory is spent."""
+    name, shape = type(supernet).__name__, list(supernet.input_shape)
+    reason = f"{name}'s network {arch} cannot read an example of {shape} ({error}); build it from self.input_shape"
+    return error if "allocate" in str(error) else ConfigError(f"model.supernet: {reason}")
 
 
 @torch.no_grad()

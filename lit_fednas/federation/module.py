@@ -21,7 +21,7 @@ from lit_fednas.assignment import Assignment, Round
 from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import check_supernet, load_initial, model_settings, read_checkpoint
-from lit_fednas.federation.checks import check_data, check_monitors
+from lit_fednas.federation.checks import check_architectures, check_data, check_monitors
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import (
     RECALIBRATION_BATCHES,
@@ -34,10 +34,11 @@ from lit_fednas.federation.evaluation import (
 )
 from lit_fednas.federation.round import ServerRound, client_metrics
 from lit_fednas.federation.server_optimizers import apply_changes, check_step, described, set_pseudo_gradient
-from lit_fednas.federation.settings import ClientSettings, FaultPolicy
+from lit_fednas.federation.settings import ClientSettings, FaultPolicy, check_finite
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.parts import check_callbacks, check_state
+from lit_fednas.ranges import check_values
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ClientTiers, Population
@@ -119,6 +120,7 @@ class FederatedLightningModule(pl.LightningModule):
         self.evaluation = evaluation
         self.tiers = tiers
         self.transport = transport
+        check_values({"metrics": metrics}, {"metrics": dict[str, Metric] | None}, "model.")
         self.metrics = dict(metrics or {})
         self.seed = int(seed)
         self.task: Task = Classification(supernet.num_classes)
@@ -144,7 +146,14 @@ class FederatedLightningModule(pl.LightningModule):
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "clients"):
             raise ConfigError("data: the trainer has no data module; call fit(module, datamodule=data)")
+        space = self.supernet.space
+        check_architectures(self.supernet, [space.smallest, space.largest, *self.subnets.values()])
         check_data(self.supernet, data, self.metrics)
+        if stage in ("fit", "validate") and not data.val_dataloader():
+            message = "data.server_val: 0 leaves nothing to validate on"
+            if stage == "validate":
+                raise ConfigError(f"{message}; raise it")
+            log.warning(message)
         cohort_size = self.cohort.size(data.clients.num_clients)
         if self.faults.min_survivors > cohort_size:
             raise ConfigError(
@@ -184,8 +193,7 @@ class FederatedLightningModule(pl.LightningModule):
         """Returns the server optimizer over the shared weights."""
         try:
             optimizer = self.server_optimizer(self.supernet.parameters())
-            if missing := [name for name, value in optimizer.defaults.items() if value != value]:
-                raise ValueError(f"{missing[0]} is not a number")
+            check_finite(optimizer)
         except ValueError as error:
             raise ConfigError(f"model.server_optimizer: cannot be made ({error}); change its settings") from error
         check_callbacks("model.server_optimizer", optimizer, self.trainer.callbacks)  # type: ignore[attr-defined]

@@ -16,6 +16,13 @@ from lit_fednas.messages import ClientResult
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, UnitInterval, checked
 
 
+def check_finite(optimizer: Optimizer) -> None:
+    """Validates that an optimizer's settings are finite, as torch accepts a learning rate of NaN."""
+    for name, value in optimizer.defaults.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name}: {value} is not finite")
+
+
 class RateSchedule(ABC):
     """A factor of the local learning rate for each round; a function of the round alone, so it resumes."""
 
@@ -236,6 +243,7 @@ class ClientSettings:
     def local_optimizer(self, parameters: Iterable[Any], lr_factor: float = 1.0) -> Optimizer:
         """Returns a fit's optimizer."""
         optimizer = self.optimizer(parameters)
+        check_finite(optimizer)
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * lr_factor
         return optimizer

@@ -24,7 +24,7 @@ from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import PositiveInt, Range, checked
 
 _NO_BATCHES = "it speaks of batches of training, which a round has not"
-#: Arguments of Lightning's Trainer that have no meaning here, and what to do instead.
+#: Arguments and callbacks of Lightning's Trainer that have no meaning here, and what to do instead.
 MEANINGLESS = {
     "precision": "set client.precision for the clients; the server evaluates in float32",
     "max_epochs": "set max_rounds",
@@ -35,6 +35,11 @@ MEANINGLESS = {
     **dict.fromkeys(("val_check_interval", "num_sanity_val_steps", "log_every_n_steps"), _NO_BATCHES),
     **dict.fromkeys(("accumulate_grad_batches", "gradient_clip_algorithm"), _NO_BATCHES),
     **dict.fromkeys(("use_distributed_sampler", "reload_dataloaders_every_n_epochs"), _NO_BATCHES),
+    **dict.fromkeys(("BaseFinetuning", "ModelPruning", "ThroughputMonitor"), _NO_BATCHES),
+    **dict.fromkeys(("BatchSizeFinder", "GradientAccumulationScheduler"), "set client.batch_size"),
+    "LearningRateFinder": "set lr of client.optimizer",
+    "SpikeDetection": "set faults.norm_bound",
+    "StochasticWeightAveraging": "set weight_average",
 }
 
 
@@ -63,6 +68,8 @@ class FederatedTrainer(pl.Trainer):
         threads: Annotated[int, Range(at_least=1, at_most=1024)] | None = None,
         **kwargs: Any,
     ) -> None:
+        if max_rounds == 0:
+            raise ConfigError("trainer.max_rounds: 0 trains nothing; give at least 1, or -1 for no end")
         for name in sorted(MEANINGLESS.keys() & kwargs.keys()):
             raise ConfigError(f"trainer.{name}: {kwargs[name]} has no meaning here; {MEANINGLESS[name]}")
         if kwargs.get("enable_progress_bar") is False:  # Lightning refuses the command line's own bar otherwise
@@ -100,6 +107,9 @@ class FederatedTrainer(pl.Trainer):
             plugins=plugins,
             **kwargs,
         )
+        kinds = {kind.__name__ for callback in self.callbacks for kind in type(callback).__mro__}
+        for name in sorted(MEANINGLESS.keys() & kinds):
+            raise ConfigError(f"trainer.callbacks: {name} has no meaning here; {MEANINGLESS[name]}")
         self.threads = threads
         if self.fast_dev_run:  # so many rounds, with one validation
             max_rounds = self.check_val_every_n_epoch = int(self.fast_dev_run)

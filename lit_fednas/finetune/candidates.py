@@ -40,7 +40,9 @@ class FinetuneSettings:
         rounds: Rounds per tier.
         macs: A budget in place of ``rounds``: multiply-accumulates of all clients' forward passes per network, without
             losses by ``faults``, of which as many rounds are made as come nearest to it, at least
-            one. ``equal`` divides the computation of the run's own training by the number of networks.
+            one. ``equal`` divides the computation of the run's own training by the number of tiers or models. Tiers
+            that share a network, and may ask the same clients, train it once, with their budgets together; costs are
+            those of the first tier, and 0 of others.
         client: How clients train; as in the run's training if not given. They may fail as there (``faults``), but none
             is a straggler.
         cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.

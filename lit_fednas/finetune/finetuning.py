@@ -146,7 +146,15 @@ class Finetune(AfterTraining):
                 f"finetune.macs: {self.macs:g} cannot be spent, as no client is available to train {candidate.folder}; "
                 f"set finetune.cohort"
             )
-        return max(1, round(self.macs / (examples * self.supernet.macs(candidate.arch))))
+        macs = self.macs * len(self._alike(candidate))
+        return max(1, round(macs / (examples * self.supernet.macs(candidate.arch))))
+
+    def _alike(self, candidate: Candidate) -> list[Candidate]:
+        """Returns the candidates with one network and one budget each: the first is trained, within all of them."""
+        if self.macs is None or self.settings.in_groups:
+            return [candidate]
+        key = candidate.arch, self.eligible[candidate.folder]
+        return [other for other in self.candidates if (other.arch, self.eligible[other.folder]) == key]
 
     def _cohort(self, eligible: Sequence[int]) -> CohortSampler:
         return (self.settings.cohort or self.model.cohort).among(eligible)
@@ -202,15 +210,18 @@ class Finetune(AfterTraining):
     def _train_all(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         best: dict[str, dict[str, Any]] = {}
-        for candidate in self.candidates:
-            row, network = self._train(candidate)
-            rows.append(row)
-            self.files.write("candidates", rows)
-            tier = candidate.tier.name
-            if tier not in best or self._error(row) < self._error(best[tier]):  # several have scores
-                best[tier] = row
-                self._keep(candidate, network, row)
-        finished = list(best.values())
+        for first in (each for each in self.candidates if self._alike(each)[0] is each):
+            row, network = self._train(first)
+            for candidate in self._alike(first):
+                row = {**row, "tier": candidate.tier.name, "number": candidate.number}
+                rows.append(row)
+                self.files.write("candidates", rows)
+                tier = candidate.tier.name
+                if tier not in best or self._error(row) < self._error(best[tier]):  # several have scores
+                    best[tier] = row
+                    self._keep(candidate, network, row)
+                row = row | dict.fromkeys(("rounds", "macs", "bytes_down", "bytes_up"), 0)  # are the first one's
+        finished = [best[tier] for tier in dict.fromkeys(candidate.tier.name for candidate in self.candidates)]
         self.files.write("tiers", finished)
         costs = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
         note_after_training(self.files.folder.parent, self.settings.name, costs)

@@ -12,6 +12,7 @@ from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 from typing import Any
 
 from lightning import Callback
@@ -77,7 +78,8 @@ def check(commands: Sequence[tuple[list[str], bool]]) -> list[str]:
             reason = cause_of(error) or error
             if not isinstance(reason, FedNASError | OSError | ArgumentError):
                 raise
-            raise ConfigError(f"{' '.join([program, *words])}: {' '.join(str(reason).split())}") from error
+            short = shorten(" ".join([program, *words]), 120, placeholder=" ...")
+            raise ConfigError(f"{' '.join(str(reason).split())} (of {short})") from error
     return settings
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ import pandas as pd
 
 from lit_fednas.analysis.comparison import Comparison, compared
 from lit_fednas.analysis.networks import Result, methods_of
+from lit_fednas.cli.effects import has_other_parts
 from lit_fednas.config_files import MODULES, find
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
@@ -22,9 +21,6 @@ from lit_fednas.studies.jobs import Cluster
 from lit_fednas.studies.reading import MOST_RUNS, read_study
 from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all
 from lit_fednas.studies.study import Study, check_seeds, require_known
-
-#: Packages whose parts log what is known here.
-_KNOWN_PARTS = ("lit_fednas", "lightning", "torch", "torchmetrics", "torchvision")
 
 
 def study(
@@ -112,8 +108,7 @@ def study(
 
 def _check_metrics(content: Study, settings: Iterable[Mapping[str, Any]]) -> None:
     """Validates the names of metrics; parts of the user's own may log others."""
-    classes = re.findall(r'"class_path": "([^"]+)"', json.dumps(list(settings), default=str))
-    if not classes or any(name.partition(".")[0] not in _KNOWN_PARTS for name in classes if "." in name):
+    if not (known := list(settings)) or has_other_parts(known):
         return
     for name, how in content.measures.items():
         if "metric" in how:

@@ -61,6 +61,8 @@ def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -
 
 
 def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int) -> Study:
+    if isinstance(content.get("name"), bool):
+        raise ConfigError("name: yes, no, on and off are true and false in YAML; quote the name")
     name = str(content.get("name") or stem)
     check_folder_name("name", name)
     method, parameters = content.get("method", "grid"), content.get("parameters")
@@ -158,10 +160,14 @@ def _checked_arm(content: Mapping[str, Any], where: str, tiers: Mapping[str, Any
     for name in _known(given.get("options", {}), f"{where}options"):
         if name in ("trainer", "model", "data", "search", "finetune"):
             raise ConfigError(f"{where}options.{name}: is a group; name each option, as model.client.steps: 8")
-    for tier in given.get("tiers", ()):
+    for tier in map(str, given.get("tiers", ())):
         require_known(tier, tiers or {}, f"{where}tiers: {tier}", "a tier")
     if "then" in given:
         given["then"] = [_step(f"{where}then[{place}]", step) for place, step in enumerate(given["then"])]
+    searches = [step for step in given.get("then", ()) if step.name == step.command == "search"]  # that are compared
+    options = [*given.get("options", ()), *(f"search.{option}" for step in searches for option in step.options)]
+    if tiers and (budgets := [option for option in options if f"{option}.".startswith("search.tiers.")]):
+        raise ConfigError(f"{where}{budgets[0]}: the study's tiers are searched; remove these, or the study's tiers")
     return given
 
 

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from types import FrameType
 from typing import Any
 
@@ -159,8 +160,8 @@ def _output(command: Sequence[str], given: str | None = None) -> str:
         raise ConfigError(f"command: {command[0]!r} cannot be started: {error.strerror}") from error
     if shown.returncode:
         told = shown.stderr.strip().splitlines() or [f"exit status {shown.returncode}"]
-        where = "" if given else f"{' '.join(command[:-1])}: "
-        raise ConfigError(f"{where}{told[-1].removeprefix('lit-fednas: ')}")
+        source = "" if given else f" (of {shorten(' '.join(command[:-1]), 120, placeholder=' ...')})"
+        raise ConfigError(f"{told[-1].removeprefix('lit-fednas: ')}{source}")
     return shown.stdout
 
 

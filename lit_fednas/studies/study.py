@@ -24,7 +24,7 @@ class Step:
     """A command after training."""
 
     command: str  # one of :data:`STEPS`
-    # its own, without what they begin with; ``configs`` are files that are given before them
+    # its own, without what they begin with; ``configs`` are files, which seed and tiers of the study override
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -33,9 +33,9 @@ class Step:
         return folder_of(str(self.options.get("name", self.command)))
 
     def words(self) -> list[str]:
-        """Returns its configurations and options as words of a command line."""
+        """Returns its options as words of a command line, without its configurations."""
         named = {"name": self.name} if "name" in self.options else {}
-        return option_words({**self.options, **named}, STEPS[self.command])
+        return option_words({**self.options, **named, "configs": None}, STEPS[self.command])
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,15 @@ class Study:
         end = [f"--seed_everything={seed}", *extra]
         if arm.command:
             return [[*arm.command, *end]]
-        settings = [*option_words({"configs": arm.configs, **arm.options}), *end]
-        commands = [["lit-fednas", "fit", *settings]]
+        settings = option_words({"configs": arm.configs, **arm.options})
+        commands = [["lit-fednas", "fit", *settings, *end]]
         for step in arm.then:
             tiers: list[str] = []
             if step.command == "search" and self.tiers is not None:
-                budgets = {name: self.tiers[name] for name in arm.tiers or self.tiers}
+                budgets = {name: self.tiers[name] for name in map(str, arm.tiers or self.tiers)}
                 tiers = option_words({"tiers": {"class_path": _BUDGETS, "init_args": {"budgets": budgets}}}, "search.")
-            commands.append(["lit-fednas", step.command, *settings, *tiers, *step.words()])
+            files = option_words({"configs": step.options.get("configs")})
+            commands.append(["lit-fednas", step.command, *settings, *files, *end, *tiers, *step.words()])
         filled = {SEED: str(seed), **{need: str(self.folder(need, seed, out)) for need in arm.needs()}}
         return [[_REFERENCE.sub(lambda match: filled[match[1]], word) for word in words] for words in commands]
 

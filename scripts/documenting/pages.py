@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import unescape
 from pathlib import Path
 
@@ -100,6 +101,14 @@ def with_verdicts(text: str) -> str:
     )
 
 
+def page_link(folder: Path, link: re.Match[str]) -> str:
+    """Returns the link to the page of a guide or notebook, which a file of the folder names as the repository has it."""
+    file = (folder / link[1]).resolve()
+    headings = re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE) if link[2] else []
+    anchors = [f"#{name}" for name in (heading.replace(" ", "-") for heading in headings) if name.lower() == link[2]]
+    return f"../{file.parent.name}/{file.stem}.html{''.join(anchors[:1])}"
+
+
 def content_page(path: Path, link: str) -> tuple[Page, str]:
     """Returns the entry of a notebook or of a guide, and its cells as HTML.
 
@@ -115,7 +124,7 @@ def content_page(path: Path, link: str) -> tuple[Page, str]:
     else:
         notebook = nbformat.read(path, as_version=4)
     cells, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
-    cells = re.sub(r'(href="[\w./-]+)\.ipynb\b', r"\1.html", cells)
+    cells = re.sub(r'(?<=href=")(?!\w+:)([^"#]+\.(?:md|ipynb))#?([^"]*)', partial(page_link, path.parent), cells)
     cells = re.sub(r"(<table.*?</table>)", r'<div class="scroll">\1</div>', cells, flags=re.DOTALL)
     if path.name.startswith("results_"):  # what was found is read, and not how a table is made
         folded = r"<details><summary>Code</summary>\1</details>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from lit_fednas.analysis import SearchResult, fronts_figure, pareto_figure, progress_figure, read_run
-from lit_fednas.analysis.style import new_figure
+from lit_fednas.analysis.style import log_axis, new_figure
 from notebooks.results import draw_rows, means, spread_table
 
 
@@ -96,3 +97,19 @@ def test_measurements_that_are_kept_with_their_spread(tmp_path: Path) -> None:
     ends = accuracy.lines[2][0].get_segments()[0]
     assert ends[:, 0].tolist() == pytest.approx([49.6, 50.7])
     assert data.lines[0].get_xdata().tolist() == [1.2]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "shown"), [(0.2, 20, "0.2 0.5 1 2 5 10 20"), (1, 1e8, "1 100 10000 1e+06 1e+08")]
+)
+def test_numbers_of_a_logarithmic_axis_do_not_overlap(least: float, most: float, shown: str) -> None:
+    figure = new_figure(2)
+    axes = figure.axes[0]
+    axes.plot([least, most], [0, 1])
+    log_axis(axes)
+    figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    labels = [label for label in axes.xaxis.get_ticklabels() if low <= label.get_position()[0] <= high]
+    assert [label.get_text() for label in labels] == shown.split()
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,16 +16,16 @@ from lit_fednas.aggregation import OperatorAverage, OverlapAverage
 from lit_fednas.assignment import Assignment, CandidateGroups, FixedArchitecture, InvariantUnits
 from lit_fednas.callbacks import BetaDecay, DeployedAccuracy, PruneByBudgets, RoundTime, SoftAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal, SideObjective, TaskLoss
 from lit_fednas.parts import check_callbacks
-from lit_fednas.supernets import PlainNetwork
+from lit_fednas.supernets import Ladder, NestedSupernet, PlainNetwork, Region
 from lit_fednas.tiers import DeviceSpeeds
 from tests.federation import methods
 from tests.federation.tokens import LENGTH, VOCABULARY, token_net
 from tests.supernets.sequences import pruned_sequence
-from tests.support import fit, make_module, tiny_supernet
+from tests.support import fit, make_module, tiny_data, tiny_supernet
 
 OTHER = "does not work with model.supernet ElasticResNet; use"
 
@@ -75,6 +76,14 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
         },
         "client.validate: 'trained' tests each client's network, and with model.objective Proximal clients hold",
     ),
+    (
+        {"client": lambda: ClientSettings(lambda weights: torch.optim.SGD(weights, lr=math.nan))},
+        "client.optimizer: cannot be made (lr: nan is not finite); change its settings",
+    ),
+    (
+        {"server_optimizer": lambda: lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=math.inf)},
+        "model.server_optimizer: cannot be made (momentum: inf is not finite); change its settings",
+    ),
     ({"callbacks": SoftAverage}, f"soft_average: SoftAverage {OTHER} ModelSuite"),
     (
         {"supernet": pruned_sequence, "assignment": CandidateGroups},
@@ -112,6 +121,44 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
         "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap",
     ),
 ]
+
+
+class WrongNetwork(NestedSupernet):
+    """A hidden layer of 2 or 8 units; the largest architecture is wrong in one way."""
+
+    def __init__(self, wrong: Callable[[dict[str, Region]], Any]) -> None:
+        super().__init__((1, 8, 8), 4)
+        self.wrong = wrong
+        self.space = Ladder([2, 8])
+        self.network = self.build(8)
+
+    def build(self, arch: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, arch), nn.Linear(arch, 4))
+
+    def index(self, arch: int) -> dict[str, Region]:
+        regions = super().index(arch)
+        return regions if arch == 2 else {**regions, **self.wrong(regions)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            lambda regions: {"1.bias": Region("network.1.bias", (slice(0, 5),))},
+            "1.bias is [8] (torch.float32) in build, and [5] (torch.float32) in index; correct",
+        ),
+        (lambda regions: {"3.bias": regions["2.bias"]}, "3.bias is in build or index alone; add it"),
+        (lambda regions: {"2.bias": Region("head.bias")}, "2.bias KeyError: 'head.bias'; correct build, index or cost"),
+        (lambda regions: 1 / 0, " ZeroDivisionError: division by zero (test_incompatible_parts.py, line "),
+    ],
+    ids=["shape", "name", "shared", "error"],
+)
+def test_a_wrong_architecture_is_refused_before_training(wrong: Callable[..., Any], message: str) -> None:
+    module = make_module(WrongNetwork(wrong), evaluation=EvaluationSettings(["2"]))
+    with pytest.raises(ConfigError) as raised:
+        fit(module, tiny_data())
+    assert f"model.supernet: WrongNetwork's network 8: {message}" in str(raised.value)
+    assert module.trainer.global_step == 0
 
 
 def of_tokens(**parts: Callable[[], Any]) -> dict[str, Callable[[], Any]]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 from lightning import Trainer
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+)
 from torch import nn
 
 from lit_fednas.callbacks import RoundCheckpoint
@@ -17,6 +24,12 @@ from tests.testing.own_parts import HiddenUnits
 test_arguments_that_are_refused = refusals(
     ({"max_epochs": 3}, "^trainer.max_epochs: 3 has no meaning here.*set max_rounds"),
     ({"gradient_clip_val": 1.0}, "^trainer.gradient_clip_val: 1.0 has no meaning here.*set client.clip_norm"),
+    ({"max_rounds": 0}, "^trainer.max_rounds: 0 trains nothing; give at least 1, or -1 for no end"),
+    ({"callbacks": StochasticWeightAveraging(0.1)}, "^trainer.callbacks: StochasticWeightAveraging .*; set weight_av"),
+    ({"callbacks": [BatchSizeFinder()]}, "^trainer.callbacks: BatchSizeFinder .*; set client.batch_size"),
+    ({"callbacks": LearningRateFinder()}, "^trainer.callbacks: LearningRateFinder .*; set lr of client.optimizer"),
+    ({"callbacks": BackboneFinetuning()}, "^trainer.callbacks: BaseFinetuning .*batches of training"),
+    ({"callbacks": GradientAccumulationScheduler({0: 2})}, "^trainer.callbacks: GradientAccumulationScheduler .*"),
     ({"check_val_every_n_rounds": 0}, "^trainer.check_val_every_n_rounds: 0 must be at least 1"),
     call=lambda given: FederatedTrainer(**given),
 )

@@ -156,6 +156,31 @@ def test_networks_are_trained_for_as_much_computation(trained):
     assert (settings["macs"], list(settings["candidates"])) == (3 * budget, ["large-0"])
 
 
+def test_tiers_that_share_a_network_train_it_once_with_their_computation_together(trained):
+    """And what differs in clients is trained apart."""
+    files = SearchFiles(trained.folder / "search")
+    small, middle, large = files.rows("tiers")
+    files.write("tiers", [small, middle, {**large, "arch": small["arch"]}])
+    budget = 10_000_000
+    settings = {"initial": "random", "macs": budget, "client": STILL}
+    found = by_tier(trained.finetune(**settings, tier_aware=False))
+    assert list(found) == ["small", "middle", "large"]
+    assert int(found["small"]["macs"]) == pytest.approx(2 * budget, rel=0.15)
+    assert int(found["middle"]["macs"]) == pytest.approx(budget, rel=0.15)
+    costs = ("rounds", "macs", "bytes_down", "bytes_up")
+    assert [found["large"][name] for name in costs] == ["0"] * 4
+    assert {**found["large"], **dict.fromkeys((*costs, "tier"))} == {
+        **found["small"],
+        **dict.fromkeys((*costs, "tier")),
+    }
+    assert not trained.path("large").exists()
+    supernet = trained.module.supernet
+    (_, first), (_, last) = (load_tier_network(supernet, trained.files, tier) for tier in ("small", "large"))
+    assert_same(dict(first.state_dict()), dict(last.state_dict()))
+    apart = by_tier(trained.finetune(**settings, name="apart"))  # by six clients, and by one
+    assert int(apart["large"]["macs"]) == pytest.approx(budget, rel=0.15)
+
+
 def test_what_clients_test_counts_as_computation(trained):
     """Two fifths of their examples, beside two fifths that they train on."""
     client = ClientSettings(sgd(0.0), batch_size=8, validate="trained")

@@ -178,6 +178,24 @@ def test_a_folder_with_other_pages_is_left_as_it_is(
     assert (tmp_path / "index.html").read_text() == "mine"
 
 
+def test_links_of_guides_are_files_of_the_repository_and_pages_of_the_documentation(pages: ModuleType) -> None:
+    count = 0
+    for path in GUIDES.rglob("*.md"):
+        for link in re.findall(r"\]\((?!https?:)([^)]*)\)", path.read_text()):
+            file, _, anchor = link.partition("#")
+            target = path.parent / file if file else path
+            assert target.is_file(), f"{path.name} links to {link}"
+            headings = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
+            assert not (file and anchor) or anchor in {heading.lower().replace(" ", "-") for heading in headings}
+            count += 1
+    assert count >= 50
+    _, cells = pages.content_page(GUIDES / "install.md", "guides/install.html")
+    assert '"../guides/machines.html#Many-runs"' in cells
+    _, cells = pages.content_page(GUIDES / "systems/recommended.md", "systems/recommended.html")
+    assert '"../notebooks/results_arena.html"' in cells
+    assert not re.findall(r'href="(?!https?:)[^"]*\.(?:md|ipynb)', cells)
+
+
 @pytest.mark.slow
 def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Path) -> None:
     pages.main([str(tmp_path)])

@@ -146,6 +146,11 @@ def test_a_supernet_is_a_folder_of_its_own(run, refused, tmp_path, monkeypatch):
             "trainer.devices: 2, and clients score in one process",
         ),
         ("export --tier huge", "tier: 'huge'"),
+        (
+            "export --tier small --format onnx --output x.PT2",
+            "export.output: x.PT2 is of torch-export, and export.form",
+        ),
+        ("export --tier small --format torch-export --output x.onnx", "export.output: x.onnx is of onnx, and"),
         (f"search {NOISE} --search.client 0", "search.client: uses clients' data without noise"),
         (f"search {NOISE} --search.federated {{}}", "search.federated: uses clients' data without noise"),
         (f"finetune {NOISE}", "finetune: uses clients' data without noise"),

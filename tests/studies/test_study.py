@@ -116,7 +116,8 @@ def test_an_arm_reads_another_ones_folder_which_comes_first(write, capsys, refus
     assert "--run=runs/small/A_large/seed3/x" in fit
     (tiers,) = [json.loads(word.partition("=")[2]) for word in search if word.startswith("--search.tiers=")]
     assert tiers["init_args"]["budgets"] == {"big": {"macs": 40.0}}
-    assert tuned[-4:] == ["--config", "f.yaml", "--finetune.name=from_scratch", "--finetune.initial=random"]
+    assert tuned[-5:-2] == ["--config", "f.yaml", "--seed_everything=3"]
+    assert tuned[-2:] == ["--finetune.name=from_scratch", "--finetune.initial=random"]
     line = refused("study", "small.yaml", "--arms", "C")
     assert "arms: C reads A_large/seed3, which is not there; add its arm and seed" in line
     assert main(["study", "small.yaml", "--arms", "C", "--show"]) == 0
@@ -124,6 +125,17 @@ def test_an_arm_reads_another_ones_folder_which_comes_first(write, capsys, refus
     assert main(["study", "small.yaml", "--jobs", "2", "--", "--broken=0.5"]) == 1
     assert statuses() == {"A_large/seed3": "failed", "C/seed3": "waiting"}
     assert "C/seed3 was not started, as a run that it reads failed" in capsys.readouterr().err
+
+
+def test_the_seed_and_the_tiers_of_a_study_override_a_searchs_file(write) -> None:
+    search = {"search": {"configs": ["s.yaml"], "evaluations": 4}}
+    study = read_study(write(arms={"A": {"then": [search], "tiers": [1]}}, tiers={1: {"macs": 10}, 2: {"macs": 40}}))
+    _, words = study.commands("A", 3)
+    names = [word.partition("=")[0] for word in words[words.index("s.yaml") :]]
+    assert names == ["s.yaml", "--seed_everything", "--search.tiers", "--search.evaluations"]
+    assert json.loads(words[-2].partition("=")[2])["init_args"]["budgets"] == {"1": {"macs": 10.0}}
+    others = {"search": {"name": "eight", "tiers.init_args.budgets": {"t": {"macs": 20}}}}  # is not what is compared
+    assert len(read_study(write(then=[others], tiers=TIERS)).commands("B", 0)) == 2
 
 
 def test_a_step_has_the_name_that_its_configuration_gives_it(write, refused) -> None:
@@ -229,6 +241,15 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"arms": {"A": {"then": ["serch"]}}}, r"arms.A.then\[0\]: serch: is not a command .* did you mean search"),
         ({"arms": {"A": {"tiers": ["huge"]}}, "tiers": TIERS}, "arms.A.tiers: huge: is not a tier; choose from small"),
         ({"arms": {"A": {"options": {"run": "${B}"}}}}, r"arms.A: \$\{B\}: is not an arm before it"),
+        (
+            {"then": [{"search": {"tiers": None}}], "tiers": TIERS},
+            "search.tiers: the study's tiers are searched; remove",
+        ),
+        (
+            {"arms": {"A": {"options": {"search.tiers.init_args.budgets": {}}}}, "tiers": TIERS},
+            "arms.A.search.tiers.init_args.budgets: the study's tiers are searched",
+        ),
+        ({"name": False}, "name: yes, no, on and off are true and false in YAML"),
         ({"arms": {"A b": {}, "a, b": {}}}, "arms: 'A_b' and 'a_b' are one folder, at least on some"),
         ({"tiers": {"a": {"macs": 1}, "A": {"macs": 1}}}, "tiers: 'a' and 'A' are one folder"),
         ({"then": [{"search": {"name": "checkpoints"}}]}, r"then\[0\].search.name: 'checkpoints' cannot name"),
