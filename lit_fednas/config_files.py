@@ -65,7 +65,8 @@ def read_yaml(path: Path | str) -> Any:
         The plain values.
 
     Raises:
-        ConfigError: It cannot be read, is empty, or fails :func:`parse_yaml`.
+        ConfigError: It cannot be read, is empty, gives a key twice, is larger than any configuration, expanded or not,
+            or holds a name or a number that YAML reads as something else.
     """
     path = Path(path)
     try:
@@ -83,12 +84,7 @@ def read_yaml(path: Path | str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns the plain values of YAML.
-
-    Raises:
-        ConfigError: It is larger than any configuration, or YAML reads a name or number as something else.
-        yaml.YAMLError: It is not YAML, or gives a key twice.
-    """
+    """Returns the plain values of YAML; raises ConfigError or ``yaml.YAMLError`` as :func:`read_yaml` says."""
     loader = yaml.SafeLoader(text)
     if (node := loader.get_single_node()) is None:
         return None

@@ -48,25 +48,27 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
 
 @torch.no_grad()
 def check_architectures(supernet: Supernet, archs: Iterable[Any]) -> None:
-    """Validates that every tensor of architectures has a region of its shape and type, and that costs are counted."""
+    """Validates that every tensor of architectures has a region of its shape and type, and asks for their costs."""
     shared = supernet.shared_tensors()
     for arch in archs:
-        field, tensor = f"model.supernet: {type(supernet).__name__}'s network {arch}", ""
+        field, part = f"model.supernet: {type(supernet).__name__}'s network {arch}", "build or index"
         try:
-            built, regions, _ = tensors_of(supernet.skeleton(arch)), supernet.regions(arch), supernet.cost(arch)
-            for tensor in sorted(built.keys() | regions.keys()):
-                if not (tensor in built and tensor in regions):
-                    raise ConfigError(f"{field}: {tensor} is in build or index alone; add it to both, or to neither")
-                pair = built[tensor], regions[tensor].of(shared[regions[tensor].name])
-                like, part = (f"{list(each.shape)} ({each.dtype})" for each in pair)
-                if like != part:
-                    raise ConfigError(f"{field}: {tensor} is {like} in build, and {part} in index; correct one of them")
+            built, regions = tensors_of(supernet.skeleton(arch)), supernet.regions(arch)
+            for part in sorted(built.keys() | regions.keys()):
+                pair = built[part], regions[part].of(shared[regions[part].name])
+                like, own = (f"{list(each.shape)} ({each.dtype})" for each in pair)
+                if like != own:
+                    raise ConfigError(f"{field}: {part} is {like} in build, and {own} in index; correct one of them")
+            part = "cost"
+            supernet.cost(arch)
         except Exception as error:
+            if isinstance(error, FedNASError) and part == "cost":
+                continue  # whatever needs costs says why they cannot be counted
             if isinstance(error, FedNASError | MemoryError) or "allocate" in str(error):
                 raise
-            if isinstance(error, RuntimeError) and not tensor:
+            if isinstance(error, RuntimeError) and part == "cost":
                 raise _unreadable(supernet, arch, error) from error
-            raise ConfigError(f"{field}: {tensor} {in_one_line(error)}; correct build, index or cost") from error
+            raise ConfigError(f"{field}: {part}: {in_one_line(error)}; correct build, index or cost") from error
 
 
 def _unreadable(supernet: Supernet, arch: Any, error: RuntimeError) -> RuntimeError | ConfigError:

@@ -55,10 +55,8 @@ def init(
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder}: is not empty; give a new folder")
     host, _, port = address.rpartition(":")
-    if not re.fullmatch(r"\[[\da-fA-F:.]+\]|[\w.-]+", host) or not re.fullmatch("[0-9]{1,5}", port):
-        raise ConfigError(f"--address: {address} is not HOST:PORT; give, for instance, 127.0.0.1:18000")
-    if not 0 < int(port) < 2**16:
-        raise ConfigError(f"--address: {port} is not a port; give one from 1 to 65535")
+    if not re.fullmatch(r"\[[\da-fA-F:.]+\]|[\w.-]+", host) or port not in map(str, range(1, 2**16)):
+        raise ConfigError(f"--address: {address} is not HOST:PORT; give, for instance, 127.0.0.1:18000 (up to 65535)")
     if not config:
         raise ConfigError("--config: is not given; give the configuration of a run, for instance superfed/digits.yaml")
     files = with_paths([f"--config={file}" for file in config])

@@ -102,7 +102,7 @@ def with_verdicts(text: str) -> str:
 
 
 def page_link(folder: Path, link: re.Match[str]) -> str:
-    """Returns the link to the page of a guide or notebook, which a file of the folder names as the repository has it."""
+    """Returns the link to the page of a guide or notebook that a file of a folder links to."""
     file = (folder / link[1]).resolve()
     headings = re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE) if link[2] else []
     anchors = [f"#{name}" for name in (heading.replace(" ", "-") for heading in headings) if name.lower() == link[2]]

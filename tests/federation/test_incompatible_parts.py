@@ -147,9 +147,15 @@ class WrongNetwork(NestedSupernet):
             lambda regions: {"1.bias": Region("network.1.bias", (slice(0, 5),))},
             "1.bias is [8] (torch.float32) in build, and [5] (torch.float32) in index; correct",
         ),
-        (lambda regions: {"3.bias": regions["2.bias"]}, "3.bias is in build or index alone; add it"),
-        (lambda regions: {"2.bias": Region("head.bias")}, "2.bias KeyError: 'head.bias'; correct build, index or cost"),
-        (lambda regions: 1 / 0, " ZeroDivisionError: division by zero (test_incompatible_parts.py, line "),
+        (lambda regions: {"3.bias": regions["2.bias"]}, "3.bias: KeyError: '3.bias'; correct build, index or cost"),
+        (
+            lambda regions: {"2.bias": Region("head.bias")},
+            "2.bias: KeyError: 'head.bias'; correct build, index or cost",
+        ),
+        (
+            lambda regions: 1 / 0,
+            "build or index: ZeroDivisionError: division by zero (test_incompatible_parts.py, line ",
+        ),
     ],
     ids=["shape", "name", "shared", "error"],
 )

@@ -79,8 +79,8 @@ def test_units_start_what_the_commands_start(folder: Path, tmp_path: Path, unit:
     ("words", "message"),
     [
         (["--address", "18000"], "--address: 18000 is not HOST:PORT; give, for instance"),
-        (["--address", "host:99999"], "--address: 99999 is not a port; give one from 1 to 65535"),
-        (["--address", "host:0"], "--address: 0 is not a port"),
+        (["--address", "host:99999"], "--address: host:99999 is not HOST:PORT; give, for instance"),
+        (["--address", "host:0"], "--address: host:0 is not HOST:PORT"),
         (["--address", "http://host:80"], "--address: http://host:80 is not HOST:PORT"),
         (["--", "--data.num_clients=null"], "data.num_clients: null, and a run begins when all devices are there"),
         (["--", "--deployed_accuracy.split=val"], "deployed_accuracy: tests on examples that stay on the devices"),
