@@ -349,7 +349,7 @@ def versions(begun):
     return begun
 
 
-def tested():
+def folders_with_a_test():
     """The folders of the runs that were tested."""
     return [path.parent.as_posix() for path in sorted(Path().rglob("subnets-test.csv"))]
 
@@ -357,7 +357,7 @@ def tested():
 def test_a_runs_own_configuration_names_that_run(versions, capsys):
     """Also where it was moved or lies in the working directory; its settings name ``runs/digits``."""
     assert main(["test", "--config", "runs/digits/version_9/config.yaml"]) == 0
-    assert tested() == ["runs/digits/version_9"]
+    assert folders_with_a_test() == ["runs/digits/version_9"]
     shutil.copytree("runs/digits/version_0", "backup/of it/version 3")
     tiers = ["--config", "search/distorted_digits.yaml", "--search.evaluations", "2", "--search.method.init_args", "{}"]
     assert main(["search", "--config", "backup/of it/version 3/config.yaml", *tiers]) == 0
@@ -371,13 +371,13 @@ def test_a_runs_own_configuration_names_that_run(versions, capsys):
     assert counts == {"version_0": 2, "version_9": 1, "version_10": 1}
     os.chdir("runs/digits/version_0")
     assert main(["test", "--config", "config.yaml"]) == 0
-    assert tested() == ["."]
+    assert folders_with_a_test() == ["."]
 
 
 def test_the_newest_run_has_the_highest_number(versions):
     assert newest_run() == Path("runs/digits/version_10")
     assert main(["test", *versions]) == 0
-    assert tested() == ["runs/digits/version_10"]
+    assert folders_with_a_test() == ["runs/digits/version_10"]
     words = ["fit", "--config", "runs/digits/version_0/config.yaml", "--trainer.max_rounds", "1"]
     assert main(words) == 0
     assert Path("runs/digits/version_11/rounds.jsonl").exists()
