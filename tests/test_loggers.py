@@ -60,8 +60,8 @@ def test_rows_that_are_trained_again_or_that_a_kill_cut_short_are_dropped(tmp_pa
     for first, left in ((3, written), (2, [*written[:2], *written[4:]])):
         forget_from(path.parent, first)
         log(open_run(tmp_path), [first], other=1.0)
-        found = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)]
-        assert found == [*left, (str(first), f"{first}.0", "", "")]
+        logged = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)]
+        assert logged == [*left, (str(first), f"{first}.0", "", "")]
 
 
 def test_a_new_run_in_a_folder_starts_its_file_anew(tmp_path):

@@ -38,7 +38,7 @@ OPTION = re.compile(r"(--[\w.]+) ([^\s,;()]+|'[^']*')")
 
 
 class Project:
-    """A folder with a configuration, whose objective is in a module beside it, and the runs that commands make."""
+    """A folder with a configuration, a module of its objective, and the runs that commands make."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root, self.rng, self.log = root, random.Random(seed), list[str]()
@@ -50,14 +50,14 @@ class Project:
         objective = (
             {"class_path": f"{self.name}.OwnLoss"} if self.rng.random() < 0.5 else {"class_path": "CrossEntropy"}
         )
-        own = {**SMALL, "model": {**SMALL["model"], "objective": objective}}
+        settings = {**SMALL, "model": {**SMALL["model"], "objective": objective}}
         if self.rng.random() < 0.3:
             wandb = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True}}
-            own["trainer"] = {**SMALL["trainer"], "logger": [SMALL["trainer"]["logger"], wandb]}
+            settings["trainer"] = {**SMALL["trainer"], "logger": [SMALL["trainer"]["logger"], wandb]}
         if self.rng.random() < 0.3:
-            own["trainer"] = {**own["trainer"], "callbacks": [{"class_path": "LearningRateMonitor"}]}
+            settings["trainer"] = {**settings["trainer"], "callbacks": [{"class_path": "LearningRateMonitor"}]}
         self.config = folder / "own.yaml"
-        self.config.write_text(yaml.safe_dump(own))
+        self.config.write_text(yaml.safe_dump(settings))
 
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.root.glob("runs/digits/*/rounds.jsonl"))
@@ -102,20 +102,20 @@ class Project:
     def run(self, words: list[str]) -> tuple[int, str, str]:
         """Runs a command and checks the records; returns its status, its output and its error."""
         self.log.append(shlex.join(words))
-        before = {path: path.read_bytes() for path in self.files()}
+        contents = {path: path.read_bytes() for path in self.files()}
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             status = main(words)
-        self.check(before)
+        self.check(contents)
         wandb.finish()  # as the end of a process does
         return status, out.getvalue(), err.getvalue()
 
     def files(self) -> Iterator[Path]:
-        inner = ("wandb", "clients")  # W&B's own, and what the checkpoint refers to
-        yield from (path for path in self.root.glob("runs/**/*") if path.is_file() and not {*inner} & {*path.parts})
+        left_out = {"wandb", "clients"}  # W&B's files, and those to which a checkpoint refers
+        yield from (path for path in self.root.glob("runs/**/*") if path.is_file() and not left_out & {*path.parts})
 
-    def check(self, before: dict[Path, bytes]) -> None:
-        for path, content in before.items():
+    def check(self, contents: dict[Path, bytes]) -> None:
+        for path, content in contents.items():
             assert path.is_file(), f"{path} is gone"
             after = path.read_bytes()
             if path.name == "metrics.csv":

@@ -206,8 +206,8 @@ def test_the_checkpoint_must_be_the_one_that_was_searched(tmp_path, name, again,
     net = instance(name)
     own = changed.removeprefix("network.")
     words = rf"name: .* was of other weights .*{own} of .small. differs.* then add --name search-2"
-    told = pytest.raises(CheckpointError, match=words)
-    with told if refused else nullcontext():
+    refusal = pytest.raises(CheckpointError, match=words)
+    with refusal if refused else nullcontext():
         exported_tier(tmp_path, net, changed, again)
     assert (tmp_path / "new").exists() != refused
 
