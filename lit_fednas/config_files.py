@@ -1,7 +1,6 @@
 """The configurations of the package, by their names in ``configs/``; the paths that configurations hold."""
 
 import json
-import math
 import os
 import re
 import shutil
@@ -18,8 +17,8 @@ import yaml
 from lit_fednas.errors import ConfigError
 from lit_fednas.formatting import listing
 
-#: More than any configuration has: bytes of a file, and values if its anchors are written out.
-_MOST_BYTES, _MOST_VALUES = 2**22, 1e6
+#: More bytes than any configuration has.
+_MOST_BYTES = 2**22
 #: Numbers that YAML 1.1 reads to base 60, such as 1:30, or to base 8, such as 010.
 _OLD_NUMBER = re.compile(r"[-+]?(\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?|0[0-7_]+)")
 _INSTALLED = Path(__file__).with_name("configs")
@@ -65,8 +64,8 @@ def read_yaml(path: Path | str) -> Any:
         The plain values.
 
     Raises:
-        ConfigError: It cannot be read, is empty, gives a key twice, is larger than any configuration, expanded or not,
-            or holds a name or a number that YAML reads as something else.
+        ConfigError: It cannot be read, is empty, gives a key twice, is larger than any configuration, or holds a name
+            or a number that YAML reads as something else.
     """
     path = Path(path)
     try:
@@ -88,8 +87,7 @@ def parse_yaml(text: str) -> Any:
     loader = yaml.SafeLoader(text)
     if (node := loader.get_single_node()) is None:
         return None
-    if (values := _values(node, {})) > _MOST_VALUES:
-        raise ConfigError(f"stands for {values:.0e} values, as its anchors contain each other; write fewer")
+    _check_node(node, set())
     return loader.construct_document(node)
 
 
@@ -101,20 +99,20 @@ def _check_reading(scalar: yaml.Node, is_name: bool) -> None:
         raise ConfigError(f"{text or 'nothing'} in line {scalar.start_mark.line + 1} is read as {read}; {remedy}")
 
 
-def _values(node: yaml.Node, known: dict[int, float]) -> float:
-    """Returns the number of values of a node, as if each anchor was written out; infinity if it contains itself."""
-    if id(node) not in known:
-        known[id(node)] = math.inf
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        for scalar in (node, *(key for key, _ in pairs)):
-            _check_reading(scalar, is_name=scalar is not node)
-        keys = Counter(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode))
-        if twice := [key for key, count in keys.items() if count > 1 and key != "<<"]:
-            line = node.start_mark.line + 1
-            raise yaml.YAMLError(f"{twice[0]!r} is duplicated in the mapping from line {line} on")
-        children = [value for _, value in pairs] + (node.value if isinstance(node, yaml.SequenceNode) else [])
-        known[id(node)] = 1 + sum(_values(child, known) for child in children)
-    return known[id(node)]
+def _check_node(node: yaml.Node, checked: set[int]) -> None:
+    """Validates keys and values of a node; raises RecursionError if it contains itself."""
+    if id(node) in checked:
+        return
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    for scalar in (node, *(key for key, _ in pairs)):
+        _check_reading(scalar, is_name=scalar is not node)
+    keys = Counter(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode))
+    if twice := [key for key, count in keys.items() if count > 1 and key != "<<"]:
+        line = node.start_mark.line + 1
+        raise yaml.YAMLError(f"{twice[0]!r} is duplicated in the mapping from line {line} on")
+    for child in [value for _, value in pairs] + (node.value if isinstance(node, yaml.SequenceNode) else []):
+        _check_node(child, checked)
+    checked.add(id(node))
 
 
 def configs(name: str = "", /, output: Path | None = None) -> None:

@@ -11,8 +11,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
-from lit_fednas.records.files import check_folder_name, naming, replace_table, seal, unseal
-from lit_fednas.records.run import read_metrics
+from lit_fednas.records.files import check_folder_name, naming, read_table, replace_table, seal, unseal
 
 
 class RunLogger(CSVLogger):
@@ -65,7 +64,7 @@ class _AddingWriter(ExperimentWriter):
         """Validates the present file instead of removing it; removes a last line that a kill cut short."""
         path = Path(self.metrics_file_path)
         if path.is_file():
-            rows = read_metrics(path)
+            rows = read_table(path, ["step"], grows=True)
             self.metrics_keys = [*rows[0]] if rows else []
             if rows and not path.read_bytes().endswith(b"\n"):
                 self._replace(self.metrics_keys, rows)

@@ -546,9 +546,3 @@ def test_ctrl_c_while_the_program_starts(tmp_path):
         command, cwd=tmp_path, env=environment, capture_output=True, check=False, preexec_fn=listening
     )
     assert (ended.returncode, ended.stderr) == (130, b"")
-
-
-def test_a_former_command_names_what_replaces_it(capsys):
-    assert main(["benchmark", "scale", "memory"]) == 2
-    said = "lit-fednas: benchmark: is no longer a command; run scripts/benchmark of the repository\n"
-    assert capsys.readouterr().err == said

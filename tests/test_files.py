@@ -30,7 +30,7 @@ from lit_fednas.studies.findings import RESULT_COLUMNS, keep_results, read_resul
 from tests.analysis.made_runs import ROW
 
 REFUSED = ["", ".", "..", "a/b", "a\\b", "/a", "~", "-a", " a", "a ", "a.", "a\n", "a\0b", "a:b", '"a"', "*", "\udcff"]
-REFUSED += ["checkpoints", "Checkpoints", "wandb", "NUL", "com1.x", "study.csv", "Compare.html", "subnets-val.csv"]
+REFUSED += ["checkpoints", "Checkpoints", "wandb", "study.csv", "Compare.html", "subnets-val.csv"]
 REFUSED += ["a" * 201, "ü" * 101]
 ALLOWED = ["a", "+1", "search", "tier 1", "A, large", "x=0.5,file=a.csv", "überall", "a" * 200, "ft-0.5", "console"]
 

@@ -65,12 +65,6 @@ LIGHT = {
     "completion": Command("lit_fednas.cli.completion", "completion"),
 }
 COMMANDS = {**TRAINING, **LIGHT}
-#: Former commands, and what replaces them.
-MOVED = {
-    "arena": "lit-fednas study FILE (lit-fednas configs studies lists files to begin with)",
-    "benchmark": "scripts/benchmark of the repository",
-    "sweep": "lit-fednas study FILE, which reads sweep files as they are",
-}
 
 
 def parsed(name: str, function: Callable[..., Any], words: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from lit_fednas import __doc__ as package
 from lit_fednas import __version__
-from lit_fednas.cli.commands import COMMANDS, LIGHT, MOVED, TRAINING, Command, parsed
+from lit_fednas.cli.commands import COMMANDS, LIGHT, TRAINING, Command, parsed
 from lit_fednas.config_files import find_config, find_modules, read_yaml
 from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean, place_of
 from lit_fednas.formatting import announce, listing
@@ -97,8 +97,6 @@ def _run(name: str | None, words: Sequence[str]) -> int:
         if group := {name: command for name, command in COMMANDS.items() if name.startswith(f"{first} ")}:
             print(_help(group))
             return 0 if words[1:] in (["-h"], ["--help"]) else 2
-        if first in MOVED:
-            raise ConfigError(f"{first}: is no longer a command; run {MOVED[first]}")
         near = did_you_mean(first, COMMANDS)
         raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
     words = with_paths(words)

@@ -24,6 +24,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 from typing_extensions import override
 
+from lit_fednas.cli.effects import has_other_parts
 from lit_fednas.config_files import expanded, flat, modules_line
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import read_checkpoint, weights_file
@@ -129,17 +130,12 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     settings = {name: value for name, value in flat(plain) if not among(name, MAY_DIFFER | {_CALLBACKS})}
     active_callbacks = [callback for callback in callbacks if not _watches(callback)]
     max_rounds = plain.get("trainer", {}).get("max_rounds")
-    # a schedule without a length follows the run's; a class of the user's may read that
+    # a schedule without a length follows the run's
     for name in [name for name, value in settings.items() if value is None and name.endswith(".rounds")]:
         share, decay = (settings.get(name.removesuffix("rounds") + other) for other in ("period", "decay"))
         settings[name] = None if decay == "constant" else (share or 1) * max_rounds
-    classes = [value for name, value in settings.items() if name.endswith("class_path")]
-    classes += [callback["class_path"] for callback in active_callbacks]
-    for kind in (kind for path in classes for kind in getattr(locate(path), "__mro__", ())):
-        codes = [value.__code__ for value in vars(kind).values() if hasattr(value, "__code__")]
-        reads = any("max_rounds" in code.co_names + code.co_varnames for code in codes)
-        if reads and not kind.__module__.startswith(("lightning.", "lit_fednas.", "torch.")):
-            settings["trainer.max_rounds"] = max_rounds
+    if has_other_parts([plain.get("model"), active_callbacks]):  # which may read the run's length
+        settings["trainer.max_rounds"] = max_rounds
     return {**settings, _CALLBACKS: active_callbacks}
 
 

@@ -71,17 +71,13 @@ class Partition(ClientRows):
 
     def names(self, owners: np.ndarray) -> list[str]:
         """Returns the names of each client's owners, separated by commas, by the owner of each row, text [N]."""
-        values, codes = np.unique(owners[self.rows], return_inverse=True)
-        pairs = np.unique(np.repeat(np.arange(len(self)), self.sizes) * len(values) + codes)
-        clients, codes = np.divmod(pairs, len(values))
-        return [", ".join(part) for part in np.split(values[codes], np.flatnonzero(np.diff(clients)) + 1)]
+        return [", ".join(np.unique(owners[rows])) for rows in self]
 
     def of_others(self, owners: np.ndarray, others: np.ndarray) -> Partition:
         """Returns the rows of other examples that belong to the owners of each client; arguments as of ``names``."""
-        values, first = np.unique(owners[self.rows], return_index=True)
-        clients = np.repeat(np.arange(len(self)), self.sizes)[first]
-        positions = np.searchsorted(values, others).clip(max=len(values) - 1)
-        return Partition.by_owner(np.where(values[positions] == others, clients[positions], NOBODY), len(self))
+        numbers = np.repeat(np.arange(len(self)), self.sizes)
+        clients = dict(zip(owners[self.rows].tolist(), numbers.tolist(), strict=True))
+        return Partition.by_owner(np.array([clients.get(owner, NOBODY) for owner in others.tolist()]), len(self))
 
     def class_counts(self, targets: np.ndarray, num_classes: int) -> np.ndarray:
         """Returns the dense array of :meth:`sparse_class_counts`."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.data import ClientData, LoaderReader
+from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives.base import Objective, TaskLoss
@@ -71,11 +71,6 @@ class DifferentiableSearch(CountedObjective):
                 f"data.client_val: leaves {len(without)} of {clients.num_clients} clients (client {without[0]}) "
                 f"without validation data, which model.objective {type(self).__name__} trains the architecture on; "
                 f"set it to 0.5, or give every client more examples"
-            )
-        if isinstance(clients.reader, LoaderReader) and clients.reader.num_workers:
-            raise ConfigError(
-                f"data.num_workers: {clients.reader.num_workers} allow one pass over the data at a time, and "
-                f"model.objective {type(self).__name__} reads training and validation data in turn; set it to 0"
             )
         self._clients = clients
 

@@ -41,8 +41,8 @@ _FOLDER = re.compile(r"[\w+]([\w.,=+ -]*[\w,=+-])?")
 _LONGEST = 200  # bytes; some systems take 255, and files in it or beside it have longer names
 _UNREADABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 _TAKEN = re.compile(
-    r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|checkpoints|wandb|sha256sums|(study|compare|report|curves|targets|clients|results|"
-    r"config|metrics|rounds|ledger|inputs|partition|suite|sequence|subnets-\w+)\.\w+",
+    r"checkpoints|wandb|sha256sums|(study|compare|report|curves|targets|clients|results|config|metrics|rounds|ledger|"
+    r"inputs|partition|suite|sequence|subnets-\w+)\.\w+",
     re.IGNORECASE,
 )
 

@@ -89,14 +89,9 @@ def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def rounds_of(records: Sequence[Mapping[str, Any]], weights: str | None) -> int | None:
-    """Returns the number of rounds after which a run had certain weights.
+    """Returns after how many rounds a run had weights of a digest; None if it has trained the rounds again since.
 
-    Args:
-        records: The run's rounds.
-        weights: The digest of the weights; None for results that do not say it, which count as the last round's.
-
-    Returns:
-        The number of rounds; None if the run has trained the rounds again since.
+    Results without a digest count as the last round's.
     """
     rounds = {record.get("weights"): record["round"] + 1 for record in records}
     return rounds.get(weights) if weights and any(rounds) else len(records)
@@ -111,23 +106,15 @@ def write_subnets(folder: Path, split: str, rows: Sequence[Mapping[str, Any]]) -
     seal(folder, path.name)
 
 
-def read_metrics(path: Path) -> list[dict[str, str]]:
-    """Returns the rows of ``metrics.csv``, as texts."""
-    rows = read_table(path, ["step"], grows=True)
-    with reading(path):
-        for row in rows:
-            int(row["step"])
-    return rows
-
-
 def _forget_metrics(path: Path, round: int) -> None:
     """Drops the rows that training logged in a round and later ones; those of ``validate`` and ``test`` stay."""
     if not path.is_file():
         return
     rows, trained = [], False
-    for row in read_metrics(path):
+    for row in read_table(path, ["step"], grows=True):
         names = {name.partition("/")[0] for name, value in row.items() if value} - {"epoch", "step"}
-        again = int(row["step"]) >= round
+        with reading(path):
+            again = int(row["step"]) >= round
         trained |= again and not names <= {"val", "test"}  # a validation before it is of another command
         if not (again and trained) or names <= {"test"}:
             rows.append(row)

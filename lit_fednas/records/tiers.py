@@ -157,18 +157,14 @@ class TierFiles:
             ConfigError: The folder's results have other settings.
         """
         before = self.settings()
-        if not before and any(self.folder.glob("*")):
-            raise ConfigError(
-                f"{self.name_field}: {self.folder} holds other files; give another name, as --{self.name_field} "
-                f"{self.free_name}, or delete it"
-            )
         changed = [key for key in settings if key not in may_differ and before.get(key) != settings[key]]
+        fault = "" if before or not any(self.folder.glob("*")) else "other files"
         if before and changed:
-            raise ConfigError(
-                f"{self.name_field}: {self.folder} holds a {self.content} with other {', '.join(changed)} (there "
-                f"{before.get(changed[0])}, now {settings[changed[0]]}); give another name, as --{self.name_field} "
-                f"{self.free_name}"
-            )
+            change = f"(there {before.get(changed[0])}, now {settings[changed[0]]})"
+            fault = f"a {self.content} with other {', '.join(changed)} {change}"
+        if fault:
+            remedy = f"give another name, as --{self.name_field} {self.free_name}"
+            raise ConfigError(f"{self.name_field}: {self.folder} holds {fault}; {remedy}")
         self.write_settings(settings)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
