@@ -263,14 +263,9 @@ def _folder_name(version: int | str) -> str:
 
 def _newest(root: Path, version: int | str | None, word: str) -> Path:
     """Returns the run of the highest version number, or of a version."""
-    name = None if version is None else _folder_name(version)
-    files = [
-        (version_of(run), path.stat().st_mtime, run)
-        for run in root.glob("*")
-        if name in (None, run.name)
-        for path in (run / "config.yaml", run / _LAST)
-        if path.exists()
-    ]
+    runs = root.glob("*" if version is None else _folder_name(version))
+    paths = [(run, path) for run in runs for path in (run / "config.yaml", run / _LAST) if path.exists()]
+    files = [(version_of(run), path.stat().st_mtime, run) for run, path in paths]
     if not files:
         raise CheckpointError(f"ckpt_path: {word!r} finds no run in {root}; train one (lit-fednas fit), or give a file")
     return max(files)[2]

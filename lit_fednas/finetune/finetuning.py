@@ -33,6 +33,7 @@ from lit_fednas.formatting import rows_text
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, read_rounds
+from lit_fednas.records.files import locked
 from lit_fednas.records.run import chosen, error, note_after_training
 from lit_fednas.rng import isolated
 from lit_fednas.search.command import AfterTraining
@@ -71,7 +72,8 @@ class Finetune(AfterTraining):
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         self.files = FinetuneFiles(self.folder / finetune.name)
         tested: list[dict[str, Any]] = []
-        with self.files.locked(), self.trainer.computing(self.model), self.interrupts.listening():
+        lock = locked(self.files.folder, "finetune.name")
+        with lock, self.trainer.computing(self.model), self.interrupts.listening():
             self._set_up(finetune)
             rows = self._train_all()
             if finetune.models is None:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from reprlib import repr
@@ -133,12 +133,7 @@ def _keep_sums(folder: Path, lines: Mapping[str, str]) -> None:
 class FolderLock:
     """Keeps other processes from locking the same folder, until it is released or the process ends.
 
-    Args:
-        folder: The folder, which is created if it is missing.
-        field: The setting that names the folder, for the error.
-
-    Raises:
-        ConfigError: Another process has locked the folder.
+    ``field`` is the setting that names the folder, for the ConfigError if another process has locked it.
     """
 
     def __init__(self, folder: Path, field: str = "trainer.logger") -> None:
@@ -158,6 +153,18 @@ class FolderLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+@contextmanager
+def locked(folder: Path, field: str) -> Iterator[None]:
+    """Keeps other processes from writing into a folder that a setting names, which is removed if it stays empty."""
+    lock = FolderLock(folder, field)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it holds files
+            folder.rmdir()
+        lock.release()
 
 
 @contextmanager

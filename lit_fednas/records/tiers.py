@@ -1,8 +1,7 @@
 """The files of a search and of a fine-tuning: settings, tables, and the network of every tier."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import (
-    FolderLock,
     naming,
     read_json,
     read_table,
@@ -128,17 +126,6 @@ class TierFiles:
             for name in self.tables[table]
             for each in (settings["metrics"] if "{each}" in name else [None])
         )
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keeps other processes from writing into the folder; leaves no empty one."""
-        lock = FolderLock(self.folder, self.name_field)
-        try:
-            yield
-        finally:
-            lock.release()
-            with suppress(OSError):  # it holds files
-                self.folder.rmdir()
 
     @property
     def free_name(self) -> str:

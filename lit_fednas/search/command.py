@@ -22,6 +22,7 @@ from lit_fednas.federation.process import Interrupts
 from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import Progress, cost_text, metric_text, rows_text
 from lit_fednas.records import SearchFiles, TierFiles
+from lit_fednas.records.files import locked
 from lit_fednas.records.run import note_after_training, write_client_scores
 from lit_fednas.search.evaluations import Scorer
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
@@ -124,9 +125,9 @@ class Search(AfterTraining):
                 progress(*reached)
             self.interrupts.check()
 
-        locked = nullcontext() if self.trainer.global_rank else files.locked()
+        lock = nullcontext() if self.trainer.global_rank else locked(files.folder, files.name_field)
         # signals are for the first rank to heed
-        with locked, self.trainer.computing(self.model), self.interrupts.listening():
+        with lock, self.trainer.computing(self.model), self.interrupts.listening():
             evaluator = self._evaluator(search)
             latency = None if self.trainer.global_rank else search.latency  # the first process has them
             costs = ArchitectureCosts(evaluator.supernet, latency)

@@ -16,10 +16,11 @@ from lit_fednas.cli.effects import has_other_parts
 from lit_fednas.config_files import MODULES, find
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt
+from lit_fednas.records.files import locked
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.jobs import Cluster
 from lit_fednas.studies.reading import MOST_RUNS, read_study
-from lit_fednas.studies.runs import Run, Runs, checked, locked, run_all
+from lit_fednas.studies.runs import Run, Runs, checked, run_all
 from lit_fednas.studies.study import Study, check_seeds, require_known
 
 
@@ -95,7 +96,7 @@ def study(
     if judge:
         _report(content, Runs(folder, {}, []), kept, judge)
         return 0
-    with locked(folder):
+    with locked(folder, "out"):
         runs = Runs(folder, {"study": content.name, "file": str(file)}, wanted)
         settings = checked(runs.waiting, 1 if cluster else jobs) if runs.waiting else {}
         _check_metrics(content, settings.values())

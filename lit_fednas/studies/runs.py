@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import shorten
@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import FolderLock, read_json, reading, replace_json, seal
+from lit_fednas.records.files import read_json, reading, replace_json, seal
 from lit_fednas.records.forms import STUDY
 from lit_fednas.studies.jobs import LOG_FILE, Cluster, Command, Job, LocalJob, environment
 
@@ -108,21 +108,6 @@ class Runs:
         done = sum(run.status == "finished" for run in self.wanted)
         step = f", command {run.done + 1} of {len(run.commands)}" if status == "running" and run.commands[1:] else ""
         print(f"{status}: {run.folder}{step} ({done} of {len(self.wanted)} finished)", flush=True)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps a second start out of a study's folder, which is removed if nothing was written."""
-    try:
-        lock = FolderLock(folder)
-    except ConfigError:
-        raise ConfigError(f"out: {folder} is in use by another lit-fednas study; wait, or give another --out") from None
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            folder.rmdir()
-        lock.release()
 
 
 def checked(runs: Sequence[Run], jobs: int) -> dict[str, dict[str, Any]]:

@@ -250,15 +250,15 @@ def few(targets: Sequence[int] = (0, 2), width: int = 3) -> Examples:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"test": few([3])}, r"test: has targets 3\.\.3"),
+        ({"test": few([3])}, r"data\.source: test has targets 3\.\.3"),
         ({"class_names": ["a"]}, "class_names: 1 names for 3"),
-        ({"class_names": ["a", "b", "a"]}, "class_names: name two classes alike"),
+        ({"class_names": ["a", "b", "a"]}, "data.source: two classes are 'a'"),
         ({"train": few([0, 20231105])}, "task: the targets of train would be 20,231,106 classes of 2 examples"),
     ],
 )
 def test_arrays_that_do_not_belong_together(settings: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
-        ArraySource(**{"train": few(), **settings})
+        FederatedDataModule(ArraySource(**{"train": few(), **settings}), IID(), num_clients=2).setup("fit")
 
 
 def test_inputs_that_are_not_finite_are_refused() -> None:

@@ -82,7 +82,7 @@ def test_it_goes_on_where_it_stopped_and_takes_more_arms_and_commands(write, cap
 
 def test_a_second_start_on_a_folder_is_refused(write, refused) -> None:
     lock = FolderLock(Path("runs/small"))
-    assert "out: runs/small is in use by another lit-fednas study; wait" in refused("study", write())
+    assert "out: another process writes into runs/small; wait for it" in refused("study", write())
     lock.release()
     assert main(["study", write(), "--seeds", "0"]) == 0
 

@@ -327,7 +327,7 @@ def _metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def read_rows(path: Path, columns: Mapping[str, str], field: str, every: bool = False) -> Any:
     """Returns a table of text, a row per image; cells of ``columns`` (by setting), or of ``every`` one, are filled."""
     field = f"data.source.{field}"
-    rows = read_table(path, field).map(str.strip, na_action="ignore")
+    rows = read_table(path, field)
     for name in rows:
         if (broken := rows[name].str.contains(_BREAK, na=False)).any() or re.search(_BREAK, name):
             row = int(np.argmax(broken))
