@@ -71,17 +71,14 @@ class RoundCheckpoint(ModelCheckpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the best; their files count where the run is now, which may have been moved."""
-        if self.dirpath is not None and all(self._here(path) for path in state_dict["best_k_models"]):
-            scores = {self._here(path): score for path, score in state_dict["best_k_models"].items()}
-            names = "best_model_path", "kth_best_model_path", "last_model_path"
-            paths = {name: self._here(state_dict[name]) for name in names}
+        saved = state_dict["best_k_models"]
+        present = {path: Path(str(self.dirpath), Path(path).name) for path in saved}
+        if self.dirpath is not None and all(path.is_file() for path in present.values()):
+            scores = {str(present[path]): score for path, score in saved.items()}
+            names = "best_model_path", "kth_best_model_path"
+            paths = {name: str(present.get(state_dict[name], "")) for name in names}
             state_dict = {**state_dict, **paths, "dirpath": self.dirpath, "best_k_models": scores}
         super().load_state_dict(state_dict)
-
-    def _here(self, path: str) -> str:
-        """Returns the path of a checkpoint's name in the present folder; empty if there is no such file."""
-        present = Path(str(self.dirpath), Path(path).name)
-        return str(present) if present.is_file() else ""
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates the folder and its disk's room."""

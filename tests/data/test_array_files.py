@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from lit_fednas.data import (
+    IID,
     ArrayFiles,
     ByColumn,
     Classification,
     FederatedDataModule,
-    IID,
     MultiLabel,
     NextToken,
     Regression,
