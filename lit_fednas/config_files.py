@@ -178,7 +178,7 @@ def expanded(value: Any) -> Any:
     """Returns settings with the home folder in place of a leading ``~``; changes mappings in place."""
     if isinstance(value, str | PurePath):
         return type(value)(os.path.expanduser(value))
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)(map(expanded, value))
     if isinstance(values := vars(value) if isinstance(value, Namespace) else value, dict):
         values.update({name: expanded(item) for name, item in values.items()})

@@ -66,7 +66,9 @@ class _AddingWriter(ExperimentWriter):
         if path.is_file():
             rows = read_table(path, ["step"], grows=True)
             self.metrics_keys = [*rows[0]] if rows else []
-            if rows and not path.read_bytes().endswith(b"\n"):
+            if not rows:
+                path.unlink()  # at most a head, which its first rows write again
+            elif not path.read_bytes().endswith(b"\n"):
                 self._replace(self.metrics_keys, rows)
 
     @override

@@ -48,7 +48,7 @@ def test_nothing_is_lost_before_the_first_row_of_the_second_part(tmp_path):
 
 
 def test_rows_that_are_trained_again_or_that_a_kill_cut_short_are_dropped(tmp_path):
-    """Rows of other commands stay: of ``test`` always, of ``validate`` if they come before the rounds done again."""
+    """Rows of other commands stay."""
     log(open_run(tmp_path), range(3), other=1.0)
     later = open_run(tmp_path)
     for row in ({"val/a/loss": 0.5}, {"test/a/loss": 0.6}, {"test/a/loss": 0.6}):
@@ -57,11 +57,24 @@ def test_rows_that_are_trained_again_or_that_a_kill_cut_short_are_dropped(tmp_pa
     path.write_text(path.read_text() + "3.0")
     written = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)[:-1]]
     assert written[2:] == [("2", "2.0", "", ""), ("3", "", "0.5", ""), *[("3", "", "", "0.6")] * 2]
-    for first, left in ((3, written), (2, [*written[:2], *written[4:]])):
+    for first, left in ((3, written), (2, [*written[:2], *written[3:]])):
         forget_from(path.parent, first)
         log(open_run(tmp_path), [first], other=1.0)
         logged = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)]
         assert logged == [*left, (str(first), f"{first}.0", "", "")]
+
+
+def test_a_validation_of_later_weights_stays_when_earlier_rounds_are_trained_again(tmp_path):
+    """The row before training stays in any case; that of a round goes with it."""
+    logger = open_run(tmp_path)
+    logger.log_metrics({"val/a/loss": 9.0}, 0)
+    for step in range(3):
+        logger.log_metrics({"loss": 1.0}, step)
+        logger.log_metrics({"val/a/loss": float(step)}, step)
+    logger.log_metrics({"val/a/loss": 7.0}, 3)
+    for first, losses in ((1, ["9.0", "", "0.0", "7.0"]), (0, ["9.0", "7.0"])):
+        forget_from(tmp_path / "run" / "only", first)
+        assert [row["val/a/loss"] for row in rows(tmp_path)] == losses
 
 
 def test_a_new_run_in_a_folder_starts_its_file_anew(tmp_path):

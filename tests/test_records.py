@@ -20,6 +20,8 @@ from lit_fednas.records.run import (
     append_round,
     forget_from,
     read_models,
+    rounds_of,
+    write_subnets,
 )
 
 
@@ -121,6 +123,34 @@ def test_records_that_do_not_reach_the_checkpoint_are_not_continued(tmp_path):
     write(tmp_path)
     with pytest.raises(DataError, match="has 3 rounds, and the checkpoint 4; restore it"):
         forget_from(tmp_path, 4)
+
+
+def test_a_result_belongs_to_the_round_of_its_weights():
+    """Rounds of version 0.2 name no weights; a result of theirs counts as the last of them."""
+    rounds = [{"round": number, "weights": digest} for number, digest in enumerate("abb")]
+    unnamed = [{"round": number} for number in range(2)]
+    assert [rounds_of(rounds, digest) for digest in ("a", "b", "x", None)] == [1, 3, None, 3]
+    assert [rounds_of(unnamed, digest) for digest in ("a", None)] == [2, 2]
+    assert [rounds_of([*unnamed, {"round": 2, "weights": "c"}], digest) for digest in ("a", "c", None)] == [2, 3, 3]
+
+
+def test_subnets_of_other_names_stay_while_the_run_has_their_weights(tmp_path):
+    """Also in the folder of an exported supernet, which has no rounds."""
+    columns = ("subnet", "arch", "weights")
+
+    def written(*rows):
+        write_subnets(tmp_path, "val", [dict(zip(columns, row, strict=True)) for row in rows])
+        return [tuple(row.values()) for row in read_table(tmp_path / "subnets-val.csv")]
+
+    first = ("small", "a", "x"), ("large", "b", "x")
+    assert written(*first) == [*first]
+    assert written(("large", "c", "x")) == [("large", "c", "x"), ("small", "a", "x")]
+    append_round(tmp_path, {"round": 0, "weights": "x", "metrics": {}, "clients": []})
+    append_round(tmp_path, {"round": 1, "weights": "y", "metrics": {}, "clients": []})
+    assert written(("large", "b", "y")) == [("large", "b", "y"), ("small", "a", "x")]
+    forget_from(tmp_path, 0)
+    append_round(tmp_path, {"round": 0, "weights": "z", "metrics": {}, "clients": []})
+    assert written(("large", "b", "z")) == [("large", "b", "z")]
 
 
 COSTS = {"macs": 4, "parameters": 3, "bytes": 12}

@@ -31,7 +31,7 @@ SEARCH = ["--search.tiers", "EvenBudgets", "--search.tiers.count", "2", "--searc
 SEARCH += ["--search.method.init_args.population", "3"]
 #: What a command may write anew: pages, pictures, the latest tables and states, and checksums, which are checked.
 REPLACED = {"config.yaml", "report.html", "SHA256SUMS", "last.ckpt", "pareto.png", "ledger.json", "settings.json"}
-REPLACED |= {"subnets-val.csv", "subnets-test.csv", "network.pt2", "wandb-id.txt", "compare.html", "compare.png"}
+REPLACED |= {"network.pt2", "wandb-id.txt", "compare.html", "compare.png"}
 #: A command, or options of the refused one, in the remedy of an error.
 COMMAND = re.compile(r"lit-fednas (\w+)(?: with)?((?: --[\w.]+ [^\s,;()']+)*)")
 OPTION = re.compile(r"(--[\w.]+) ([^\s,;()]+|'[^']*')")
@@ -81,7 +81,8 @@ class Project:
         finetune = ["finetune", *config, "--finetune.rounds", "1", "--finetune.search", name, "--finetune.name", tuned]
         export = ["export", *config, "--name", name, "--tier", self.rng.choice(tiers)]
         drawn = [resumed, resumed, search, search, finetune, export]
-        drawn += [["validate", *config], ["test", *config], ["report", str(run)], ["compare", *map(str, runs)]]
+        other = ["--model.evaluation.subnets", "['middle = d: [1,1,1,1], e: 0.25', smallest]"]
+        drawn += [["validate", *config, *other], ["test", *config], ["report", str(run)], ["compare", *map(str, runs)]]
         drawn += [["runs", str(run.parent)]]
         return self.rng.choice(drawn)
 
@@ -125,6 +126,8 @@ class Project:
             elif path.name == "ledger.json":
                 old, new = (json.loads(text).get("after_training") or {} for text in (content, after))
                 assert old.items() <= new.items(), path
+            elif path.name.startswith("subnets-"):
+                assert {row["subnet"] for row in rows_of(content)} <= {row["subnet"] for row in rows_of(after)}, path
             elif path.name not in REPLACED:
                 assert after == content, path
         for sums in self.root.glob("runs/**/SHA256SUMS"):

@@ -233,14 +233,14 @@ def networks(result: Result, metric: str | None = None) -> pd.DataFrame:
         costs = found.drop(columns="macs").rename(columns={"macs_per_example": "macs"})  # not those of its training
         table = _stacked([costs.assign(val=found[f"val_{metric}"], test=found[f"test_{metric}"], **total)])
     else:
-        table = _of_weights(result, metric)
+        table = networks_of_weights(result, metric)
     if table.empty:
         raise DataError(f"{result.folder}: has evaluated no network; let the run end, or search it")
     return table
 
 
-def _of_weights(result: Result, metric: str) -> pd.DataFrame:
-    """Returns the networks with a run's own weights that it, or one of its searches, evaluated in the end."""
+def networks_of_weights(result: Result, metric: str) -> pd.DataFrame:
+    """Returns :data:`COLUMNS` of the networks with a run's weights that it or its searches evaluated; may be empty."""
     run, part = result.run, result.part
     # searches on one client's data, or by the clients' scores, count only alone: their validation data are others
     tables = [_searched(search, metric) for search in result.searches if part or search.on_servers_data]
@@ -318,7 +318,8 @@ def _searched(search: SearchResult, metric: str) -> pd.DataFrame:
 def _evaluated(run: Run, metric: str) -> pd.DataFrame:
     """Returns the subnets that a run evaluated in the end, and those of ``lit-fednas test``."""
     keys = ["arch", "weights"]  # a validation and a test may be of the weights of different rounds
-    val, test = (run.subnets(split).fillna({"weights": ""}).set_index(keys) for split in ("val", "test"))
+    tables = (run.subnets(split).fillna({"weights": ""}).drop_duplicates(keys) for split in ("val", "test"))
+    val, test = (table.set_index(keys) for table in tables)
     table = val.combine_first(test).assign(val=val[metric], test=test[metric])
     return table.rename_axis(keys).reset_index()
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lit_fednas.analysis.comparison import best_within
-from lit_fednas.analysis.networks import Result, networks_of, tiers_of
+from lit_fednas.analysis.networks import Result, networks_of_weights, tiers_of
 from lit_fednas.analysis.report.run_sections import class_name
 from lit_fednas.analysis.runs import Run, run_folders
 from lit_fednas.analysis.tables import DASH
@@ -47,11 +47,11 @@ def runs(folder: Path = Path("runs"), /) -> None:
 def _best(run: Run) -> str:
     """Returns the metric of each tier's best network, or the last mean of a run that has evaluated no network."""
     metric, split, values = run.metric, "val", {"mean ": run.logged(f"val/mean/{run.metric}")[-1:]}
-    if run.searches or len(run.subnets("val")) or len(run.subnets("test")):
-        methods = {"": [Result(run)]}
-        table = networks_of(methods)
-        table["val"] = table["val"].fillna(table["test"])  # of a run that was only tested
-        best = {tier: best_within(table, limits) for tier, limits in tiers_of(methods).items()}
+    result = Result(run)
+    if len(table := networks_of_weights(result, metric)):
+        table = table.assign(val=table["val"].fillna(table["test"]), run=run.name)  # some were only tested
+        table.attrs["higher"] = run.metrics[metric] is not False
+        best = {tier: best_within(table, limits, ["run"]) for tier, limits in tiers_of({"": [result]}).items()}
         split = "val" if any(rows["test"].isna().any() for rows in best.values()) else "test"
         values = {"" if tier == ALL_TIERS else f"{tier} ": rows[split] for tier, rows in best.items()}
     named = [f"{tier}{metric_text(metric, value, '%')}" for tier, column in values.items() for value in column]

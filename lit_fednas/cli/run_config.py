@@ -134,7 +134,9 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     for name in [name for name, value in settings.items() if value is None and name.endswith(".rounds")]:
         share, decay = (settings.get(name.removesuffix("rounds") + other) for other in ("period", "decay"))
         settings[name] = None if decay == "constant" else (share or 1) * max_rounds
-    if has_other_parts([plain.get("model"), active_callbacks]):  # which may read the run's length
+    model = plain.get("model") or {}
+    schedules = model.get("assignment"), (model.get("client") or {}).get("lr_schedule"), active_callbacks
+    if has_other_parts(schedules):  # which may read the run's length
         settings["trainer.max_rounds"] = max_rounds
     return {**settings, _CALLBACKS: active_callbacks}
 
@@ -151,6 +153,10 @@ def check_same_settings(config: Namespace, command: str) -> None:
         if saved.get(name) == present.get(name) or (command != "fit" and name.partition(".")[0] not in _DATA):
             continue
         by_run = " by trainer.max_rounds" if name.endswith(".rounds") and config.get(name) is None else ""
+        is_argument = name.rpartition(".")[0].endswith("init_args")  # of a class, all of whose arguments are saved
+        is_new = is_argument and name not in saved and not any(among(other, {name}) for other in saved)
+        if is_new or (by_run and saved.get(name) is None):
+            continue  # the checkpoint's version did not have the setting
         change = f"{json.dumps(saved.get(name))}, and now it is {json.dumps(present.get(name))}{by_run}"
         if among(name, config.changed):
             log.warning("%s: the checkpoint's run was trained with %s", name, change)

@@ -176,7 +176,9 @@ class FederatedDataModule(LightningDataModule):
     def _warn_of_copies(self) -> None:
         """Counts equal inputs, also of the test split, which is not kept; its faults are so reported in time."""
         splits = {split: reader.dataset for split, reader in self._readers.items()}
-        if "test" not in splits and (test := self._open("test")) is not None:
+        if self.client_test == "official" and (reader := self._reader("test")) is not None:
+            splits["test"] = reader.dataset
+        elif (test := self._open("test")) is not None:
             splits["test"] = test
         self.copies = copies_in(splits, self.task)
         if self.copies:

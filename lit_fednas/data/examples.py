@@ -122,23 +122,34 @@ def check_inputs(data: ExampleDataset, split: str, shape: Sequence[int], train: 
     """Validates shape and type of a split's inputs, and warns of a scale that is not that of training inputs."""
     inputs, reference = sample_of(data), sample_of(train)
     dtype, expected = (str(part.dtype).removeprefix("torch.") for part in (inputs, reference))
-    fault, is_token = "", not inputs.is_floating_point() and inputs.dtype != torch.uint8
+    kind, usual_kind = (_kind(part.dtype) for part in (inputs, reference))
+    fault = ""
     if inputs.shape[1:] != tuple(shape):
         fault = f"in place of {list(shape)}; give the same shape as in train"
-    elif len(shape) == 3 and shape[2] <= 4 < min(shape[:2]):
+    elif len(shape) == 3 and shape[2] in (1, 3, 4) and shape[0] == shape[1] > 4:
         fault = "with the channels last; put them first, as numpy.moveaxis(inputs, -1, 1) does"
-    elif len(shape) > 1 and is_token:
+    elif len(shape) == 3 and kind == "tokens":
         fault = "and whole numbers other than uint8 are tokens; save images as uint8, or as floats from 0 to 1"
-    elif dtype != expected and not (inputs.is_floating_point() and reference.is_floating_point()):
+    elif kind != usual_kind:
         fault = f"and those of train are {expected}; save both as one type, on the same scale"
     if fault:
         raise DataError(f"data.source: {split} has inputs of type {dtype} and shape {list(inputs.shape[1:])}, {fault}")
+    if len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) > 4:
+        log.warning(
+            "data.source: %s has inputs of shape %s, which are read as %d channels", split, list(shape), shape[0]
+        )
     parts = [(part.float().std(correction=0), *part.aminmax()) for part in (inputs, reference)]
     (spread, *bounds), (usual, *usual_bounds) = ([float(value) for value in part] for part in parts)
     signs_differ = len(shape) == 3 and (bounds[0] < 0) != (usual_bounds[0] < 0)
-    if not is_token and spread and usual and (signs_differ or not 1 / _MOST_TIMES <= spread / usual <= _MOST_TIMES):
+    if kind != "tokens" and spread and usual and (signs_differ or not 1 / _MOST_TIMES <= spread / usual <= _MOST_TIMES):
         text = "data.source: %s has inputs from %g to %g, and train from %g to %g; scale them alike"
         log.warning(text, split, *bounds, *usual_bounds)
+
+
+def _kind(dtype: torch.dtype) -> str:
+    if dtype.is_floating_point:
+        return "numbers"
+    return "pixels" if dtype in (torch.uint8, torch.bool) else "tokens"
 
 
 def sample_of(data: ExampleDataset) -> Tensor:

@@ -104,7 +104,7 @@ def check_step(supernet: nn.Module, optimizer: Optimizer, number: int) -> None:
     tensors = [tensor for tensor in (*supernet.parameters(), *supernet.buffers()) if tensor.is_floating_point()]
     if torch.stack(torch._foreach_norm(tensors)).sum().isfinite():
         return
-    fault = f"made weights NaN or infinite in round {number + 1}"
+    fault = f"made weights NaN, infinite or above 1e19 in round {number + 1}"
     if is_plain_averaging(optimizer):  # the weights are the aggregate itself
         raise ConfigError(f"model.aggregation: {fault}; correct how it merges the updates")
     raise ConfigError(f"model.server_optimizer: {type(optimizer).__name__} {fault}; lower its lr, or raise its eps")
@@ -118,7 +118,9 @@ def described(optimizer: Optimizer) -> dict[str, Any]:
 
 def apply_changes(checkpoint: Mapping[str, Any], optimizer: Optimizer) -> None:
     """Changes a checkpoint's optimizer state as the hyperparameters have changed; of another class it starts empty."""
-    saved, present = checkpoint["federation"]["server_optimizer"], described(optimizer)
+    saved, present = checkpoint["federation"].get("server_optimizer"), described(optimizer)
+    if saved is None:
+        return  # a checkpoint of version 0.2
     if saved["class"] != present["class"]:
         text = "model.server_optimizer: %s replaces the checkpoint's %s, and starts with an empty state"
         log.warning(text, *(settings["class"].rpartition(".")[2] for settings in (present, saved)))
@@ -128,7 +130,8 @@ def apply_changes(checkpoint: Mapping[str, Any], optimizer: Optimizer) -> None:
     changes = {name: value for name, value in new.items() if old.get(name) != value}
     for number, group in enumerate(checkpoint["optimizer_states"][0]["param_groups"]):
         if "lr" in changes and "initial_lr" in group:  # a scheduler multiplies the latter
-            changes |= {"lr": group["lr"] * new["lr"] / old["lr"], "initial_lr": new["lr"]}
+            lr = group["lr"] * new["lr"] / old["lr"] if old["lr"] else new["lr"]
+            changes |= {"lr": lr, "initial_lr": new["lr"]}
             for scheduler in checkpoint["lr_schedulers"]:
                 scheduler["base_lrs"][number] = new["lr"]
         group.update(changes)

@@ -23,7 +23,7 @@ from lit_fednas.federation.process import threads_set
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import PositiveInt, Range, checked
 
-_NO_BATCHES = "it speaks of batches of training, which a round has not"
+_NO_BATCHES = "it configures training batches, and rounds have none"
 #: Arguments and callbacks of Lightning's Trainer that have no meaning here, and what to do instead.
 MEANINGLESS = {
     "precision": "set client.precision for the clients; the server evaluates in float32",
@@ -52,7 +52,7 @@ class FederatedTrainer(pl.Trainer):
         check_val_every_n_rounds: How often the server's validation set is evaluated.
         threads: Number of threads of each rank on a CPU; chosen by the network's size and the ranks on a node if not
             given, unless ``OMP_NUM_THREADS`` is set.
-        **kwargs: As in ``lightning.Trainer``. Those that speak of epochs, steps or batches of training are refused.
+        **kwargs: As in ``lightning.Trainer``. Those of epochs, steps and training batches are refused.
     """
 
     # what Lightning's connectors set
@@ -107,8 +107,9 @@ class FederatedTrainer(pl.Trainer):
             plugins=plugins,
             **kwargs,
         )
-        kinds = {kind.__name__ for callback in self.callbacks for kind in type(callback).__mro__}
-        for name in sorted(MEANINGLESS.keys() & kinds):
+        kinds = [kind for callback in self.callbacks for kind in type(callback).__mro__]
+        names = {kind.__name__ for kind in kinds if kind.__module__.startswith("lightning.")}
+        for name in sorted(MEANINGLESS.keys() & names):
             raise ConfigError(f"trainer.callbacks: {name} has no meaning here; {MEANINGLESS[name]}")
         self.threads = threads
         if self.fast_dev_run:  # so many rounds, with one validation

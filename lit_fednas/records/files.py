@@ -170,7 +170,7 @@ def locked(folder: Path, field: str) -> Iterator[None]:
 @contextmanager
 def changing(path: Path) -> Iterator[None]:
     """Waits until no other process is in such a block for the same file, if it exists; then keeps others out."""
-    with open(path, "rb") if path.is_file() else nullcontext() as file:
+    with open(path, "r+b") if path.is_file() else nullcontext() as file:  # some network drives lock no other
         if file is not None and fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -94,15 +94,17 @@ def rounds_of(records: Sequence[Mapping[str, Any]], weights: str | None) -> int 
     Results without a digest count as the last round's.
     """
     rounds = {record.get("weights"): record["round"] + 1 for record in records}
-    return rounds.get(weights) if weights and any(rounds) else len(records)
+    unnamed = rounds.pop(None, None)  # the rounds of version 0.2, which come first
+    return rounds.get(weights, unnamed) if weights and rounds else len(records)
 
 
 def write_subnets(folder: Path, split: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes the evaluated subnets of a split; rows of other subnets stay if the run still has their weights."""
     path, records, names = folder / f"subnets-{split}.csv", [*read_rounds(folder)], {row["subnet"] for row in rows}
-    earlier = read_table(path, ["subnet"]) if path.is_file() else []
-    kept = [row for row in earlier if row["subnet"] not in names and rounds_of(records, row.get("weights"))]
-    replace_table(path, list(rows[0]), [*rows, *kept])
+    earlier_rows = read_table(path, ["subnet"]) if path.is_file() else []
+    other_rows = [row for row in earlier_rows if row["subnet"] not in names]
+    other_rows = [row for row in other_rows if rounds_of(records, row.get("weights")) is not None]
+    replace_table(path, list(rows[0]), [*rows, *other_rows])
     seal(folder, path.name)
 
 
@@ -110,15 +112,17 @@ def _forget_metrics(path: Path, round: int) -> None:
     """Drops the rows that training logged in a round and later ones; those of ``validate`` and ``test`` stay."""
     if not path.is_file():
         return
-    rows, trained = [], False
+    rows, trained = [], set()
     for row in read_table(path, ["step"], grows=True):
         names = {name.partition("/")[0] for name, value in row.items() if value} - {"epoch", "step"}
         with reading(path):
-            again = int(row["step"]) >= round
-        trained |= again and not names <= {"val", "test"}  # a validation before it is of another command
-        if not (again and trained) or names <= {"test"}:
+            step = int(row["step"])
+        if not names <= {"val", "test"}:
+            trained.add(step)
+        # a validation in a round is logged after its training, any other before that step is trained
+        if step < round or step not in trained or (round and names <= {"test"}):
             rows.append(row)
-    if round and rows:
+    if rows:
         replace_table(path, list(rows[0]), rows, lineterminator="\r\n")  # as Lightning writes it
     else:
         path.unlink()

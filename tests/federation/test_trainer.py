@@ -28,7 +28,7 @@ test_arguments_that_are_refused = refusals(
     ({"callbacks": StochasticWeightAveraging(0.1)}, "^trainer.callbacks: StochasticWeightAveraging .*; set weight_av"),
     ({"callbacks": [BatchSizeFinder()]}, "^trainer.callbacks: BatchSizeFinder .*; set client.batch_size"),
     ({"callbacks": LearningRateFinder()}, "^trainer.callbacks: LearningRateFinder .*; set lr of client.optimizer"),
-    ({"callbacks": BackboneFinetuning()}, "^trainer.callbacks: BaseFinetuning .*batches of training"),
+    ({"callbacks": BackboneFinetuning()}, "^trainer.callbacks: BaseFinetuning .*training batches"),
     ({"callbacks": GradientAccumulationScheduler({0: 2})}, "^trainer.callbacks: GradientAccumulationScheduler .*"),
     ({"check_val_every_n_rounds": 0}, "^trainer.check_val_every_n_rounds: 0 must be at least 1"),
     call=lambda given: FederatedTrainer(**given),

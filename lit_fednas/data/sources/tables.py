@@ -86,7 +86,7 @@ def _header(content: bytes, path: Path, field: str) -> list[str]:
             if len(row) != len(names):
                 raise ValueError(f"{len(row)} cells in row {number}, but {len(names)} columns; is a quote missing?")
             for column, (name, cell) in enumerate(zip(names, row if has_quotes else (), strict=False)):
-                commas = [line.count(",") for line in cell.split("\n")]
+                commas = [len(re.findall(r",(?!\s)", line)) for line in cell.split("\n")]  # those between cells
                 if len(commas) > 1 and (commas[0], commas[-1]) == (len(names) - 1 - column, column):
                     fault = f"{path} has a line break in {name!r}, row {number}, and would lose a row"
                     raise DataError(f"{field}: {fault}; remove the line break, or close a quote")
