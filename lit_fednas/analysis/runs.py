@@ -143,9 +143,7 @@ class Run:
     def spent_by(self, weights: str | None) -> dict[str, float] | None:
         """Returns :data:`SPENT` until the run had weights of a digest; None if it no longer has them."""
         rounds = self.rounds_of(weights)
-        if rounds is None:
-            return None
-        return dict(self.spent.loc[rounds - 1]) if rounds else dict.fromkeys(SPENT, float("nan"))
+        return None if rounds is None else dict(self.spent.reindex([rounds - 1]).iloc[0])  # NaN before the first round
 
     def logged(self, metric: str) -> pd.Series:
         """Returns a metric by the rounds that logged it."""
