@@ -136,7 +136,7 @@ def training_settings(config: Namespace) -> dict[str, Any]:
         settings[name] = None if decay == "constant" else (share or 1) * max_rounds
     model = plain.get("model") or {}
     schedules = model.get("assignment"), (model.get("client") or {}).get("lr_schedule"), active_callbacks
-    if has_other_parts(schedules):  # which may read the run's length
+    if has_other_parts(schedules):  # a class of another package may read the run's length
         settings["trainer.max_rounds"] = max_rounds
     return {**settings, _CALLBACKS: active_callbacks}
 

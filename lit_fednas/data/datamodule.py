@@ -159,7 +159,7 @@ class FederatedDataModule(LightningDataModule):
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
         val = self._reader("val")
-        names = [name.strip() for name in self.class_names]
+        names = [name.strip() if self.task.labelled else name for name in self.class_names]  # tokens may be white space
         if len(set(names)) < len(names):
             raise DataError(f"data.source: two classes are {mode(names)!r}, apart from white space; rename one")
         self.content = {split: content_of(reader.dataset) for split, reader in self._readers.items()}

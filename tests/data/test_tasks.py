@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lit_fednas.data import (
+    IID,
     ArraySource,
     ByColumn,
     Classification,
@@ -98,8 +99,8 @@ def test_a_task_agrees_with_itself(task: Task, outputs: tuple[int, ...]) -> None
 )
 def test_targets_of_another_task_are_refused(task: Task, targets: torch.Tensor, said: str) -> None:
     train = Examples(torch.zeros(len(targets), 2), targets)
-    with pytest.raises(DataError, match=f"train: .*{said}"):
-        ArraySource(train, task=task)
+    with pytest.raises(DataError, match=f"data.source: train .*{said}"):
+        FederatedDataModule(ArraySource(train, task=task), IID(), num_clients=1).setup("fit")
 
 
 def test_tokens_stay_whole_numbers_and_go_by_role() -> None:
