@@ -131,6 +131,19 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
 
 
+def test_an_argument_that_the_checkpoints_version_did_not_have_is_no_change(begun, refused):
+    """Of a class all arguments are saved; other settings that are missing are changes."""
+    last = Path("runs/digits/version_0/checkpoints/last.ckpt")
+    content = torch.load(last, weights_only=True)
+    settings = content["callbacks"]["SaveConfig"]["settings"]
+    del settings["data.partitioner.init_args.alpha"]
+    torch.save(content, last)
+    assert main(["test", *begun]) == 0
+    del settings["data.server_val"]
+    torch.save(content, last)
+    assert "data.server_val: the checkpoint's run was trained with null" in refused("test", *begun)
+
+
 def test_a_schedule_keeps_its_length_when_a_run_is_extended(tiny, capsys, refused):
     """Two clients: from 0.9 to 0.5 over 0.8 * 2 rounds; 0.5 + 0.4 (1 + cos(pi / 1.6)) / 2 = 0.623463."""
     header = "import lit_fednas.federation\n\n\nclass Own(lit_fednas.federation.FederatedCallback):\n"

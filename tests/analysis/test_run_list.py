@@ -36,6 +36,18 @@ def test_rows_are_what_the_runs_files_say(runs, capsys):
     assert rows[3].endswith(f"  {sum(file.stat().st_size for file in runs.glob('made/**/*.jsonl')) / 1000:.3g} kB")
 
 
+def test_a_run_of_which_only_another_weights_search_is_left_shows_its_last_mean(runs, capsys):
+    """Nothing is damaged: its rounds were trained again."""
+    folder = runs / "digits/version_0"
+    for path in folder.glob("subnets-*.csv"):
+        path.unlink()
+    for files in SearchFiles.within(folder):
+        files.write_settings({**files.settings(), "weights": "of others"})
+    assert main(["runs", "runs/digits"]) == 0
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.split()[:5] == ["runs/digits/version_0", "ElasticResNet,", "TrackingSandwich", "mean", "18.2%"]
+
+
 def test_a_damaged_run_is_listed_with_a_line(runs, capsys):
     (runs / "made/version_0/rounds.jsonl").write_text("{}\n")
     assert main(["runs"]) == 0

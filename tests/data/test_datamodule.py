@@ -138,6 +138,9 @@ IMAGES = torch.arange(40 * 64, dtype=torch.int64).view(40, 1, 8, 8) % 256
         (IMAGES / 127.5 - 1, IMAGES / 255, "test has inputs from 0 to 1, and train from -1 to 1; scale them alike"),
         (IMAGES.float(), IMAGES.double(), None),
         (IMAGES.float().view(40, 1, 16, 4), None, None),
+        (IMAGES.float().view(40, 8, 4, 2), None, None),
+        (IMAGES.float().view(40, 8, 8, 1)[:, :, :6], None, r"inputs of shape \[8, 6, 1\], which are read as 8"),
+        (IMAGES.flatten(1), IMAGES.flatten(1).int(), None),  # tokens
     ],
 )
 @pytest.mark.parametrize("in_memory", [True, False])

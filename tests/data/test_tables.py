@@ -88,6 +88,8 @@ def test_a_pair_of_quotes_over_two_rows_is_refused_in_unused_columns(tmp_path: P
         path.write_text("\n".join(lines))
         with pytest.raises(DataError, match=r"a\.csv has a line break in 'note', row 0, and would lose a row; remove"):
             read(path, inputs=["x"])
+    path.write_text('x,site,target,note\n1,a,0,"one\ntwo, three, four, five"\n2,a,1,none\n')  # text, not cells
+    assert read(path, inputs=["x"]).inputs.flatten().tolist() == [1, 2]
 
 
 def test_a_named_index_of_parquet_is_a_column(tmp_path: Path) -> None:

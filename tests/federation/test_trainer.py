@@ -16,10 +16,16 @@ from torch import nn
 
 from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedTrainer
+from lit_fednas.federation import FederatedCallback, FederatedTrainer
 from lit_fednas.supernets import ElasticResNet
 from tests.support import fit, make_module, make_trainer, refusals, tiny_data
 from tests.testing.own_parts import HiddenUnits
+
+
+def test_a_callback_of_the_users_may_have_a_name_of_lightnings():
+    callback = type("ModelPruning", (FederatedCallback,), {})()
+    assert callback in make_trainer(callbacks=[callback]).callbacks
+
 
 test_arguments_that_are_refused = refusals(
     ({"max_epochs": 3}, "^trainer.max_epochs: 3 has no meaning here.*set max_rounds"),
