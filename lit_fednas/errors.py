@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 #: Packages in whose files the author of a method does not look for his mistakes.
-_LIBRARIES = {"lit_fednas", "lightning", "jsonargparse", "torch", "torchmetrics", "torchvision", "numpy", "wandb"}
-_LIBRARIES |= sys.stdlib_module_names
+LIBRARIES = {"lit_fednas", "lightning", "jsonargparse", "torch", "torchmetrics", "torchvision", "numpy", "wandb"}
+LIBRARIES |= sys.stdlib_module_names
 
 
 class FedNASError(ValueError):
@@ -42,7 +42,7 @@ def place_of(error: BaseException) -> str:
     """Returns file, line and function where an error left the code of a method's author; empty if it was not there."""
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES:
             place = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_qualname}"
     return place
 

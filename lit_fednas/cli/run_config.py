@@ -3,8 +3,10 @@
 import json
 import logging
 import os
+import re
 import secrets
 from collections.abc import Collection, Mapping
+from inspect import getsource
 from pathlib import Path
 from pydoc import locate
 from typing import Any, cast
@@ -24,9 +26,8 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 from typing_extensions import override
 
-from lit_fednas.cli.effects import has_other_parts
 from lit_fednas.config_files import expanded, flat, modules_line
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import LIBRARIES, CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import read_checkpoint, weights_file
 from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.loggers import RunLogger
@@ -134,11 +135,17 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     for name in [name for name, value in settings.items() if value is None and name.endswith(".rounds")]:
         share, decay = (settings.get(name.removesuffix("rounds") + other) for other in ("period", "decay"))
         settings[name] = None if decay == "constant" else (share or 1) * max_rounds
-    model = plain.get("model") or {}
-    schedules = model.get("assignment"), (model.get("client") or {}).get("lr_schedule"), active_callbacks
-    if has_other_parts(schedules):  # a class of another package may read the run's length
+    if _names_length([plain.get("model"), active_callbacks]):
         settings["trainer.max_rounds"] = max_rounds
     return {**settings, _CALLBACKS: active_callbacks}
+
+
+def _names_length(settings: Any) -> bool:
+    """Returns whether the source of a class that is not ours, such as the user's, contains ``max_rounds``."""
+    paths = set(re.findall(r'"class_path": "([\w.]+)"', json.dumps(settings)))
+    kinds = {kind for path in paths for kind in getattr(locate(path), "__mro__", ())}
+    others = [kind for kind in kinds if kind.__module__.partition(".")[0] not in LIBRARIES]
+    return any("max_rounds" in getsource(kind) for kind in others)
 
 
 def check_same_settings(config: Namespace, command: str) -> None:
