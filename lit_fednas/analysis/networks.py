@@ -66,8 +66,9 @@ class Result:
     def clients_folder(self) -> Path | None:
         """Where ``clients.csv`` is: of the run itself (``deployed_accuracy``), or else of its search."""
         places = [self.run.folder / search.name for search in self.searches]
-        ended = (self.run.ledger or {}).get("rounds", len(self.run.rounds)) == len(self.run.rounds)
-        places[:0] = [self.folder] if ended or self.part else []  # a resume that was stopped has not written its own
+        counted_rounds = (self.run.ledger or {}).get("rounds", len(self.run.rounds))
+        if self.part or counted_rounds == len(self.run.rounds):  # else a resume was stopped before it wrote its scores
+            places.insert(0, self.folder)
         return next((place for place in places if (place / CLIENTS_FILE).exists()), None)
 
 
@@ -148,8 +149,10 @@ def comparable(methods: Methods) -> tuple[dict[str, list[Result]], list[str]]:
                 left_out.append(f"{method}: {result.folder} is a copy of {same[0]}")
             else:
                 others.append(result)
-                gone = [search.name for search in result.searches if run.rounds_of(search.weights) is None]
-                left_out += [f"{method}: {run.folder / name} is of weights that the run no longer has" for name in gone]
+                for search in result.searches:
+                    if run.rounds_of(search.weights) is None:
+                        folder = run.folder / search.name
+                        left_out.append(f"{method}: {folder} is of weights that the run no longer has")
     return {method: results for method, results in kept.items() if results}, left_out
 
 

@@ -31,13 +31,13 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
             f"model.supernet: {name} reads {supernet.input_dtype}, and the data are {data.input_dtype}; choose another"
         )
     try:
-        found = output_shape(supernet, supernet.space.smallest)
+        shape = output_shape(supernet, supernet.space.smallest)
     except RuntimeError as error:
         raise _unreadable(supernet, supernet.space.smallest, error) from error
     wanted = wanted_shape(data.task, supernet.input_shape)
-    if found != wanted:
+    if shape != wanted:
         raise ConfigError(
-            f"model.supernet: {name} returns {list(found)} of an example, and the data's task "
+            f"model.supernet: {name} returns {list(shape)} of an example, and the data's task "
             f"{type(data.task).__name__} wants {list(wanted)}; choose another network, or a setting such as "
             f"supernet.pooled"
         )
@@ -56,9 +56,10 @@ def check_architectures(supernet: Supernet, archs: Iterable[Any]) -> None:
             built, regions = tensors_of(supernet.skeleton(arch)), supernet.regions(arch)
             for part in sorted(built.keys() | regions.keys()):
                 pair = built[part], regions[part].of(shared[regions[part].name])
-                like, own = (f"{list(each.shape)} ({each.dtype})" for each in pair)
-                if like != own:
-                    raise ConfigError(f"{field}: {part} is {like} in build, and {own} in index; correct one of them")
+                in_build, in_index = (f"{list(each.shape)} ({each.dtype})" for each in pair)
+                if in_build != in_index:
+                    fault = f"{part} is {in_build} in build, and {in_index} in index"
+                    raise ConfigError(f"{field}: {fault}; correct one of them")
             part = "cost"
             supernet.cost(arch)
         except Exception as error:

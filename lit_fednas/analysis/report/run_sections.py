@@ -30,8 +30,8 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
         shown.append(_headline("best evaluated subnet", tested.get(name), row[run.metric], run.metric, name))
     for search in searches[:1]:
         metric, higher = search.metric, search.settings["metrics"][search.metric]
-        alike = [other.tiers for other in searches if (other.metric, other.cost) == (metric, search.cost)]
-        best = pd.concat(alike).sort_values(f"val_{metric}", ascending=higher is False, kind="stable")
+        tables = [other.tiers for other in searches if (other.metric, other.cost) == (metric, search.cost)]
+        best = pd.concat(tables).sort_values(f"val_{metric}", ascending=higher is False, kind="stable")
         best = best.drop_duplicates("tier").set_index("tier", drop=False).reindex(search.tiers["tier"])
         for (_, row), same in zip(best.iterrows(), repeats(best["arch"], best["tier"]), strict=True):
             cost = cost_words(search.cost, row[search.cost])
