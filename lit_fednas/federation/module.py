@@ -18,7 +18,7 @@ from torchmetrics import Metric
 from lit_fednas import __version__
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment, Round
-from lit_fednas.data import Classification, ClientData, Task
+from lit_fednas.data import Classification, ClientData, FederatedDataModule, Task
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import check_supernet, load_initial, model_settings, read_checkpoint
 from lit_fednas.federation.checks import check_architectures, check_data, check_monitors
@@ -149,7 +149,8 @@ class FederatedLightningModule(pl.LightningModule):
         space = self.supernet.space
         check_architectures(self.supernet, [space.smallest, space.largest, *self.subnets.values()])
         check_data(self.supernet, data, self.metrics)
-        if stage in ("fit", "validate") and not data.val_dataloader():
+        # another data module may have no such method
+        if stage in ("fit", "validate") and isinstance(data, FederatedDataModule) and not data.val_dataloader():
             message = "data.server_val: 0 leaves nothing to validate on"
             if stage == "validate":
                 raise ConfigError(f"{message}; raise it")

@@ -179,7 +179,7 @@ def test_a_search_that_is_stopped_goes_on(run, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Evaluations, "_keep", interrupted)
         assert main(stopped) == 128 + signal.SIGINT
-    assert "go on" in capsys.readouterr().err
+    assert "stopped by SIGINT; start the same command again" in capsys.readouterr().err
     assert main(stopped) == 0
     assert main([*command, "--search.name", "straight"]) == 0
     assert_same_files("stopped", "straight")
