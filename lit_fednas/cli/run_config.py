@@ -160,7 +160,7 @@ def check_same_settings(config: Namespace, command: str) -> None:
         if saved.get(name) == present.get(name) or (command != "fit" and name.partition(".")[0] not in _DATA):
             continue
         by_run = " by trainer.max_rounds" if name.endswith(".rounds") and config.get(name) is None else ""
-        is_argument = name.rpartition(".")[0].endswith("init_args")  # of a class, all of whose arguments are saved
+        is_argument = name.rpartition(".")[0].endswith("init_args")  # a checkpoint has all arguments of a class
         is_new = is_argument and name not in saved and not any(among(other, {name}) for other in saved)
         if is_new or (by_run and saved.get(name) is None):
             continue  # the checkpoint's version did not have the setting
