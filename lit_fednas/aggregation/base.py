@@ -54,3 +54,11 @@ class Aggregation(Part, ABC):
             The new value of every shared tensor, by the supernet's names, in tensors that the caller may
             overwrite. Elements that no client trained have their old value.
         """
+
+    def untrained(self) -> dict[str, Tensor]:
+        """Returns masks of the elements that no client of the finished round trained, by tensor; whole ones absent.
+
+        A mask is true where no update counted, and has the tensor's shape or one that expands to it. The server
+        optimizer does not move these elements. An aggregation that does not define it leaves none at rest.
+        """
+        return {}

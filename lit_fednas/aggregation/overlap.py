@@ -120,6 +120,10 @@ class OverlapAverage(Aggregation):
             self._values.give(self._sums.released)
         return averages
 
+    @override
+    def untrained(self) -> dict[str, Tensor]:
+        return {} if self._sums is None else self._sums.untrained()
+
     def _private(self, mechanism: GaussianMechanism, tasks: Sequence[ClientTask]) -> PrivateSums:
         """Returns sums with noise, where a bound on each client's influence is known."""
         sampled = mechanism.planned is not None

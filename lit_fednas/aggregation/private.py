@@ -142,6 +142,10 @@ class PrivateSums:
         self.released = Released(influences, clipped / updates if updates else float("nan"))
         return averages
 
+    def untrained(self) -> dict[str, Tensor]:
+        """Returns masks of the elements that no planned architecture holds, which have no noise either."""
+        return {name: weights <= 0 for name, weights in self.weights.items()}
+
 
 def dp_accounting() -> ModuleType:
     """Returns the package of that name, imported when it is first needed."""

@@ -71,6 +71,14 @@ class OverlapSums:
                 mean.round_()
         return averages
 
+    def untrained(self) -> dict[str, Tensor]:
+        """Returns masks of the elements without weight, once :meth:`averages` has been called."""
+        masks = {name: weights <= 0 for name, weights in self.weights.items()}
+        for name, weight, clients in zip(self.index, *self.whole.tolist(), strict=True):
+            if weight <= 0 or clients < self.min_clients:
+                masks[name] = torch.ones((), dtype=torch.bool, device=self.values[name].device)
+        return masks
+
 
 def summable_dtype(tensor: Tensor) -> torch.dtype:
     """Returns the dtype of a tensor's sum: double precision for integer buffers (counters), else float32."""
@@ -119,6 +127,7 @@ class TrimmedSums:
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the averages by name, which may be the sums' memory; what has no weight gets its old value."""
         averages = {}
+        self._untrained: dict[str, Tensor] = {}
         for name, values in self.values.items():
             holders, weights = self.holders[name], self.weights[name]
             # by clients, whatever the order of merging: equal values may have different weights
@@ -128,9 +137,14 @@ class TrimmedSums:
             mean, count = self._mean(values[rows], weights[rows].to(values))
             enough = count >= self.min_clients
             averages[name] = torch.where(enough, mean, old)
+            self._untrained[name] = ~enough
             if not shared[name].is_floating_point():
                 averages[name].round_()
         return averages
+
+    def untrained(self) -> dict[str, Tensor]:
+        """Returns masks of the elements that too few clients hold, once :meth:`averages` has been called."""
+        return self._untrained
 
     def _mean(self, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Returns each element's trimmed mean, and how many clients hold it."""

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
@@ -33,7 +33,7 @@ from lit_fednas.federation.evaluation import (
     recalibration_batches,
 )
 from lit_fednas.federation.round import ServerRound, client_metrics
-from lit_fednas.federation.server_optimizers import apply_changes, check_step, described, set_pseudo_gradient
+from lit_fednas.federation.server_optimizers import apply_changes, check_step, described, resting, set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy, check_finite
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective, TaskLoss
@@ -61,8 +61,8 @@ class FederatedLightningModule(pl.LightningModule):
         objective: What a client optimises.
         cohort: Which clients take part in a round.
         server_optimizer: Steps along the pseudo-gradient (present weights minus aggregate). SGD with a
-            learning rate of 1 takes the aggregate as it is. Elements that nobody trained have a
-            pseudo-gradient of zero; an optimizer with momentum may still move them.
+            learning rate of 1 takes the aggregate as it is. Elements that no client trained in the round rest: their
+            values and their optimizer state stay.
         faults: What happens when a client fails.
         evaluation: Which subnets are evaluated, and how.
         tiers: The clients' device tiers, where they differ in what they can afford.
@@ -255,13 +255,19 @@ class FederatedLightningModule(pl.LightningModule):
                 len(batch.results),
                 self.faults.min_survivors,
             )
-        optimizer.step()  # without gradients it only counts the step
+        with resting(optimizer.optimizer, self._untrained() if merged else {}):
+            optimizer.step()  # without gradients it only counts the step
         optimizer.zero_grad(set_to_none=True)
         if merged:
             check_step(self.supernet, optimizer.optimizer, batch.number)
         clients = {result.task.client for result in survivors if merged}
         self.trainer.fit_loop.clients.commit(clients)  # type: ignore[attr-defined]
         self._log_round(batch)
+
+    def _untrained(self) -> dict[nn.Parameter, Tensor]:
+        """Returns masks of the elements that no client trained, of the parameters that have some."""
+        masks = self.aggregation.untrained()
+        return {tensor: masks[name] for name, tensor in self.supernet.named_parameters() if name in masks}
 
     def on_train_batch_end(self, *step: Any) -> None:
         """Lets Lightning collect what the round has logged, for callbacks that follow it at the validation."""

@@ -6,7 +6,8 @@ namesakes in torch: no bias correction, ``tau`` added to the root, and a second 
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -88,6 +89,32 @@ def set_pseudo_gradient(supernet: nn.Module, aggregate: Mapping[str, Tensor], op
             parameter.grad = torch.sub(parameter, target, out=target)
     for name, buffer in supernet.named_buffers():
         buffer.copy_(aggregate[name])
+
+
+@contextmanager
+@torch.no_grad()
+def resting(optimizer: Optimizer, untrained: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
+    """Keeps values and state of untrained elements over a step, except those that a callback has mixed in.
+
+    Momentum would go on moving them, and a second moment would decay.
+
+    Args:
+        optimizer: The server optimizer.
+        untrained: Masks of the elements that no client trained, by parameter.
+    """
+    kept = []
+    for parameter, mask in untrained.items():
+        if parameter.grad is not None and (rests := mask & (parameter.grad == 0)).any():
+            kept += [(tensor, rests, tensor[rests]) for tensor in _tensors_of(optimizer, parameter)]
+    yield
+    for tensor, rests, values in kept:
+        tensor[rests] = values
+
+
+def _tensors_of(optimizer: Optimizer, parameter: nn.Parameter) -> list[Tensor]:
+    """Returns a parameter and what the optimizer keeps for each of its elements."""
+    state = optimizer.state.get(parameter, {}).values()
+    return [parameter, *(each for each in state if torch.is_tensor(each) and each.shape == parameter.shape)]
 
 
 def is_plain_averaging(optimizer: Optimizer) -> bool:
