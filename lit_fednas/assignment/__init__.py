@@ -7,7 +7,17 @@ clients of ``round.cohort``. The guide *Assignments* lists the methods.
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.assignment.by_model import ByOwnUtility, ByUtility, CandidateGroups
 from lit_fednas.assignment.by_tier import ByTier, InvariantUnits, RandomBases, RollingWidths
-from lit_fednas.assignment.drawn import CostWeighted, FromFile, Listed, Pool, RisingPath, Subspaces, WholeSpace
+from lit_fednas.assignment.drawn import (
+    CostWeighted,
+    FromFile,
+    Listed,
+    Pool,
+    PoolLimit,
+    PoolOfTiers,
+    RisingPath,
+    Subspaces,
+    WholeSpace,
+)
 from lit_fednas.assignment.sandwich import FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
 
 __all__ = [
@@ -22,6 +32,8 @@ __all__ = [
     "InvariantUnits",
     "Listed",
     "Pool",
+    "PoolLimit",
+    "PoolOfTiers",
     "RandomArchitectures",
     "RandomBases",
     "RisingPath",

@@ -34,6 +34,8 @@ class Round:
         lr_factor: What the round multiplies the local learning rate with.
         values: What schedules gave for the round.
         max_rounds: Rounds of the whole run; -1 if it has no end.
+        progress: The share of the run that was over before the round, of its rounds or of its budget (``cost_ledger``);
+            ``None`` if it has no end.
     """
 
     number: int
@@ -44,6 +46,7 @@ class Round:
     lr_factor: float = 1.0
     values: RoundValues = field(default_factory=RoundValues)
     max_rounds: int = -1
+    progress: float | None = None
 
     def task(self, client: int, arch: Any, group: int | None = None, steps: int | None = None) -> ClientTask:
         """Returns the task of a client, which trains ``arch``.

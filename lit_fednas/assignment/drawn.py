@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -185,45 +185,75 @@ class PoolOfTiers:
         return self.population.tiers or (EVERYBODY,)
 
     @property
+    def archs(self) -> list[Any]:
+        """The architectures of the pool."""
+        if self._made_for is not self.costs.supernet.space:
+            self._made_for = self.costs.supernet.space
+            self._archs = self.pool.architectures(self.costs, self.cost)
+            self._chances: dict[tuple[str, float], tuple[list[Any], np.ndarray]] = {}
+        return self._archs
+
+    @property
     def smallest(self) -> Any:
         """The architecture of least cost; of several the first."""
-        return self._known_archs()[int(self._values.argmin())]
+        return min(self.archs, key=self.cost_of)
 
     @property
     def largest(self) -> Any:
         """The architecture of greatest cost; of several the first."""
-        return self._known_archs()[int(self._values.argmax())]
+        return max(self.archs, key=self.cost_of)
 
-    def of_client(self, client: int) -> tuple[list[Any], np.ndarray]:
+    def cost_of(self, arch: Any) -> float:
+        """Returns the cost of an architecture along which the pool is spread."""
+        return self.costs.cost(arch, self.cost)
+
+    def of_client(self, client: int, limit: float = inf) -> tuple[list[Any], np.ndarray]:
         """Returns the architectures that a client may train, and the probability of each, float64 ``[archs]``."""
-        return self.of_tier(self.population.tier(client))
+        return self.of_tier(self.population.tier(client), limit)
 
-    def of_tier(self, tier: Tier) -> tuple[list[Any], np.ndarray]:
-        """Returns the architectures that fit a tier, and the probability of each, float64 ``[archs]``."""
-        archs = self._known_archs()
-        if tier.name not in self._known:
-            fits = np.array([self.costs.excess(arch, tier) == 0 for arch in archs])
-            if not fits.any():
+    def of_tier(self, tier: Tier, limit: float = inf) -> tuple[list[Any], np.ndarray]:
+        """Returns the architectures that fit a tier, and the probability of each, float64 ``[archs]``.
+
+        Those that cost more than ``limit`` are left out, unless all that fit do: then the cheapest stays.
+
+        Raises:
+            ConfigError: None fits.
+        """
+        archs = self.archs
+        if (key := (tier.name, limit)) not in self._chances:
+            fitting = [arch for arch in archs if self.costs.excess(arch, tier) == 0]
+            if not fitting:
                 raise ConfigError(
                     f"assignment.pool: no architecture of {type(self.pool).__name__} fits tier {tier.name!r} ({tier}); "
                     f"raise the tier's limits in model.tiers, or give cheaper ones"
                 )
-            weights = self._values[fits] ** -self.power
-            self._known[tier.name] = list(compress(archs, fits)), weights / weights.sum()
-        return self._known[tier.name]
+            cheap = [arch for arch in fitting if self.cost_of(arch) <= limit]
+            chosen = cheap or [min(fitting, key=self.cost_of)]
+            weights = np.array([self.cost_of(arch) for arch in chosen]) ** -self.power
+            self._chances[key] = chosen, weights / weights.sum()
+        return self._chances[key]
 
-    def draw(self, client: int, rng: np.random.Generator) -> Any:
+    def draw(self, client: int, rng: np.random.Generator, limit: float = inf) -> Any:
         """Draws an architecture that a client may train."""
-        archs, chances = self.of_client(client)
+        archs, chances = self.of_client(client, limit)
         return archs[int(rng.choice(len(archs), p=chances))]
 
-    def _known_archs(self) -> list[Any]:
-        if self._made_for is not self.costs.supernet.space:
-            self._made_for = self.costs.supernet.space
-            self._archs = self.pool.architectures(self.costs, self.cost)
-            self._values = np.array([self.costs.cost(arch, self.cost) for arch in self._archs], dtype=float)
-            self._known: dict[str, tuple[list[Any], np.ndarray]] = {}
-        return self._archs
+    def expected(self, arch: Any, limit: float) -> tuple[float, float]:
+        """Returns an architecture's chance and the mean MACs of an example, for clients that draw equally often."""
+        chance = macs = 0.0
+        for tier in self.tiers:
+            share = len(self.population.members(tier.name)) / self.population.num_clients if tier.name else 1.0
+            archs, chances = self.of_tier(tier, limit)
+            chance += share * float(chances @ [other == arch for other in archs])
+            macs += share * float(chances @ [self.costs.cost(other, "macs") for other in archs])
+        return chance, macs
+
+
+@dataclass(frozen=True)
+class PoolLimit:
+    """The greatest cost of an architecture that is drawn from a pool in a round, where a schedule gives it."""
+
+    cost: float
 
 
 @checked("assignment")
@@ -243,6 +273,7 @@ class CostWeighted(Assignment):
     """
 
     depends_on = "client"
+    reads = (PoolLimit,)
 
     pool: Pool = WholeSpace()
     power: NonNegativeFloat = 1.0
@@ -251,9 +282,9 @@ class CostWeighted(Assignment):
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._pools = PoolOfTiers(self.pool, self._costs, population, self.cost, self.power)
-        for tier in self._pools.tiers:
-            archs, chances = self._pools.of_tier(tier)
+        self.pools = PoolOfTiers(self.pool, self._costs, population, self.cost, self.power)
+        for tier in self.pools.tiers:
+            archs, chances = self.pools.of_tier(tier)
             values = np.array([self._costs.cost(arch, self.cost) for arch in archs])
             log.info(
                 "assignment: %d architectures for tier %s, %g to %g %s, on average %.4g",
@@ -262,7 +293,9 @@ class CostWeighted(Assignment):
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
-        return [round.task(client, self._pools.draw(client, round.rng)) for client in round.cohort]
+        limit = round.values.get(PoolLimit)
+        most = inf if limit is None else limit.cost
+        return [round.task(client, self.pools.draw(client, round.rng, most)) for client in round.cohort]
 
 
 @checked("assignment")

@@ -16,6 +16,7 @@ from lit_fednas.callbacks.checkpoint import RoundCheckpoint
 from lit_fednas.callbacks.cost_ledger import CostLedger, RoundTime
 from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.callbacks.device_average import DeviceAverage
+from lit_fednas.callbacks.pool_growth import PoolGrowth
 from lit_fednas.callbacks.privacy import Privacy
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.pruning import PruneByBudgets
@@ -32,6 +33,7 @@ __all__ = [
     "DeployedAccuracy",
     "DeviceAverage",
     "PartitionFiles",
+    "PoolGrowth",
     "Privacy",
     "PruneByBudgets",
     "RoundCheckpoint",
@@ -53,6 +55,7 @@ OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
     for callback in (
         PruneByBudgets,
         TransformOnConvergence,
+        PoolGrowth,
         SoftAverage,
         WeightAverage,
         BetaDecay,

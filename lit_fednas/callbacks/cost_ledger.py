@@ -53,6 +53,13 @@ class CostLedger(FederatedCallback):
         self._end_if_spent(trainer)  # a resumed run's
 
     @override
+    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Sets the round's progress by the budget of which the greatest share is spent."""
+        budgets = (self.total.macs, self.max_macs), (self.total.bytes, self.max_bytes)
+        shares = [spent / budget for spent, budget in budgets if budget is not None]
+        round.progress = max([*shares, round.progress or 0.0]) if shares else round.progress
+
+    @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         supernet = module.supernet
         spent = sum((cost_of(result, module) for result in round.results), RoundCost())

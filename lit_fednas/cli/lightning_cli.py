@@ -135,6 +135,11 @@ class FederatedCLI(LightningCLI):
             for option in self._subcommand_method_arguments[name]:  # of two values, as of commands that are functions
                 if (action := subparser._option_string_actions[f"--{option}"]).default is False:
                     action.nargs, action.const = "?", True
+            for other in ("search", "finetune"):
+                if other in self._subcommand_method_arguments[name]:
+                    continue
+                text = f"Settings of the command {other}, which this one keeps and does not read."
+                subparser.add_argument(f"--{other}", type=dict[str, Any], default=SUPPRESS, help=text)
             self._subcommand_parsers[name] = subparser
             added.add_subcommand(name, subparser, help=description)
 
@@ -143,7 +148,7 @@ class FederatedCLI(LightningCLI):
         self.add_default_arguments_to_parser(parser)
         parser.add_lightning_class_args(FederatedDataModule, "data")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
-        others = ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", "changed", "search", "finetune")
+        others = ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", "changed")
         for name in (*others, *OPTIONAL_CALLBACKS):
             parser.add_argument(f"--{name}", type=Any, default=None, help=SUPPRESS)
 
@@ -290,7 +295,8 @@ class FederatedCLI(LightningCLI):
     def _following(self, folder: Path) -> list[tuple[str, str]]:
         """Returns the command that may follow a training or a search in a run's folder, and its options."""
         if self.subcommand == "fit":
-            return [("search", "" if self.model.population.tiers else EXAMPLE_TIERS)]
+            given = self.model.population.tiers or self._get(self.config, "search", {}).get("tiers")
+            return [("search", "" if given else EXAMPLE_TIERS)]
         name = self.options[str(self.subcommand)].name
         tiers = TierFiles(folder / name).tier_names[:1]
         return [("export", f"--name {quote(name)} --tier {quote(tier)}") for tier in tiers]

@@ -48,8 +48,8 @@ _CALLBACKS = "trainer.callbacks"
 #: Settings that may differ when a run is continued, with those below them; all others must stay as they were, new ones
 #: and a user's callbacks included.
 MAY_DIFFER = {
-    # the command's own
-    *("config", "ckpt_path", "changed"),
+    # the command's own, and those of commands after training
+    *("config", "ckpt_path", "changed", "search", "finetune"),
     # how data are read
     *("data.num_workers", "data.eval_batch_size"),
     # what is evaluated, counted and kept of a run that it does not read itself

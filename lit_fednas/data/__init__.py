@@ -13,7 +13,16 @@ from lit_fednas.data.sources.arrays import ArrayFiles, ArraySource
 from lit_fednas.data.sources.base import DataSource
 from lit_fednas.data.sources.images import ImageFolder, ImageTable
 from lit_fednas.data.sources.leaf import Leaf
-from lit_fednas.data.sources.library_sets import CIFAR10, CIFAR100, MNIST, CelebA, Digits, DistortedDigits, FashionMNIST
+from lit_fednas.data.sources.library_sets import (
+    CIFAR10,
+    CIFAR100,
+    MNIST,
+    CelebA,
+    DigitPairs,
+    Digits,
+    DistortedDigits,
+    FashionMNIST,
+)
 from lit_fednas.data.sources.speech import SpeechFeatures, SpeechFolder
 from lit_fednas.data.sources.text import ShakespeareRoles, TextFiles
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
@@ -34,6 +43,7 @@ __all__ = [
     "ClientData",
     "Cutout",
     "DataSource",
+    "DigitPairs",
     "Digits",
     "Dirichlet",
     "DistortedDigits",

@@ -209,9 +209,9 @@ class FederatedLightningModule(pl.LightningModule):
             return []
         rng = numpy_generator(round.seed, "assignment", round.number)
         schedule = self.client.lr_schedule
-        factor = 1.0 if schedule is None else schedule.factor(round.number, round.max_rounds)
+        factor = 1.0 if schedule is None else schedule.factor(round.number, round.max_rounds, round.progress)
         place = (round.number, cohort, self.supernet.space, self.population, rng)
-        tasks = self.assignment.plan(Round(*place, factor, round.values, round.max_rounds))
+        tasks = self.assignment.plan(Round(*place, factor, round.values, round.max_rounds, round.progress))
         self.assignment.check_limits(tasks)
         return tasks
 

@@ -40,6 +40,8 @@ class ServerRound:
     Attributes:
         number: The round, from 0.
         max_rounds: Rounds of the whole run; -1 if it has no end.
+        progress: The share of the run's rounds, MACs or bytes that was spent before the round, of these budgets the
+            greatest share; ``None`` if the run has no end.
         seed: What cohort and architectures are drawn from: the run's, unless a callback sets another before the round
             is planned.
         values: What schedules gave, before the round is planned.
@@ -56,6 +58,7 @@ class ServerRound:
     ) -> None:
         self.number = number
         self.max_rounds = max_rounds
+        self.progress = number / max_rounds if max_rounds > 0 else None
         self.seed = seed
         self.values = RoundValues()
         self.tasks: Sequence[ClientTask] = ()

@@ -27,14 +27,29 @@ class RateSchedule(ABC):
     """A factor of the local learning rate for each round; a function of the round alone, so it resumes."""
 
     @abstractmethod
-    def factor(self, round: int, max_rounds: int) -> float:
-        """Returns the factor in a round, from 0; ``max_rounds`` is -1 if the run has no end."""
+    def factor(self, round: int, max_rounds: int, progress: float | None = None) -> float:
+        """Returns the factor in a round.
 
-    def _length(self, rounds: int | None, max_rounds: int) -> int:
-        """Returns the length of a schedule in rounds: its setting, or else the length of the run."""
-        if (length := rounds or max_rounds) < 1:
-            raise ConfigError(f"client.lr_schedule: {type(self).__name__} needs an end; set its rounds, or max_rounds")
-        return length
+        Args:
+            round: The round, from 0.
+            max_rounds: Rounds of the whole run; -1 if it has no end.
+            progress: The share of the run that was over before the round, also of a budget (``cost_ledger``).
+
+        Returns:
+            The factor of the local learning rate.
+        """
+
+    def _share(self, round: int, length: int, progress: float | None) -> float:
+        """Returns the share of a schedule that is over: by its length in rounds, if it has one, and by a budget's."""
+        shares = [round / max(1, length)] if length >= 0 else []
+        if progress is not None:
+            shares.append(progress)
+        if not shares:
+            raise ConfigError(
+                f"client.lr_schedule: {type(self).__name__} needs an end; set its rounds, trainer.max_rounds, or "
+                f"cost_ledger.max_macs"
+            )
+        return min(1.0, max(shares))
 
 
 @checked("client.lr_schedule")
@@ -43,7 +58,7 @@ class CosineRate(RateSchedule):
 
     Args:
         final: The last round's factor.
-        rounds: The number of rounds until then; ``trainer.max_rounds`` if not given.
+        rounds: The number of rounds until then; the run's end by rounds or budget if not given.
 
     Example:
         >>> [round(CosineRate().factor(t, 5), 3) for t in range(5)]
@@ -55,8 +70,9 @@ class CosineRate(RateSchedule):
         self.rounds = rounds
 
     @override
-    def factor(self, round: int, max_rounds: int) -> float:
-        share = min(1.0, round / max(1, self._length(self.rounds, max_rounds) - 1))
+    def factor(self, round: int, max_rounds: int, progress: float | None = None) -> float:
+        length, end = (max_rounds, progress) if self.rounds is None else (self.rounds, None)
+        share = self._share(round, length - 1, end)  # the last round is the end
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * share)) / 2
 
 
@@ -78,7 +94,7 @@ class StepRate(RateSchedule):
         self.gamma = gamma
 
     @override
-    def factor(self, round: int, max_rounds: int) -> float:
+    def factor(self, round: int, max_rounds: int, progress: float | None = None) -> float:
         return float(self.gamma ** (round // self.every))
 
 
@@ -89,7 +105,7 @@ class MilestoneRate(RateSchedule):
     Args:
         milestones: Shares of all rounds.
         gamma: The factor of each.
-        rounds: The number of all rounds; ``trainer.max_rounds`` if not given.
+        rounds: The number of all rounds; the run's end by rounds or budget if not given.
 
     Example:
         >>> [round(MilestoneRate().factor(t, 8), 3) for t in (3, 4, 5, 6)]
@@ -104,9 +120,10 @@ class MilestoneRate(RateSchedule):
         self.rounds = rounds
 
     @override
-    def factor(self, round: int, max_rounds: int) -> float:
-        length = self._length(self.rounds, max_rounds)
-        passed = sum(round + 1e-9 >= share * length for share in self.milestones)  # 0.55 * 100 is above 55
+    def factor(self, round: int, max_rounds: int, progress: float | None = None) -> float:
+        length, end = (max_rounds, progress) if self.rounds is None else (self.rounds, None)
+        # 0.55 of 100 rounds is above 55
+        passed = sum(self._share(round, length, end) + 1e-9 >= milestone for milestone in self.milestones)
         return float(self.gamma**passed)
 
 

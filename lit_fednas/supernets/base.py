@@ -22,6 +22,7 @@ from typing_extensions import override
 from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, peak_activation_bytes, sent_bytes
 from lit_fednas.costs.counting import Layer, on_meta, read_layers
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.rng import isolated
 from lit_fednas.supernets.families import shapes_of, tensors_of
 from lit_fednas.supernets.space import SearchSpace
 
@@ -210,6 +211,26 @@ class Supernet(nn.Module, ABC):
         """Builds the architecture's network with unset weights, on the supernet's device."""
         device = next(iter(self.shared_tensors().values())).device
         return materialise(on_meta(self.build, arch), device)
+
+    @torch.no_grad()
+    def shrink_and_perturb(self, factor: float, seed: int) -> None:
+        """Multiplies all parameters by a factor, and adds fresh initial ones times one minus it.
+
+        Args:
+            factor: The share of the present weights, from 0 to 1 (Ash and Adams, 2020, section 4: lambda).
+            seed: The seed of the fresh weights, which are those that a new network would have.
+        """
+        largest = self.space.largest
+        with isolated(seed, "shrink-and-perturb"):
+            fresh = self.build(largest)
+            self.initialise(fresh)
+        regions, shared = self.regions(largest), self.shared_tensors()
+        for name, value in fresh.named_parameters():
+            whole, index = shared[regions[name].name], regions[name].index
+            if whole.requires_grad:  # frozen ones stay
+                whole[... if index is None else index] = (
+                    regions[name].of(whole).lerp(value.to(whole.device), 1 - factor)
+                )
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs an architecture (the largest if not given) in place: its weights are views into the shared ones.

@@ -43,9 +43,9 @@ def test_a_client_draws_from_what_its_tier_affords():
     assignment.setup(NET, population)
     pool = of_pool(WholeSpace(20))
     fitting = [arch for arch in pool if NET.macs(arch) <= limit]
-    assert assignment._pools.of_client(0)[0] == fitting
+    assert assignment.pools.of_client(0)[0] == fitting
     assert 1 < len(fitting) < len(pool)
-    assert assignment._pools.of_client(1)[0] == pool
+    assert assignment.pools.of_client(1)[0] == pool
 
 
 def test_each_architecture_of_a_path_contains_the_one_before_and_costs_are_spread():

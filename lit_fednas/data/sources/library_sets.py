@@ -101,7 +101,8 @@ class DistortedDigits(Digits):
             digits = Examples(digits.inputs[rows], digits.targets[rows])
         draws = generator(0, f"distorted-digits-{split}")
         # at once, so that more than memory holds are refused now
-        inputs = torch.empty(self.copies, len(digits), *self.input_shape, dtype=torch.uint8)
+        shape = (self.channels, self.size, self.size)
+        inputs = torch.empty(self.copies, len(digits), *shape, dtype=torch.uint8)
         for version in inputs:
             version.copy_(self._distorted(digits.inputs, draws))
         return Examples(inputs.flatten(0, 1), digits.targets.repeat(self.copies))
@@ -118,10 +119,39 @@ class DistortedDigits(Digits):
         places = functional.affine_grid(torch.stack(rows, dim=1), [count, 1, self.size, self.size], align_corners=False)
         # a few random displacements per image, smooth in between
         bends = (torch.rand(count, 2, 4, 4, generator=draws) * 2 - 1) * 0.15 * self.strength
-        bends = functional.interpolate(bends, size=self.input_shape[1:], mode="bicubic", align_corners=True)
+        bends = functional.interpolate(bends, size=places.shape[1:3], mode="bicubic", align_corners=True)
         images = functional.grid_sample(pixels / 255, places + bends.permute(0, 2, 3, 1), align_corners=False)
         images += self.noise * torch.randn(images.shape, generator=draws)
         return (images.clamp_(0, 1) * 255).round_().to(torch.uint8)
+
+
+@checked("data.source")
+@dataclass(eq=False)
+class DigitPairs(DistortedDigits):
+    """Two distorted digits in each image, in 100 classes: a task on which larger networks are better.
+
+    Every example of :class:`DistortedDigits` is the left digit of one image and the right digit of another one, in an
+    order that is the same in every run. The right digit begins at column ``size // 2``; where the two overlap, a pixel
+    has the greater value. The arguments are those of :class:`DistortedDigits`, with ``size`` for one digit: images are
+    ``size + size // 2`` wide.
+    """
+
+    size: PositiveInt = 8
+    num_classes = 100
+    class_names = tuple(f"{label:02}" for label in range(100))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.input_shape = (self.channels, self.size, self.size + self.size // 2)
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        if (digits := super().load(split)) is None:
+            return None
+        partners = torch.randperm(len(digits), generator=generator(0, f"digit-pairs-{split}"))
+        empty = self.size // 2  # columns beside each digit
+        left, right = functional.pad(digits.inputs, (0, empty)), functional.pad(digits.inputs[partners], (empty, 0))
+        return Examples(torch.maximum(left, right), 10 * digits.targets + digits.targets[partners])
 
 
 class TorchvisionSource(DataSource):

@@ -1,0 +1,129 @@
+"""Trains the smallest network first, then the pool: weights are shrunk and perturbed when it opens.
+
+Ash and Adams (2020, "On Warm-Starting Neural Network Training", NeurIPS, section 4): weights that were trained on less
+generalise worse than fresh ones, and do not once they are shrunk and noise is added.
+"""
+
+import logging
+from dataclasses import dataclass
+from math import nan
+from typing import Any, ClassVar, cast
+
+from typing_extensions import override
+
+from lit_fednas.assignment import CostWeighted, PoolLimit, PoolOfTiers
+from lit_fednas.callbacks.cost_ledger import CostLedger
+from lit_fednas.callbacks.privacy import Privacy
+from lit_fednas.callbacks.transform_on_convergence import degree_of_convergence
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
+from lit_fednas.messages import mean_loss
+from lit_fednas.ranges import NonNegativeFloat, OpenUnitInterval, PositiveInt, UnitInterval, checked
+
+log = logging.getLogger(__name__)
+
+
+@checked("pool_growth")
+@dataclass(eq=False)
+class PoolGrowth(FederatedCallback):
+    """Clients train the smallest architecture of the pool until its loss flattens, then all that pay.
+
+    The loss is flat when its degree of convergence (FedTrans, Eq. 1) plus its standard error is at most ``threshold``.
+    When the pool opens, all weights become ``shrink`` times themselves plus ``1 - shrink`` times fresh ones. An
+    architecture pays if the rest of the run is expected to train it with at least ``least`` times the examples that the
+    smallest was trained with; cheaper ones stay open. The rest of the run is what ``cost_ledger.max_macs`` and
+    ``trainer.max_rounds`` leave.
+
+    Logs ``pool/doc``, the degree of convergence (NaN before there are gamma + delta losses), and ``pool/limit``, the
+    cost up to which architectures are drawn.
+
+    Args:
+        at: The share of the run after which the pool opens; if not given, it opens when the loss flattens.
+        shrink: The factor of the weights when the pool opens; 1 leaves them as they are.
+        least: Examples that an architecture must be expected to train on, relative to those of the smallest.
+        threshold: The degree of convergence per round below which the loss is flat.
+        gamma: Slopes in the degree of convergence.
+        delta: Rounds of a slope.
+
+    Raises:
+        ConfigError: A setting is out of range; before training: the assignment draws from no pool, the run has no end,
+            or the loss would decide in a run with differential privacy.
+    """
+
+    gives: ClassVar[tuple[type, ...]] = (PoolLimit,)
+    state_names = ("losses", "limit")
+    metric_names = ("pool/doc", "pool/limit")
+
+    at: OpenUnitInterval | None = None
+    shrink: UnitInterval = 0.5
+    least: NonNegativeFloat = 0.4
+    threshold: NonNegativeFloat = 0.003
+    gamma: PositiveInt = 10
+    delta: PositiveInt = 20
+
+    def __post_init__(self) -> None:
+        self.losses: list[float] = []  # of the cohorts that trained the smallest architecture
+        self.limit: float | None = None  # once the pool is open
+
+    @override
+    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
+        """Validates that there is a pool to open, and an end to which it can pay."""
+        super().setup(trainer, pl_module, stage)
+        if stage != "fit":
+            return
+        has_budget = any(isinstance(each, CostLedger) and each.max_macs for each in trainer.callbacks)
+        if trainer.max_rounds < 1 and not has_budget:
+            raise ConfigError("pool_growth: needs an end; set cost_ledger.max_macs, or trainer.max_rounds")
+        if self.at is None and any(isinstance(each, Privacy) for each in trainer.callbacks):
+            raise ConfigError(
+                "pool_growth.at: null opens the pool by the clients' losses, which are private; give a share, as 0.1"
+            )
+
+    @override
+    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        pools = _pools(module)
+        self._present = pools.cost_of(pools.smallest) if self.limit is None else self.limit
+        round.give(PoolLimit(self._present))
+
+    @override
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        degree = nan
+        if self.limit is None and round.survivors:
+            self.losses = [*self.losses, mean_loss(round.survivors)][-self.gamma - self.delta :]
+            degree, error = degree_of_convergence(self.losses, self.gamma, self.delta)
+            progress = round.progress or 0.0
+            is_flat = degree + error <= self.threshold  # false for NaN
+            if (is_flat if self.at is None else progress >= self.at) and 0 < progress < 1:
+                self._open(trainer, module, round, progress)
+        module.log("pool/doc", degree)
+        module.log("pool/limit", self._present)
+
+    def _open(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, progress: float
+    ) -> None:
+        """Opens the pool up to the largest architecture that pays."""
+        pools = _pools(module)
+        for arch in sorted(pools.archs, key=pools.cost_of, reverse=True):
+            self.limit = pools.cost_of(arch)
+            if arch == pools.smallest or self._examples_left(trainer, pools, arch, progress) >= self.least:
+                break
+        if arch != pools.smallest:
+            module.supernet.shrink_and_perturb(self.shrink, module.seed)
+        log.info("round %d: clients draw from the pool up to %s, %g %s", round.number + 1, arch, self.limit, pools.cost)
+
+    def _examples_left(self, trainer: FederatedTrainer, pools: PoolOfTiers, arch: Any, progress: float) -> float:
+        """Returns the examples that the run would still train the largest open architecture on, relative to before.
+
+        After a share p of a budget of MACs, in which the smallest was trained with c MACs per example, the rest trains
+        (1 - p) / p * c / m times the examples with m MACs each on average, of which the architecture has its chance. A
+        budget of rounds trains (1 - p) / p times the examples. The budget of which more is spent counts.
+        """
+        chance, macs = pools.expected(arch, pools.cost_of(arch))
+        ledgers = [each for each in trainer.callbacks if isinstance(each, CostLedger)]
+        by_macs = any(each.max_macs and each.total.macs / each.max_macs >= progress for each in ledgers)
+        ratio = pools.costs.cost(pools.smallest, "macs") / macs if by_macs else 1.0
+        return chance * ratio * (1 - progress) / progress
+
+
+def _pools(module: FederatedLightningModule) -> PoolOfTiers:
+    return cast(CostWeighted, module.assignment).pools  # ``setup`` has checked that it reads a PoolLimit
