@@ -242,7 +242,10 @@ class PoolOfTiers:
         """Returns an architecture's chance and the mean MACs of an example, for clients that draw equally often."""
         chance = macs = 0.0
         for tier in self.tiers:
-            share = len(self.population.members(tier.name)) / self.population.num_clients if tier.name else 1.0
+            members = (
+                self.population.members(tier.name) if self.population.tiers else range(self.population.num_clients)
+            )
+            share = len(members) / self.population.num_clients
             archs, chances = self.of_tier(tier, limit)
             chance += share * float(chances @ [other == arch for other in archs])
             macs += share * float(chances @ [self.costs.cost(other, "macs") for other in archs])
