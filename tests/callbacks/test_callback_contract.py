@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import CostWeighted
 from lit_fednas.callbacks import (
     CostLedger,
     DeviceAverage,
+    PoolGrowth,
     Privacy,
     RoundTime,
     SubnetTable,
@@ -24,6 +26,7 @@ class TestCallbacks(CallbackContract):
     instances: ClassVar[dict[str, Callable[[], Any]]] = {
         "costs": CostLedger,
         "devices": DeviceAverage,
+        "pool": lambda: PoolGrowth(at=0.25, least=0.0),
         "privacy": lambda: Privacy(1.0, 0.5, noise_seed=3),
         "subnets": SubnetTable,
         "time": RoundTime,
@@ -34,5 +37,6 @@ class TestCallbacks(CallbackContract):
     def module(self) -> FederatedLightningModule:
         made = super().module()
         made.aggregation = OverlapAverage(weighted=False)  # as privacy needs it
+        made.assignment = CostWeighted()  # of which a pool may grow
         made.faults = FaultPolicy(min_survivors=0, max_failed_rounds=None)
         return made

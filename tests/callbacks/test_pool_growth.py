@@ -1,0 +1,168 @@
+"""Growth of a pool: when it opens, what pays, how weights begin, against simulated draws and values by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lit_fednas.assignment import CostWeighted, FixedArchitecture, PoolLimit, PoolOfTiers, RisingPath
+from lit_fednas.callbacks import CostLedger, PoolGrowth, Privacy
+from lit_fednas.rng import isolated
+from lit_fednas.supernets import ElasticMLP, ElasticTCN, ElasticTransformer
+from lit_fednas.tiers import ArchitectureCosts, Population, Tier
+from tests.support import Noted, fit, make_module, refusals, seeded, tiny_data, tiny_supernet, weights
+
+NET = tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0])
+SMALL, SECOND, *_ = RisingPath(4).architectures(ArchitectureCosts(NET), "macs")
+
+
+def trained(growth: PoolGrowth, rounds: int = -1, **settings: Any) -> tuple[list[list[Any]], Any]:
+    """The architectures of each round, and the trained module."""
+    module = make_module(tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0]), CostWeighted(RisingPath(4), 0.0))
+    archs = Noted("on_results", lambda trainer, module, round: [result.task.arch for result in round.results])
+    ledger = CostLedger(**settings)
+    fit(module, tiny_data(), rounds, callbacks=[archs, growth, ledger], limit_val_batches=0)
+    return archs.all, module
+
+
+def test_the_smallest_alone_until_a_share_of_the_rounds_is_over() -> None:
+    """Of 12 rounds at 0.25: rounds 1 to 4, as the fourth begins after a quarter of them."""
+    archs, _ = trained(PoolGrowth(at=0.25, least=0.0), 12)
+    assert {arch for round in archs[:4] for arch in round} == {SMALL}
+    assert {arch for round in archs[4:] for arch in round} > {SMALL}
+
+
+def test_the_smallest_alone_until_a_share_of_the_budget_is_spent() -> None:
+    """40 examples at 6 clients, of whom three train: a round has about 20 times the MACs of one example."""
+    budget = 400 * NET.macs(SMALL)
+    archs, module = trained(PoolGrowth(at=0.25, least=0.0), max_macs=budget)
+    sizes = module.population.sizes
+    spent, expected = 0, 0
+    while spent < 0.25 * budget:  # a round that begins after a quarter of the budget is the last
+        cohort = module.cohort.draw(expected, sizes, module.seed)
+        spent += NET.macs(SMALL) * sum(int(sizes[client]) for client in cohort)
+        expected += 1
+    small = [set(round) == {SMALL} for round in archs]
+    assert small[: expected + 1] == [True] * (expected + 1)
+    assert not all(small[expected + 1 :])
+
+
+def test_opens_when_the_loss_is_flat() -> None:
+    """With one slope over one round and no limit to it, after the second round."""
+    archs, _ = trained(PoolGrowth(threshold=1e9, gamma=1, delta=1, least=0.0), 12)
+    assert {arch for round in archs[:2] for arch in round} == {SMALL}
+    assert {arch for round in archs[2:] for arch in round} > {SMALL}
+    never, _ = trained(PoolGrowth(threshold=0.0, gamma=1, delta=30, least=0.0), 12)
+    assert {arch for round in never for arch in round} == {SMALL}
+
+
+POPULATIONS = {
+    "alike": Population(1),
+    "a fleet": Population(4, (Tier("weak", {"macs": NET.macs(SECOND)}), Tier("strong", {})), (0, 0, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("population", POPULATIONS)
+@pytest.mark.parametrize("by_macs", [True, False])
+def test_examples_left_against_simulated_draws(population: str, by_macs: bool) -> None:
+    """The first stage has trained on 100,000 examples, in a tenth of the run."""
+    clients = POPULATIONS[population]
+    pools = PoolOfTiers(RisingPath(4), ArchitectureCosts(NET), clients)
+    ledger, first = CostLedger(max_macs=1e6 * NET.macs(SMALL) if by_macs else None), 100_000
+    ledger.total = SimpleNamespace(macs=first * NET.macs(SMALL))
+    trainer: Any = SimpleNamespace(callbacks=[ledger])
+    rng = np.random.default_rng(0)
+    for arch in pools.archs[1:]:
+        seen, left = 0, 9 * first * (NET.macs(SMALL) if by_macs else 1)
+        while left > 0:  # in batches of 64
+            drawn = pools.draw(int(rng.integers(clients.num_clients)), rng, pools.cost_of(arch))
+            seen += 64 * (drawn == arch)
+            left -= 64 * (NET.macs(drawn) if by_macs else 1)
+        expected = PoolGrowth()._examples_left(trainer, pools, arch, 0.1)
+        assert seen / first == pytest.approx(expected, rel=0.08)
+
+
+def test_what_does_not_pay_is_not_opened() -> None:
+    """Uniform draws of k networks leave the largest 3 / k times the examples of the first quarter of the rounds."""
+    archs, module = trained(PoolGrowth(at=0.25, least=1.2), 16)
+    later = {arch for round in archs[5:] for arch in round}
+    assert later == set(module.assignment.pools.archs[:2])  # 3 / 2, and not 3 / 3
+
+
+def test_nothing_opens_or_changes_if_nothing_pays() -> None:
+    archs, module = trained(PoolGrowth(at=0.25, least=1e6), 8)
+    assert {arch for round in archs for arch in round} == {SMALL}
+    inside = {region.name for region in module.supernet.regions(SMALL).values()}
+    fresh = tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0]).shared_tensors()
+    outside = [name for name in fresh if name not in inside]
+    assert outside
+    assert all(torch.equal(weights(module)[name], fresh[name]) for name in outside)
+
+
+def test_a_limit_leaves_each_tier_what_it_affords() -> None:
+    assignment = CostWeighted(RisingPath(4), 0.0)
+    assignment.setup(NET, POPULATIONS["a fleet"])
+    pools, cost = assignment.pools, NET.macs
+    limit = cost(pools.archs[2])
+    assert pools.of_client(3, limit)[0] == pools.archs[:3]
+    assert pools.of_client(0, limit)[0] == pools.archs[:2]
+    assert pools.of_client(0, 1.0)[0] == [SMALL]  # the cheapest stays
+
+
+SUPERNETS = {
+    "ResNet": tiny_supernet,
+    "MLP": lambda: seeded(ElasticMLP, (6,), 3, dim=8),
+    "TCN": lambda: seeded(ElasticTCN, (6,), 9, channels=8),
+    "transformer": lambda: seeded(ElasticTransformer, (1, 8, 8), 3, dim=8, heads=[1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", SUPERNETS)
+def test_shrunk_and_perturbed_weights_by_hand(name: str) -> None:
+    net = SUPERNETS[name]()
+    before = {key: value.clone() for key, value in net.named_parameters()}
+    with isolated(7, "shrink-and-perturb"):
+        fresh = net.build(net.space.largest)
+        net.initialise(fresh)
+    net.shrink_and_perturb(0.3, 7)
+    for key, value in fresh.named_parameters():
+        torch.testing.assert_close(net.get_parameter(f"network.{key}"), 0.3 * before[f"network.{key}"] + 0.7 * value)
+    drawn = torch.get_rng_state()
+    again = SUPERNETS[name]()
+    again.shrink_and_perturb(0.3, 7)
+    assert again.digest() == net.digest()
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_buffers_and_frozen_parameters_stay() -> None:
+    net = tiny_supernet()
+    frozen = next(net.parameters()).requires_grad_(False)
+    kept = {"frozen": frozen.clone(), **{name: buffer.clone() for name, buffer in net.named_buffers()}}
+    net.shrink_and_perturb(0.0, 0)
+    assert all(torch.equal(value, dict(net.named_buffers(), frozen=frozen)[name]) for name, value in kept.items())
+
+
+test_refused_before_training = refusals(
+    (lambda: (PoolGrowth(), CostWeighted(), -1), "pool_growth: needs an end; set cost_ledger.max_macs"),
+    (lambda: (PoolGrowth(), FixedArchitecture(), 3), "pool_growth: gives a PoolLimit, which neither"),
+    (lambda: (PoolGrowth(), CostWeighted(), 3, Privacy(1.0, 0.5, noise_seed=3)), "pool_growth.at: null opens the pool"),
+    (lambda: (PoolGrowth(at=1.0), CostWeighted(), 3), "pool_growth.at"),
+    call=lambda make: refused(*make()),
+)
+
+
+def refused(growth: PoolGrowth, assignment: Any, rounds: int, *others: Any) -> None:
+    fit(make_module(assignment=assignment), tiny_data(), rounds, callbacks=[growth, *others, CostLedger()])
+
+
+def test_an_interrupted_opening_gives_the_limit_of_its_checkpoint() -> None:
+    growth = PoolGrowth()
+    growth.load_state_dict({"losses": [1.0], "limit": 42.0})
+    given: list[Any] = []
+    module: Any = SimpleNamespace(assignment=SimpleNamespace(pools=None))
+    growth.on_round_start(None, module, SimpleNamespace(give=given.append))  # type: ignore[arg-type]
+    assert given == [PoolLimit(42.0)]
