@@ -163,6 +163,15 @@ def test_a_schedule_keeps_its_length_when_a_run_is_extended(tiny, capsys, refuse
     assert betas == pytest.approx([0.9, 0.623463, 0.5], abs=1e-6)
 
 
+@pytest.mark.parametrize("part", ["--model.client.lr_schedule=CosineRate", "--pool_growth.at=0.5"])
+def test_what_follows_the_budget_keeps_it_when_a_run_is_extended(tiny, refused, part):
+    drawn = ["--model.assignment=CostWeighted", "--model.aggregation=OverlapAverage", "--beta_decay=null"]
+    words = ["fit", *tiny, *drawn, part]
+    assert main([*words, "--cost_ledger.max_macs=1e15"]) == 0
+    line = refused(*words, "--ckpt_path=last", "--cost_ledger.max_macs=2e15")
+    assert "cost_ledger.max_macs: the checkpoint's run was trained with 1e+15, and now it is 2e+15" in line
+
+
 @pytest.mark.parametrize("where", ["__init__", "loss"])
 def test_a_part_that_ends_the_process_is_a_failed_run(tiny, refused, where):
     module = Path(f"leaves_in_{where}.py")

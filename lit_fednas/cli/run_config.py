@@ -132,20 +132,24 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     active_callbacks = [callback for callback in callbacks if not _watches(callback)]
     max_rounds = plain.get("trainer", {}).get("max_rounds")
     # a schedule without a length follows the run's
-    for name in [name for name, value in settings.items() if value is None and name.endswith(".rounds")]:
+    without_length = [name for name, value in settings.items() if value is None and name.endswith(".rounds")]
+    for name in without_length:
         share, decay = (settings.get(name.removesuffix("rounds") + other) for other in ("period", "decay"))
         settings[name] = None if decay == "constant" else (share or 1) * max_rounds
-    if _names_length([plain.get("model"), active_callbacks]):
+    follows = plain.get("pool_growth") is not None or _names_length([plain.get("model"), active_callbacks])
+    if follows:
         settings["trainer.max_rounds"] = max_rounds
+    if follows or any(name.startswith("model.client.lr_schedule.") for name in without_length):
+        settings |= {name: value for name, value in flat(plain) if name == "cost_ledger.max_macs"}
     return {**settings, _CALLBACKS: active_callbacks}
 
 
 def _names_length(settings: Any) -> bool:
-    """Returns whether the source of a class that is not ours, such as the user's, contains ``max_rounds``."""
+    """Returns whether the source of a class that is not ours contains ``max_rounds`` or ``.progress``."""
     paths = set(re.findall(r'"class_path": "([\w.]+)"', json.dumps(settings)))
     kinds = {kind for path in paths for kind in getattr(locate(path), "__mro__", ())}
     others = [kind for kind in kinds if kind.__module__.partition(".")[0] not in LIBRARIES]
-    return any("max_rounds" in getsource(kind) for kind in others)
+    return any(word in getsource(kind) for kind in others for word in ("max_rounds", ".progress"))
 
 
 def check_same_settings(config: Namespace, command: str) -> None:
