@@ -169,7 +169,7 @@ def test_what_follows_the_budget_keeps_it_when_a_run_is_extended(tiny, refused, 
     words = ["fit", *tiny, *drawn, part]
     assert main([*words, "--cost_ledger.max_macs=1e15"]) == 0
     line = refused(*words, "--ckpt_path=last", "--cost_ledger.max_macs=2e15")
-    assert "cost_ledger.max_macs: the checkpoint's run was trained with 1e+15, and now it is 2e+15" in line
+    assert "cost_ledger.max_macs: the checkpoint's run was trained with 1000000000000000.0, and now it is 2" in line
 
 
 @pytest.mark.parametrize("where", ["__init__", "loss"])
