@@ -7,6 +7,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lit_fednas.errors import DataError
@@ -23,6 +24,7 @@ from lit_fednas.records.run import (
     rounds_of,
     write_subnets,
 )
+from lit_fednas.records.tiers import flat_front
 
 
 def write(folder, count=3):
@@ -192,3 +194,45 @@ def test_a_broken_file_of_models_is_named(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=f"{name}: .*{words}"):
         read_models(tmp_path, name)
+
+
+SEARCH = {"metric": "accuracy", "metrics": {"accuracy": True, "loss": False}, "cost": "macs", "num_examples": 600}
+
+
+def tiers_of(metric: str, *values: float) -> list[dict[str, Any]]:
+    """The smallest tier comes last."""
+    rows = [{"arch": f"a{n}", "macs": n, f"val_{metric}": value} for n, value in enumerate(values)]
+    return rows[::-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "within"),
+    [
+        # by hand: 1.96 times the root of (0.88 * 0.12 + 0.89 * 0.11) / 600, which is 0.0361
+        ({}, (0.88, 0.885, 0.89), " (within ±3.6 points on 600 validation examples)"),
+        ({"num_examples": 12_000}, (0.88, 0.88, 0.89), None),  # 0.81 points
+        ({"num_examples": 6000}, (0.88, 0.89, 0.89), " (within ±1.1 points on 6,000 validation examples)"),
+        ({"num_examples": 12_000}, (0.88, 0.89, 0.84), None),  # the middle one is better
+        ({}, (0.9, 0.5), " (within ±4.7 points on 600 validation examples)"),
+        ({"metric": "loss"}, (0.5, 0.5, 0.6), ""),
+        ({"metric": "loss"}, (0.5, 0.499), None),
+        # of tokens, 600 windows say nothing of the noise
+        ({"metrics": {"perplexity": False, "accuracy": True}}, (0.5, 0.501), None),
+        ({"metrics": {"perplexity": False, "accuracy": True}}, (0.5, 0.5), ""),
+        ({"federated": {"rounds": 4}}, (0.5, 0.5), None),
+        ({"num_examples": None}, (0.5, 0.5), None),  # of an earlier version
+        ({}, (0.5,), None),
+        ({}, (math.nan, math.nan), None),  # a plan evaluates nothing
+    ],
+)
+def test_a_front_is_flat_within_the_noise_of_its_examples(settings, values, within):
+    search = {**SEARCH, **settings}
+    expected = f"Larger networks are not better here{within}; train `a0` alone, or give smaller tiers."
+    assert flat_front(search, tiers_of(search["metric"], *values)) == ("" if within is None else expected)
+
+
+def test_equal_networks_are_called_flat_as_often_as_a_95_percent_interval_says():
+    """A gain beyond the upper half has a chance of 2.5 %, if both are right in 80 % of 500 cases each."""
+    shares = np.random.default_rng(0).binomial(500, 0.8, (8000, 2)) / 500
+    flat = [bool(flat_front({**SEARCH, "num_examples": 500}, tiers_of("accuracy", *pair))) for pair in shares]
+    assert np.mean(flat) == pytest.approx(0.975, abs=0.007)  # four standard errors

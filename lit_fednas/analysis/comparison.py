@@ -24,7 +24,7 @@ from lit_fednas.analysis.networks import (
     validated,
     within,
 )
-from lit_fednas.analysis.report import write_page
+from lit_fednas.analysis.page import write_page
 from lit_fednas.analysis.runs import SPENT
 from lit_fednas.analysis.style import RANGE, label, legend, log_axis, look, new_figure
 from lit_fednas.analysis.tables import DASH, Table, csv_text, range_text, repeats
@@ -231,7 +231,7 @@ class Comparison:
         with replacing(folder / picture) as file:
             self.figure().savefig(file, dpi=150)
         sections: dict[str, Sequence[Any]] = {table.title: [replace(table, title="")] for table in self.tables.values()}
-        sections["Fronts and curves"] = self._charts()
+        sections["Fronts and curves"] = self.charts()
         notes = [f"Left out: {line}" for line in self.left_out]
         write_page(f"{len(self.methods)} methods compared", sections, folder / page, notes=notes)
         content = {f"{name}.csv": table.csv() for name, table in self.tables.items()}
@@ -251,7 +251,7 @@ class Comparison:
         legend(figure)
         return figure
 
-    def _charts(self) -> list[Charts]:
+    def charts(self) -> list[Charts]:
         """Returns the panels of a page: fronts, and curves of each tier over computation, communication and rounds."""
         figure = new_figure()
         self._draw_fronts(figure.axes[0])

@@ -35,7 +35,7 @@ RUN_SETTINGS = {
     "ckpt_path": type(None),
 }
 #: ``settings.json`` of a search or a fine-tuning.
-SETTINGS = {"metric": str} | _each("cost? search? initial?", str) | _each("client? architectures?", int)
+SETTINGS = {"metric": str} | _each("cost? search? initial?", str) | _each("client? architectures? num_examples?", int)
 SETTINGS |= {"weights": (str,), "metrics": _DIRECTIONS, "complete": bool, "federated?": dict, "method?": {"class": str}}
 SETTINGS |= {"tiers": [{"name": str, "at_most": _LIMITS, "above?": _LIMITS}]}
 SETTINGS |= {"communication?": _SPENT}

@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
+from math import nan, sqrt
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -20,7 +21,7 @@ from lit_fednas.records.files import (
     unseal,
 )
 from lit_fednas.records.forms import SETTINGS, TIER_MODEL
-from lit_fednas.records.run import CLIENTS_FILE, OF_CLASSES
+from lit_fednas.records.run import CLIENTS_FILE, OF_CLASSES, error
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
 #: In place of a tier's name: all tiers together.
@@ -247,6 +248,39 @@ class FinetuneFiles(TierFiles):
         from scipy.stats import kendalltau  # which takes a second: what reads records starts without it
 
         return float(kendalltau(before, after).statistic)
+
+
+def flat_front(settings: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a sentence if no larger tier's network is better than the smallest tier's; else an empty text.
+
+    An accuracy is better if its gain exceeds the half width of the 95 % interval of the difference, by the normal
+    approximation: ``1.96 * sqrt((p (1 - p) + q (1 - q)) / n)`` for accuracies p and q on n examples. Records hold no
+    pairs of answers, so p and q count as independent. This is conservative: networks tend to fail on the same examples,
+    so the interval is rather too wide, and so it is where an example has several labels. The noise of other metrics and
+    of accuracies over tokens is unknown: any gain counts. Clients' scores (``search.federated``) are of different
+    examples, and cannot be compared.
+
+    Args:
+        settings: The content of a search's ``settings.json``.
+        tiers: The rows of its ``tiers.csv``.
+
+    Example:
+        >>> search = {"metric": "accuracy", "metrics": {"accuracy": True}, "cost": "macs", "num_examples": 600}
+        >>> small, large = ({"arch": a, "macs": m, "val_accuracy": p} for a, m, p in [("s", 1, 0.88), ("l", 2, 0.89)])
+        >>> flat_front(search, [small, large])[:73]
+        'Larger networks are not better here (within ±3.6 points on 600 validation'
+    """
+    metric, metrics, examples = settings["metric"], settings["metrics"], settings.get("num_examples")
+    if len(tiers) < 2 or not examples or settings.get("federated"):
+        return ""
+    smallest, *larger = sorted(tiers, key=lambda row: row[settings.get("cost", "macs")])
+    of_smallest, *errors = (error(row.get(f"val_{metric}", nan), metrics[metric]) for row in (smallest, *larger))
+    least, half_width, noise = min(errors), 0.0, ""
+    if metric == "accuracy" and "perplexity" not in metrics:
+        half_width = 1.96 * sqrt((of_smallest * (1 - of_smallest) + least * (1 - least)) / examples)
+        noise = f" (within ±{100 * half_width:.1f} points on {examples:,} validation examples)"
+    remedy = f"train `{smallest['arch']}` alone, or give smaller tiers"
+    return f"Larger networks are not better here{noise}; {remedy}." if of_smallest - least <= half_width else ""
 
 
 def read_cell(name: str, cell: str) -> Any:

@@ -24,6 +24,7 @@ from lit_fednas.formatting import Progress, cost_text, metric_text, rows_text
 from lit_fednas.records import SearchFiles, TierFiles
 from lit_fednas.records.files import locked
 from lit_fednas.records.run import note_after_training, write_client_scores
+from lit_fednas.records.tiers import flat_front
 from lit_fednas.search.evaluations import Scorer
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluator
 from lit_fednas.search.tier_models import load_tier_network, scores_of_clients
@@ -152,6 +153,8 @@ class Search(AfterTraining):
         if "communication" in run.written:
             note_after_training(self.folder, search.name, run.written["communication"])
         print(format_tiers(rows, run.written["tiers"], run.metric))
+        if remark := flat_front(run.written, rows):
+            print(f"\n{remark}")
         call_hook(self.trainer, "on_search_end", files.folder)
         return files
 

@@ -19,6 +19,7 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
+from lit_fednas.formatting import metric_text
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, PositiveShare, checked
 from lit_fednas.records import COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name, check_folder_names
@@ -287,6 +288,10 @@ class TierSearch:
                 metrics |= {f"test_{name}": value for name, value in test(arch).items()}
             costs = {name: row[name] for name in COST_NAMES}
             fitting = [*self.fitting(tier).values()]
+            ties = sum(other[self.metric] == row[self.metric] for other in fitting)
+            if ties > 1:
+                text = metric_text(self.metric, row[self.metric], "%")
+                log.info("%s: %d candidates tie at %s %s; the cheapest is taken", tier.name, ties, self.metric, text)
             counts = {"evaluations": len(fitting), "hypervolume": self._hypervolume(fitting, tier.name)}
             rows.append({"tier": tier.name, "arch": row["arch"], **metrics, **costs, **counts})
             known = {name: cost for name, cost in costs.items() if cost is not None}

@@ -21,6 +21,7 @@ from tests.analysis.pages import Page
 from tests.analysis.test_fairness import write
 
 EVIL = '<script>alert("1")</script>&amp;'
+BEST = ["best of small", "best of large"]
 SECTIONS = ["Training", "Subnets", "Costs", "Clients' data", "Search", "Search: random", "Settings"]
 
 
@@ -53,6 +54,8 @@ def test_the_page_says_what_the_files_say(finished_run: Path, finished_page: Pag
     cells = page.texts["td"]
     assert {f"{100 * accuracy:.1f}" for accuracy in run.subnets("val")["accuracy"]} <= set(cells)
     assert run.ledger is not None
+    tiles = page.text.partition('<div class="tiles">')[2].partition("</header>")[0]
+    assert re.findall("<small>(.*?)</small>", tiles) == ["rounds", "best evaluated subnet", *BEST]
     for name in ("computation", "communication"):  # of all that were evaluated
         assert f"{run.ledger[f'times_less_{name}']:.2f}" in cells
 
@@ -167,6 +170,7 @@ CHANGED = [
     (ROUNDS_FILE, '"status":"ok"', '"status":"on"', "line 1 is not the record of a round"),
     ("search/evaluations.csv", r"(?m)^3,.*\n", "", "its rows are not numbered from 0"),
     ("search/evaluations.csv", r"(?m)(^3,.*),.*$", r"\1", "row 4 has 9 cells of 10"),
+    ("search/settings.json", '"num_examples": 64', '"num_examples": "many"', "content.num_examples"),
     ("search/tiers.csv", r"(?m)(^small.*),\d+(,[^,]*,\d+,[^,]*)$", r"\1,\2", "a row has no activation_bytes"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,49 @@ def test_a_fine_tuning(run_folder: Path) -> None:
     ends = [["rounds 0", "small: 50.0", "large: 25.0"], ["rounds 2", "small: 75.0", "large: 50.0"]]
     assert [curves[-3], curves[-1]] == ends
     assert curves[-2] == ["rounds 1", "small: 62.5"]
+
+
+def test_networks_that_are_trained_alone_come_first(run_folder: Path, finished_page: Page) -> None:
+    """Beside the supernet's, each tier's best by validation; nothing on them is called a fine-tuning."""
+    rows = [candidate("small", 0, 0.09, 0.75), candidate("large", 0, 0.08, 0.5), candidate("large", 1, 0.08, 0.25)]
+    tiers = SearchFiles(run_folder / "search").settings()["tiers"]
+    finetune(run_folder, rows, "thirds", initial="random", tiers=tiers, complete=False)
+    begun = {"search": "search", "models": None, "initial": "random", "complete": False}
+    FinetuneFiles(run_folder / "begun").write_settings(SETTINGS | begun)
+    page = Page(write_report(run_folder))
+    title = "One supernet and networks trained alone"
+    assert page.texts["h2"][:2] == [title, "Training"]
+    assert page.texts["h2"][-3:] == ["Trained alone: begun", "Trained alone: thirds", "Settings"]
+    assert title not in finished_page.texts["h2"]
+    first = section(page, title)
+    cells = [cell.partition("</td>")[0].partition(">")[2] for cell in first.split("<td")[1:]]
+    start = cells.index("alone: thirds *")
+    assert cells[start - 1 : start + 5] == ["small", "alone: thirds *", "75.0", "62.5", "632", "200 B"]
+    assert cells[:2] == ["small", "one supernet"]
+    assert float(cells[3]) < 62.5
+    text = section(page, "Trained alone: thirds")
+    assert "The networks of search, trained alone, from scratch. The training alone has not ended." in text
+    assert ">val accuracy (%)<" in text
+    assert "All 3 networks that were trained" in text
+    assert "before" not in text
+    assert "fine-tun" not in page.text.lower()
+    for files in SearchFiles.within(run_folder):
+        shutil.rmtree(files.folder)
+    (run_folder / "subnets-val.csv").unlink()
+    assert Page(write_report(run_folder)).texts["h2"][0] == "Training"  # nothing to compare with
+
+
+def test_a_flat_front_is_said_where_the_number_of_examples_is_known(run_folder: Path) -> None:
+    files = SearchFiles(run_folder / "search")
+    small, large = files.rows("tiers")
+    said = "Larger networks are not better here (within ±"
+    for accuracies, count, expected in (((0.5, 0.5), 64, True), ((0.5, 0.9), 64, False), ((0.5, 0.5), None, False)):
+        changed = [{**row, "val_accuracy": share} for row, share in zip((small, large), accuracies, strict=True)]
+        files.write("tiers", changed)
+        files.write_settings({**files.settings(), "num_examples": count})
+        text = section(Page(write_report(run_folder)), "Search")
+        assert (f"{said}17.3 points on 64 validation examples); train `{small['arch']}` alone" in text) == expected
+        assert (said in text) == expected
 
 
 def test_models_that_clients_tested_and_a_fine_tuning_that_has_just_begun(run_folder: Path) -> None:

@@ -128,6 +128,26 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
         assert tested > 0.4  # a quarter is chance
 
 
+def test_what_a_search_cannot_tell_apart_is_said(trained, tmp_path, capsys, caplog):
+    """Ties, counted in the evaluations; and larger networks, if they gain no more than two binomials differ by."""
+    ((_, targets),) = list(trained[1].val_dataloader())
+    with caplog.at_level("INFO"):
+        files = search(trained, tmp_path, method=Exhaustive(), evaluations=1000)
+    rows = files.rows("evaluations")
+    for tier, macs, most in (("small", 70_000, 10**9), ("large", 120_000, 4_000)):
+        fitting = [row["accuracy"] for row in rows if row["macs"] <= macs and row["parameters"] <= most]
+        best = max(fitting)
+        line = f"{tier}: {fitting.count(best)} candidates tie at accuracy {100 * best:.1f}%; the cheapest is taken"
+        assert (line in caplog.messages) == (fitting.count(best) > 1)
+    assert any("candidates tie" in line for line in caplog.messages)
+    small, large = files.rows("tiers")
+    spread = math.sqrt(sum(row["val_accuracy"] * (1 - row["val_accuracy"]) for row in (small, large)) / len(targets))
+    assert large["val_accuracy"] - small["val_accuracy"] <= 1.96 * spread
+    within = f"within ±{196 * spread:.1f} points on {len(targets)} validation examples"
+    said = f"Larger networks are not better here ({within}); train `{small['arch']}` alone, or give smaller tiers."
+    assert capsys.readouterr().out.splitlines()[-1] == said
+
+
 def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path):
     with stopped_after(15):
         search(trained, tmp_path)

@@ -3,22 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from lit_fednas.analysis.charts import Chart, Charts, line_chart
 from lit_fednas.analysis.networks import Result
+from lit_fednas.analysis.page import Block, write_page
 from lit_fednas.analysis.report import model_sections, run_sections, search_sections
 from lit_fednas.analysis.runs import Run, SearchResult, read_run
-from lit_fednas.analysis.style import PALETTE
-from lit_fednas.analysis.tables import Fold, Table, html
+from lit_fednas.analysis.tables import Fold, Table
 from lit_fednas.records import TierFiles
-from lit_fednas.records.files import check_output, reading, replace_text
+from lit_fednas.records.files import check_output, reading
 from lit_fednas.records.run import CLIENTS_FILE, LEDGER_FILE, ROUNDS_FILE, SEQUENCE_FILE, SUITE_FILE
 
 __all__ = ["Chart", "Charts", "Fold", "Table", "line_chart", "report", "write_page", "write_report"]
 
-#: What a section is made of: a sentence, or what writes itself as HTML.
-Block: TypeAlias = Any
 _SEARCH = "Search"
 #: By heading: the file that a section is made of above all, and what returns its blocks, none where the run lacks it.
 #: Searches and fine-tunings follow them.
@@ -74,46 +72,16 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
     )
 
 
-def write_page(
-    title: str,
-    sections: Mapping[str, Sequence[Block]],
-    path: Path | str,
-    *,
-    summary: str = "",
-    tiles: Sequence[tuple[str, str, str]] = (),
-    notes: Sequence[str] = (),
-) -> Path:
-    """Writes a page that can be sent as one file, and looks as the report of a run does.
-
-    Args:
-        title: The heading.
-        sections: Blocks by the section's heading: sentences, and what ``lit_fednas.analysis.report`` exports.
-        path: The file.
-        summary: Below the heading.
-        tiles: Numbers below the summary: what each is, its value, and a note.
-        notes: At the end.
-
-    Returns:
-        The path.
-
-    Raises:
-        ConfigError: The page cannot be written.
-    """
-    path = Path(path)
-    check_output(path, overwrite=True)
-    content = {"title": title, "summary": summary, "tiles": tiles, "sections": sections, "notes": notes}
-    replace_text(path, html("page.html.j2", **content, palette=PALETTE))
-    return path
-
-
 def _sections(run: Run, searches: Sequence[SearchResult]) -> Iterator[tuple[str, list[Block]]]:
     """Yields all sections in their order; those that the run lacks have no blocks."""
+    yield "One supernet and networks trained alone", _made(run.folder / ROUNDS_FILE, search_sections.comparison, run)
     tiers = list(dict.fromkeys(tier for search in searches for tier in search.tier_names))
     for title, (file, make) in SECTIONS.items():
         yield title, _made(run.folder / file, make, run)
+    titles = {name: "Trained alone" if Result(run, name).trained_alone else "Fine-tuning" for name in run.finetunings}
     kinds: list[tuple[str, str, Mapping[str, Callable[..., list[Block]]], tuple[Any, ...]]] = [
         *((_SEARCH, search.name, search_sections.SEARCH, (search,)) for search in searches),
-        *(("Fine-tuning", name, search_sections.FINETUNING, (run, name)) for name in run.finetunings),
+        *((title, name, search_sections.FINETUNING, (run, name)) for name, title in titles.items()),
     ]
     for title, name, parts, given in kinds:
         made = (_made(run.folder / name / f"{table}.csv", make, *given, tiers) for table, make in parts.items())

@@ -37,9 +37,6 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
             cost = cost_words(search.cost, row[search.cost])
             values = row.get(f"test_{metric}"), row[f"val_{metric}"]
             shown.append(_headline(f"best of {row['tier']}", *values, metric, same or cost))
-    if run.ledger and run.ledger.get("times_less_computation"):
-        times = f"{run.ledger['times_less_computation']:.2f} ×"
-        shown.append(("less computation", times, "than the subnets one by one"))
     if len(spent := run.logged("privacy/epsilon")):
         delta = (run.settings.get("privacy") or {}).get("delta", "?")
         shown.append(("epsilon", f"{spent.iloc[-1]:.2f}", f"of a client, at delta {delta}"))
@@ -111,7 +108,7 @@ def costs(run: Run) -> list[Any]:
         times = {"times_macs": "× MACs of this run", "times_bytes": "× bytes of this run"}
         table[[*times]] = table[[*times]].map("{:.2f}".format, na_action="ignore")
         names = ["training", "macs", times["times_macs"], "bytes", times["times_bytes"]]
-        text = "Training each subnet on its own with the same cohorts (federated averaging) would take:"
+        text = "Training each subnet on its own for as many rounds (federated averaging, the same cohorts) would take:"
         blocks += [text, Table.of(table.rename(columns=times), names)]
     return blocks
 

@@ -11,10 +11,28 @@ from typing import Any
 import pandas as pd
 
 from lit_fednas.analysis.charts import Chart, Charts, line_chart, pareto_figure
+from lit_fednas.analysis.comparison import compared
+from lit_fednas.analysis.networks import Result, networks_of_weights
 from lit_fednas.analysis.runs import Run, SearchResult, by_rounds_done
 from lit_fednas.analysis.tables import Bar, Code, Fold, Table, cost_words, repeats
 from lit_fednas.formatting import cost_text, short
 from lit_fednas.records import ALL_TIERS, COST_NAMES, FinetuneFiles, TierModel
+from lit_fednas.records.tiers import flat_front
+
+
+def comparison(run: Run) -> list[Any]:
+    """Shows the best network of each tier beside those that were trained alone; nothing where there are none."""
+    val, trainings = f"val_{run.metric}", {name: Result(run, name) for name in run.finetunings}
+    methods = {
+        f"alone: {name}": [result]
+        for name, result in trainings.items()
+        if result.trained_alone and run.finetuned(name, "candidates")[val].notna().any()
+    }
+    if not methods or networks_of_weights(Result(run), run.metric)["val"].isna().all():
+        return []
+    results = compared({"one supernet": [Result(run)], **methods})
+    remarks = [f"Left out: {line}." for line in results.left_out]
+    return [replace(results.tables["compare"], title=""), *remarks, *results.charts()]
 
 
 def summary(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
@@ -71,8 +89,10 @@ def architectures(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     costs = [name for name in COST_NAMES if best[name].notna().any()]
     names = ["tier", f"val_{search.metric}", f"test_{search.metric}", *costs, "network"]
     table = Table.of(_with_repeats(best), names)
+    remarks = [text] if (text := flat_front(search.settings, best.to_dict("records"))) else []
     best = best.drop_duplicates("arch")
-    return [table, *draw_all(dict(zip(best["tier"], best["arch"].map(str), strict=True)), search.models)]
+    archs = dict(zip(best["tier"], best["arch"].map(str), strict=True))
+    return [*remarks, table, *draw_all(archs, search.models)]
 
 
 def _with_repeats(tiers: pd.DataFrame) -> pd.DataFrame:
@@ -118,10 +138,10 @@ def tuned(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
         return [summary]
     metric = settings["metric"]
     lines = {row["tier"]: _curve(run, name, row, metric) for _, row in table.iterrows()}
-    shown = [summary, _trained(_with_repeats(table), metric)]
+    shown = [summary, _trained(_with_repeats(table), settings)]
     if max(map(len, lines.values())) < 3:
         return shown  # the table has both
-    chart = line_chart(f"Validation {metric} in fine-tuning", lines, "rounds", metric, names=tiers)
+    chart = line_chart(f"Validation {metric} in {_kind(settings)}", lines, "rounds", metric, names=tiers)
     return [*shown, Charts([chart])]
 
 
@@ -130,11 +150,12 @@ def candidates(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
     table = run.finetuned(name, "candidates")
     if table["tier"].is_unique:
         return []
-    metric, best = FinetuneFiles(run.folder / name).settings()["metric"], run.finetuned(name)
+    settings, best = FinetuneFiles(run.folder / name).settings(), run.finetuned(name)
     chosen = {*zip(best["tier"], best["number"], strict=True)}
     marked = [place for place, key in enumerate(zip(table["tier"], table["number"], strict=True)) if key in chosen]
-    shown = replace(_trained(table, metric, "number"), marked=marked, mark=f"The tier's best, by validation {metric}")
-    return [Fold(f"All {len(table)} networks that were fine-tuned", [shown])]
+    mark = f"The tier's best, by validation {settings['metric']}"
+    shown = replace(_trained(table, settings, "number"), marked=marked, mark=mark)
+    return [Fold(f"All {len(table)} networks that were trained", [shown])]
 
 
 def tested(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
@@ -146,19 +167,28 @@ def tested(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
     return [Table.of(table, names, title="On the test data of all clients")]
 
 
+def _kind(settings: Mapping[str, Any]) -> str:
+    return "training alone" if settings.get("initial") == "random" else "fine-tuning"
+
+
 def _finetuning(files: FinetuneFiles, settings: Mapping[str, Any]) -> str:
-    drawn, start = settings.get("architectures"), {"random": "random", "supernet": "the supernet's"}
+    drawn, start = (
+        settings.get("architectures"),
+        {"random": "alone, from scratch", "supernet": "from the supernet's weights"},
+    )
     text = f"{drawn} networks per tier, drawn at random" if drawn else f"The networks of {settings['search']}"
     text = text if settings.get("models") is None else "The models that were named"
     if settings.get("initial") in start:
-        text += f", trained from {start[settings['initial']]} weights"
-    text += "." if settings.get("complete") else ". The fine-tuning has not ended."
+        text += f", trained {start[settings['initial']]}"
+    text += "." if settings.get("complete") else f". The {_kind(settings)} has not ended."
     tau, metric = files.rank_correlation(), settings["metric"]
     return text if tau is None else f"{text} Kendall's tau of validation {metric} before and test {metric}: {tau:.2f}."
 
 
-def _trained(table: pd.DataFrame, metric: str, *more: str) -> Table:
+def _trained(table: pd.DataFrame, settings: Mapping[str, Any], *more: str) -> Table:
+    metric = settings["metric"]
     rated = [f"val_{metric}_before", f"val_{metric}", f"test_{metric}"]
+    rated = rated[1:] if settings.get("initial") == "random" else rated  # random weights have no accuracy of interest
     costs = ["macs_per_example", "parameters", "bytes", "eligible", "rounds", "macs_in_all", "bytes_down", "bytes_up"]
     table = table.fillna({"eligible": 0, "rounds": 0}).rename(columns={"macs": "macs_in_all"})
     return Table.of(table, ["tier", *more, *rated, *costs, "network", "arch"])
