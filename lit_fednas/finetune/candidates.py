@@ -40,7 +40,8 @@ class FinetuneSettings:
         rounds: Rounds per tier.
         macs: A budget in place of ``rounds``: multiply-accumulates of all clients' forward passes per network, without
             losses by ``faults``, of which as many rounds are made as come nearest to it, at least
-            one. ``equal`` divides the computation of the run's own training by the number of tiers or models. Tiers
+            one. ``equal`` divides the computation of the run's own training by the number of tiers or models. ``split``
+            gives each tier what the run spent on architectures that fit it and no tier with a cheaper network. Tiers
             that share a network, and may ask the same clients, train it once, with their budgets together; costs are
             those of the first tier, and 0 of others.
         client: How clients train; as in the run's training if not given. They may fail as there (``faults``), but none
@@ -68,7 +69,7 @@ class FinetuneSettings:
     """
 
     rounds: PositiveInt = 100
-    macs: PositiveFloat | Literal["equal"] | None = None
+    macs: PositiveFloat | Literal["equal", "split"] | None = None
     client: ClientSettings | None = None
     cohort: CohortSampler | None = None
     objective: Objective | None = None

@@ -5,6 +5,7 @@ continues: finished candidates are read from their last checkpoint, the interrup
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -124,31 +125,43 @@ class Finetune(AfterTraining):
         self.written = self._description()
         self.files.begin(self.written, {"complete"})
 
-    def _macs(self) -> float | None:
+    def _macs(self) -> dict[str, float] | None:
         """Returns the multiply-accumulates of each candidate's training; ``None`` where they are not limited."""
-        if self.settings.macs != "equal":
-            return self.settings.macs
-        spent = sum(client["macs"] for record in read_rounds(self.folder) for client in record["clients"])
+        candidates, macs = self.candidates, self.settings.macs
+        if not isinstance(macs, str):
+            return None if macs is None else {candidate.folder: float(macs) for candidate in candidates}
+        spent: Counter[str] = Counter()  # by architecture
+        for client in (client for record in read_rounds(self.folder) for client in record["clients"]):
+            spent[client["arch"]] += client["macs"]
         if not spent:
             raise ConfigError(
-                f"finetune.macs: 'equal' needs the run's records, and {self.folder} has none; give a number"
+                f"finetune.macs: {macs!r} needs the run's records, and {self.folder} has none; give a number"
             )
-        return float(spent / len(self.candidates))
+        if macs == "equal":
+            return {candidate.folder: spent.total() / len(candidates) for candidate in candidates}
+        ascending = sorted(candidates, key=lambda candidate: self.supernet.macs(candidate.arch))
+        costs, split = ArchitectureCosts(self.supernet), {candidate.folder: 0.0 for candidate in candidates}
+        for text, count in spent.items():
+            arch = self.supernet.space.parse(text)
+            fitting = [each for each in ascending if costs.excess(arch, each.tier) == 0]
+            if fitting:
+                split[fitting[0].folder] += count
+        return split
 
     def _rounds(self, candidate: Candidate) -> int:
         """Returns the number of a candidate's rounds."""
         if self.macs is None:
             return self.settings.rounds
+        macs = sum(self.macs[other.folder] for other in self._alike(candidate))
         clients, cohort = self.datamodule.clients, self._cohort(self.eligible[candidate.folder])
         sizes, tested = clients.sizes, clients.split_sizes("val") * (self.client.validate is not None)
         drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
         examples = sum(self.client.examples(int(sizes[client])) + tested[client] for client in drawn) / _COHORTS
         if not examples:
             raise ConfigError(
-                f"finetune.macs: {self.macs:g} cannot be spent, as no client is available to train {candidate.folder}; "
+                f"finetune.macs: {macs:g} cannot be spent, as no client is available to train {candidate.folder}; "
                 f"set finetune.cohort"
             )
-        macs = self.macs * len(self._alike(candidate))
         return max(1, round(macs / (examples * self.supernet.macs(candidate.arch))))
 
     def _alike(self, candidate: Candidate) -> list[Candidate]:
@@ -168,7 +181,7 @@ class Finetune(AfterTraining):
         return {
             "seed": self.seed,
             "rounds": settings.rounds if self.macs is None else None,
-            "macs": self.macs,
+            "macs": self.macs if self.macs is None or settings.macs == "split" else next(iter(self.macs.values())),
             **{name: getattr(settings, name) for name in _WRITTEN},
             "metric": self.metric,
             "metrics": dict(self.directions),

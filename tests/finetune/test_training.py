@@ -156,6 +156,20 @@ def test_networks_are_trained_for_as_much_computation(trained):
     assert (settings["macs"], list(settings["candidates"])) == (3 * budget, ["large-0"])
 
 
+def test_each_tier_has_the_computation_that_the_run_spent_on_its_networks(trained):
+    """Whatever the order of the tiers; the smallest network's is the smallest tier's, though it fits all of them."""
+    rows = SearchFiles(trained.folder / "search").rows("tiers")
+    archs = {row["tier"]: row["arch"] for row in rows}
+    spent = {"small": 8_000_000, "middle": 12_000_000, "large": 20_000_000}
+    clients = [{**made_runs.CLIENT, "arch": archs[tier], "macs": macs} for tier, macs in spent.items()]
+    smallest = {**made_runs.CLIENT, "arch": str(trained.module.supernet.space.smallest), "macs": 4_000_000}
+    append_round(trained.folder, {"round": 0, "metrics": {}, "clients": [*clients, smallest]})
+    files = trained.finetune(initial="random", macs="split", client=STILL)
+    found = {tier: int(row["macs"]) for tier, row in by_tier(files).items()}
+    assert found == pytest.approx({**spent, "small": 12_000_000}, rel=0.15)
+    assert files.settings()["macs"] == {"small-0": 12_000_000, "middle-0": 12_000_000, "large-0": 20_000_000}
+
+
 def test_tiers_that_share_a_network_train_it_once_with_their_computation_together(trained):
     """And what differs in clients is trained apart."""
     files = SearchFiles(trained.folder / "search")
