@@ -27,7 +27,7 @@ from lit_fednas.studies import read_study
 from lit_fednas.supernets import BaseNetworks, ElasticArch, Supernet
 from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from lit_fednas.tiers import ArchitectureCosts, TierSource
-from tests.data.files import tone, write_wave
+from tests.data.files import tone, write_image, write_wave
 from tests.finetune.small import rows
 from tests.supernets.test_elastic_resnet import PUBLISHED, TABLE_5
 from tests.support import one_of_many
@@ -462,6 +462,56 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch, capsys
     assert program(raw).shape[-1] == len(metadata["class_names"])
     main(["report", str(run)])
     assert f"test {metric}" in (run / "report.html").read_text()
+
+
+def owned_images(folder: Path) -> str:
+    """Images of several sizes: twelve of each of three owners, and two of a fourth, who is left out."""
+    owners = [owner for owner, count in {"ann": 12, "ben": 12, "cat": 12, "dan": 2}.items() for _ in range(count)]
+    files = [f"train/{number % 2}/{number}.png" for number in range(len(owners))]
+    for number, file in enumerate(files):
+        write_image(folder / file, 3 * number, (12 + number, 14))
+    lines = [f"{file},{owner}\n" for file, owner in zip(files, owners, strict=True)]
+    (folder / "metadata.csv").write_text("file,owner\n" + "".join(lines))
+    return f"root={folder}"
+
+
+def owned_rows(folder: Path) -> str:
+    """A regression of large numbers."""
+    numbers = np.random.default_rng(0).normal(size=(60, 2))
+    lines = [f"{x},{y},farm{row % 3},{350 * x + 650.5}\n" for row, (x, y) in enumerate(numbers)]
+    (folder / "farms.csv").write_text("height,weight,owner,target\n" + "".join(lines))
+    return f"files.train={folder / 'farms.csv'}"
+
+
+def owned_texts(folder: Path) -> str:
+    for name in ("ann", "ben", "cat"):
+        (folder / f"{name}.txt").write_text(f"{name} says to be or not to be. " * 40)
+    return f"files={folder}"
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("images", owned_images), ("table", owned_rows), pytest.param("text", owned_texts, marks=pytest.mark.slow)],
+)
+def test_a_template_needs_a_path_alone(name, write, folder, capsys):
+    """Owners are the clients; the tiers of the file are searched, also by the command that a training prints."""
+    (folder / "data").mkdir()
+    path, config = f"--data.source.init_args.{write(folder / 'data')}", ["--config", f"recommended/{name}.yaml"]
+    assert main(["fit", *config, path, "--trainer.max_rounds=1"]) == 0
+    following = capsys.readouterr().out.splitlines()[-2]
+    assert following == f"next: lit-fednas search --config runs/{name}/version_0/config.yaml"
+    run = Path("runs", name, "version_0")
+    assert len({row["client"] for row in rows(run / "partition.csv")}) == 3
+    more = ["--trainer.max_rounds=2", "--ckpt_path=last", "--search.evaluations=3"]
+    assert main(["fit", *config, path, *more]) == 0  # what a later command reads may change
+    assert main(following.split()[2:]) == 0
+    subnets = rows(run / "subnets-val.csv")
+    assert all(float(row["loss"]) < 1e7 for row in subnets)  # of targets that are some hundred
+    costs = {row["subnet"]: row["macs"] for row in subnets}
+    smallest, largest = (float(costs[name]) for name in ("smallest", "largest"))
+    settings = json.loads((run / "search" / "settings.json").read_text())
+    assert [tier["at_most"]["macs"] for tier in settings["tiers"]] == [smallest, (smallest + largest) / 2, largest]
+    assert settings["evaluations"] == 3
 
 
 FJORD = {"width: 0.25": (35, 0.70), "width: 0.5": (139, 2.79), "width: 1": (556, 11.16)}

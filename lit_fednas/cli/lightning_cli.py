@@ -295,8 +295,8 @@ class FederatedCLI(LightningCLI):
     def _following(self, folder: Path) -> list[tuple[str, str]]:
         """Returns the command that may follow a training or a search in a run's folder, and its options."""
         if self.subcommand == "fit":
-            given = self.model.population.tiers or self._get(self.config, "search", {}).get("tiers")
-            return [("search", "" if given else EXAMPLE_TIERS)]
+            tiers = self.model.population.tiers or self._get(self.config, "search", {}).get("tiers")
+            return [("search", "" if tiers else EXAMPLE_TIERS)]
         name = self.options[str(self.subcommand)].name
         tiers = TierFiles(folder / name).tier_names[:1]
         return [("export", f"--name {quote(name)} --tier {quote(tier)}") for tier in tiers]

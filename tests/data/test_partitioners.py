@@ -200,3 +200,8 @@ def test_refusals(make: Callable[[], Partitioner], clients: int | None, message:
     columns = {**COLUMNS, **MISSING, "name": np.repeat(["a", ""], [1998, 2])}
     with pytest.raises((ConfigError, DataError), match=message):
         make().partition(TARGETS, clients, columns=columns)
+
+
+def test_data_without_owners_say_how_to_go_on() -> None:
+    with pytest.raises(ConfigError, match=r"column: 'owner' is not in the data; add it, or use Dirichlet or IID$"):
+        ByColumn("owner").partition(TARGETS, None)

@@ -3,6 +3,7 @@ import io
 import os
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lit_fednas.data import (
     MNIST,
     ArrayFiles,
     ArraySource,
+    DigitPairs,
     Digits,
     DistortedDigits,
     Examples,
@@ -27,6 +29,7 @@ from lit_fednas.data import (
 )
 from lit_fednas.data.sources import images as image_sources
 from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.rng import generator
 from tests.data.files import SmallCIFAR10, images, load, write_image
 
 SIZE = (6, 4)
@@ -241,6 +244,34 @@ class TestDistortedDigits:
         whole = {image.numpy().tobytes() for image in DistortedDigits(1, strength=0, noise=0).load("train").inputs}
         assert train | val == whole
         assert len(source.load("val").inputs) == 2 * round(0.25 * 1438)
+
+
+class TestDigitPairs:
+    @pytest.mark.parametrize(("split", "size"), [("train", 8), ("val", 8), ("test", 8), ("test", 5)])
+    def test_two_digits_of_a_split_are_drawn_pixel_by_pixel(self, split: Any, size: int) -> None:
+        """Both are that split's digits, which are no others'."""
+        digits, pairs = (load(kind(1, size=size, val=0.25), split) for kind in (DistortedDigits, DigitPairs))
+        partners = torch.randperm(len(digits), generator=generator(0, f"digit-pairs-{split}")).tolist()
+        assert len(pairs) == len(digits) == {"train": 1078, "val": 360, "test": 359}[split]
+        for number in (0, 1, 100, len(pairs) - 1):
+            image = [[0] * {8: 12, 5: 7}[size] for _ in range(size)]
+            for first, example in ((0, number), ({8: 4, 5: 2}[size], partners[number])):
+                for row, column in product(range(size), repeat=2):
+                    pixel = int(digits.inputs[example, 0, row, column])
+                    image[row][first + column] = max(image[row][first + column], pixel)
+            assert pairs.inputs[number, 0].tolist() == image
+            class_name = f"{digits.targets[number]}{digits.targets[partners[number]]}"
+            assert DigitPairs().class_names[pairs.targets[number]] == class_name
+            assert pairs.targets[number] == int(class_name)
+
+    def test_they_are_the_same_in_every_run(self) -> None:
+        """The seed of a process does not move them: experiments of other days used these."""
+        torch.manual_seed(5)
+        pairs = load(DigitPairs(2, val=0.25), "val")
+        assert pairs.targets[:8].tolist() == [54, 78, 30, 93, 51, 54, 25, 4]
+        row = [90, 184, 247, 255, 138, 150, 196, 105, 24, 0, 0, 16]
+        assert pairs.inputs[0, 0, 3].tolist() == pytest.approx(row, abs=1)  # pixels are rounded floats
+        assert DigitPairs(1).load("val") is None
 
 
 def few(targets: Sequence[int] = (0, 2), width: int = 3) -> Examples:
