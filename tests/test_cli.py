@@ -163,7 +163,7 @@ def test_a_schedule_keeps_its_length_when_a_run_is_extended(tiny, capsys, refuse
     assert betas == pytest.approx([0.9, 0.623463, 0.5], abs=1e-6)
 
 
-@pytest.mark.parametrize("part", ["--model.client.lr_schedule=CosineRate", "--pool_growth.at=0.5"])
+@pytest.mark.parametrize("part", ["--model.client.lr_schedule=CosineRate", "--pool_growth.latest=0.5"])
 def test_what_follows_the_budget_keeps_it_when_a_run_is_extended(tiny, refused, part):
     drawn = ["--model.assignment=CostWeighted", "--model.aggregation=OverlapAverage", "--beta_decay=null"]
     words = ["fit", *tiny, *drawn, part]

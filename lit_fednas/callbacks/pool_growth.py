@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 @checked("pool_growth")
 @dataclass(eq=False)
 class PoolGrowth(FederatedCallback):
-    """Clients train the smallest architecture of the pool until its loss flattens, then all that pay.
+    """Clients train the smallest architecture of the pool until its loss is flat, then all that pay.
 
     The loss is flat when its degree of convergence (FedTrans, Eq. 1) plus its standard error is at most ``threshold``.
     When the pool opens, all weights become ``shrink`` times themselves plus ``1 - shrink`` times fresh ones. An
@@ -38,10 +38,11 @@ class PoolGrowth(FederatedCallback):
     cost up to which architectures are drawn.
 
     Args:
-        at: The share of the run after which the pool opens; if not given, it opens when the loss flattens.
+        latest: The share of the run after which the pool opens whatever the loss is.
         shrink: The factor of the weights when the pool opens; 1 leaves them as they are.
         least: Examples that an architecture must be expected to train on, relative to those of the smallest.
-        threshold: The degree of convergence per round below which the loss is flat.
+        threshold: The degree of convergence, per round, at which the loss is flat; ``None`` opens the pool at
+            ``latest``.
         gamma: Slopes in the degree of convergence.
         delta: Rounds of a slope.
 
@@ -54,10 +55,10 @@ class PoolGrowth(FederatedCallback):
     state_names = ("losses", "limit")
     metric_names = ("pool/doc", "pool/limit")
 
-    at: OpenUnitInterval | None = None
+    latest: OpenUnitInterval = 0.2
     shrink: UnitInterval = 0.5
     least: NonNegativeFloat = 0.4
-    threshold: NonNegativeFloat = 0.003
+    threshold: NonNegativeFloat | None = 0.003
     gamma: PositiveInt = 10
     delta: PositiveInt = 20
 
@@ -74,9 +75,10 @@ class PoolGrowth(FederatedCallback):
         has_budget = any(isinstance(each, CostLedger) and each.max_macs for each in trainer.callbacks)
         if trainer.max_rounds < 1 and not has_budget:
             raise ConfigError("pool_growth: needs an end; set cost_ledger.max_macs, or trainer.max_rounds")
-        if self.at is None and any(isinstance(each, Privacy) for each in trainer.callbacks):
+        if self.threshold is not None and any(isinstance(each, Privacy) for each in trainer.callbacks):
             raise ConfigError(
-                "pool_growth.at: null opens the pool by the clients' losses, which are private; give a share, as 0.1"
+                f"pool_growth.threshold: {self.threshold:g} opens the pool by the clients' losses, which are private; "
+                f"set it to null"
             )
 
     @override
@@ -92,8 +94,8 @@ class PoolGrowth(FederatedCallback):
             self.losses = [*self.losses, mean_loss(round.survivors)][-self.gamma - self.delta :]
             degree, error = degree_of_convergence(self.losses, self.gamma, self.delta)
             progress = round.progress or 0.0
-            is_flat = degree + error <= self.threshold  # false for NaN
-            if (is_flat if self.at is None else progress >= self.at) and 0 < progress < 1:
+            is_flat = self.threshold is not None and degree + error <= self.threshold  # false for NaN
+            if (is_flat or progress >= self.latest) and 0 < progress < 1:
                 self._open(trainer, module, round, progress)
         module.log("pool/doc", degree)
         module.log("pool/limit", self._present)

@@ -26,7 +26,7 @@ class TestCallbacks(CallbackContract):
     instances: ClassVar[dict[str, Callable[[], Any]]] = {
         "costs": CostLedger,
         "devices": DeviceAverage,
-        "pool": lambda: PoolGrowth(at=0.25, least=0.0),
+        "pool": lambda: PoolGrowth(0.25, threshold=None, least=0.0),
         "privacy": lambda: Privacy(1.0, 0.5, noise_seed=3),
         "subnets": SubnetTable,
         "time": RoundTime,

@@ -31,7 +31,7 @@ def trained(growth: PoolGrowth, rounds: int = -1, **settings: Any) -> tuple[list
 
 def test_the_smallest_alone_until_a_share_of_the_rounds_is_over() -> None:
     """Of 12 rounds at 0.25: rounds 1 to 4, as the fourth begins after a quarter of them."""
-    archs, _ = trained(PoolGrowth(at=0.25, least=0.0), 12)
+    archs, _ = trained(PoolGrowth(0.25, threshold=None, least=0.0), 12)
     assert {arch for round in archs[:4] for arch in round} == {SMALL}
     assert {arch for round in archs[4:] for arch in round} > {SMALL}
 
@@ -39,7 +39,7 @@ def test_the_smallest_alone_until_a_share_of_the_rounds_is_over() -> None:
 def test_the_smallest_alone_until_a_share_of_the_budget_is_spent() -> None:
     """40 examples at 6 clients, of whom three train: a round has about 20 times the MACs of one example."""
     budget = 400 * NET.macs(SMALL)
-    archs, module = trained(PoolGrowth(at=0.25, least=0.0), max_macs=budget)
+    archs, module = trained(PoolGrowth(0.25, threshold=None, least=0.0), max_macs=budget)
     sizes = module.population.sizes
     spent, expected = 0, 0
     while spent < 0.25 * budget:  # a round that begins after a quarter of the budget is the last
@@ -56,8 +56,9 @@ def test_opens_when_the_loss_is_flat() -> None:
     archs, _ = trained(PoolGrowth(threshold=1e9, gamma=1, delta=1, least=0.0), 12)
     assert {arch for round in archs[:2] for arch in round} == {SMALL}
     assert {arch for round in archs[2:] for arch in round} > {SMALL}
-    never, _ = trained(PoolGrowth(threshold=0.0, gamma=1, delta=30, least=0.0), 12)
-    assert {arch for round in never for arch in round} == {SMALL}
+    archs, _ = trained(PoolGrowth(0.5, threshold=1e9, gamma=1, delta=30, least=0.0), 12)  # too few losses
+    assert {arch for round in archs[:7] for arch in round} == {SMALL}
+    assert {arch for round in archs[7:] for arch in round} > {SMALL}
 
 
 POPULATIONS = {
@@ -88,13 +89,13 @@ def test_examples_left_against_simulated_draws(population: str, by_macs: bool) -
 
 def test_what_does_not_pay_is_not_opened() -> None:
     """Uniform draws of k networks leave the largest 3 / k times the examples of the first quarter of the rounds."""
-    archs, module = trained(PoolGrowth(at=0.25, least=1.2), 16)
+    archs, module = trained(PoolGrowth(0.25, threshold=None, least=1.2), 16)
     later = {arch for round in archs[5:] for arch in round}
     assert later == set(module.assignment.pools.archs[:2])  # 3 / 2, and not 3 / 3
 
 
 def test_nothing_opens_or_changes_if_nothing_pays() -> None:
-    archs, module = trained(PoolGrowth(at=0.25, least=1e6), 8)
+    archs, module = trained(PoolGrowth(0.25, threshold=None, least=1e6), 8)
     assert {arch for round in archs for arch in round} == {SMALL}
     inside = {region.name for region in module.supernet.regions(SMALL).values()}
     fresh = tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0]).shared_tensors()
@@ -149,8 +150,11 @@ def test_buffers_and_frozen_parameters_stay() -> None:
 test_refused_before_training = refusals(
     (lambda: (PoolGrowth(), CostWeighted(), -1), "pool_growth: needs an end; set cost_ledger.max_macs"),
     (lambda: (PoolGrowth(), FixedArchitecture(), 3), "pool_growth: gives a PoolLimit, which neither"),
-    (lambda: (PoolGrowth(), CostWeighted(), 3, Privacy(1.0, 0.5, noise_seed=3)), "pool_growth.at: null opens the pool"),
-    (lambda: (PoolGrowth(at=1.0), CostWeighted(), 3), "pool_growth.at"),
+    (
+        lambda: (PoolGrowth(), CostWeighted(), 3, Privacy(1.0, 0.5, noise_seed=3)),
+        "pool_growth.threshold: 0.003 opens the pool",
+    ),
+    (lambda: (PoolGrowth(latest=1.0), CostWeighted(), 3), "pool_growth.latest"),
     call=lambda make: refused(*make()),
 )
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHORTER = ["--trainer.max_rounds=12", "--model.evaluation.recalibrate_batches=4", "--data.source.init_args.copies=4"]
+SHORTER = ["--trainer.max_rounds=40", "--pool_growth.latest=0.3", "--model.evaluation.recalibrate_batches=4", "--data.source.init_args.copies=4"]
+TIERS = ["sensor", "watch", "phone", "tablet", "laptop"]
 
 
 @pytest.mark.slow
@@ -30,17 +31,17 @@ def test_the_quickstart(tmp_path):
         timeout=600,
     )
     assert shown.returncode == 0, shown.stderr
-    for tier in ("small", "medium", "large"):
-        for name in ("one supernet", "alone, a third each", "alone, all for small"):
+    for tier in TIERS:
+        for name in ("one supernet", "alone, same split", "alone, all for the smallest"):
             assert re.search(rf"^{tier} +{name} ", shown.stdout, re.MULTILINE)
     (run,) = tmp_path.glob("runs/*/version_0")
     assert (run / "search/pareto.png").exists()
     assert (run / "report.html").exists()
 
     spent = json.loads((run / "ledger.json").read_text())["total"]["macs"]
-    tables = {name: list(csv.DictReader((run / name / "tiers.csv").open())) for name in ("search", "thirds", "whole")}
+    tables = {name: list(csv.DictReader((run / name / "tiers.csv").open())) for name in ("search", "split", "whole")}
     searched = [(row["tier"], row["arch"]) for row in tables["search"]]
-    assert [tier for tier, _ in searched] == ["small", "medium", "large"]
-    for name, tiers in {"thirds": searched, "whole": searched[:1]}.items():
+    assert [tier for tier, _ in searched] == TIERS
+    for name, tiers in {"split": searched, "whole": searched[:1]}.items():
         assert [(row["tier"], row["arch"]) for row in tables[name]] == tiers
         assert sum(float(row["macs"]) for row in tables[name]) == pytest.approx(spent, rel=0.15)
