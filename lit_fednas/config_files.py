@@ -31,7 +31,7 @@ _module_folders: dict[str, bool] = {}
 #: Options of a search for which no tiers are known.
 EXAMPLE_TIERS = "--search.tiers EvenBudgets --search.tiers.count 3"
 #: To begin with: a run, own data, and many runs that are compared.
-_FIRST = ("recommended/distorted_digits.yaml", "recommended/images.yaml", "studies/recommended.yaml")
+_FIRST = ("recommended/digit_pairs.yaml", "recommended/images.yaml", "studies/growth.yaml")
 
 
 def names() -> list[str]:

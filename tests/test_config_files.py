@@ -88,7 +88,7 @@ def test_all_are_listed_with_what_they_are(capsys):
     assert lines[0] == "begin with:"
     parts = lines[1:place], lines[place + 1 :]
     begin, listed = ([line.split()[0] for line in part if line[2:3] not in ("", " ")] for part in parts)
-    assert begin[0] == "recommended/distorted_digits.yaml"
+    assert begin[0] == "recommended/digit_pairs.yaml"
     assert len(begin) == 3
     assert listed == sorted(everything) == names()
     for name, path in everything.items():

@@ -46,6 +46,7 @@ UNDER: dict[str, list[str]] = {
     "fedtrans/our_rules": ["fedtrans/cifar10"],
     "loggers/": ["superfed/digits"],
     "search/": ["superfed/digits"],
+    "search/digit_pairs": ["recommended/digit_pairs"],
     "search/fedoras": ["fedoras/digits"],
 }
 LAYERED = [name for name in FILES if not name.startswith("studies/")]

@@ -27,8 +27,8 @@ def commands() -> list[list[str]]:
 
 
 def test_the_yaml_that_is_shown_is_the_quickstarts():
-    assert yaml.safe_load(FIRST) == yaml.safe_load(find("recommended/distorted_digits.yaml").read_text())
-    assert yaml.safe_load(SEARCH) == yaml.safe_load(find("search/distorted_digits.yaml").read_text())
+    assert yaml.safe_load(FIRST) == yaml.safe_load(find("recommended/digit_pairs.yaml").read_text())
+    assert yaml.safe_load(SEARCH) == yaml.safe_load(find("search/digit_pairs.yaml").read_text())
 
 
 def test_commands_that_are_shown_exist():

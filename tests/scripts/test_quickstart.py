@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHORTER = ["--trainer.max_rounds=40", "--pool_growth.latest=0.3", "--model.evaluation.recalibrate_batches=4", "--data.source.init_args.copies=4"]
+SHORTER = [
+    "--trainer.max_rounds=40",
+    "--pool_growth.latest=0.3",
+    "--model.evaluation.recalibrate_batches=4",
+    "--data.source.init_args.copies=4",
+]
 TIERS = ["sensor", "watch", "phone", "tablet", "laptop"]
 
 
