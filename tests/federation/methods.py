@@ -21,6 +21,7 @@ from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import (
     BetaDecay,
     DeviceAverage,
+    PoolGrowth,
     Privacy,
     PruneByBudgets,
     SoftAverage,
@@ -386,4 +387,5 @@ def data(name: str) -> FederatedDataModule:
 
 def callbacks(name: str) -> list[FederatedCallback]:
     """Those of a method."""
-    return [*OF_KIND.get(METHODS[name].kind, list)(), *CALLBACKS[METHODS[name].callback]()]
+    growth = [PoolGrowth(0.3, threshold=None, least=0.0)] if METHODS[name].assignment == "cost" else []
+    return [*growth, *OF_KIND.get(METHODS[name].kind, list)(), *CALLBACKS[METHODS[name].callback]()]
