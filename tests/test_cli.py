@@ -163,10 +163,8 @@ def test_a_schedule_keeps_its_length_when_a_run_is_extended(tiny, capsys, refuse
     assert betas == pytest.approx([0.9, 0.623463, 0.5], abs=1e-6)
 
 
-@pytest.mark.parametrize("part", ["--model.client.lr_schedule=CosineRate", "--pool_growth.latest=0.5"])
-def test_what_follows_the_budget_keeps_it_when_a_run_is_extended(tiny, refused, part):
-    drawn = ["--model.assignment=CostWeighted", "--model.aggregation=OverlapAverage", "--beta_decay=null"]
-    words = ["fit", *tiny, *drawn, part]
+def test_a_rate_that_follows_the_budget_keeps_it_when_a_run_is_extended(tiny, refused):
+    words = ["fit", *tiny, "--model.client.lr_schedule=CosineRate"]
     assert main([*words, "--cost_ledger.max_macs=1e15"]) == 0
     line = refused(*words, "--ckpt_path=last", "--cost_ledger.max_macs=2e15")
     assert "cost_ledger.max_macs: the checkpoint's run was trained with 1000000000000000.0, and now it is 2" in line

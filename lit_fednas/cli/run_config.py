@@ -136,7 +136,7 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     for name in without_length:
         share, decay = (settings.get(name.removesuffix("rounds") + other) for other in ("period", "decay"))
         settings[name] = None if decay == "constant" else (share or 1) * max_rounds
-    follows = plain.get("pool_growth") is not None or _names_length([plain.get("model"), active_callbacks])
+    follows = _names_length([plain.get("model"), active_callbacks])
     if follows:
         settings["trainer.max_rounds"] = max_rounds
     if follows or any(name.startswith("model.client.lr_schedule.") for name in without_length):
