@@ -229,7 +229,7 @@ class PoolOfTiers:
                 )
             cheap = [arch for arch in fitting if self.cost_of(arch) <= limit]
             chosen = cheap or [min(fitting, key=self.cost_of)]
-            weights = np.array([self.cost_of(arch) for arch in chosen]) ** -self.power
+            weights = np.array([self.cost_of(arch) for arch in chosen], dtype=float) ** -self.power
             self._chances[key] = chosen, weights / weights.sum()
         return self._chances[key]
 
@@ -238,18 +238,15 @@ class PoolOfTiers:
         archs, chances = self.of_client(client, limit)
         return archs[int(rng.choice(len(archs), p=chances))]
 
-    def expected(self, arch: Any, limit: float) -> tuple[float, float]:
-        """Returns an architecture's chance and the mean MACs of an example, for clients that draw equally often."""
-        chance = macs = 0.0
+    def chances(self, limit: float) -> dict[Any, float]:
+        """Returns the chance of each architecture in a draw by any client."""
+        chances: dict[Any, float] = {}
         for tier in self.tiers:
-            members = (
-                self.population.members(tier.name) if self.population.tiers else range(self.population.num_clients)
-            )
-            share = len(members) / self.population.num_clients
-            archs, chances = self.of_tier(tier, limit)
-            chance += share * float(chances @ [other == arch for other in archs])
-            macs += share * float(chances @ [self.costs.cost(other, "macs") for other in archs])
-        return chance, macs
+            total = self.population.num_clients
+            share = len(self.population.members(tier.name)) / total if self.population.tiers else 1.0
+            for arch, chance in zip(*self.of_tier(tier, limit), strict=True):
+                chances[arch] = chances.get(arch, 0.0) + share * float(chance)
+        return chances
 
 
 @dataclass(frozen=True)

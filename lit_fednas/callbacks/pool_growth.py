@@ -5,6 +5,7 @@ generalise worse than fresh ones, and do not once they are shrunk and noise is a
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import nan
 from typing import Any, ClassVar, cast
@@ -31,8 +32,8 @@ class PoolGrowth(FederatedCallback):
     The loss is flat when its degree of convergence (FedTrans, Eq. 1) plus its standard error is at most ``threshold``.
     When the pool opens, all weights become ``shrink`` times themselves plus ``1 - shrink`` times fresh ones. An
     architecture pays if the rest of the run is expected to train it with at least ``least`` times the examples that the
-    smallest was trained with; cheaper ones stay open. The rest of the run is what ``cost_ledger.max_macs`` and
-    ``trainer.max_rounds`` leave.
+    smallest was trained with; cheaper ones stay open. The rest of the run is what is left of ``trainer.max_rounds`` and
+    of the budgets of ``cost_ledger``.
 
     Logs ``pool/doc``, the degree of convergence (NaN before there are gamma + delta losses), and ``pool/limit``, the
     cost up to which architectures are drawn.
@@ -72,9 +73,12 @@ class PoolGrowth(FederatedCallback):
         super().setup(trainer, pl_module, stage)
         if stage != "fit":
             return
-        has_budget = any(isinstance(each, CostLedger) and each.max_macs for each in trainer.callbacks)
-        if trainer.max_rounds < 1 and not has_budget:
+        ledgers = [each for each in trainer.callbacks if isinstance(each, CostLedger)]
+        if trainer.max_rounds < 1 and not any(each.max_macs or each.max_bytes for each in ledgers):
             raise ConfigError("pool_growth: needs an end; set cost_ledger.max_macs, or trainer.max_rounds")
+        earlier = trainer.callbacks[: trainer.callbacks.index(self)]
+        if any(isinstance(each, Privacy) for each in earlier):
+            raise ConfigError("pool_growth: comes after Privacy in trainer.callbacks; give it before")
         if self.threshold is not None and any(isinstance(each, Privacy) for each in trainer.callbacks):
             raise ConfigError(
                 f"pool_growth.threshold: {self.threshold:g} opens the pool by the clients' losses, which are private; "
@@ -96,35 +100,43 @@ class PoolGrowth(FederatedCallback):
             progress = round.progress or 0.0
             is_flat = self.threshold is not None and degree + error <= self.threshold  # false for NaN
             if (is_flat or progress >= self.latest) and 0 < progress < 1:
-                self._open(trainer, module, round, progress)
+                self._open(trainer, module, round)
         module.log("pool/doc", degree)
         module.log("pool/limit", self._present)
 
-    def _open(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, progress: float
-    ) -> None:
+    def _open(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Opens the pool up to the largest architecture that pays."""
         pools = _pools(module)
         for arch in sorted(pools.archs, key=pools.cost_of, reverse=True):
             self.limit = pools.cost_of(arch)
-            if arch == pools.smallest or self._examples_left(trainer, pools, arch, progress) >= self.least:
+            if arch == pools.smallest or self._examples_left(trainer, module, round, arch) >= self.least:
                 break
         if arch != pools.smallest:
             module.supernet.shrink_and_perturb(self.shrink, module.seed)
         log.info("round %d: clients draw from the pool up to %s, %g %s", round.number + 1, arch, self.limit, pools.cost)
 
-    def _examples_left(self, trainer: FederatedTrainer, pools: PoolOfTiers, arch: Any, progress: float) -> float:
+    def _examples_left(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, arch: Any
+    ) -> float:
         """Returns the examples that the run would still train the largest open architecture on, relative to before.
 
-        After a share p of a budget of MACs, in which the smallest was trained with c MACs per example, the rest trains
-        (1 - p) / p * c / m times the examples with m MACs each on average, of which the architecture has its chance. A
-        budget of rounds trains (1 - p) / p times the examples. The budget of which more is spent counts.
+        After a share p of a budget, in which an example of the smallest architecture cost c, the rest trains
+        (1 - p) / p * c / m times the examples, which cost m each on average, and of which the architecture has its
+        chance. In a budget of rounds all cost the same. The budget counts of which the greatest share is spent.
         """
-        chance, macs = pools.expected(arch, pools.cost_of(arch))
-        ledgers = [each for each in trainer.callbacks if isinstance(each, CostLedger)]
-        by_macs = any(each.max_macs and each.total.macs / each.max_macs >= progress for each in ledgers)
-        ratio = pools.costs.cost(pools.smallest, "macs") / macs if by_macs else 1.0
-        return chance * ratio * (1 - progress) / progress
+        pools, supernet = _pools(module), module.supernet
+        budgets: list[tuple[float, Callable[[Any], float]]] = []
+        if trainer.max_rounds > 0:
+            budgets.append((round.number / trainer.max_rounds, lambda arch: 1.0))
+        for ledger in (each for each in trainer.callbacks if isinstance(each, CostLedger)):
+            if ledger.max_macs is not None:
+                budgets.append((ledger.total.macs / ledger.max_macs, supernet.macs))
+            if ledger.max_bytes is not None:
+                budgets.append((ledger.total.bytes / ledger.max_bytes, lambda arch: float(sum(module.traffic(arch)))))
+        spent, cost = max(budgets, key=lambda budget: budget[0])
+        chances = pools.chances(pools.cost_of(arch))
+        mean = sum(chance * cost(other) for other, chance in chances.items())
+        return chances.get(arch, 0.0) * cost(pools.smallest) / mean * (1 - spent) / spent
 
 
 def _pools(module: FederatedLightningModule) -> PoolOfTiers:

@@ -263,7 +263,7 @@ class Privacy(FederatedCallback):
         draws = numpy_generator(module.seed, "privacy-planned", round.number)  # public, and apart from the cohort's
         sample = np.sort(draws.choice(available, min(_PLANNED, len(available)), replace=False)).tolist()
         known = round.number, sample, module.supernet.space, module.population, draws
-        plan = Round(*known, values=round.values, max_rounds=round.max_rounds)
+        plan = Round(*known, values=round.values, max_rounds=round.max_rounds, progress=round.progress)
         return module.assignment.plan(plan), module.cohort.ratio * len(available)
 
     def _write(self, trainer: FederatedTrainer, round: ServerRound) -> None:

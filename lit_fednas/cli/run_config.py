@@ -140,7 +140,8 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     if follows:
         settings["trainer.max_rounds"] = max_rounds
     if follows or any(name.startswith("model.client.lr_schedule.") for name in without_length):
-        settings |= {name: value for name, value in flat(plain) if name == "cost_ledger.max_macs"}
+        budgets = {"cost_ledger.max_macs", "cost_ledger.max_bytes"}
+        settings |= {name: value for name, value in flat(plain) if name in budgets}
     return {**settings, _CALLBACKS: active_callbacks}
 
 

@@ -96,25 +96,25 @@ def set_pseudo_gradient(supernet: nn.Module, aggregate: Mapping[str, Tensor], op
 def resting(optimizer: Optimizer, untrained: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
     """Keeps values and state of untrained elements over a step, except those that a callback has mixed in.
 
-    Momentum would go on moving them, and a second moment would decay.
+    Momentum would go on moving them, and a second moment would decay. State that the first step makes stays as it is
+    made.
 
     Args:
         optimizer: The server optimizer.
         untrained: Masks of the elements that no client trained, by parameter.
     """
-    kept = []
+    saved = []
     for parameter, mask in untrained.items():
         if parameter.grad is not None and (rests := mask & (parameter.grad == 0)).any():
-            kept += [(tensor, rests, tensor[rests]) for tensor in _tensors_of(optimizer, parameter)]
+            state = optimizer.state.get(parameter, {}).items()
+            alike = [key for key, tensor in state if torch.is_tensor(tensor) and tensor.shape == parameter.shape]
+            values = {key: optimizer.state[parameter][key][rests] for key in alike}
+            saved.append((parameter, rests, parameter[rests], values))
     yield
-    for tensor, rests, values in kept:
-        tensor[rests] = values
-
-
-def _tensors_of(optimizer: Optimizer, parameter: nn.Parameter) -> list[Tensor]:
-    """Returns a parameter and what the optimizer keeps for each of its elements."""
-    state = optimizer.state.get(parameter, {}).values()
-    return [parameter, *(each for each in state if torch.is_tensor(each) and each.shape == parameter.shape)]
+    for parameter, rests, weights, values in saved:
+        parameter[rests] = weights
+        for key, value in values.items():
+            optimizer.state[parameter][key][rests] = value
 
 
 def is_plain_averaging(optimizer: Optimizer) -> bool:

@@ -47,7 +47,7 @@ class RateSchedule(ABC):
         if not shares:
             raise ConfigError(
                 f"client.lr_schedule: {type(self).__name__} needs an end; set its rounds, trainer.max_rounds, or "
-                f"cost_ledger.max_macs"
+                f"cost_ledger.max_macs or max_bytes"
             )
         return min(1.0, max(shares))
 
@@ -57,7 +57,7 @@ class CosineRate(RateSchedule):
     """Half a cosine from 1 in the first round to ``final`` in the last, and in all rounds after it.
 
     Args:
-        final: The last round's factor.
+        final: The last round's factor; where a budget ends the run, that of the spent budget.
         rounds: The number of rounds until then; the run's end by rounds or budget if not given.
 
     Example:

@@ -93,6 +93,9 @@ class FinetuneSettings:
         for name in ("tiers", "architectures"):
             if self.models is not None and (given := getattr(self, name)):
                 raise ConfigError(f"finetune.{name}: {given} and finetune.models are given; give only one")
+        if self.macs == "split" and (self.models is not None or self.architectures):
+            other = "architectures" if self.models is None else "models"
+            raise ConfigError(f"finetune.macs: 'split' is for the tiers of a search; leave finetune.{other} out")
         check_folder_name("finetune.name", self.name)
         if self.name == self.search:
             raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")

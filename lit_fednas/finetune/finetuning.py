@@ -143,7 +143,7 @@ class Finetune(AfterTraining):
         costs, split = ArchitectureCosts(self.supernet), {candidate.folder: 0.0 for candidate in candidates}
         for text, count in spent.items():
             arch = self.supernet.space.parse(text)
-            fitting = [each for each in ascending if costs.excess(arch, each.tier) == 0]
+            fitting = [each for each in ascending if costs.affordable(arch, each.tier)]
             if fitting:
                 split[fitting[0].folder] += count
         return split

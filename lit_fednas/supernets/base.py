@@ -220,17 +220,15 @@ class Supernet(nn.Module, ABC):
             factor: The share of the present weights, from 0 to 1 (Ash and Adams, 2020, section 4: lambda).
             seed: The seed of the fresh weights, which are those that a new network would have.
         """
-        largest = self.space.largest
+        superset = self.space.superset
         with isolated(seed, "shrink-and-perturb"):
-            fresh = self.build(largest)
+            fresh = self.build(superset)
             self.initialise(fresh)
-        regions, shared = self.regions(largest), self.shared_tensors()
+        regions, shared = self.regions(superset), self.shared_tensors()
         for name, value in fresh.named_parameters():
             whole, index = shared[regions[name].name], regions[name].index
             if whole.requires_grad:  # frozen ones stay
-                whole[... if index is None else index] = (
-                    regions[name].of(whole).lerp(value.to(whole.device), 1 - factor)
-                )
+                whole[... if index is None else index] = regions[name].of(whole).lerp(value.to(whole), 1 - factor)
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs an architecture (the largest if not given) in place: its weights are views into the shared ones.

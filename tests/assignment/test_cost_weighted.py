@@ -22,7 +22,7 @@ def of_pool(pool, cost="macs"):
     return pool.architectures(ArchitectureCosts(NET), cost)
 
 
-@pytest.mark.parametrize(("power", "cost"), [(1.0, "macs"), (0.5, "bytes"), (0.0, "macs")])
+@pytest.mark.parametrize(("power", "cost"), [(1, "macs"), (0.5, "bytes"), (0.0, "macs")])
 def test_drawn_as_often_as_the_power_of_the_cost_says(power, cost):
     assignment = CostWeighted(RisingPath(4), power, cost)
     assignment.setup(NET, Population(1))

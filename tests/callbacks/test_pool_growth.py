@@ -11,8 +11,9 @@ import torch
 
 from lit_fednas.assignment import CostWeighted, FixedArchitecture, PoolLimit, PoolOfTiers, RisingPath
 from lit_fednas.callbacks import CostLedger, PoolGrowth, Privacy
+from lit_fednas.costs import RoundCost
 from lit_fednas.rng import isolated
-from lit_fednas.supernets import ElasticMLP, ElasticTCN, ElasticTransformer
+from lit_fednas.supernets import ElasticMLP, ElasticTCN, ElasticTransformer, PathCNN
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 from tests.support import Noted, fit, make_module, refusals, seeded, tiny_data, tiny_supernet, weights
 
@@ -67,23 +68,33 @@ POPULATIONS = {
 }
 
 
+def traffic(arch: Any) -> tuple[int, int]:
+    """Down twice what goes up, as if they were sent in fewer bits."""
+    return 2 * NET.cost(arch).bytes, NET.cost(arch).bytes
+
+
+BUDGETS = {"macs": NET.macs, "bytes": lambda arch: sum(traffic(arch)), "rounds": lambda arch: 1}
+
+
 @pytest.mark.parametrize("population", POPULATIONS)
-@pytest.mark.parametrize("by_macs", [True, False])
-def test_examples_left_against_simulated_draws(population: str, by_macs: bool) -> None:
-    """The first stage has trained on 100,000 examples, in a tenth of the run."""
-    clients = POPULATIONS[population]
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_examples_left_against_simulated_draws(population: str, budget: str) -> None:
+    """The first stage has trained on 100,000 examples, in a tenth of the run; of other budgets less is spent."""
+    clients, cost = POPULATIONS[population], BUDGETS[budget]
     pools = PoolOfTiers(RisingPath(4), ArchitectureCosts(NET), clients)
-    ledger, first = CostLedger(max_macs=1e6 * NET.macs(SMALL) if by_macs else None), 100_000
-    ledger.total = SimpleNamespace(macs=first * NET.macs(SMALL))
-    trainer: Any = SimpleNamespace(callbacks=[ledger])
+    ledger, first = CostLedger(max_macs=1000.0, max_bytes=1000.0), 100_000
+    ledger.total = RoundCost(macs=100 if budget == "macs" else 50, bytes_down=100 if budget == "bytes" else 50)
+    trainer: Any = SimpleNamespace(callbacks=[ledger], max_rounds=50)
+    round: Any = SimpleNamespace(number=5 if budget == "rounds" else 2)
+    module: Any = SimpleNamespace(supernet=NET, assignment=SimpleNamespace(pools=pools), traffic=traffic)
     rng = np.random.default_rng(0)
     for arch in pools.archs[1:]:
-        seen, left = 0, 9 * first * (NET.macs(SMALL) if by_macs else 1)
+        seen, left = 0, 9 * first * cost(SMALL)
         while left > 0:  # in batches of 64
             drawn = pools.draw(int(rng.integers(clients.num_clients)), rng, pools.cost_of(arch))
             seen += 64 * (drawn == arch)
-            left -= 64 * (NET.macs(drawn) if by_macs else 1)
-        expected = PoolGrowth()._examples_left(trainer, pools, arch, 0.1)
+            left -= 64 * cost(drawn)
+        expected = PoolGrowth()._examples_left(trainer, module, round, arch)
         assert seen / first == pytest.approx(expected, rel=0.08)
 
 
@@ -118,6 +129,7 @@ SUPERNETS = {
     "ResNet": tiny_supernet,
     "MLP": lambda: seeded(ElasticMLP, (6,), 3, dim=8),
     "TCN": lambda: seeded(ElasticTCN, (6,), 9, channels=8),
+    "operators": lambda: seeded(PathCNN, (1, 8, 8), 4, width=4, stage_layers=[1, 1], strides=[2, 2]),
     "transformer": lambda: seeded(ElasticTransformer, (1, 8, 8), 3, dim=8, heads=[1, 2]),
 }
 
@@ -127,7 +139,7 @@ def test_shrunk_and_perturbed_weights_by_hand(name: str) -> None:
     net = SUPERNETS[name]()
     before = {key: value.clone() for key, value in net.named_parameters()}
     with isolated(7, "shrink-and-perturb"):
-        fresh = net.build(net.space.largest)
+        fresh = net.build(net.space.superset)
         net.initialise(fresh)
     net.shrink_and_perturb(0.3, 7)
     for key, value in fresh.named_parameters():
@@ -154,13 +166,19 @@ test_refused_before_training = refusals(
         lambda: (PoolGrowth(), CostWeighted(), 3, Privacy(1.0, 0.5, noise_seed=3)),
         "pool_growth.threshold: 0.003 opens the pool",
     ),
+    (
+        lambda: (PoolGrowth(threshold=None), CostWeighted(), 3, "first"),
+        "pool_growth: comes after Privacy",
+    ),
     (lambda: (PoolGrowth(latest=1.0), CostWeighted(), 3), "pool_growth.latest"),
     call=lambda make: refused(*make()),
 )
 
 
 def refused(growth: PoolGrowth, assignment: Any, rounds: int, *others: Any) -> None:
-    fit(make_module(assignment=assignment), tiny_data(), rounds, callbacks=[growth, *others, CostLedger()])
+    private = Privacy(1.0, 0.5, noise_seed=3)
+    callbacks = [private, growth] if others == ("first",) else [growth, *others]
+    fit(make_module(assignment=assignment), tiny_data(), rounds, callbacks=[*callbacks, CostLedger()])
 
 
 def test_an_interrupted_opening_gives_the_limit_of_its_checkpoint() -> None:

@@ -130,8 +130,8 @@ class DistortedDigits(Digits):
 class DigitPairs(DistortedDigits):
     """Two distorted digits in each image, in 100 classes: a task on which larger networks are better.
 
-    Every example of :class:`DistortedDigits` is the left digit of one image and the right digit of another one, in an
-    order that is the same in every run. The right digit begins at column ``size // 2``; where the two overlap, a pixel
+    Every example of :class:`DistortedDigits` is the left digit of one image and the right digit of one, in an order
+    that is the same in every run. The right digit begins at column ``size // 2``; where the two overlap, a pixel
     has the greater value. The arguments are those of :class:`DistortedDigits`, with ``size`` for one digit: images are
     ``size + size // 2`` wide.
     """
