@@ -166,9 +166,9 @@ def test_a_schedule_keeps_its_length_when_a_run_is_extended(tiny, capsys, refuse
 def test_a_rate_that_follows_the_budget_keeps_it_when_a_run_is_extended(tiny, refused):
     words = ["fit", *tiny, "--model.client.lr_schedule=CosineRate"]
     assert main([*words, "--cost_ledger.max_macs=1e15"]) == 0
-    for name, value in (("macs", "1000000000000000.0"), ("bytes", "null")):
-        line = refused(*words, "--ckpt_path=last", f"--cost_ledger.max_{name}=2e15")
-        assert f"cost_ledger.max_{name}: the checkpoint's run was trained with {value}, and now it is 2" in line
+    for name in ("max_macs", "max_bytes"):
+        line = refused(*words, "--ckpt_path=last", "--cost_ledger.max_macs=1e15", f"--cost_ledger.{name}=2e15")
+        assert f"cost_ledger.{name}: the checkpoint's run was trained with" in line
 
 
 @pytest.mark.parametrize("where", ["__init__", "loss"])
