@@ -30,7 +30,7 @@ NOTEBOOKS = sorted({*FOLDER.glob("*.ipynb")} - {*RESULTS, *TUTORIALS})
 
 def test_all_notebooks_are_found() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["findings", "pareto_fronts", "supernet_tour"]
-    assert len(RESULTS) == 14
+    assert len(RESULTS) == 15
 
 
 def code_cells(path: Path) -> list[nbformat.NotebookNode]:
