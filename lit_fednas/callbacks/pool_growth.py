@@ -73,13 +73,13 @@ class PoolGrowth(FederatedCallback):
         super().setup(trainer, pl_module, stage)
         if stage != "fit":
             return
-        ledgers = [each for each in trainer.callbacks if isinstance(each, CostLedger)]
-        if trainer.max_rounds < 1 and not any(each.max_macs or each.max_bytes for each in ledgers):
+        ledgers = [callback for callback in trainer.callbacks if isinstance(callback, CostLedger)]
+        if trainer.max_rounds < 1 and not any(ledger.max_macs or ledger.max_bytes for ledger in ledgers):
             raise ConfigError("pool_growth: needs an end; set cost_ledger.max_macs, or trainer.max_rounds")
         earlier = trainer.callbacks[: trainer.callbacks.index(self)]
-        if any(isinstance(each, Privacy) for each in earlier):
+        if any(isinstance(callback, Privacy) for callback in earlier):
             raise ConfigError("pool_growth: comes after Privacy in trainer.callbacks; give it before")
-        if self.threshold is not None and any(isinstance(each, Privacy) for each in trainer.callbacks):
+        if self.threshold is not None and any(isinstance(callback, Privacy) for callback in trainer.callbacks):
             raise ConfigError(
                 f"pool_growth.threshold: {self.threshold:g} opens the pool by the clients' losses, which are private; "
                 f"set it to null"
@@ -128,7 +128,7 @@ class PoolGrowth(FederatedCallback):
         budgets: list[tuple[float, Callable[[Any], float]]] = []
         if trainer.max_rounds > 0:
             budgets.append((round.number / trainer.max_rounds, lambda arch: 1.0))
-        for ledger in (each for each in trainer.callbacks if isinstance(each, CostLedger)):
+        for ledger in (callback for callback in trainer.callbacks if isinstance(callback, CostLedger)):
             if ledger.max_macs is not None:
                 budgets.append((ledger.total.macs / ledger.max_macs, supernet.macs))
             if ledger.max_bytes is not None:

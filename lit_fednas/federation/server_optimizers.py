@@ -107,8 +107,8 @@ def resting(optimizer: Optimizer, untrained: Mapping[nn.Parameter, Tensor]) -> I
     for parameter, mask in untrained.items():
         if parameter.grad is not None and (rests := mask & (parameter.grad == 0)).any():
             state = optimizer.state.get(parameter, {}).items()
-            alike = [key for key, tensor in state if torch.is_tensor(tensor) and tensor.shape == parameter.shape]
-            values = {key: optimizer.state[parameter][key][rests] for key in alike}
+            elementwise = [key for key, tensor in state if torch.is_tensor(tensor) and tensor.shape == parameter.shape]
+            values = {key: optimizer.state[parameter][key][rests] for key in elementwise}
             saved.append((parameter, rests, parameter[rests], values))
     yield
     for parameter, rests, weights, values in saved:
