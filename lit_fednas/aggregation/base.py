@@ -1,7 +1,8 @@
 """The contract of aggregations: how the clients' updates become the next global weights."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from torch import Tensor
@@ -16,9 +17,15 @@ class Aggregation(Part, ABC):
 
     A round is :meth:`start` with its tasks, :meth:`add` as each client ends, and :meth:`finish`. Each rank adds its own
     clients; the :meth:`sums` of all ranks are added before :meth:`finish`.
+
+    Attributes:
+        untrained: Masks of the elements that no client of the finished round trained, by tensor: true where no update
+            counted, in the tensor's shape or one that expands to it. The server optimizer does not move them. An
+            aggregation that does not set it in :meth:`finish` leaves none at rest.
     """
 
     field: ClassVar[str] = "model.aggregation"
+    untrained: Mapping[str, Tensor] = MappingProxyType({})
 
     def setup(self, supernet: Supernet) -> None:
         """Prepares for a run.
@@ -54,11 +61,3 @@ class Aggregation(Part, ABC):
             The new value of every shared tensor, by the supernet's names, in tensors that the caller may
             overwrite. Elements that no client trained have their old value.
         """
-
-    def untrained(self) -> dict[str, Tensor]:
-        """Returns masks of the elements that no client of the finished round trained, by tensor; whole ones absent.
-
-        A mask is true where no update counted, and has the tensor's shape or one that expands to it. The server
-        optimizer does not move these elements. An aggregation that does not define it leaves none at rest.
-        """
-        return {}

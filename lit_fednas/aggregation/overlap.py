@@ -116,13 +116,10 @@ class OverlapAverage(Aggregation):
     def finish(self) -> dict[str, Tensor]:
         assert self._sums is not None
         averages = self._sums.averages(self._shared)
+        self.untrained = self._sums.untrained()
         if isinstance(self._sums, PrivateSums) and self._values is not None:
             self._values.give(self._sums.released)
         return averages
-
-    @override
-    def untrained(self) -> dict[str, Tensor]:
-        return {} if self._sums is None else self._sums.untrained()
 
     def _private(self, mechanism: GaussianMechanism, tasks: Sequence[ClientTask]) -> PrivateSums:
         """Returns sums with noise, where a bound on each client's influence is known."""

@@ -266,7 +266,7 @@ class FederatedLightningModule(pl.LightningModule):
 
     def _untrained(self) -> dict[nn.Parameter, Tensor]:
         """Returns masks of the elements that no client trained, of the parameters that have some."""
-        masks = self.aggregation.untrained()
+        masks = self.aggregation.untrained
         return {tensor: masks[name] for name, tensor in self.supernet.named_parameters() if name in masks}
 
     def on_train_batch_end(self, *step: Any) -> None:
