@@ -207,7 +207,8 @@ def test_two_nodes_are_two_ranks(tmp_path):
 def test_ranks_in_a_notebook_hand_their_weights_back():
     def notebook() -> None:
         module = METHODS["exits away"]()
-        trainer = make_trainer(methods.ROUNDS, strategy="ddp_notebook", devices=2, threads=1)
+        callbacks = methods.callbacks("exits away")
+        trainer = make_trainer(methods.ROUNDS, strategy="ddp_notebook", devices=2, threads=1, callbacks=callbacks)
         trainer.fit(module, datamodule=methods.data("exits away"))
         assert_same(weights(module), straight("exits away").weights, rtol=0, atol=2e-6)
 

@@ -195,5 +195,5 @@ def test_two_processes_find_what_one_does(run):
     words = [sys.executable, "-m", "lit_fednas", *command, *options]
     done = subprocess.run(words, env=ONE_THREAD, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("small") == 1  # one process speaks
+    assert done.stdout.count("\nsmall ") == 1  # one process speaks
     assert_same_files("one", "two")
