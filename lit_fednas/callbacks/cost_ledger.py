@@ -56,8 +56,8 @@ class CostLedger(FederatedCallback):
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Sets the round's progress by the budget of which the greatest share is spent."""
         budgets = (self.total.macs, self.max_macs), (self.total.bytes, self.max_bytes)
-        shares = [spent / budget for spent, budget in budgets if budget is not None]
-        round.progress = max([*shares, round.progress or 0.0]) if shares else round.progress
+        shares = [round.progress, *(spent / budget for spent, budget in budgets if budget is not None)]
+        round.progress = max((share for share in shares if share is not None), default=None)
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:

@@ -32,8 +32,8 @@ class PoolGrowth(FederatedCallback):
     The loss is flat when its degree of convergence (FedTrans, Eq. 1) plus its standard error is at most ``threshold``.
     When the pool opens, all weights become ``shrink`` times themselves plus ``1 - shrink`` times fresh ones. An
     architecture pays if the rest of the run is expected to train it with at least ``least`` times the examples that the
-    smallest was trained with; cheaper ones stay open. The rest of the run is what is left of ``trainer.max_rounds`` and
-    of the budgets of ``cost_ledger``.
+    smallest was trained with; cheaper ones are open, too. ``trainer.max_rounds`` and the budgets of ``cost_ledger`` end
+    the run.
 
     Logs ``pool/doc``, the degree of convergence (NaN before there are gamma + delta losses), and ``pool/limit``, the
     cost up to which architectures are drawn.

@@ -185,8 +185,8 @@ class ByColumn(Partitioner):
     def _kept(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the sorted values with enough examples, the rows that hold one of them, and its position."""
         if self.column not in columns:
-            known = f"give one of: {', '.join(sorted(columns))}" if columns else "add it, or use Dirichlet or IID"
-            raise ConfigError(f"data.partitioner.column: {self.column!r} is not in the data; {known}")
+            remedy = f"give one of: {', '.join(sorted(columns))}" if columns else "add it, or use Dirichlet or IID"
+            raise ConfigError(f"data.partitioner.column: {self.column!r} is not in the data; {remedy}")
         column = np.asarray(columns[self.column])
         if empty := np.count_nonzero(missing(column)):
             raise DataError(f"data.partitioner.column: {self.column!r} is empty for {empty} examples; fill it in")

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
@@ -255,7 +255,7 @@ class FederatedLightningModule(pl.LightningModule):
                 len(batch.results),
                 self.faults.min_survivors,
             )
-        with resting(optimizer.optimizer, self._untrained() if merged else {}):
+        with resting(self.supernet, self.aggregation.untrained, optimizer.optimizer):
             optimizer.step()  # without gradients it only counts the step
         optimizer.zero_grad(set_to_none=True)
         if merged:
@@ -263,11 +263,6 @@ class FederatedLightningModule(pl.LightningModule):
         clients = {result.task.client for result in survivors if merged}
         self.trainer.fit_loop.clients.commit(clients)  # type: ignore[attr-defined]
         self._log_round(batch)
-
-    def _untrained(self) -> dict[nn.Parameter, Tensor]:
-        """Returns masks of the elements that no client trained, of the parameters that have some."""
-        masks = self.aggregation.untrained
-        return {tensor: masks[name] for name, tensor in self.supernet.named_parameters() if name in masks}
 
     def on_train_batch_end(self, *step: Any) -> None:
         """Lets Lightning collect what the round has logged, for callbacks that follow it at the validation."""

@@ -93,23 +93,25 @@ def set_pseudo_gradient(supernet: nn.Module, aggregate: Mapping[str, Tensor], op
 
 @contextmanager
 @torch.no_grad()
-def resting(optimizer: Optimizer, untrained: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
+def resting(supernet: nn.Module, untrained: Mapping[str, Tensor], optimizer: Optimizer) -> Iterator[None]:
     """Keeps values and state of untrained elements over a step, except those that a callback has mixed in.
 
     Momentum would go on moving them, and a second moment would decay. State that the first step makes stays as it is
     made.
 
     Args:
+        supernet: The shared weights, with their pseudo-gradient.
+        untrained: Masks of the elements that no client trained, by tensor.
         optimizer: The server optimizer.
-        untrained: Masks of the elements that no client trained, by parameter.
     """
     saved = []
-    for parameter, mask in untrained.items():
-        if parameter.grad is not None and (rests := mask & (parameter.grad == 0)).any():
-            state = optimizer.state.get(parameter, {}).items()
-            elementwise = [key for key, tensor in state if torch.is_tensor(tensor) and tensor.shape == parameter.shape]
-            values = {key: optimizer.state[parameter][key][rests] for key in elementwise}
-            saved.append((parameter, rests, parameter[rests], values))
+    for name, parameter in supernet.named_parameters():
+        if name not in untrained or parameter.grad is None:
+            continue
+        rests = untrained[name] & (parameter.grad == 0)
+        state = optimizer.state.get(parameter, {}).items()
+        tensors = {key: tensor for key, tensor in state if torch.is_tensor(tensor) and tensor.shape == rests.shape}
+        saved.append((parameter, rests, parameter[rests], {key: tensor[rests] for key, tensor in tensors.items()}))
     yield
     for parameter, rests, weights, values in saved:
         parameter[rests] = weights

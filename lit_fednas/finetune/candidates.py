@@ -41,7 +41,7 @@ class FinetuneSettings:
         macs: A budget in place of ``rounds``: multiply-accumulates of all clients' forward passes per network, without
             losses by ``faults``, of which as many rounds are made as come nearest to it, at least
             one. ``equal`` divides the computation of the run's own training by the number of tiers or models. ``split``
-            gives each tier what the run spent on architectures that fit it and no tier with a cheaper network. Tiers
+            gives each tier the run's computation for the architectures that fit it and no cheaper tier. Tiers
             that share a network, and may ask the same clients, train it once, with their budgets together; costs are
             those of the first tier, and 0 of others.
         client: How clients train; as in the run's training if not given. They may fail as there (``faults``), but none

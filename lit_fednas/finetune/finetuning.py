@@ -135,7 +135,7 @@ class Finetune(AfterTraining):
             spent[client["arch"]] += client["macs"]
         if not spent:
             raise ConfigError(
-                f"finetune.macs: {macs!r} needs the run's records, and {self.folder} has none; give a number"
+                f"finetune.macs: {macs!r} needs rounds.jsonl, which is not in {self.folder}; give a number"
             )
         if macs == "equal":
             return {candidate.folder: spent.total() / len(candidates) for candidate in candidates}

@@ -78,7 +78,7 @@ def test_an_element_rests_in_rounds_in_which_no_client_trained_it(name: str) -> 
     optimizer = OPTIMIZERS[name]([both])
     for gradient, mask in zip(gradients, trained, strict=True):
         both.grad = gradient * mask
-        with resting(optimizer, {both: ~mask}):
+        with resting(nn.ParameterDict({"both": both}), {"both": ~mask}, optimizer):
             optimizer.step()
     for element, start in enumerate((1.0, -2.0)):
         single = nn.Parameter(torch.tensor([start]))
@@ -94,7 +94,7 @@ def test_an_untrained_element_moves_with_what_a_callback_mixes_in() -> None:
     parameter.grad = torch.tensor([0.5, 0.0])
     optimizer = OPTIMIZERS["momentum"]([parameter])
     optimizer.state[parameter]["momentum_buffer"] = torch.ones(2)
-    with resting(optimizer, {parameter: torch.tensor(True)}):
+    with resting(nn.ParameterDict({"single": parameter}), {"single": torch.tensor(True)}, optimizer):
         optimizer.step()
     # 0.8 * 1 + 0.5 = 1.3 in the buffer, and a step of 0.5 + 0.8 * 1.3
     torch.testing.assert_close(parameter.detach(), torch.tensor([-1.54, 0.0]))

@@ -52,7 +52,7 @@ AWAY = UniformCohort(count=3, availability=OnlyClients([]))
     ("tiers", "settings", "words"),
     [
         (..., {"search": "other"}, "^finetune.search: .*other holds no finished search; run 'lit-fednas search' first"),
-        (..., {"macs": "equal"}, "finetune.macs: 'equal' needs the run's records, and .* has none; give a number"),
+        (..., {"macs": "equal"}, "finetune.macs: 'equal' needs rounds.jsonl, which is not in .*; give a number"),
         (..., {"macs": "split", "architectures": 2}, "finetune.macs: 'split' .*; leave finetune.architectures out"),
         (..., {"macs": 1e9, "cohort": AWAY}, r"finetune.macs: 1e\+09 .* no client is available to train small-0; set"),
         (..., {"in_groups": True}, UNLIKE),
