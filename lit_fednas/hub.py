@@ -38,7 +38,7 @@ def pull(repo: str, output: Path | None = None, revision: str | None = None) -> 
     """Downloads a supernet's folder from the Hugging Face hub, or copies the package's.
 
     Args:
-        repo: Its name there, OWNER/NAME; or distorted-digits, which comes with the package. A config.yaml names
+        repo: Its name there, OWNER/NAME; or digit-pairs, which comes with the package. A config.yaml names
             classes that a command imports: look at it first.
         output: A new folder; NAME if not given.
         revision: A branch, a tag or a commit.
@@ -65,8 +65,9 @@ def _copy(name: str, folder: Path) -> None:
     if name not in known:
         raise ConfigError(f"repo: {name} is not in the package, which has {', '.join(known)}; give OWNER/NAME")
     shutil.copytree(_MODELS / name, folder)
-    shutil.copy(find(f"recommended/{name.replace('-', '_')}.yaml"), folder / "config.yaml")
-    _say_next(folder, "--config search/distorted_digits.yaml")
+    config = f"{name.replace('-', '_')}.yaml"
+    shutil.copy(find(f"recommended/{config}"), folder / "config.yaml")
+    _say_next(folder, f"--config search/{config}")
 
 
 def _say_next(folder: Path, tiers: str) -> None:

@@ -107,10 +107,7 @@ def test_wrong_words_are_one_clear_line(refused, words, message):
         ("report o", {"own.yaml", "others"}),
         ("fit --config o", {"own.yaml", "others"}),
         ("fit --config ", {"own.yaml", "others", *(f"{name.split('/')[0]}/" for name in names())}),
-        (
-            "search --config own.yaml --config recommended/di",
-            {"recommended/digit_pairs.yaml", "recommended/distorted_digits.yaml"},
-        ),
+        ("search --config own.yaml --config recommended/t", {"recommended/table.yaml", "recommended/text.yaml"}),
     ],
 )
 def test_bash_completes_commands_options_and_configurations(completed, line, candidates):

@@ -46,11 +46,11 @@ def test_a_supernet_comes_back_as_it_was(hub, capsys):
 @pytest.mark.slow
 def test_the_packages_supernet_is_as_accurate_as_it_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["hub", "pull", "distorted-digits"]) == 0
+    assert main(["hub", "pull", "digit-pairs"]) == 0
     _, _, words = capsys.readouterr().out.partition("next: lit-fednas ")
-    card = json.loads(Path("distorted-digits/supernet.json").read_text())
+    card = json.loads(Path("digit-pairs/supernet.json").read_text())
     assert main([*words.split(), "--search.evaluations=4", "--search.method.init_args.population=4"]) == 0
-    rows = read_table(Path("distorted-digits/search/evaluations.csv"), ["arch", "accuracy"])
+    rows = read_table(Path("digit-pairs/search/evaluations.csv"), ["arch", "accuracy"])
     said = {row["arch"]: row["accuracy"] for row in card["front"]}
     assert (found := [row for row in rows if row["arch"] in said])
     assert [float(row["accuracy"]) for row in found] == pytest.approx([said[row["arch"]] for row in found], abs=2e-3)
@@ -62,7 +62,7 @@ def test_what_cannot_work_is_one_line(hub, monkeypatch, capsys):
         "push hub me/digits": "folder: hub has no weights.ckpt; write it with lit-fednas export --supernet",
         "pull me/nowhere": "repo: me/nowhere: the hub's library says: [Errno 2] No such file or directory",
         "pull me/mine": "output: mine is there already; give a new folder",
-        "pull mnist": "repo: mnist is not in the package, which has distorted-digits; give OWNER/NAME",
+        "pull mnist": "repo: mnist is not in the package, which has digit-pairs; give OWNER/NAME",
         "pull me/empty": "repo: me/empty has no weights.ckpt",
         "push mine me/digits": "hub: needs the package huggingface_hub; pip install 'lit-fednas[hub]'",
     }.items():
