@@ -16,14 +16,27 @@ from lit_fednas.messages import Report
 
 
 class Part:
-    """An exchangeable part of a method, or a callback; ``setup`` refuses what does not fit before any client trains."""
+    """An exchangeable part of a method, or a callback; ``setup`` refuses parts that do not fit before any client trains.
 
-    field: ClassVar[str]  # where the part stands in a configuration
-    supernet_kind: ClassVar[type | None] = None  # the kind of supernet that it works with; any if None
-    needs: ClassVar[tuple[type[Report], ...]] = ()  # the reports that it needs of every client
-    reads: ClassVar[tuple[type, ...]] = ()  # the types of a round's values that it reads, if a callback gives them
-    state_names: ClassVar[tuple[str, ...]] = ()  # the attributes that it must remember: tensors and plain values
-    requires: ClassVar[tuple[str, ...]] = ()  # keys of callbacks, as "beta_decay", without which it cannot train
+    A subclass declares what it depends on as class attributes. Bases of one kind of part add some:
+    :class:`~lit_fednas.assignment.Assignment`, :class:`~lit_fednas.objectives.Objective` and
+    :class:`~lit_fednas.federation.FederatedCallback`.
+
+    Attributes:
+        field: The key of the part in a configuration, which errors name.
+        supernet_kind: The class of supernets that the part works with; ``None`` for any.
+        needs: The report types that it needs of every client; the objective must list them in ``report_types``.
+        reads: The types of a round's values that it uses, if a callback ``gives`` them.
+        state_names: The attributes that are its state: tensors and plain values. Checkpoints hold them.
+        requires: The keys of callbacks without which it cannot train, such as ``beta_decay``.
+    """
+
+    field: ClassVar[str]
+    supernet_kind: ClassVar[type | None] = None
+    needs: ClassVar[tuple[type[Report], ...]] = ()
+    reads: ClassVar[tuple[type, ...]] = ()
+    state_names: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
 
     def check_supernet(self, supernet: Any) -> None:
         """Validates that the supernet is of the kind that the part works with."""

@@ -128,16 +128,19 @@ class FederatedCallback(Part, Callback):
 
     All that a method remembers from round to round is the callback's ``state_dict``. It changes after the server's
     step alone, so that an interrupted round leaves no trace. Tensors of a checkpoint come back on the CPU.
+
+    Attributes:
+        field: The callback's key in a configuration, from the name of its class: ``BetaDecay`` is ``beta_decay``.
+        metric_names: The metrics that it logs in every round or at every validation, once it is set up.
+        gives: The types of the values that it gives to rounds (:meth:`ServerRound.give`); some part must read each.
     """
 
-    field: ClassVar[str] = "trainer.callbacks"  # of a subclass: its own key
-    #: The metrics that it logs in every round or at every validation, once it is set up.
+    field: ClassVar[str] = "trainer.callbacks"
     metric_names: Sequence[str] = ()
-    #: The types of the values that it gives to rounds (:meth:`ServerRound.give`).
     gives: ClassVar[tuple[type, ...]] = ()
 
     def __init_subclass__(cls, **settings: Any) -> None:
-        """Names the callback as configurations do: ``BetaDecay`` is ``beta_decay``."""
+        """Names the callback as configurations do."""
         super().__init_subclass__(**settings)
         cls.field = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 

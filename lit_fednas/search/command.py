@@ -140,7 +140,8 @@ class Search(AfterTraining):
             tiers = population.tiers
             if tiers and search.client is not None:
                 tiers = (population.tier(search.client),)
-            subnets = self.model.subnets.values()
+            pool = self.model.assignment.pool
+            subnets = [*self.model.subnets.values(), *(pool.architectures(costs, "macs") if pool else ())]
             with closing(progress), closing(scorer):
                 parts = evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets, scorer
                 run = TierSearch(search, *parts)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 
-from lit_fednas.assignment import FromFile
+from lit_fednas.assignment import FromFile, Listed
 from lit_fednas.data import Classification, NextToken
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.evaluation import recalibrated, recalibration_batches
@@ -84,15 +84,17 @@ def test_tiers_may_have_evaluations_of_their_own(trained, tmp_path):
 
 @pytest.mark.parametrize("method", [RandomSearch(), NSGA2(population=8, sample=4), Evolution(population=8)], ids=repr)
 def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkeypatch, method):
-    """The smallest, the largest and the evaluated subnets, of those that fit the tier."""
+    """The smallest, the largest, the evaluated subnets, and the pool that clients drew from."""
     module, _ = trained
     space = module.supernet.space
     cost = module.supernet.cost
     middle = next(arch for arch in space.each() if cost(arch).macs > 70_000 and cost(arch).parameters <= 4_000)
     monkeypatch.setattr(module, "subnets", {"largest": space.largest, "middle": middle})
-    starts = [str(space.smallest), str(space.largest), str(middle)]
+    pooled = next(arch for arch in space.each() if arch not in (space.smallest, space.largest, middle))
+    monkeypatch.setattr(module.assignment, "pool", Listed([str(pooled)]))
+    starts = [str(space.smallest), str(space.largest), str(middle), str(pooled)]
     whole = Budgets({"all": {"macs": float(cost(space.largest).macs)}})
-    once = search(trained, tmp_path / "once", method=method, evaluations=3, tiers=whole)
+    once = search(trained, tmp_path / "once", method=method, evaluations=4, tiers=whole)
     assert [row["arch"] for row in once.rows("evaluations")] == starts
 
 
