@@ -16,7 +16,7 @@ from lit_fednas.messages import Report
 
 
 class Part:
-    """An exchangeable part of a method, or a callback; ``setup`` refuses parts that do not fit before any client trains.
+    """An exchangeable part of a method, or a callback; ``setup`` refuses one that does not fit, before training.
 
     A subclass declares what it depends on as class attributes. Bases of one kind of part add some:
     :class:`~lit_fednas.assignment.Assignment`, :class:`~lit_fednas.objectives.Objective` and

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from typing_extensions import override
@@ -17,9 +17,6 @@ from lit_fednas.parts import Part
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.tiers import ArchitectureCosts, Population
-
-if TYPE_CHECKING:
-    from lit_fednas.assignment.drawn import Pool
 
 _PROBED = 4  # plans before the first round
 
@@ -76,12 +73,12 @@ class Assignment(Part, ABC):
         state_names: The names of the attributes that are the state; dictionaries among them are by client.
         depends_on: What a client's architecture depends on, beside the round and chance: on the ``client`` alone, also
             on who else is or was in the ``cohort``, or on what clients report. Differential privacy asks for it.
-        pool: The architectures that clients draw from, if there is a pool; a search begins with them.
+        pool: The :class:`Pool` of architectures that clients draw from, or ``None``; a search begins with them.
     """
 
     field: ClassVar[str] = "model.assignment"
     depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "reports"
-    pool: Pool | None = None
+    pool: Any = None
 
     def setup(self, supernet: Supernet, population: Population) -> None:
         """Prepares for a run; called before the first round, and before a checkpoint is loaded.
