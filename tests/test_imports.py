@@ -39,14 +39,13 @@ ALLOWED: dict[str, set[str]] = {
     "assignment": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "records"},  # pools of files
     "objectives": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "data"},  # its own client's
     "federation": SHARED | ROLES,
-    "callbacks": ENGINE,
+    "callbacks": ENGINE | {"analysis"},  # a picture of a search
     "loggers": ENGINE,
-    "analysis": (FLOOR - {"rng"}) | {"records"},  # only studies and commands import it
+    "analysis": (FLOOR - {"rng"}) | {"records"},
     "studies": FLOOR | {"records", "cli", "analysis", "federation"},  # the options of compare, commands that are set up
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
-    "pretrained": ENGINE,
-    "export": ENGINE | {"search", "pretrained"},
+    "export": ENGINE | {"search"},
     "hub": FLOOR | {"records"},
     "cli": ENGINE | {"callbacks", "loggers", "analysis"},  # its table names the commands, and imports none
     "flower": ENGINE | {"cli", "finetune", "search"},

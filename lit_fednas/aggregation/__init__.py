@@ -5,7 +5,8 @@ To add one, subclass :class:`OverlapAverage` and implement ``coefficient``, or :
 """
 
 from lit_fednas.aggregation.base import Aggregation
-from lit_fednas.aggregation.by_reports import ClassAverage, OperatorAverage
+from lit_fednas.aggregation.class_average import ClassAverage
+from lit_fednas.aggregation.operator_average import OperatorAverage
 from lit_fednas.aggregation.overlap import Beta, MaxNet, OverlapAverage
 from lit_fednas.aggregation.private import GaussianMechanism
 

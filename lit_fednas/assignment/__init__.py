@@ -5,20 +5,16 @@ clients of ``round.cohort``. The guide *Assignments* lists the methods.
 """
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.assignment.by_model import ByOwnUtility, ByUtility, CandidateGroups
-from lit_fednas.assignment.by_tier import ByTier, InvariantUnits, RandomBases, RollingWidths
-from lit_fednas.assignment.drawn import (
-    CostWeighted,
-    FromFile,
-    Listed,
-    Pool,
-    PoolLimit,
-    PoolOfTiers,
-    RisingPath,
-    Subspaces,
-    WholeSpace,
-)
+from lit_fednas.assignment.by_tier import ByTier
+from lit_fednas.assignment.by_utility import ByOwnUtility, ByUtility
+from lit_fednas.assignment.candidate_groups import CandidateGroups
+from lit_fednas.assignment.cost_weighted import CostWeighted
+from lit_fednas.assignment.invariant_units import InvariantUnits
+from lit_fednas.assignment.pools import FromFile, Listed, Pool, PoolLimit, PoolOfTiers, RisingPath, WholeSpace
+from lit_fednas.assignment.random_bases import RandomBases
+from lit_fednas.assignment.rolling_widths import RollingWidths
 from lit_fednas.assignment.sandwich import FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
+from lit_fednas.assignment.subspaces import Subspaces
 
 __all__ = [
     "Assignment",

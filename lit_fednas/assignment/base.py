@@ -1,7 +1,5 @@
 """The contract of assignments: SuperFed's spatio-temporal heuristic H(t)(k)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field

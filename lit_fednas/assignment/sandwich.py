@@ -6,8 +6,6 @@ the two counts as one (it does). Where tiers limit who can train a bound of a po
 them, or to nobody.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
-from lit_fednas.assignment.drawn import Pool, PoolOfTiers
+from lit_fednas.assignment.pools import Pool, PoolOfTiers
 from lit_fednas.messages import ClientResult, ClientTask, Largest
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population

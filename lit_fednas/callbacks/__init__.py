@@ -13,15 +13,18 @@ from lightning import Callback
 
 from lit_fednas.callbacks.beta_decay import BetaDecay
 from lit_fednas.callbacks.checkpoint import RoundCheckpoint
-from lit_fednas.callbacks.cost_ledger import CostLedger, RoundTime
+from lit_fednas.callbacks.cost_ledger import CostLedger
 from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.callbacks.device_average import DeviceAverage
+from lit_fednas.callbacks.partition_files import PartitionFiles
 from lit_fednas.callbacks.pool_growth import PoolGrowth
 from lit_fednas.callbacks.privacy import Privacy
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.pruning import PruneByBudgets
-from lit_fednas.callbacks.recorder import PartitionFiles, RunRecorder, SubnetTable
+from lit_fednas.callbacks.round_time import RoundTime
+from lit_fednas.callbacks.run_recorder import RunRecorder
 from lit_fednas.callbacks.soft_average import SoftAverage
+from lit_fednas.callbacks.subnet_table import SubnetTable
 from lit_fednas.callbacks.transform_on_convergence import TransformOnConvergence
 from lit_fednas.callbacks.wandb_logging import WandbLogging
 from lit_fednas.callbacks.weight_average import WeightAverage

@@ -13,8 +13,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.evaluation import Recalibration, batches_of_clients, client_scores, normalises_over_batches
 from lit_fednas.federation.ranks import deal
-from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.records.folder import keeps_files, run_folder
 from lit_fednas.records.run import write_client_scores
 
 log = logging.getLogger(__name__)

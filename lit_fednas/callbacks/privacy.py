@@ -32,9 +32,9 @@ from lit_fednas.federation import (
     ServerRound,
 )
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO
-from lit_fednas.federation.trainer import keeps_files
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import NonNegativeFloat, NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt, checked
+from lit_fednas.records.folder import keeps_files
 from lit_fednas.rng import numpy_generator
 
 log = logging.getLogger(__name__)

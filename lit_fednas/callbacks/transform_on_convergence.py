@@ -12,11 +12,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.messages import mean_loss
 from lit_fednas.parts import described
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records.files import replace_json
+from lit_fednas.records.folder import keeps_files, run_folder
 from lit_fednas.records.run import SUITE_FILE, step_words
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, ModelSuite

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning_utilities.core.imports import lazy_import
 
-from lit_fednas.callbacks.recorder import table_rows
+from lit_fednas.callbacks.subnet_table import table_rows
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import FinetuneFiles, SearchFiles, TierFiles
 

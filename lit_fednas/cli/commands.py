@@ -50,7 +50,7 @@ TRAINING = {
     "search": Command("lit_fednas.search.command", "Search.run"),
     "finetune": Command("lit_fednas.finetune.finetuning", "Finetune.run"),
     "export": Command("lit_fednas.export", "Export.run"),
-    "partition": Command("lit_fednas.data.overview", "ShowPartition.run"),
+    "partition": Command("lit_fednas.cli.show_partition", "ShowPartition.run"),
 }
 #: Commands that start without Lightning, which takes seconds to import: functions whose arguments are the options.
 LIGHT = {

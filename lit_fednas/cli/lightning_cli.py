@@ -20,7 +20,7 @@ import lightning
 import yaml
 from jsonargparse import ArgumentError, get_loader, set_loader
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
-from lightning import Callback, Trainer
+from lightning import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -28,6 +28,7 @@ from typing_extensions import override
 
 from lit_fednas import __version__
 from lit_fednas.callbacks import OPTIONAL_CALLBACKS, CostLedger, RoundCheckpoint, default_callbacks
+from lit_fednas.callbacks.draw_fronts import DrawFronts
 from lit_fednas.cli.commands import TRAINING
 from lit_fednas.cli.effects import without_effect
 from lit_fednas.cli.run_config import (
@@ -46,9 +47,8 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.process import Interrupted
-from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.records import TierFiles
-from lit_fednas.records.files import replacing
+from lit_fednas.records.folder import keeps_files, run_folder
 
 log = logging.getLogger(__name__)
 _load = get_loader("yaml")
@@ -65,17 +65,6 @@ STRICT: dict[str, Any] = {
     "allow_abbrev": False,
     "dump_header": [f"lit-fednas=={__version__}", f"lightning=={lightning.__version__}"],
 }
-
-
-class DrawFronts(Callback):
-    """Draws a search's fronts as ``pareto.png`` in its folder."""
-
-    def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
-        """Called by the command ``search``, as a hook of callbacks, when the folder is written."""
-        from lit_fednas.analysis import pareto_figure, read_search  # pandas and matplotlib, for a search alone
-
-        with replacing(folder / "pareto.png") as file:
-            pareto_figure(read_search(folder)).savefig(file, dpi=150)
 
 
 class FederatedCLI(LightningCLI):

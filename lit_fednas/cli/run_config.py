@@ -29,9 +29,9 @@ from typing_extensions import override
 from lit_fednas.config_files import expanded, flat, modules_line
 from lit_fednas.errors import LIBRARIES, CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import read_checkpoint, weights_file
-from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records.files import replace_text
+from lit_fednas.records.folder import keeps_files, run_folder
 from lit_fednas.records.run import INPUTS_FILE, version_of
 
 log = logging.getLogger(__name__)

@@ -1,10 +1,9 @@
-"""What was understood of the data, as an object and as text; and the command ``partition``, which shows it."""
+"""What was understood of the data, as an object and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy as np
 from lit_fednas.data.examples import sample_of
 from lit_fednas.data.sources.base import SPLITS, Split
 from lit_fednas.formatting import listing, text_table
-from lit_fednas.records.files import check_output
 
 if TYPE_CHECKING:
     from lit_fednas.data.datamodule import FederatedDataModule
@@ -73,30 +71,6 @@ class Overview:
         ]
         rows += [["...", *[""] * len(self.class_counts)]] * (len(order) < len(totals))
         return f"{listing(self.parts)}\n\n{text_table(['class', *self.class_counts], rows)}"
-
-
-class ShowPartition:
-    """The command ``partition``, for a data module."""
-
-    def __init__(self, datamodule: FederatedDataModule) -> None:
-        self.datamodule = datamodule
-
-    def run(self, output: str = "partition", overwrite: bool = False) -> None:
-        """Shows what was understood of the data, and writes who has which, also as a picture (SuperFed's Fig. 9).
-
-        Args:
-            output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
-            overwrite: Whether to replace such files that this command has not written.
-
-        Raises:
-            ConfigError: The folder cannot be written to, or holds such files.
-        """
-        from lit_fednas.records.partition import write_partition  # matplotlib takes a while
-
-        check_output(*(Path(output) / f"partition.{kind}" for kind in ("csv", "png")), overwrite=overwrite)
-        data = self.datamodule
-        print(data.overview())
-        print("written:", *write_partition(data.class_counts, data.strata, Path(output), data.owners))
 
 
 def _shortened(names: Sequence[str]) -> str:

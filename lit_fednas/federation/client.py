@@ -17,11 +17,11 @@ from typing_extensions import override
 from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ConfigError, in_one_line
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, client_scores, normalises_over_batches, recalibrated
-from lit_fednas.federation.fast.kernels import MOST_ARCHITECTURES, check_compilable, compile_network, with_channels_last
-from lit_fednas.federation.fast.stacked import StackedClient, StackedGradients, StackedModule, check_stackable
 from lit_fednas.federation.fit import ClientModule, ClientNetwork, Fit, Outcome, TaskRunner
+from lit_fednas.federation.kernels import MOST_ARCHITECTURES, check_compilable, compile_network, with_channels_last
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.process import Interrupted
+from lit_fednas.federation.stacked import StackedClient, StackedGradients, StackedModule, check_stackable
 from lit_fednas.messages import DROPPED, ClientResult, ClientTask
 from lit_fednas.objectives.base import collect_state, give_state, is_finite
 from lit_fednas.rng import generator, isolated, numpy_generator

@@ -18,7 +18,7 @@ from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation.acceptance import Acceptance, NormBound
 from lit_fednas.federation.checkpoints import ClientStore
 from lit_fednas.federation.client import LocalRunner, check_clients
-from lit_fednas.federation.fast.fastest import fastest, trained_with
+from lit_fednas.federation.fastest import fastest, trained_with
 from lit_fednas.federation.fit import TaskRunner
 from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook
 from lit_fednas.federation.module import FederatedLightningModule

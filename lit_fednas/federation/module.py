@@ -18,6 +18,7 @@ from torchmetrics import Metric
 from lit_fednas import __version__
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment, Round
+from lit_fednas.costs import RoundCost, client_cost
 from lit_fednas.data import Classification, ClientData, FederatedDataModule, Task
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.checkpoints import check_supernet, load_initial, model_settings, read_checkpoint
@@ -35,7 +36,7 @@ from lit_fednas.federation.evaluation import (
 from lit_fednas.federation.round import ServerRound, client_metrics
 from lit_fednas.federation.server_optimizers import apply_changes, check_step, described, resting, set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy, check_finite
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.parts import check_callbacks, check_state
 from lit_fednas.ranges import check_values
@@ -219,6 +220,11 @@ class FederatedLightningModule(pl.LightningModule):
         """Returns the bytes that travel down to a client of an architecture, and up from it."""
         network = self.supernet.skeleton(arch)
         return self.transport.nbytes([*network.parameters(), *network.buffers()])
+
+    def cost(self, result: ClientResult) -> RoundCost:
+        """Returns the cost of a client's part in a round."""
+        arch = result.task.arch
+        return client_cost(result, self.supernet.cost(arch), self.traffic(arch))
 
     def restructure(self, change: Callable[[], Any]) -> Any:
         """Returns what a change of the supernet's models, the same on all ranks, returns; the optimizer follows."""

@@ -190,7 +190,7 @@ class ClientSettings:
         fast: ``auto`` chooses ``channels_last``, ``clients_per_fit``, ``compile`` and the number of threads: what
             trains this run's clients fastest on this machine, measured in the first round for up to 3 seconds and 5 %
             of the run, with the same results up to the order of float sums, which batch norms of small maps amplify
-            (:mod:`~lit_fednas.federation.fast.fastest`). The choice is logged, recorded, and kept in checkpoints, so
+            (:mod:`~lit_fednas.federation.fastest`). The choice is logged, recorded, and kept in checkpoints, so
             that a resumed run trains as it did. Not the default, as two runs of one seed may choose differently.
     """
 

@@ -1,14 +1,12 @@
 """The trainer that speaks of rounds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Annotated, Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, ProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO, Precision
 from torch import Tensor, distributed
 from typing_extensions import override
@@ -165,9 +163,7 @@ class FederatedTrainer(pl.Trainer):
         Returns:
             The metrics, one dictionary in a list.
         """
-        check_checkpoint(ckpt_path)
-        with self.computing(model):
-            return super().validate(model, None, ckpt_path, verbose, datamodule, weights_only=True)
+        return self._evaluate(super().validate, model, datamodule, ckpt_path, verbose)
 
     @override
     def test(  # type: ignore[override]
@@ -177,20 +173,17 @@ class FederatedTrainer(pl.Trainer):
         ckpt_path: str | None = None,
         verbose: bool = False,
     ) -> Any:
-        """Evaluates the subnets of the global weights on the test set.
+        return self._evaluate(super().test, model, datamodule, ckpt_path, verbose)
 
-        Args:
-            model: The server's module.
-            datamodule: The data.
-            ckpt_path: A checkpoint to evaluate.
-            verbose: Whether Lightning prints its own table.
+    # the command line shows the arguments' texts
+    test.__doc__ = str(validate.__doc__).replace("the server's validation set", "the test set")
 
-        Returns:
-            The metrics, one dictionary in a list.
-        """
+    def _evaluate(
+        self, run: Callable[..., Any], model: Any, datamodule: Any, ckpt_path: str | None, verbose: bool
+    ) -> Any:
         check_checkpoint(ckpt_path)
         with self.computing(model):
-            return super().test(model, None, ckpt_path, verbose, datamodule, weights_only=True)
+            return run(model, None, ckpt_path, verbose, datamodule, weights_only=True)
 
     @override
     def predict(  # type: ignore[override]
@@ -241,22 +234,3 @@ class FederatedTrainer(pl.Trainer):
         module: Any = model or self.lightning_module
         ranks_here = self.world_size // self.num_nodes
         return threads_set(self.threads or threads, module.supernet, module.client.batch_size, ranks_here)
-
-
-def keeps_files(trainer: pl.Trainer) -> bool:
-    """Returns whether this process keeps a run's files: the first rank does, unless it is a ``fast_dev_run``."""
-    # without a logger they go to default_root_dir; the working directory is no run's folder
-    has_folder = bool(trainer.loggers) or Path(trainer.default_root_dir).resolve() != Path.cwd()
-    return has_folder and trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
-
-
-def run_folder(trainer: pl.Trainer) -> Path:
-    """Returns the first logger's folder, or ``default_root_dir``; ``trainer.log_dir`` would ask all ranks."""
-    if not trainer.loggers:
-        return Path(trainer.default_root_dir)
-    first = trainer.loggers[0]
-    if isinstance(first, CSVLogger | TensorBoardLogger):
-        return Path(first.log_dir)
-    folder = Path(first.save_dir or trainer.default_root_dir)
-    # as ModelCheckpoint does: all runs of a logger may share its save_dir, which may be the working directory
-    return folder if first.version is None else folder / str(first.name) / str(first.version)

@@ -6,9 +6,13 @@ another.
 
 from lit_fednas.objectives.base import CrossEntropy, MaskedCrossEntropy, Objective, TaskLoss
 from lit_fednas.objectives.differentiable_search import DifferentiableSearch
-from lit_fednas.objectives.outputs import IndependentBases, OrderedDropout, SideObjective, UnitChanges
+from lit_fednas.objectives.independent_bases import IndependentBases
+from lit_fednas.objectives.ordered_dropout import OrderedDropout
 from lit_fednas.objectives.path_sampling import PathSampling
-from lit_fednas.objectives.wrapped import Proximal, WrappedObjective
+from lit_fednas.objectives.proximal import Proximal
+from lit_fednas.objectives.side_objective import SideObjective
+from lit_fednas.objectives.unit_changes import UnitChanges
+from lit_fednas.objectives.wrapped import WrappedObjective
 
 __all__ = [
     "CrossEntropy",

@@ -5,7 +5,6 @@ when it is over. To add a method, write a frozen dataclass that subclasses :clas
 ``search``, which yields architectures and receives their scores. The guide *Search* describes the settings.
 """
 
-from lit_fednas.search.by_score import PredictorSearch, ProxyPath, ProxySearch
 from lit_fednas.search.command import Search
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluation, FederatedEvaluator, union_bytes
 from lit_fednas.search.feasible import Feasible
@@ -19,7 +18,10 @@ from lit_fednas.search.method import (
     Score,
     SearchMethod,
 )
+from lit_fednas.search.predictor_search import PredictorSearch
 from lit_fednas.search.proxies import BatchLoss, CostProxy, Fitness, Proxy
+from lit_fednas.search.proxy_path import ProxyPath
+from lit_fednas.search.proxy_search import ProxySearch
 from lit_fednas.search.tier_search import SearchSettings, TierSearch
 
 __all__ = [

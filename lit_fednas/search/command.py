@@ -1,7 +1,5 @@
 """The command ``search``: the best architecture of every device tier, after training."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
@@ -19,10 +17,10 @@ from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.lightning_private import call_hook, launched
 from lit_fednas.federation.process import Interrupts
-from lit_fednas.federation.trainer import run_folder
 from lit_fednas.formatting import Progress, cost_text, metric_text, rows_text
 from lit_fednas.records import SearchFiles, TierFiles
 from lit_fednas.records.files import locked
+from lit_fednas.records.folder import run_folder
 from lit_fednas.records.run import note_after_training, write_client_scores
 from lit_fednas.records.tiers import flat_front
 from lit_fednas.search.evaluations import Scorer

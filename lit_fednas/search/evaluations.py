@@ -1,7 +1,5 @@
 """The evaluated architectures: each is scored once, in this process or another, and written at once."""
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter

@@ -1,7 +1,5 @@
 """The metrics of architectures with the weights that they share, on the server's data or by the clients on theirs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

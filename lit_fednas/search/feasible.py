@@ -1,7 +1,5 @@
 """The part of a space that fits a tier: sampling it, and repairing architectures that do not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import ceil

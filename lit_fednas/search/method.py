@@ -1,7 +1,5 @@
 """Search methods, architectures out and scores in: NSGA-II, evolution, random and exhaustive search, genotypes."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass

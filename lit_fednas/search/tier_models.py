@@ -1,7 +1,5 @@
 """The network of a tier on disk: its weights, its architecture, and its metrics for single clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ It keeps no state: methods draw from addressed generators and every evaluation i
 stopped is started again, meets its own evaluations, and goes on where it stopped.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass

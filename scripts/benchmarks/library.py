@@ -24,7 +24,7 @@ from lit_fednas.federation import (
     UniformCohort,
 )
 from lit_fednas.federation.client import LocalRunner
-from lit_fednas.federation.fast.fastest import fastest
+from lit_fednas.federation.fastest import fastest
 from lit_fednas.federation.process import keep_freed_memory
 from lit_fednas.messages import ClientTask
 from lit_fednas.supernets import Supernet

@@ -38,8 +38,8 @@ from lit_fednas.search import (
     Search,
     SearchMethod,
 )
-from lit_fednas.search.by_score import _fitted
 from lit_fednas.search.method import Score
+from lit_fednas.search.predictor_search import _fitted
 from lit_fednas.search.tier_search import hypervolume
 from lit_fednas.tiers import ArchitectureCosts, Tier
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.assignment import ByOwnUtility, ByUtility
-from lit_fednas.assignment.by_model import standardised
+from lit_fednas.assignment.by_utility import standardised
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import Model, ModelSuite

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.assignment import CandidateGroups, Round
-from lit_fednas.assignment.by_model import CandidateSchedule
+from lit_fednas.assignment.candidate_groups import CandidateSchedule
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, RoundValues
 from lit_fednas.supernets import Model, PrunedSequence

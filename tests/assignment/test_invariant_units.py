@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.assignment import InvariantUnits
-from lit_fednas.assignment.by_tier import left_out
+from lit_fednas.assignment.invariant_units import left_out
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.supernets.sliced import SlicedCNN
 from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from lit_fednas.callbacks import RoundCheckpoint, SubnetTable
-from lit_fednas.callbacks.recorder import format_table, table_rows
+from lit_fednas.callbacks.subnet_table import format_table, table_rows
 from lit_fednas.federation import EvaluationSettings
 from tests.federation.runs import LAST, run_in
 from tests.support import Noted, fit, make_module, tiny_data

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lit_fednas.callbacks import RoundCheckpoint, RunRecorder
-from lit_fednas.federation import ClientSettings, FaultPolicy, client, loop
-from lit_fednas.federation.fast import fastest
+from lit_fednas.federation import ClientSettings, FaultPolicy, client, fastest, loop
 from lit_fednas.messages import ClientTask
 from lit_fednas.records import read_rounds
 from tests.federation.runs import LAST, run_in

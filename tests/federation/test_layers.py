@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_fednas.federation.fast.kernels import ImagesAsColumns, with_channels_last
+from lit_fednas.federation.kernels import ImagesAsColumns, with_channels_last
 
 
 def network():

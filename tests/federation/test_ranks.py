@@ -25,8 +25,7 @@ from torch import distributed
 import lit_fednas.aggregation
 from lit_fednas.cli import main
 from lit_fednas.errors import ClientError, ConfigError, RankError
-from lit_fednas.federation import FaultPolicy, FederatedCallback, FederatedTrainer, RankStrategy
-from lit_fednas.federation.fast import fastest
+from lit_fednas.federation import FaultPolicy, FederatedCallback, FederatedTrainer, RankStrategy, fastest
 from lit_fednas.federation.lightning_private import launched
 from lit_fednas.federation.ranks import deal
 from lit_fednas.objectives import CrossEntropy

@@ -8,14 +8,12 @@ from typing import Any, ClassVar, Literal, cast
 
 from typing_extensions import override
 
-from lit_fednas.assignment.by_model import CandidateSchedule
-from lit_fednas.callbacks.cost_ledger import cost_of
+from lit_fednas.assignment.candidate_groups import CandidateSchedule
 from lit_fednas.callbacks.pruning.groups import available_groups, groups_of_candidates
 from lit_fednas.callbacks.pruning.iteration import CandidateTrials, SequenceRecord, Trial, fused_accuracy
 from lit_fednas.costs import LatencySource, RoundCost
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.trainer import keeps_files, run_folder
 from lit_fednas.ranges import (
     NonNegativeInt,
     OpenUnitInterval,
@@ -26,6 +24,7 @@ from lit_fednas.ranges import (
     checked,
 )
 from lit_fednas.records.files import replace_json
+from lit_fednas.records.folder import keeps_files, run_folder
 from lit_fednas.records.run import SEQUENCE_FILE
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, PrunedSequence, UnitCounts, find_cuts
@@ -210,7 +209,7 @@ class PruneByBudgets(FederatedCallback):
         """Ends the iteration after its last round, and begins the next one."""
         sequence = _sequence(module)
         for result in round.results:
-            self.record.spent += cost_of(result, module)
+            self.record.spent += module.cost(result)
         left = 0
         if self.trials is None:
             if not self.complete and round.number + 1 >= self.initial_rounds:

@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.fast.kernels import ImagesAsColumns, compile_now, compiled
 from lit_fednas.federation.fit import LocalModule
+from lit_fednas.federation.kernels import ImagesAsColumns, compile_now, compiled
 from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective

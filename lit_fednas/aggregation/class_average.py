@@ -1,4 +1,4 @@
-"""Averages by what clients report: FedorAS' operators (OPA, Eq. 5) and HeteroFL's classes (Diao et al., 2021)."""
+"""HeteroFL's average of the classifier's rows, by the classes that clients report (Diao et al., 2021)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,40 +9,8 @@ from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate, OperatorReport
-from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate
 from lit_fednas.supernets import Region, Supernet
-
-
-@checked("aggregation")
-class OperatorAverage(OverlapAverage):
-    """Mean of an operator over the clients that trained it, weighted by the examples that went through it (Eq. 5).
-
-    Buffers are averaged as the weights of their operator, fixed layers by all examples (section 3.1). The examples come
-    from the clients' reports (:class:`~lit_fednas.objectives.PathSampling`). An operator that few clients trained keeps
-    its weights, so that no single update can be read off the server's; this is no differential privacy.
-
-    Args:
-        min_clients: Operators trained by fewer clients than this keep their weights (the paper: 2).
-        trim: As for :class:`OverlapAverage`.
-
-    Raises:
-        ConfigError: A setting is out of range, or the objective does not report the examples.
-    """
-
-    needs = (OperatorReport,)
-    reads = ()
-
-    def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
-        super().__init__(trim=trim)
-        self.min_clients = min_clients
-
-    @override
-    def weight(self, update: ClientUpdate, name: str) -> float:
-        report = update.result.report(OperatorReport)
-        assert report is not None
-        through = report.through(name)
-        return float(update.result.num_seen if through is None else through)
 
 
 class ClassAverage(OverlapAverage):

@@ -18,7 +18,7 @@ from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.data import IID, ArraySource, Dirichlet, FederatedDataModule
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import ClientSettings, CosineRate, FaultPolicy, UniformCohort
-from lit_fednas.federation.fast.stacked import StackedModule
+from lit_fednas.federation.stacked import StackedModule
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import BatchNorm, ElasticTransformer, GroupNorm, PlainNetwork
 from tests.federation.runs import Results

@@ -1,1 +1,0 @@
-"""What makes the clients' training faster with the same results: layouts, stacking, compilation, and their choice."""
