@@ -72,8 +72,12 @@ class LocalRunner(TaskRunner):
 
     def fit(self, task: ClientTask) -> Outcome:
         """Trains one client."""
-        fit = Fit(ClientResult(task))
-        return self._settled(fit, partial(self._train, fit))
+        fit, start = Fit(ClientResult(task)), perf_counter()
+        with fit.isolating_failures():
+            self._train(fit)
+            self._finish(fit)
+        fit.note(seconds=perf_counter() - start)
+        return self._outcome(fit)
 
     def _groups(self, tasks: Sequence[ClientTask]) -> Iterator[Sequence[ClientTask]]:
         """Yields clients of one architecture, most examples first: neighbours take similar numbers of steps."""
@@ -106,7 +110,11 @@ class LocalRunner(TaskRunner):
             for row, (client, sums) in enumerate(zip(module.clients, outcomes, strict=True)):
                 weights = {name: tensor[row] for name, tensor in module.weights.items()}
                 fit = Fit(ClientResult(client.task))
-                yield self._settled(fit, partial(fit.fill, weights, client.num_steps, client.num_seen, *sums), share)
+                with fit.isolating_failures():
+                    fit.fill(weights, client.num_steps, client.num_seen, *sums)
+                    self._finish(fit)
+                fit.note(seconds=share)
+                yield self._outcome(fit)
             return
         log.warning(
             "round %d, clients %s: training them in one fit failed (%s); they are trained one by one",
@@ -133,25 +141,20 @@ class LocalRunner(TaskRunner):
         self.trainer.fit(module, train_dataloaders=module.steps())
         return module
 
-    def _settled(self, fit: Fit, train: Callable[[], None], seconds: float | None = None) -> Outcome:
-        """Returns a fit's outcome; a failure is its status, or is raised, as the policy says."""
-        start, cause = perf_counter(), None
-        try:
-            train()
-            if fit.weights is not None:
-                self._test(fit, fit.weights)
-                if not self.transport.exact:
-                    task, views = fit.result.task, self.supernet.views(fit.result.task.arch, self._shared)
-                    packed = self.transport.pack_up(fit.weights, self._received[task.client], self.seed, task)
-                    fit.weights = self.transport.unpack_up(packed, views)
-        except (ConfigError, Interrupted):
-            raise
-        except Exception as error:
-            cause = error
-            fit.fail("error", in_one_line(error))
-        fit.note(seconds=perf_counter() - start if seconds is None else seconds)
+    def _finish(self, fit: Fit) -> None:
+        """Tests the trained network and sends the update up, if there is one."""
+        if fit.weights is None:
+            return
+        self._test(fit, fit.weights)
+        if not self.transport.exact:
+            task, views = fit.result.task, self.supernet.views(fit.result.task.arch, self._shared)
+            packed = self.transport.pack_up(fit.weights, self._received[task.client], self.seed, task)
+            fit.weights = self.transport.unpack_up(packed, views)
+
+    def _outcome(self, fit: Fit) -> Outcome:
+        """Returns the outcome of a fit, or raises its failure if the fault policy says so."""
         result, update = fit.outcome
-        self.faults.check(result, cause)
+        self.faults.check(result, fit.cause)
         return result, update
 
     @torch.no_grad()
@@ -194,17 +197,20 @@ class LocalRunner(TaskRunner):
         module.begin(network, task.lr_factor, self._steps(task))
         with isolated(self.seed, "client", *address, device=self.device):
             give_state(self.objective, self.state_of(task.client), self.device)
-            self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
-            self.trainer.fit(module, train_dataloaders=self._batches(task, module))
+            try:
+                self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
+                self.trainer.fit(module, train_dataloaders=self._batches(task, module))
+                reports = self.objective.report() if module.num_steps else ()
+                fit.state = collect_state(self.objective) if module.num_steps else None
+            finally:
+                self.objective.end(network.network)
         for parameter in network.parameters:
             parameter.grad = None
-        reports = self.objective.report() if module.num_steps else ()
         # after the objective has touched the weights for the last time
         fit.fill(network.weights, module.num_steps, module.num_seen, *module.outcome())
         if fit.weights is None:
             return
         fit.note(reports=reports)
-        fit.state = collect_state(self.objective)
         if not all(report.finite for report in reports):
             fit.fail("non-finite", "a number that it reported is not finite")
         elif fit.state is not None and not is_finite(fit.state):

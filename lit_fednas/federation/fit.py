@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
@@ -14,6 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lit_fednas.errors import ConfigError, in_one_line
+from lit_fednas.federation.process import Interrupted
 from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.messages import ClientResult, ClientState, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
@@ -40,6 +42,18 @@ class Fit:
     result: ClientResult
     weights: Mapping[str, Tensor] | None = None  # none if there is no update
     state: Mapping[str, ClientState] | None = None
+    cause: Exception | None = None  # of a failure
+
+    @contextmanager
+    def isolating_failures(self) -> Iterator[None]:
+        """Notes an error as this client's failure, except errors of the configuration."""
+        try:
+            yield
+        except (ConfigError, Interrupted):
+            raise
+        except Exception as error:
+            self.cause = error
+            self.fail("error", in_one_line(error))
 
     def note(self, **figures: Any) -> None:
         """Sets figures of the result."""

@@ -24,13 +24,13 @@ from lit_fednas.supernets import Supernet
 class Objective(Part, ABC):
     """The local loss.
 
-    One fit is :meth:`begin`, :meth:`loss` once per batch, :meth:`report`, :meth:`client_state`. One fit runs at a time,
-    so what it needs may be kept in attributes.
+    One fit is :meth:`begin`, :meth:`loss` once per batch, :meth:`report`, :meth:`client_state`, :meth:`end`. One fit
+    runs at a time, so an objective may keep what it needs in attributes.
 
     Attributes:
         stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once: it keeps and draws
-            nothing, and the other three are not called. It is False in a subclass that defines one of the four and
-            does not set it.
+            nothing, and the other methods are not called. It is False in a subclass that defines one of the five
+            and does not set it.
         compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
         testable: Whether a client's network answers by itself, so that ``client.validate`` can test it.
         report_types: The types of what :meth:`report` returns.
@@ -50,7 +50,7 @@ class Objective(Part, ABC):
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         own = vars(cls)
-        if "stackable" not in own and any(name in own for name in ("begin", "loss", "report", "client_state")):
+        if "stackable" not in own and any(name in own for name in ("begin", "loss", "report", "client_state", "end")):
             cls.stackable = False
 
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
@@ -98,6 +98,13 @@ class Objective(Part, ABC):
             Tensors, numbers and texts by name, which are copied; ``None`` keeps :attr:`state` as it is.
         """
         return None
+
+    def end(self, network: nn.Module) -> None:
+        """Ends a fit, also one that failed: frees tensors, removes hooks, restores changed weights.
+
+        Args:
+            network: The client's network, whose weights are sent after this.
+        """
 
     def check_result(self, result: ClientResult) -> None:
         """Raises ``ValueError`` if no fit of the task gives a remote client's reports, which have the right types."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.messages import ClientTask, Report
+from lit_fednas.messages import ClientTask
 from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.ranges import NonNegativeFloat, checked
@@ -56,9 +56,9 @@ class Proximal(WrappedObjective):
         return loss + self.mu / 2 * _SquaredDistance.apply(received, *parameters)
 
     @override
-    def report(self) -> tuple[Report, ...]:
-        self._parameters, self._received = [], []  # the fit is over
-        return super().report()
+    def end(self, network: nn.Module) -> None:
+        self._parameters, self._received = [], []
+        super().end(network)
 
 
 class _SquaredDistance(torch.autograd.Function):

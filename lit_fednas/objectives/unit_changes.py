@@ -52,9 +52,13 @@ class UnitChanges(WrappedObjective):
             units = self._supernet.units[group]  # a unit's entries are adjacent: a row of this shape
             moved[group] = moved.get(group, 0) + (weights - before).reshape(units, -1).square().sum(1)
             was[group] = was.get(group, 0) + before.reshape(units, -1).square().sum(1)
-        self._before = {}
         changes = {group: (moved[group].sqrt() / was[group].sqrt().clamp_min(1e-12)).tolist() for group in moved}
         return (UnitChangesReport(changes), *super().report())
+
+    @override
+    def end(self, network: nn.Module) -> None:
+        self._before = {}
+        super().end(network)
 
     @override
     def check_result(self, result: ClientResult) -> None:

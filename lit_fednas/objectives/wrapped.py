@@ -51,6 +51,10 @@ class WrappedObjective(Objective):
         return self.objective.report()
 
     @override
+    def end(self, network: nn.Module) -> None:
+        self.objective.end(network)
+
+    @override
     def check_result(self, result: ClientResult) -> None:
         self.objective.check_result(result)
 

@@ -84,6 +84,7 @@ class ObjectiveContract(Contract):
                         if parameter.grad is not None:
                             parameter.sub_(0.05 * parameter.grad)
             reports, states = objective.report(), collect_state(objective)
+            objective.end(network)
         return {"losses": losses, "weights": network.state_dict(), "reports": reports, "states": states}
 
     def check_the_loss_is_finite_and_trains(self) -> None:

@@ -46,6 +46,33 @@ class Counting(TaskLoss):
         return {"fits": self.state.get("fits", 0) + 1 if self.kept is None else self.kept}
 
 
+class Ending(TaskLoss):
+    """Sets the client's weights to zero when a fit ends; client 1 fails."""
+
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+
+    def begin(self, network, task, generator):
+        self.client = task.client
+
+    def report(self):
+        if self.client == 1:
+            raise RuntimeError("seven apples")
+        return ()
+
+    def end(self, network):
+        self.ended.append(self.client)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.zero_()
+
+
+def test_a_fit_ends_before_its_weights_are_sent_also_if_it_fails() -> None:
+    made = module(Ending(), count=6)
+    assert not any(tensor.any() for tensor in run(made, 1, callbacks=[]).values())
+    assert sorted(made.objective.ended) == [0, 1, 2, 3, 4, 5]
+
+
 def module(objective: Any = None, count: int = 6, **settings: Any) -> Any:
     settings = {"client": ClientSettings(sgd(0.1), batch_size=8), **settings}
     return make_module(
