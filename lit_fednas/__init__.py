@@ -13,7 +13,7 @@ What changes over the rounds is a callback (``lit_fednas.callbacks``). Clients w
 tiers (``lit_fednas.tiers``). ``lit_fednas.data`` has data sources and partitions, ``lit_fednas.federation`` the engine;
 ``lit_fednas.search``, ``lit_fednas.finetune`` and ``lit_fednas.export`` are used after training,
 ``lit_fednas.analysis`` reads what a run wrote (``lit_fednas.records``). Published methods are files under ``configs/``,
-their comparisons and ablations arms of studies (``configs/studies/``, ``lit_fednas.studies``).
+their comparisons and ablations arms of studies (``configs/reproduction/``, ``lit_fednas.studies``).
 
 The guide *A round* shows how a run is put together in Python.
 """

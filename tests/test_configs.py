@@ -49,7 +49,7 @@ UNDER: dict[str, list[str]] = {
     "search/digit_pairs": ["recommended/digit_pairs"],
     "search/fedoras": ["fedoras/digits"],
 }
-LAYERED = [name for name in FILES if not name.startswith("studies/")]
+LAYERED = [name for name in FILES if not name.startswith(("studies/", "reproduction/"))]
 QUICK = {
     **{Path(name).parent: name for name in LAYERED},
     **{name: name for name in LAYERED if "digits" in name},
@@ -121,7 +121,8 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def arm(parsers, study: str, label: str) -> dict[str, Any]:
     """Returns the settings with which an arm of a study is trained."""
-    words = read_study(f"studies/{study}.yaml").commands(label, 0)[0][2:]
+    (name,) = [name for name in FILES if name.endswith(f"/{study}.yaml") and name not in LAYERED]
+    words = read_study(name).commands(label, 0)[0][2:]
     found = [str(find(word)) if word.endswith(".yaml") else word for word in words]
     return parsers["fit"].parse_args(found).as_dict()
 
@@ -247,7 +248,7 @@ TUNED = {
 def test_fedorass_fine_tuning_is_the_papers(parsers, label):
     commands = [
         [str(find(word)) if word.endswith(".yaml") else word for word in line[1:]]
-        for line in read_study("studies/fedoras_paper.yaml").commands(label, 0)
+        for line in read_study("reproduction/fedoras_paper.yaml").commands(label, 0)
     ]
     counts, batch, schedule, momentum, clip, rates, evaluations = TUNED[label]
     searched = next(parsers["search"].parse_args(line).search for command, *line in commands if command == "search")

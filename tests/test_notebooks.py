@@ -1,7 +1,8 @@
 """Every notebook runs from its first cell to its last.
 
-Those that show a run are run on a small one, and kept without outputs. Those of results read ``notebooks/results``
-alone, and are kept with what they show; tutorials train what they show, and are kept as they were executed.
+Those that show a run are run on a small one, and kept without outputs. Those of results read
+``notebooks/reproduction/results`` alone, and are kept with what they show; tutorials train what they show, and are kept
+as they were executed.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from tests.analysis.test_comparison import tuned
 
 __all__ = ["finished_run"]
 FOLDER = Path(__file__).parents[1] / "notebooks"
-RESULTS = sorted(FOLDER.glob("results_*.ipynb"))
+REPRODUCTION = FOLDER / "reproduction"
+RESULTS = sorted(REPRODUCTION.glob("results_*.ipynb"))
 TUTORIALS = sorted(FOLDER.glob("tutorial_*.ipynb"))
-NOTEBOOKS = sorted({*FOLDER.glob("*.ipynb")} - {*RESULTS, *TUTORIALS})
+NOTEBOOKS = [*sorted({*FOLDER.glob("*.ipynb")} - {*TUTORIALS}), REPRODUCTION / "findings.ipynb"]
 
 
 def test_all_notebooks_are_found() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["findings", "pareto_fronts", "supernet_tour"]
+    assert [path.stem for path in NOTEBOOKS] == ["pareto_fronts", "supernet_tour", "findings"]
     assert len(RESULTS) == 15
 
 
@@ -62,7 +64,7 @@ def test_results_are_kept_with_what_they_show(path: Path) -> None:
 def test_every_table_of_results_is_shown() -> None:
     sources = "".join(cell.source for path in RESULTS for cell in code_cells(path))
     named = set(re.findall(r'"(\w+\.csv)"', sources))
-    assert named == {path.name for path in (FOLDER / "results").iterdir()}
+    assert named == {path.name for path in (REPRODUCTION / "results").iterdir()}
 
 
 @pytest.mark.slow
@@ -71,7 +73,7 @@ def test_results_are_those_of_their_tables() -> None:
     forget = "%reset -f\nimport pandas\npandas.reset_option('^display')"
     kept = [cell for path in RESULTS for cell in [new_code_cell(forget), *code_cells(path)]]
     run = new_notebook(cells=[new_code_cell(cell.source) for cell in kept])
-    NotebookClient(run, timeout=120, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    NotebookClient(run, timeout=120, resources={"metadata": {"path": str(REPRODUCTION)}}).execute()
     for before, cell in zip(kept, run.cells, strict=True):
         assert table_cells(cell) == table_cells(before), cell.source
 

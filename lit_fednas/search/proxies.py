@@ -2,7 +2,7 @@
 
 To add one, write a frozen dataclass that subclasses :class:`Proxy`. How well scores order trained subnets differs from
 task to task: the cost in MACs is the proxy to beat. NASWOT, SynFlow and gradient norms did not
-(``notebooks/results_deepfednas.ipynb``).
+(``notebooks/reproduction/results_deepfednas.ipynb``).
 """
 
 from __future__ import annotations

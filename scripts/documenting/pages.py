@@ -41,11 +41,12 @@ SECTIONS: dict[str, tuple[Path, str]] = {
     "Concepts": (GUIDES, "rounds tiers costs evaluation privacy"),
     "Systems": (GUIDES / "systems", "*.md"),
     "Guides": (GUIDES, "*.md"),
-    "Results": (NOTEBOOKS, "results_*.ipynb"),
+    "Results": (NOTEBOOKS / "reproduction", "results_*.ipynb"),
+    "Papers": (ROOT / "configs" / "reproduction", "*.md"),
     "Project": (GUIDES, "contributing versioning security"),
 }
 #: A command that judges what a study has measured: a page shows its table.
-JUDGED = re.compile(r"^lit-fednas study (studies/\w+\.yaml) --judge --results (\S+)$", re.MULTILINE)
+JUDGED = re.compile(r"^lit-fednas study ((?:studies|reproduction)/\w+\.yaml) --judge --results (\S+)$", re.MULTILINE)
 _JUDGED_LINK = "[how claims are judged](../guides/studies.html)"
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from lit_fednas.analysis import SearchResult, fronts_figure, pareto_figure, progress_figure, read_run
 from lit_fednas.analysis.style import log_axis, new_figure
-from notebooks.results import draw_rows, means, spread_table
+from notebooks.reproduction.results import draw_rows, means, spread_table
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:

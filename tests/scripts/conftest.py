@@ -30,7 +30,8 @@ def as_quiet_as_before() -> Iterator[None]:
 @functools.cache
 def load(name: str) -> ModuleType:
     """A script as a module."""
-    spec = spec_from_loader(name, SourceFileLoader(name, str(SCRIPTS / name)))
+    path = next(folder / name for folder in (SCRIPTS, SCRIPTS / "reproduction") if (folder / name).is_file())
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

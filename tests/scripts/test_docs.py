@@ -192,7 +192,7 @@ def test_links_of_guides_are_files_of_the_repository_and_pages_of_the_documentat
     _, cells = pages.content_page(GUIDES / "install.md", "guides/install.html")
     assert '"../guides/machines.html#Many-runs"' in cells
     _, cells = pages.content_page(GUIDES / "systems/recommended.md", "systems/recommended.html")
-    assert '"../notebooks/results_arena.html"' in cells
+    assert '"../reproduction/results_arena.html"' in cells
     assert not re.findall(r'href="(?!https?:)[^"]*\.(?:md|ipynb)', cells)
 
 
@@ -202,7 +202,7 @@ def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Pa
     written = {path.resolve(): path.read_text() for path in tmp_path.rglob("*.html")}
     anchors = {path: {"", *re.findall(r'id="([^"]+)"', unescape(text))} for path, text in written.items()}
     index = written[tmp_path.resolve() / "index.html"]
-    notebooks = [path for path in pages.NOTEBOOKS.iterdir() if path.name.startswith(("tutorial_", "results_"))]
+    notebooks = [*pages.NOTEBOOKS.glob("tutorial_*"), *pages.NOTEBOOKS.glob("reproduction/results_*.ipynb")]
     shown = [*notebooks, *pages.GUIDES.rglob("*.md")]
     for link in (*(f"{path.parent.name}/{path.stem}.html" for path in shown), "api/lit_fednas/data.html"):
         assert f'href="{link}"' in index

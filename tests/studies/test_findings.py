@@ -134,7 +134,7 @@ def test_a_study_keeps_its_measures_and_judges_its_claims(write, capsys) -> None
 
 
 def test_every_arm_was_run_with_the_seeds_that_its_file_names() -> None:
-    kept = pd.read_csv(ROOT / "notebooks/findings.csv")
+    kept = pd.read_csv(ROOT / "notebooks/reproduction/findings.csv")
     studies = [kept_study(path.stem) for path in STUDIES]
     experiments = {one.name: one for one in studies if one.claims}
     assert all("seed" in one.protocol and len(one.seeds) >= 2 and one.claims for one in experiments.values())

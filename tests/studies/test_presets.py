@@ -11,7 +11,7 @@ from lit_fednas.config_files import FOLDER, find
 from lit_fednas.studies import Study, read_study
 from tests.test_configs import parsers_of
 
-STUDIES = sorted(FOLDER.glob("studies/*.yaml"))
+STUDIES = sorted([*FOLDER.glob("studies/*.yaml"), *FOLDER.glob("reproduction/*.yaml")])
 
 
 def parsed(name: str, commands: list[list[str]]) -> Namespace:
@@ -22,7 +22,7 @@ def parsed(name: str, commands: list[list[str]]) -> Namespace:
 
 def kept(name: str) -> Study:
     """A study, with some draws if it is random."""
-    path = FOLDER / f"studies/{name}.yaml"
+    (path,) = [path for path in STUDIES if path.stem == name]
     return read_study(path, 3 if "\nmethod: random" in path.read_text() else None)
 
 

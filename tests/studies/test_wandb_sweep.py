@@ -13,14 +13,14 @@ from sweeps.params import HyperParameter
 from wandb import wandb_agent
 
 from lit_fednas.cli import main
-from lit_fednas.config_files import FOLDER
 from lit_fednas.errors import ConfigError
 from lit_fednas.studies import read_study
 from lit_fednas.studies.reading import DISTRIBUTIONS, combination_names, combinations, distribution, expand
 from tests.studies.conftest import calls, statuses
+from tests.studies.test_presets import STUDIES
 from tests.test_cli import overlaid
 
-SWEEPS = {path.stem: path for path in sorted(FOLDER.glob("studies/*.yaml")) if "\ncommand:" in path.read_text()}
+SWEEPS = {path.stem: path for path in STUDIES if "\ncommand:" in path.read_text()}
 
 
 @pytest.fixture
