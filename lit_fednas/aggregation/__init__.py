@@ -6,8 +6,8 @@ To add one, subclass :class:`OverlapAverage` and implement ``coefficient``, or :
 
 from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.class_average import ClassAverage
+from lit_fednas.aggregation.maxnet import Beta, MaxNet
 from lit_fednas.aggregation.operator_average import OperatorAverage
-from lit_fednas.aggregation.overlap import Beta, MaxNet, OverlapAverage
-from lit_fednas.aggregation.private import GaussianMechanism
+from lit_fednas.aggregation.overlap import OverlapAverage
 
-__all__ = ["Aggregation", "Beta", "ClassAverage", "GaussianMechanism", "MaxNet", "OperatorAverage", "OverlapAverage"]
+__all__ = ["Aggregation", "Beta", "ClassAverage", "MaxNet", "OperatorAverage", "OverlapAverage"]

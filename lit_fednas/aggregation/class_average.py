@@ -30,7 +30,6 @@ class ClassAverage(OverlapAverage):
     """
 
     needs = (ClassesReport,)
-    reads = ()
 
     def __init__(self, weighted: bool = True, classifier: str = "classifier", trim: Trim = 0.0) -> None:
         super().__init__(weighted, trim)

@@ -1,4 +1,4 @@
-"""FedorAS' average of operators, by the examples that clients report (OPA, Eq. 5)."""
+"""Averages by operators' reports (FedorAS' OPA, Eq. 5)."""
 
 from typing_extensions import override
 
@@ -24,7 +24,6 @@ class OperatorAverage(OverlapAverage):
     """
 
     needs = (OperatorReport,)
-    reads = ()
 
     def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
         super().__init__(trim=trim)

@@ -6,22 +6,24 @@ correlated rounds.
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import sqrt
+from math import nan, sqrt
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
+from lit_fednas.aggregation.base import Aggregation
+from lit_fednas.aggregation.overlap import OverlapAverage
 from lit_fednas.aggregation.sums import summable_dtype, zeros_like
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Region, Supernet
 
 
 class NoiseSequence:
@@ -58,93 +60,120 @@ class NoiseSequence:
         return noise
 
 
-@dataclass(frozen=True)
-class GaussianMechanism:
-    """How a round's updates are clipped, and the noise of their sum; what the callback ``Privacy`` gives to a round."""
+#: The methods by which an overlap average merges.
+_MERGING = ("weight", "contributions", "start", "add", "sums", "finish")
 
+
+@dataclass(eq=False)
+class PrivateAverage(Aggregation):
+    """An overlap average of one round, by public denominators, of clipped changes with noise in their sum.
+
+    Attributes:
+        influences: Each asked client's coefficient, by the greatest, which the noise is made for; of a finished round.
+        clipped: The share of the updates that were clipped, without noise; NaN without an update.
+
+    Raises:
+        ConfigError: No bound on a client's influence is known (also of :meth:`start`).
+    """
+
+    average: OverlapAverage  # the method's, set up, for the clients' coefficients
     clip_norm: float  # the greatest norm S of an update's parameters
     noise_multiplier: float  # z; 0 for clipping without noise
-    sequence: NoiseSequence  # what the noise is drawn from
-    round: int  # from 0
+    sequence: NoiseSequence  # draws the noise
+    round: int  # the number of the round, from 0
     planned: Sequence[ClientTask] | None = None  # a plan of some of the clients that can take part, if they are sampled
     expected: float = 0.0  # how many are expected to take part, if they are sampled
 
+    def __post_init__(self) -> None:
+        kind = type(self.average)
+        merging = [name for name in _MERGING if getattr(kind, name, None) is not getattr(OverlapAverage, name)]
+        if merging:
+            way = f"in a way of its own ({', '.join(merging)})"
+            raise _unbounded(f"{kind.__name__} merges {way}; use OverlapAverage or MaxNet")
+        if self.average.trim:
+            raise _unbounded(f"trim {self.average.trim:g} leaves out values by what other clients send; set it to 0")
+        if self.planned is not None and kind.coefficient is not OverlapAverage.coefficient:
+            raise _unbounded(
+                f"the coefficients of {kind.__name__} depend on the cohort, which PoissonCohort keeps secret; use "
+                f"OverlapAverage, or model.cohort UniformCohort"
+            )
+        self._supernet = self.average._supernet
 
-@dataclass(frozen=True)
-class Released:
-    """What a private round has released, for the accountant; what the aggregation gives back to the round."""
-
-    influences: Mapping[int, float]  # each asked client's coefficient, by the greatest, which the noise is made for
-    clipped: float  # the share of the updates that were clipped, without noise; NaN without an update
-
-
-class PrivateSums:
-    """The sum of clipped changes, by public denominators."""
-
-    def __init__(
-        self,
-        supernet: Supernet,
-        mechanism: GaussianMechanism,
-        coefficients: Mapping[int, float],
-        covered: Mapping[Any, float],
-        greatest: float,
-    ) -> None:
-        self.mechanism = mechanism
-        self.coefficients = dict(coefficients)
-        self.greatest = greatest
-        self.shared = supernet.shared_tensors()
+    @override
+    def start(self, tasks: Sequence[ClientTask], values: RoundValues | None = None) -> None:
+        self.average.prepare(tasks, values or RoundValues())
+        coefficient, planned = self.average.coefficient, tasks if self.planned is None else self.planned
+        if any(coefficient(replace(task, num_examples=task.num_examples + 1)) != coefficient(task) for task in planned):
+            raise _unbounded("clients count by their examples, which are private and unlimited; set weighted to false")
+        if len({task.client for task in tasks}) < len(tasks):
+            raise _unbounded("a client has several tasks in a round; use an assignment that gives it one")
+        counted = self.expected / len(planned) if self.planned else 1.0
+        weights = [coefficient(task) * counted for task in planned]
+        scale = 1.0 / sum(weights) if sum(weights) > 0 else 1.0
+        covered: dict[Any, float] = {}  # the planned weight of each architecture
+        for task, weight in zip(planned, weights, strict=True):
+            covered[task.arch] = covered.get(task.arch, 0.0) + weight * scale
+        self._coefficients = {task.client: coefficient(task) * scale for task in tasks}
+        self.greatest = max((coefficient(task) * scale for task in planned), default=1.0)
+        self._shared = self._supernet.shared_tensors()
         # buffers and frozen parameters keep their values
-        released = {
-            name: one for name, one in self.shared.items() if isinstance(one, nn.Parameter) and one.requires_grad
+        trained = {
+            name: one for name, one in self._shared.items() if isinstance(one, nn.Parameter) and one.requires_grad
         }
-        self.values, self.weights = zeros_like(released), zeros_like(released)
+        self.values, self.weights = zeros_like(trained), zeros_like(trained)
         for arch, weight in covered.items():
-            for region in supernet.regions(arch).values():
-                if region.name in released:
+            for region in self._supernet.regions(arch).values():
+                if region.name in trained:
                     region.add_to(self.weights[region.name], 1.0, weight)
-        self.counts = torch.zeros(2, dtype=torch.float64)  # of the updates: those that were clipped, all
+        self._counts = torch.zeros(2, dtype=torch.float64)  # clipped updates, and all updates
 
+    @override
     @torch.no_grad()
-    def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
+    def add(self, update: ClientUpdate) -> None:
         """Adds a client's tensors, all clipped by one factor."""
         changes = [
-            (region, value - region.of(self.shared[region.name]), weight)
-            for region, value, weight in parts
+            (region, update.weights[name] - region.of(self._shared[region.name]))
+            for name, region in self._supernet.regions(update.task.arch).items()
             if region.name in self.values
         ]
-        norm = sqrt(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for _, part, _ in changes))
-        bound = self.mechanism.clip_norm
-        factor = min(1.0, bound / norm) if norm else 1.0
-        for region, change, weight in changes:
-            region.add_to(self.values[region.name], change.to(self.values[region.name].dtype), weight * factor)
-        self.counts += torch.tensor([norm > bound, 1], dtype=torch.float64)
+        norm = sqrt(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for _, part in changes))
+        factor = min(1.0, self.clip_norm / norm) if norm else 1.0
+        weight = self._coefficients[update.task.client] * factor
+        for region, change in changes:
+            region.add_to(self.values[region.name], change.to(self.values[region.name].dtype), weight)
+        self._counts += torch.tensor([norm > self.clip_norm, 1], dtype=torch.float64)
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All that is added up over the ranks."""
-        return [*self.values.values(), self.counts]
+    @override
+    def sums(self) -> list[Tensor]:
+        return [*self.values.values(), self._counts]
 
+    @override
     @torch.no_grad()
-    def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Adds the noise, the same on all ranks, and divides; sets ``released``."""
-        sequence = self.mechanism.sequence
-        deviation = self.mechanism.noise_multiplier * self.greatest * self.mechanism.clip_norm * sequence.norm
+    def finish(self) -> dict[str, Tensor]:
+        """Adds the noise, the same on all ranks, and divides."""
+        deviation = self.noise_multiplier * self.greatest * self.clip_norm * self.sequence.norm
         shapes = {name: tuple(total.shape) for name, total in self.values.items()}
-        noise = sequence.noise(self.mechanism.round, shapes) if deviation else {}
-        averages = {name: tensor.detach().to(summable_dtype(tensor), copy=True) for name, tensor in shared.items()}
+        noise = self.sequence.noise(self.round, shapes) if deviation else {}
+        averages = {
+            name: tensor.detach().to(summable_dtype(tensor), copy=True) for name, tensor in self._shared.items()
+        }
         for name, total in self.values.items():
             if deviation:
                 total.add_(torch.as_tensor(noise[name], device=total.device), alpha=deviation)
             weights = self.weights[name]
             averages[name] += torch.where(weights > 0, total / weights, 0)
-        influences = {client: weight / self.greatest for client, weight in self.coefficients.items()}
-        clipped, updates = self.counts.tolist()
-        self.released = Released(influences, clipped / updates if updates else float("nan"))
+        # elements that no planned architecture holds have no noise either
+        self.untrained = {name: weights <= 0 for name, weights in self.weights.items()}
+        self.influences = {client: weight / self.greatest for client, weight in self._coefficients.items()}
+        clipped, updates = self._counts.tolist()
+        self.clipped = clipped / updates if updates else nan
         return averages
 
-    def untrained(self) -> dict[str, Tensor]:
-        """Returns masks of the elements that no planned architecture holds, which have no noise either."""
-        return {name: weights <= 0 for name, weights in self.weights.items()}
+
+def _unbounded(reason: str) -> ConfigError:
+    return ConfigError(
+        f"model.aggregation: no bound on a client's influence is known: {reason}; or set privacy to null"
+    )
 
 
 def dp_accounting() -> ModuleType:

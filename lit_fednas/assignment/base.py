@@ -64,10 +64,11 @@ class Round:
 class Assignment(Part, ABC):
     """Decides which subnet each client trains.
 
-    A plan is a function of the round and of the state that earlier rounds left; the state changes in :meth:`observe`
-    alone, and is saved in every checkpoint (:meth:`state_dict`).
+    A plan is a function of the round, which it does not change, and of the state that earlier rounds left; the state
+    changes in :meth:`observe` alone, and is saved in every checkpoint (:meth:`state_dict`).
 
     Attributes:
+        source: The architectures that it draws from in place of the space, with a ``largest``; ``None`` for the space.
         state_names: The names of the attributes that are the state; dictionaries among them are by client.
         depends_on: What a client's architecture depends on, beside the round and chance: on the ``client`` alone, also
             on who else is or was in the ``cohort``, or on what clients report. Differential privacy asks for it.
@@ -75,6 +76,7 @@ class Assignment(Part, ABC):
     """
 
     field: ClassVar[str] = "model.assignment"
+    source: Any = None
     depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "reports"
     pool: Any = None
 
@@ -127,8 +129,8 @@ class Assignment(Part, ABC):
         """Validates what the first client of each tier would be given in some rounds, before there is one."""
         _, firsts = np.unique(self._population.places, return_index=True)
         for number in range(_PROBED if len(firsts) else 0):
-            place = (number, sorted(firsts.tolist()), self._supernet.space, self._population)
-            self.check_limits(self.plan(Round(*place, numpy_generator(seed, "first-plans", number))))
+            rng, space = numpy_generator(seed, "first-plans", number), self._supernet.space
+            self.check_limits(self.plan(Round(number, sorted(firsts.tolist()), space, self._population, rng)))
 
     @override
     def load_state_dict(self, state: dict[str, Any], /) -> None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.assignment.pools import Pool, PoolOfTiers
-from lit_fednas.messages import ClientResult, ClientTask, Largest
+from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
@@ -74,22 +74,20 @@ class Sandwich(Assignment):
 
     def __init__(self, pool: Pool | None = None) -> None:
         self.pool = pool
-        self._pools: PoolOfTiers | None = None
+        self.source: PoolOfTiers | None = None
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._pools = None if self.pool is None else PoolOfTiers(self.pool, self._costs, population)
+        self.source = None if self.pool is None else PoolOfTiers(self.pool, self._costs, population)
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         if not round.cohort:
             return []
         largest, smallest = self.bounds(round.cohort, round.rng)
-        among = self._pools or round.space
+        among = self.source or round.space
         archs = {largest: among.largest, smallest: among.smallest}
-        if self._pools is not None:
-            round.values.give(Largest(among.largest))
         return [
             round.task(client, archs[position] if position in archs else self._drawn(client, round))
             for position, client in enumerate(round.cohort)
@@ -111,10 +109,10 @@ class Sandwich(Assignment):
         return largest, first(by_smallest, "smallest", largest)
 
     def _affords(self, client: int, bound: str) -> bool:
-        return self._pools is None or getattr(self._pools, bound) in self._pools.of_client(client)[0]
+        return self.source is None or getattr(self.source, bound) in self.source.of_client(client)[0]
 
     def _drawn(self, client: int, round: Round) -> Any:
-        return round.space.sample(round.rng) if self._pools is None else self._pools.draw(client, round.rng)
+        return round.space.sample(round.rng) if self.source is None else self.source.draw(client, round.rng)
 
 
 class TrackingSandwich(Sandwich):
@@ -137,7 +135,7 @@ class TrackingSandwich(Sandwich):
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
-        space = self._pools or self._supernet.space
+        space = self.source or self._supernet.space
         for task in (result.task for result in results):
             for seen, arch in ((self.largest_seen, space.largest), (self.smallest_seen, space.smallest)):
                 if task.arch == arch:

@@ -61,9 +61,8 @@ class BetaDecay(FederatedCallback):
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         cohort_size = module.cohort.size(module.population.num_clients)
-        self._present = Beta(self.beta(round.number, round.max_rounds, cohort_size))
-        round.give(self._present)
+        round.give(Beta(self.beta(round.number, round.max_rounds, cohort_size)))
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        module.log("beta", self._present.value)
+        module.log("beta", round.values[Beta].value)

@@ -88,8 +88,7 @@ class PoolGrowth(FederatedCallback):
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         pools = _pools(module)
-        self._present = pools.cost_of(pools.smallest) if self.limit is None else self.limit
-        round.give(PoolLimit(self._present))
+        round.give(PoolLimit(pools.cost_of(pools.smallest) if self.limit is None else self.limit))
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -102,7 +101,7 @@ class PoolGrowth(FederatedCallback):
             if (is_flat or progress >= self.latest) and 0 < progress < 1:
                 self._open(trainer, module, round)
         module.log("pool/doc", degree)
-        module.log("pool/limit", self._present)
+        module.log("pool/limit", round.values[PoolLimit].cost)
 
     def _open(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Opens the pool up to the largest architecture that pays."""

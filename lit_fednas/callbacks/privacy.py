@@ -18,9 +18,8 @@ from typing import Any, cast, final
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.aggregation import GaussianMechanism
-from lit_fednas.aggregation.private import Accountant, KnownCohorts, NoiseSequence, Released, SampledCohorts
-from lit_fednas.assignment import Round
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.aggregation.private import Accountant, KnownCohorts, NoiseSequence, PrivateAverage, SampledCohorts
 from lit_fednas.callbacks.release_record import ReleaseRecord
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
@@ -76,7 +75,6 @@ class Privacy(FederatedCallback):
         CheckpointError: A resumed run was begun without it or with other settings, or its record is missing.
     """
 
-    gives = (GaussianMechanism,)
     metric_names = ("privacy/clipped", "privacy/epsilon")
 
     clip_norm: PositiveFloat
@@ -96,6 +94,7 @@ class Privacy(FederatedCallback):
             )
         self.accountant: Accountant | None = None  # none without noise
         self._noise = NoiseSequence(0)  # of this start
+        self._average: PrivateAverage  # of the round
         self._record: ReleaseRecord | None = None  # none without noise, nor with a noise_seed
         self._saved: dict[str, Any] | None = None
 
@@ -248,9 +247,17 @@ class Privacy(FederatedCallback):
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         assert self.noise_multiplier is not None
         round.seed = self._seed(module)
-        round.watch(lambda averages: self._write(trainer, round))
-        mechanism = self.clip_norm, self.noise_multiplier, self._noise, round.number
-        round.give(GaussianMechanism(*mechanism, *self._planned(module, round)))
+        round.watch(lambda averages: self._write(trainer))
+        planned, expected = self._planned(module, round)
+        round.aggregation = self._average = PrivateAverage(
+            cast(OverlapAverage, module.aggregation),  # is refused if it merges in another way
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier,
+            sequence=self._noise,
+            round=round.number,
+            planned=planned,
+            expected=expected,
+        )
 
     def _planned(
         self, module: FederatedLightningModule, round: ServerRound
@@ -262,25 +269,24 @@ class Privacy(FederatedCallback):
         available = module.cohort.availability.available(round.number, num_clients, round.seed)
         draws = numpy_generator(module.seed, "privacy-planned", round.number)  # public, and apart from the cohort's
         sample = np.sort(draws.choice(available, min(_PLANNED, len(available)), replace=False)).tolist()
-        known = round.number, sample, module.supernet.space, module.population, draws
-        plan = Round(*known, values=round.values, max_rounds=round.max_rounds, progress=round.progress)
-        return module.assignment.plan(plan), module.cohort.ratio * len(available)
+        return module.tasks(round, sample, draws), module.cohort.ratio * len(available)
 
-    def _write(self, trainer: FederatedTrainer, round: ServerRound) -> None:
+    def _write(self, trainer: FederatedTrainer) -> None:
         """Writes what the round releases to disk, before any rank has the new weights."""
-        released = round.values.get(Released)
-        if self._record is not None and released is not None:
-            self._record.write(_losses(released))
+        if self._record is not None:
+            self._record.write(self._losses())
             trainer.strategy.barrier()
+
+    def _losses(self) -> dict[int, float]:
+        """Returns the square of each client's influence."""
+        return {client: share**2 for client, share in self._average.influences.items()}
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        released = round.values.get(Released)
-        assert released is not None
-        if not math.isnan(released.clipped):
-            module.log("privacy/clipped", released.clipped)
+        if not math.isnan(self._average.clipped):
+            module.log("privacy/clipped", self._average.clipped)
         if self.accountant is not None:
-            self.accountant.add(_losses(released))
+            self.accountant.add(self._losses())
             if self._record is not None:
                 self._record.count()
             module.log("privacy/epsilon", self.accountant.epsilon(self.delta))
@@ -325,8 +331,3 @@ class Privacy(FederatedCallback):
                 f"without noise; set it to null, or begin a new run"
             )
         self.noise_multiplier, self.noise_seed = saved["noise_multiplier"], saved["noise_seed"]
-
-
-def _losses(released: Released) -> dict[int, float]:
-    """Returns the square of each client's influence."""
-    return {client: share**2 for client, share in released.influences.items()}

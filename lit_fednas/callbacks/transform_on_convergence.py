@@ -101,7 +101,8 @@ class TransformOnConvergence(FederatedCallback):
         newest = len(suite.models) - 1
 
         def measure(averages: dict[str, Tensor]) -> None:
-            self.activeness = [*self.activeness, cell_activeness(suite, newest, averages)][-self.window :]
+            activeness = [*self.activeness, cell_activeness(suite, newest, averages)][-self.window :]
+            round.commit(self, activeness=activeness)
 
         if any(newest == model.number for result in round.survivors for model in members_of(result.task.arch)):
             round.watch(measure)

@@ -107,11 +107,11 @@ class LocalRunner(TaskRunner):
             reason = in_one_line(error)
         else:
             share = (perf_counter() - start) / len(tasks)
-            for row, (client, sums) in enumerate(zip(module.clients, outcomes, strict=True)):
+            for row, (client, (loss_sum, units, size)) in enumerate(zip(module.clients, outcomes, strict=True)):
                 weights = {name: tensor[row] for name, tensor in module.weights.items()}
-                fit = Fit(ClientResult(client.task))
+                fit, steps, seen = Fit(ClientResult(client.task)), client.num_steps, client.num_seen
                 with fit.isolating_failures():
-                    fit.fill(weights, client.num_steps, client.num_seen, *sums)
+                    fit.fill(weights, steps, seen, loss_sum=loss_sum, units=units, size=size)
                     self._finish(fit)
                 fit.note(seconds=share)
                 yield self._outcome(fit)
@@ -207,7 +207,8 @@ class LocalRunner(TaskRunner):
         for parameter in network.parameters:
             parameter.grad = None
         # after the objective has touched the weights for the last time
-        fit.fill(network.weights, module.num_steps, module.num_seen, *module.outcome())
+        loss_sum, units, size = module.outcome()
+        fit.fill(network.weights, module.num_steps, module.num_seen, loss_sum=loss_sum, units=units, size=size)
         if fit.weights is None:
             return
         fit.note(reports=reports)

@@ -63,9 +63,10 @@ class Fit:
         """Notes why there is no update."""
         self.result, self.weights = ClientResult(self.result.task, status, reason), None
 
-    def fill(self, weights: Mapping[str, Tensor], num_steps: int, num_seen: int, *sums: float) -> None:
-        """Notes the trained weights; ``sums`` are those of the losses, of their units, and of the weights' norms."""
-        loss_sum, units, size = sums
+    def fill(
+        self, weights: Mapping[str, Tensor], num_steps: int, num_seen: int, loss_sum: float, units: float, size: float
+    ) -> None:
+        """Notes the trained weights, the sums of the losses and of their units, and the weights' norm."""
         self.weights, loss = weights, loss_sum / max(units, 1)
         self.note(num_steps=num_steps, num_seen=num_seen, num_units=int(units), loss=loss)
         if num_steps == 0:

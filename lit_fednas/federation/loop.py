@@ -106,12 +106,12 @@ class RoundLoop(RoundFitLoop):
     def train_cohort(self, number: int) -> ServerRound:
         """Plans a round, trains its clients (each rank its share), and adds up the updates that count."""
         module = self.module
-        round = ServerRound(number, module.restructure, module.seed, self.max_epochs or -1)
-        round.results = self._settled(self.ranks.gather_results(partial(self._train_share, round)))
+        round = ServerRound(number, module.restructure, module.aggregation, module.seed, self.max_epochs or -1)
+        round.results = self._settled(round, self.ranks.gather_results(partial(self._train_share, round)))
         order = {task.key: number for number, task in enumerate(round.tasks)}
         round.results.sort(key=lambda result: order[result.task.key])
         if round.survivors:
-            self.ranks.add_up(module.aggregation.sums())
+            self.ranks.add_up(round.aggregation.sums())
         self._count_failures(round)
         call_hook(self.trainer, "on_results", round)
         for part in (module.assignment, module.cohort):
@@ -126,7 +126,7 @@ class RoundLoop(RoundFitLoop):
         round.tasks = module.plan(round)
         self._check_states(round.tasks)
         call_hook(self.trainer, "on_cohort_start", round)
-        module.aggregation.start(round.tasks, round.values)
+        round.aggregation.start(round.tasks, round.values)
         share = self._share(round.tasks)
         if module.client.fast is not None and self.fastest is None:
             self._choose(share, round.number)
@@ -134,7 +134,7 @@ class RoundLoop(RoundFitLoop):
         trained = []
         for result, update in self._runner.run(share):
             if update is None or not self._acceptance.hold(update):
-                self._take(result, update)
+                self._take(round, result, update)
             del update
             trained.append(result)
         return trained, self._acceptance.evidence
@@ -202,7 +202,7 @@ class RoundLoop(RoundFitLoop):
         self._runner = self.runner(module, data, self.interrupts.check)
         self._runner.state_of = partial(self.clients.read, _STATE)
 
-    def _settled(self, shares: Sequence[tuple[list[ClientResult], Any]]) -> list[ClientResult]:
+    def _settled(self, round: ServerRound, shares: Sequence[tuple[list[ClientResult], Any]]) -> list[ClientResult]:
         """Returns the results of all ranks, once it is settled which updates count."""
         judge = self._acceptance.judge([evidence for _, evidence in shares])
         results = []
@@ -211,14 +211,14 @@ class RoundLoop(RoundFitLoop):
                 judged = judge(result)
                 if judged is not None or rank != self.ranks.rank:  # own ones that were not held were taken as they came
                     result, update = judged or (result, None)
-                    self._take(result, update)
+                    self._take(round, result, update)
                 results.append(result)
         return results
 
-    def _take(self, result: ClientResult, update: ClientUpdate | None) -> None:
+    def _take(self, round: ServerRound, result: ClientResult, update: ClientUpdate | None) -> None:
         """Merges an update, if there is one; reports to the log and to the callbacks how it went for the client."""
         if update is not None:
-            self.module.aggregation.add(update)
+            round.aggregation.add(update)
             if update.state is not None:
                 self.clients.write(_STATE, result.task.round, result.task.client, update.state)
         if result.reason and self.ranks.rank == 0:

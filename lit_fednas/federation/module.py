@@ -2,12 +2,13 @@
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import OptimizerCallable
@@ -36,7 +37,7 @@ from lit_fednas.federation.evaluation import (
 from lit_fednas.federation.round import ServerRound, client_metrics
 from lit_fednas.federation.server_optimizers import apply_changes, check_step, described, resting, set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy, check_finite
-from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.messages import ClientResult, ClientTask, Largest
 from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.parts import check_callbacks, check_state
 from lit_fednas.ranges import check_values
@@ -208,13 +209,27 @@ class FederatedLightningModule(pl.LightningModule):
         cohort = self.cohort.draw(round.number, self.population.sizes, round.seed)
         if not cohort:
             return []
-        rng = numpy_generator(round.seed, "assignment", round.number)
-        schedule = self.client.lr_schedule
-        factor = 1.0 if schedule is None else schedule.factor(round.number, round.max_rounds, round.progress)
-        place = (round.number, cohort, self.supernet.space, self.population, rng)
-        tasks = self.assignment.plan(Round(*place, factor, round.values, round.max_rounds, round.progress))
+        if self.assignment.source is not None:
+            round.give(Largest(self.assignment.source.largest))
+        tasks = self.tasks(round, cohort, numpy_generator(round.seed, "assignment", round.number))
         self.assignment.check_limits(tasks)
         return tasks
+
+    def tasks(self, round: ServerRound, cohort: Sequence[int], rng: np.random.Generator) -> list[ClientTask]:
+        """Returns the assignment's plan of a round for some clients."""
+        schedule = self.client.lr_schedule
+        plan = Round(
+            number=round.number,
+            cohort=cohort,
+            space=self.supernet.space,
+            population=self.population,
+            rng=rng,
+            lr_factor=schedule.factor(round.number, round.max_rounds, round.progress) if schedule else 1.0,
+            values=round.values,
+            max_rounds=round.max_rounds,
+            progress=round.progress,
+        )
+        return self.assignment.plan(plan)
 
     def traffic(self, arch: Any) -> tuple[int, int]:
         """Returns the bytes that travel down to a client of an architecture, and up from it."""
@@ -247,7 +262,7 @@ class FederatedLightningModule(pl.LightningModule):
         merged = len(survivors) >= self.faults.min_survivors
         optimizer.zero_grad(set_to_none=True)
         if merged:
-            averages = self.aggregation.finish()
+            averages = batch.aggregation.finish()
             shared = self.supernet.shared_tensors()
             for region in (region for arch in batch.rejected for region in self.supernet.regions(arch).values()):
                 kept = region.of(shared[region.name].detach()).to(averages[region.name].dtype)
@@ -261,13 +276,14 @@ class FederatedLightningModule(pl.LightningModule):
                 len(batch.results),
                 self.faults.min_survivors,
             )
-        with resting(self.supernet, self.aggregation.untrained, optimizer.optimizer):
+        with resting(self.supernet, batch.aggregation.untrained, optimizer.optimizer):
             optimizer.step()  # without gradients it only counts the step
         optimizer.zero_grad(set_to_none=True)
         if merged:
             check_step(self.supernet, optimizer.optimizer, batch.number)
         clients = {result.task.client for result in survivors if merged}
         self.trainer.fit_loop.clients.commit(clients)  # type: ignore[attr-defined]
+        batch.end_step()
         self._log_round(batch)
 
     def on_train_batch_end(self, *step: Any) -> None:

@@ -10,7 +10,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_fednas.data import Task
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ConfigError, did_you_mean
 from lit_fednas.messages import (
     WILD,
     WITHHELD,
@@ -24,24 +24,29 @@ from lit_fednas.messages import (
 from lit_fednas.parts import Part, check_callbacks
 
 if TYPE_CHECKING:
+    from lit_fednas.aggregation import Aggregation
     from lit_fednas.federation.module import FederatedLightningModule
     from lit_fednas.federation.trainer import FederatedTrainer
 
 Averages = dict[str, Tensor]
+#: Hooks that the commands after training call with the folder that they have written.
+_AFTER_TRAINING = ("on_search_end", "on_finetune_end")
 
 
 class ServerRound:
     """One round; the "batch" of the server's step.
 
     Callbacks read it, and change what happens between rounds through it alone: they give values of schedules,
-    reject updates, watch and mix averages, and add or remove architectures. (Training is stopped as everywhere in
-    Lightning, by ``trainer.should_stop``.)
+    reject updates, watch and mix averages, commit their state, and add or remove architectures. (Training is stopped as
+    everywhere in Lightning, by ``trainer.should_stop``.)
 
     Attributes:
         number: The round, from 0.
         max_rounds: Rounds of the whole run; -1 if it has no end.
         progress: The share of the run's rounds, MACs or bytes that was spent before the round, of these budgets the
             greatest share; ``None`` if the run has no end.
+        aggregation: What merges the round's updates: the method's, unless a callback sets another before the round is
+            planned.
         seed: What cohort and architectures are drawn from: the run's, unless a callback sets another before the round
             is planned.
         values: What schedules gave, before the round is planned.
@@ -54,11 +59,17 @@ class ServerRound:
 
     # no dataclass, which Lightning would copy as a batch whose tensors are to be moved
     def __init__(
-        self, number: int, restructure: Callable[[Callable[[], Any]], Any], seed: int = 0, max_rounds: int = -1
+        self,
+        number: int,
+        restructure: Callable[..., Any],
+        aggregation: Aggregation,
+        seed: int = 0,
+        max_rounds: int = -1,
     ) -> None:
         self.number = number
         self.max_rounds = max_rounds
         self.progress = number / max_rounds if max_rounds > 0 else None
+        self.aggregation = aggregation
         self.seed = seed
         self.values = RoundValues()
         self.tasks: Sequence[ClientTask] = ()
@@ -67,6 +78,7 @@ class ServerRound:
         self.restructure = restructure
         self._watchers: list[Callable[[Averages], None]] = []
         self._mixtures: list[Callable[[Averages], Averages]] = []
+        self._commits: list[tuple[Any, dict[str, Any]]] = []
 
     @property
     def survivors(self) -> list[ClientResult]:
@@ -103,6 +115,16 @@ class ServerRound:
             averages = mixture(averages)
         return averages
 
+    def commit(self, callback: Any, **state: Any) -> None:
+        """Sets attributes of a callback after the server's step, before ``on_server_step``."""
+        self._commits.append((callback, state))
+
+    def end_step(self) -> None:
+        """Sets all that callbacks have committed."""
+        for callback, state in self._commits:
+            for name, value in state.items():
+                setattr(callback, name, value)
+
 
 def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, float]:
     """Returns metrics of a round's clients, by name."""
@@ -127,7 +149,8 @@ class FederatedCallback(Part, Callback):
     drawn, ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the round's end.
 
     All that a method remembers from round to round is the callback's ``state_dict``. It changes after the server's
-    step alone, so that an interrupted round leaves no trace. Tensors of a checkpoint come back on the CPU.
+    step alone (:meth:`on_server_step`, :meth:`ServerRound.commit`), so that an interrupted round leaves no trace.
+    Tensors of a checkpoint come back on the CPU.
 
     Attributes:
         field: The callback's key in a configuration, from the name of its class: ``BetaDecay`` is ``beta_decay``.
@@ -145,8 +168,15 @@ class FederatedCallback(Part, Callback):
         cls.field = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Validates that the callback works with the supernet, and that some part reads the values that it gives."""
+        """Validates its hooks, that it works with the supernet, and that some part reads the values that it gives."""
         super().setup(trainer, pl_module, stage)
+        hooks = [*dir(FederatedCallback), *_AFTER_TRAINING]
+        for name in dir(self):
+            if name.startswith("on_") and name not in hooks and callable(getattr(self, name)):
+                raise ConfigError(
+                    f"{self.field}: {type(self).__name__}.{name} would never be called, as there is no such hook; "
+                    f"rename it{did_you_mean(name, hooks)}"
+                )
         self.check_supernet(pl_module.supernet)
         if stage == "fit":
             check_callbacks(self.field, self, trainer.callbacks)  # type: ignore[attr-defined]

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.aggregation import GaussianMechanism
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.examples import EvalBatches
 from lit_fednas.errors import ConfigError
@@ -63,7 +62,7 @@ class AfterTraining:
 
     def require_noise(self, field: str) -> None:
         """Refuses what would disclose clients' data without noise after a training that adds noise."""
-        if any(GaussianMechanism in getattr(callback, "gives", ()) for callback in self.trainer.callbacks):
+        if any(getattr(callback, "field", None) == "privacy" for callback in self.trainer.callbacks):
             raise ConfigError(f"{field}: uses clients' data without noise; leave it out, or allow it by --privacy null")
 
     def write_clients(self, files: TierFiles) -> None:

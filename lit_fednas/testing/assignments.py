@@ -99,12 +99,14 @@ class AssignmentContract(Contract):
         assert plan(assignment, 5, [], space, np.random.default_rng(5)) == []
 
     def check_a_plan_changes_no_state(self) -> None:
-        """A plan is made twice alike and leaves the state as it was, which changes in ``observe`` alone."""
+        """A plan is made twice alike, and leaves the round's values and the state as they were."""
         assignment = self.ready()
         self.rounds(assignment, 0, 3)
         state, place = copy.deepcopy(assignment.state_dict()), (3, drawn_cohort(3), self.net.space)
-        twice = [plan(assignment, *place, numpy_generator(0, "assignment", 3)) for _ in range(2)]
-        assert twice[0] == twice[1]
+        rngs = [numpy_generator(0, "assignment", 3) for _ in range(2)]
+        first, second = (Round(*place, assignment._population, rng) for rng in rngs)
+        assert assignment.plan(first) == assignment.plan(second)
+        assert first.values == {}, "the plan has changed the round's values"
         assert_alike(assignment.state_dict(), state)
 
     def check_a_space_of_one(self) -> None:

@@ -14,8 +14,8 @@ from scipy.linalg import toeplitz
 from scipy.special import binom
 from torch import Tensor
 
-from lit_fednas.aggregation import Beta, GaussianMechanism, MaxNet, OverlapAverage
-from lit_fednas.aggregation.private import NoiseSequence, PrivateSums, Released
+from lit_fednas.aggregation import Beta, MaxNet, OverlapAverage
+from lit_fednas.aggregation.private import NoiseSequence, PrivateAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import CyclicCohort
 from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
@@ -32,8 +32,9 @@ def nested() -> Supernet:
     return networks.kept("private", lambda: networks.elastic(stage_widths=[8, 8], stem_width=2))
 
 
-def mechanism(noise: float = 0.0, **settings: Any) -> GaussianMechanism:
-    return GaussianMechanism(NORM, noise, **{"sequence": NoiseSequence(3), "round": 0, **settings})
+def private(average: OverlapAverage, net: Supernet, noise: float = 0.0, **settings: Any) -> PrivateAverage:
+    average.setup(net)
+    return PrivateAverage(average, NORM, noise, **{"sequence": NoiseSequence(3), "round": 0, **settings})
 
 
 def given(*values: Any) -> RoundValues:
@@ -51,9 +52,11 @@ def flat(tensors: dict[str, Tensor]) -> Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in tensors.values()])
 
 
-def step(net: Supernet, updates: list[ClientUpdate], tasks: list[ClientTask], one: GaussianMechanism) -> Tensor:
+def step(
+    net: Supernet, updates: list[ClientUpdate], tasks: list[ClientTask], noise: float = 0.0, **settings: Any
+) -> Tensor:
     """By how much a round moves the shared weights."""
-    return flat(aggregate(alike(), net, updates, tasks, values=given(one))) - flat(net.shared_tensors())
+    return flat(aggregate(private(alike(), net, noise, **settings), net, updates, tasks)) - flat(net.shared_tensors())
 
 
 def holders(net: Supernet, tasks: list[ClientTask], weight: float = 1.0) -> Tensor:
@@ -67,12 +70,9 @@ def holders(net: Supernet, tasks: list[ClientTask], weight: float = 1.0) -> Tens
 
 def undivided(aggregation: OverlapAverage, net: Supernet, updates: list[ClientUpdate], tasks: Any, *values: Any) -> Any:
     """The sum without noise, as one vector, and the greatest coefficient."""
-    begun(aggregation, net, [], tasks, values=given(mechanism(), *values))
-    for one in updates:
-        aggregation.add(one)
-    sums = aggregation._sums
-    assert isinstance(sums, PrivateSums)
-    return flat(sums.values).double(), sums.greatest
+    average = private(aggregation, net)
+    begun(average, net, updates, tasks, values=given(*values))
+    return flat(average.values).double(), average.greatest
 
 
 def moved(net: Supernet, one: ClientUpdate, size: float, seed: int) -> ClientUpdate:
@@ -139,19 +139,17 @@ def test_the_average_is_that_of_the_formulas_also_if_a_client_fails(beta: float 
     tasks = [one.task for one in asked]
     sizes = [1e-4, 1, 2, 1e-3, 3]  # the last one fails
     updates = [moved(net, asked[place], size, place) for place, size in enumerate(sizes)]
-    values = given(mechanism(), *([] if beta is None else [Beta(beta)]))
+    average, values = private(alike(beta), net), given(*([] if beta is None else [Beta(beta)]))
     largest = next(task.client for task in tasks if task.arch == net.space.largest)
     share = lambda task: 1.0 if beta is None else beta if task.client == largest else (1 - beta) / 5  # noqa: E731
     expected = by_hand(net, updates, tasks, share)
-    for name, tensor in aggregate(alike(beta), net, updates, tasks, values=values).items():
+    for name, tensor in aggregate(average, net, updates, tasks, values=values).items():
         torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-4, atol=1e-6, msg=name)
-    released = values.get(Released)
-    assert released is not None
-    assert released.clipped == pytest.approx(3 / 5)
-    assert max(released.influences.values()) == 1
-    assert len(released.influences) == 6
+    assert average.clipped == pytest.approx(3 / 5)
+    assert max(average.influences.values()) == 1
+    assert len(average.influences) == 6
     if beta is not None:
-        assert sorted(released.influences.values())[0] == pytest.approx(0.4 / 5 / 0.6)
+        assert sorted(average.influences.values())[0] == pytest.approx(0.4 / 5 / 0.6)
 
 
 def test_the_noise_has_the_stated_deviation_per_element_and_none_where_nobody_trains() -> None:
@@ -159,7 +157,7 @@ def test_the_noise_has_the_stated_deviation_per_element_and_none_where_nobody_tr
     net, noise = nested(), 1.5
     for second, everywhere in ((net.space.largest, True), (net.space.smallest, False)):
         asked = [ClientTask(0, 0, net.space.smallest, 9), ClientTask(0, 1, second, 9)]
-        draws = torch.stack([step(net, [], asked, mechanism(noise, round=round)) for round in range(400)])
+        draws = torch.stack([step(net, [], asked, noise, round=round) for round in range(400)])
         deviations, clients = draws.std(dim=0), holders(net, asked)
         assert bool((deviations[clients == 0] == 0).all())
         assert (clients == 0).any() != everywhere
@@ -185,7 +183,7 @@ def test_the_noise_of_rounds_solves_the_banded_system_at_the_scale_of_its_column
     draws = [numpy_generator(3, "privacy", round).standard_normal(len(held), dtype=np.float32) for round in range(8)]
     expected = np.linalg.solve(matrix, np.stack(draws)) * noise * NORM * np.linalg.norm(matrix[:, 0])
     for round in (0, 1, 3, 4, 5, 6, 7):
-        moved = step(net, [], tasks, mechanism(noise, round=round, sequence=sequence)) * held
+        moved = step(net, [], tasks, noise, round=round, sequence=sequence) * held
         np.testing.assert_allclose(moved.numpy(), expected[round], rtol=1e-3, atol=1e-4)
 
 
@@ -220,12 +218,10 @@ def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:
     net = nested()
     asked = random_updates(net, 5, largest=True, seed=8)
     tasks = [one.task for one in asked]
-    whole = step(net, asked, tasks, mechanism(1.0))
-    ranks = [alike() for _ in range(2)]
+    whole = step(net, asked, tasks, 1.0)
+    ranks = [private(alike(), net, 1.0) for _ in range(2)]
     for rank, aggregation in enumerate(ranks):
-        begun(aggregation, net, [], tasks, values=given(mechanism(1.0)))
-        for one in asked[rank::2]:
-            aggregation.add(one)
+        begun(aggregation, net, asked[rank::2], tasks)
     for totals in zip(*(aggregation.sums() for aggregation in ranks), strict=True):
         added = totals[0] + totals[1]
         for total in totals:
@@ -233,7 +229,7 @@ def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:
     first, second = (flat(aggregation.finish()) - flat(net.shared_tensors()) for aggregation in ranks)
     torch.testing.assert_close(first, whole, rtol=1e-5, atol=1e-5)
     assert torch.equal(first, second)
-    later = step(net, asked, tasks, mechanism(1.0, round=1))
+    later = step(net, asked, tasks, 1.0, round=1)
     assert float((later - whole).abs().min()) > 0
 
 
@@ -244,7 +240,7 @@ def test_buffers_and_frozen_weights_stay() -> None:
     kept = [name for name in old if name not in trained]
     assert len(kept) == 4
     task = ClientTask(0, 0, net.space.largest, 5)
-    found = aggregate(alike(), net, [update(net, 0, net.space.largest, 5)], [task], values=given(mechanism()))
+    found = aggregate(private(alike(), net), net, [update(net, 0, net.space.largest, 5)], [task])
     assert all(torch.equal(found[name].to(old[name].dtype), old[name]) for name in kept)
     moved = torch.cat([(found[name] - old[name]).flatten() for name in trained])
     assert float(moved.norm()) == pytest.approx(NORM, rel=1e-5)
@@ -262,13 +258,13 @@ def test_sampled_rounds_divide_by_the_expected_cohort_and_add_noise_without_any_
     assert held.unique().tolist() == [1.5, 2]
     changed = moved(net, update(net, 3, net.space.largest, 5), 5.0, 1)
     first, *others = (
-        step(net, [changed], [everyone[client] for client in clients], mechanism(**sampled))
+        step(net, [changed], [everyone[client] for client in clients], **sampled)
         for clients in ([3], [3, 4], [3, 4, 5])  # others change nothing: their number must not show
     )
     assert float((first * held).norm()) == pytest.approx(NORM, rel=1e-5)
     for other in others:
         torch.testing.assert_close(other, first, rtol=1e-5, atol=1e-7)
-    noise = step(net, [], [], mechanism(1.0, **sampled))
+    noise = step(net, [], [], 1.0, **sampled)
     for clients in (1.5, 2):
         assert float(noise[held == clients].std()) == pytest.approx(NORM / clients, rel=0.1)
 
@@ -301,6 +297,6 @@ def test_what_has_no_known_bound_is_refused(name: str) -> None:
     tasks = [ClientTask(0, client, net.space.largest, 5) for client in range(3)]
     if settings.get("twice"):
         tasks.append(replace(tasks[0], arch=net.space.smallest))
-    values = given(mechanism(**({"planned": tasks, "expected": 1.5} if settings.get("sampled") else {})), Beta(0.5))
+    sampled = {"planned": tasks, "expected": 1.5} if settings.get("sampled") else {}
     with pytest.raises(ConfigError, match=rf"model\.aggregation: no bound .*{message}.*set privacy to null"):
-        begun(aggregation, net, [], tasks, values=values)
+        begun(private(aggregation, net, **sampled), net, [], tasks, values=given(Beta(0.5)))

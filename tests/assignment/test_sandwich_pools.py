@@ -12,7 +12,7 @@ from lit_fednas.assignment import FromFile, Listed, RisingPath, Round, Sandwich,
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.messages import ClientResult, ClientTask, Largest, RoundValues
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
-from tests.support import tiny_supernet
+from tests.support import Noted, fit, make_module, tiny_data, tiny_supernet
 
 NET = tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0])
 PATH = RisingPath(6).architectures(ArchitectureCosts(NET), "macs")[1:-1]  # without the bounds of the space
@@ -20,8 +20,7 @@ POOL = Listed([str(arch) for arch in PATH[::-1]])  # not in the order of cost
 
 
 def plan(assignment, population, number=0, cohort=(0, 1, 2, 3)):
-    round = Round(number, cohort, NET.space, population, np.random.default_rng(number))
-    return assignment.plan(round), round.values
+    return assignment.plan(Round(number, cohort, NET.space, population, np.random.default_rng(number)))
 
 
 @pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
@@ -30,22 +29,29 @@ def test_bounds_and_draws_are_of_the_pool(kind):
     assignment = kind(POOL)
     assignment.setup(NET, population)
     for number in range(600):
-        tasks, values = plan(assignment, population, number)
-        archs = [task.arch for task in tasks]
+        archs = [task.arch for task in plan(assignment, population, number)]
         assert PATH[0] in archs
         assert PATH[-1] in archs
-        assert values.get(Largest) == Largest(PATH[-1])
         drawn.update(archs)
+    assert assignment.source.largest == PATH[-1]
     assert set(drawn) == set(PATH)
     # of four, two train the bounds and two draw one of four each, all alike
     assert [drawn[arch] / 600 for arch in PATH] == pytest.approx([1.5, 0.5, 0.5, 1.5], abs=0.09)
+
+
+def test_a_round_knows_the_largest_of_the_pool():
+    given = Noted("on_cohort_start", lambda trainer, module, round: round.values.get(Largest))
+    parts = {"supernet": tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0]), "aggregation": MaxNet(0.6)}
+    for assignment in (Sandwich(POOL), Sandwich()):
+        fit(make_module(assignment=assignment, **parts), tiny_data(), 1, callbacks=[given])
+    assert given.all == [Largest(PATH[-1]), None]
 
 
 def test_tracking_counts_the_bounds_of_the_pool():
     population, assignment = Population(5), TrackingSandwich(POOL)
     assignment.setup(NET, population)
     for number in range(20):
-        tasks, _ = plan(assignment, population, number, cohort=(0, 1, 2, 3, 4))
+        tasks = plan(assignment, population, number, cohort=(0, 1, 2, 3, 4))
         assignment.observe([ClientResult(task) for task in tasks])
     counts = assignment.state_dict()
     for bound in ("largest_seen", "smallest_seen"):
@@ -60,10 +66,10 @@ def test_tiers_are_respected_also_by_the_bounds(kind):
     assignment = kind(POOL)
     assignment.setup(NET, population)
     for number in range(50):
-        tasks, _ = plan(assignment, population, number)
+        tasks = plan(assignment, population, number)
         assert tasks[3].arch == PATH[-1]  # who alone can
         assert all(NET.macs(task.arch) <= limit for task in tasks[:3])
-        tasks, _ = plan(assignment, population, number, cohort=(0, 1, 2))
+        tasks = plan(assignment, population, number, cohort=(0, 1, 2))
         assert PATH[-1] not in [task.arch for task in tasks]
         assert PATH[0] in [task.arch for task in tasks]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.callbacks import PruneByBudgets
 from lit_fednas.callbacks.pruning.iteration import CandidateTrials, Trial, fused_accuracy
 from lit_fednas.errors import ConfigError
@@ -105,7 +106,7 @@ def test_a_candidate_that_nobody_could_test_keeps_its_rank(caplog: pytest.LogCap
 
 
 def after_results(callback: PruneByBudgets, sequence: PrunedSequence, results: list[ClientResult]) -> ServerRound:
-    round = ServerRound(0, lambda change: change())
+    round = ServerRound(0, lambda change: change(), OverlapAverage())
     round.results = results
     callback.on_results(None, SimpleNamespace(supernet=sequence), round)  # type: ignore[arg-type]
     return round
@@ -123,6 +124,8 @@ def test_what_was_dropped_is_rejected_and_nothing_is_remembered_before_the_serve
     assert round.survivors == results[1:]
     assert callback.state_dict() == state  # an interrupted round leaves no trace
     assert after_results(callback, sequence, results).rejected == round.rejected
+    round.end_step()
+    assert callback.trials.live == ["conv2"]
 
 
 # ---- budgets and rounds over the iterations (sections 4.3 and 5.1) ------------------------------------

@@ -21,8 +21,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
-from lit_fednas.aggregation import ClassAverage, GaussianMechanism, MaxNet, OverlapAverage
-from lit_fednas.aggregation.private import KnownCohorts, Released
+from lit_fednas.aggregation import ClassAverage, MaxNet, OverlapAverage
+from lit_fednas.aggregation.private import KnownCohorts, PrivateAverage
 from lit_fednas.assignment import (
     Assignment,
     ByOwnUtility,
@@ -86,13 +86,12 @@ class Watch(FederatedCallback):
     """Keeps what each round was given, what it released, and who was asked."""
 
     def __init__(self) -> None:
-        self.mechanisms: list[GaussianMechanism] = []
-        self.released: list[Released] = []
+        self.averages: list[PrivateAverage] = []
+
         self.asked: Counter[int] = Counter()
 
     def on_server_step(self, trainer: Any, module: Any, round: Any) -> None:
-        self.mechanisms.append(round.values.get(GaussianMechanism))
-        self.released.append(round.values.get(Released))
+        self.averages.append(round.aggregation)
         self.asked.update(task.client for task in round.tasks)
 
 
@@ -123,7 +122,7 @@ def test_with_maxnet_the_largest_networks_client_spends_nearly_all() -> None:
     settings = {"assignment": TrackingSandwich(), "aggregation": MaxNet(weighted=False)}
     trainer = fit(module(**settings), tiny_data(), 6, callbacks=[BetaDecay(decay="constant"), privacy, watch])
     turns: Counter[int] = Counter()
-    for one in watch.released:
+    for one in watch.averages:
         turns.update(client for client, influence in one.influences.items() if influence == 1)
     assert sum(turns.values()) == 6
     shares = {client: turns[client] + (watch.asked[client] - turns[client]) * others for client in watch.asked}
@@ -169,7 +168,7 @@ def test_a_round_in_which_all_clients_fail_still_adds_noise() -> None:
     failing = ClientSettings(sgd(1e30), batch_size=8, epochs=3)  # weights that are not finite
     trained, watch = module(client=failing), Watch()
     fit(trained, tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), watch])
-    assert math.isnan(watch.released[0].clipped)
+    assert math.isnan(watch.averages[0].clipped)
     assert 0.1 < float(steps(trained).std()) < 1.5  # 1 / 3 where all three clients hold an element, 1 where one does
 
 
@@ -194,7 +193,7 @@ def test_noise_and_sampled_cohorts_are_drawn_from_a_secret_in_place_of_the_seed(
         watch, asked = Watch(), Noted("on_cohort_start", said)
         made = module(cohort=cohort)
         fit(made, tiny_data(), 2, callbacks=[Privacy(1.0, 0, noise_seed=3), watch, asked])
-        assert {one.sequence.seed for one in watch.mechanisms} == {3}
+        assert {one.sequence.seed for one in watch.averages} == {3}
         for number, archs in asked.all:
             rng = numpy_generator(of_cohort, "assignment", number)
             assert list(archs) == cohort.draw(number, [10] * 6, of_cohort)
@@ -205,7 +204,7 @@ def test_noise_and_sampled_cohorts_are_drawn_from_a_secret_in_place_of_the_seed(
     trainer.fit(module(), datamodule=tiny_data())
     for _ in range(2):
         fit(module(), tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), watch])
-    first, *drawn = (one.sequence.seed for one in watch.mechanisms)
+    first, *drawn = (one.sequence.seed for one in watch.averages)
     assert first == 11
     assert len({0, 11, *drawn}) == 4
 
@@ -258,7 +257,7 @@ class Devices(FederatedCallback):
 
     def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
         self.sent = flat(weights(module))
-        self.seeds.add(round.values.get(GaussianMechanism).sequence.seed)
+        self.seeds.add(round.aggregation.sequence.seed)
 
     def on_client_end(self, trainer: Any, module: Any, result: Any, update: Any) -> None:
         if result.task.client == 0 and update is not None:
@@ -416,7 +415,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "buffers": ({"supernet": tiny_supernet(norm=BatchNorm())}, r"model\.supernet: \w+ has \d+ running statistics"),
     "classes": (
         {"aggregation": ClassAverage(False), "objective": MaskedCrossEntropy()},
-        "gives a GaussianMechanism, which neither .* nor model.aggregation ClassAverage reads",
+        r"model\.aggregation: no bound .*ClassAverage merges in a way of its own \(contributions\); use OverlapAverage",
     ),
     "sizes": (
         {"cohort": type("BySize", (UniformCohort,), {"depends_on_sizes": True})(count=3)},

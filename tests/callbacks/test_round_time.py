@@ -37,7 +37,7 @@ def run(folder, callback, **settings):
 
 def server_round(module, results):
     """Round 0, with what the clients answered."""
-    round = ServerRound(0, module.restructure)
+    round = ServerRound(0, module.restructure, module.aggregation)
     round.results = results
     return round
 

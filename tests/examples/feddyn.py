@@ -42,17 +42,14 @@ class FedDynServer(FederatedCallback):
         self.drift: dict[str, Tensor] = {}
 
     def on_results(self, trainer, module, round):
-        self._next = self.drift
-        round.mix(lambda averages: self._corrected(module, averages, len(round.survivors)))
+        round.mix(lambda averages: self._corrected(module, averages, round))
 
-    def _corrected(self, module, averages, survivors):
-        share = survivors / module.population.num_clients
-        self._next = {
+    def _corrected(self, module, averages, round):
+        share = len(round.survivors) / module.population.num_clients
+        drift = {
             name: self.drift.get(name, torch.zeros(())).to(parameter)
             - self.alpha * share * (averages[name] - parameter.detach())
             for name, parameter in module.supernet.named_parameters()
         }
-        return {**averages, **{name: averages[name] - drift / self.alpha for name, drift in self._next.items()}}
-
-    def on_server_step(self, trainer, module, round):
-        self.drift = self._next
+        round.commit(self, drift=drift)
+        return {**averages, **{name: averages[name] - value / self.alpha for name, value in drift.items()}}

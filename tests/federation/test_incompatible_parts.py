@@ -120,6 +120,14 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
         {"callbacks": BetaDecay},
         "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap",
     ),
+    (
+        {"callbacks": type("Mine", (FederatedCallback,), {"on_result": print})},
+        "mine: Mine.on_result would never be called, as there is no such hook; rename it; did you mean on_results?",
+    ),
+    (
+        {"callbacks": type("Mine", (FederatedCallback,), {"on_fit_begin": print, "on_finetune_end": print})},
+        "mine: Mine.on_fit_begin would never be called, as there is no such hook; rename it; did you mean on_fit_end?",
+    ),
 ]
 
 

@@ -38,6 +38,12 @@ class Counting(TakeTurns):
         self.planned = state["planned"]
 
 
+class Giving(TakeTurns):
+    def plan(self, round):
+        round.values.give(len(round.cohort))
+        return super().plan(round)
+
+
 class Hoarding(LargestWins):
     kept = ()
 
@@ -133,6 +139,7 @@ TestBackwards = broken(
     own_suite.SpaceContract, Backwards, "genes_and_text_go_round", lambda: Backwards([4, 8, 16], layers=2)
 )
 TestCounting = broken(own_suite.TestTakeTurns, Counting, "a_plan_changes_no_state")
+TestGiving = broken(own_suite.TestTakeTurns, Giving, "a_plan_changes_no_state")
 TestHoarding = broken(own_suite.AggregationContract, Hoarding, "updates_are_neither_changed_nor_kept")
 TestJittery = broken(own_suite.ObjectiveContract, Jittery, "a_fit_is_a_function_of_its_generator")
 TestAnchored = broken(own_suite.ObjectiveContract, Anchored, "a_fit_reads_nothing_of_the_server")

@@ -83,7 +83,7 @@ def test_what_is_broken_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Contract, "promises", named)
     outcomes = run(folder, "broken_suite.py")
-    assert (outcomes.errors, outcomes.passed, len(outcomes.failed)) == ([], set(), 13)
+    assert (outcomes.errors, outcomes.passed, len(outcomes.failed)) == ([], set(), 14)
     for kind, text in outcomes.failed.items():
         promise = getattr(sys.modules["broken_suite"], kind).__doc__
         assert f"broken promises: {promise}" in text

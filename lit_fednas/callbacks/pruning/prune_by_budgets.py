@@ -128,7 +128,6 @@ class PruneByBudgets(FederatedCallback):
         self.complete = False
         self.record = SequenceRecord()
         self.trials: CandidateTrials | None = None
-        self._ranked: CandidateTrials | None = None  # as ranked in the round that is running
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the parts fit together."""
@@ -200,7 +199,8 @@ class PruneByBudgets(FederatedCallback):
             unit: fused_accuracy([result for result in round.results if result.task.arch == Model(number, unit)])
             for unit in self.trials.live
         }
-        self._ranked, rejected = self.trials.after(accuracies, self.drop)
+        trials, rejected = self.trials.after(accuracies, self.drop)
+        round.commit(self, trials=trials)
         for unit in rejected:
             round.reject(Model(number, unit))
 
@@ -215,7 +215,6 @@ class PruneByBudgets(FederatedCallback):
             if not self.complete and round.number + 1 >= self.initial_rounds:
                 self._end_initial(trainer, module, round)
         else:
-            self.trials = self._ranked or self.trials
             left = len(self.trials.live)
             if self.trials.rounds >= max(1, self.rounds_of(len(sequence.models))):
                 self._select(trainer, module, round)
@@ -292,7 +291,7 @@ class PruneByBudgets(FederatedCallback):
         (cut,) = (cut for cut in sequence.cuts if cut.unit == unit)
         round.restructure(lambda: sequence.select(unit, round.number))
         self.record.add(sequence, cut.resource, **ended, accuracy=known[-1] if known else None)
-        self.record.under_way = self.trials = self._ranked = None
+        self.record.under_way = self.trials = None
         newest = self.record.newest
         log.info(
             "model %d: %s loses %d filters; %.4g %s, %.3g of the initial model's; accuracy %s",
