@@ -142,6 +142,7 @@ def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve:
         rated = {heading(f"{split}_{metric}"): range_text(metric, found[split]) for split in ("val", "test")}
         costs = {title: range_text(name, found[name]) for title, name in (("MACs", "macs"), ("size", "bytes"))}
         rows.append({"tier": _named(tier), "method": method, **rated, **costs, "seeds": seeds, **_spent(found)})
+    # a tier that deploys the network of an earlier tier says so, in a column that is left out if no tier does
     if any(again := [as_in if tier else "" for as_in, tier in zip(repeats(keys, tiers), tiers, strict=True)]):
         rows = [{**row, "network": as_in} for row, as_in in zip(rows, again, strict=True)]
     untested = table["test"].isna() & table["arch"].notna() & table["test"].notna().any()
@@ -153,6 +154,7 @@ def comparison_rows(table: pd.DataFrame, title: str = "Networks", without_curve:
     notes = [f"{what}: {which}." for what, which in remarks.items() if which]
     split = _split(table)
     means = table.groupby(["tier", "method"], sort=False)[split].mean()
+    # nothing is marked in a tier in which all methods are equal
     best = means.groupby(level="tier").rank(ascending=not table.attrs["higher"], method="min") == 1
     several = means.groupby(level="tier").transform("nunique") > 1
     mark = f"The best of its tier, by {_SPLITS[split]} {metric}"

@@ -85,11 +85,13 @@ def load_initial(network: nn.Module, path: Path, field: str, ignore_mismatched_s
     own = network.state_dict()
     own_prefix = next(prefix for prefix in _NETWORK if all(name.startswith(prefix) for name in own))
     present = {name.removeprefix(own_prefix): tensor for name, tensor in own.items()}
+    # a file may hold a module, a supernet or a network: the prefix after which most names are known is the right one
     given: dict[str, Tensor] = max(
         ({n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)} for prefix in _PREFIXES),
         key=lambda tensors: len(tensors.keys() & present.keys()),
     )
     others = [name for name in present if name not in given or given[name].shape != present[name].shape]
+    # sizes may differ only where every tensor is there by name, and not all of them differ
     if others and not (ignore_mismatched_sizes and given.keys() >= present.keys() > set(others)):
         missing = [name for name in others if name not in given]
         name = (missing or others)[0] if ignore_mismatched_sizes else others[0]

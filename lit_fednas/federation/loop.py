@@ -209,7 +209,9 @@ class RoundLoop(RoundFitLoop):
         for rank, (share, _) in enumerate(shares):
             for result in share:
                 judged = judge(result)
-                if judged is not None or rank != self.ranks.rank:  # own ones that were not held were taken as they came
+                # an update of this rank that nothing holds back was merged when it came; the others are merged now, in
+                # the same order on every rank
+                if judged is not None or rank != self.ranks.rank:
                     result, update = judged or (result, None)
                     self._take(round, result, update)
                 results.append(result)

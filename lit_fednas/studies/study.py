@@ -109,8 +109,10 @@ class Study:
             if step.command == "search" and self.tiers is not None:
                 budgets = {name: self.tiers[name] for name in map(str, arm.tiers or self.tiers)}
                 tiers = option_words({"tiers": {"class_path": _BUDGETS, "init_args": {"budgets": budgets}}}, "search.")
+            # a step reads its own files after the arm's settings, so that they decide; its options come last
             files = option_words({"configs": step.options.get("configs")})
             commands.append(["lit-fednas", step.command, *settings, *files, *end, *tiers, *step.words()])
+        # references to the seed and to the folders of other arms' runs
         filled = {SEED: str(seed), **{need: str(self.folder(need, seed, out)) for need in arm.needs()}}
         return [[_REFERENCE.sub(lambda match: filled[match[1]], word) for word in words] for words in commands]
 

@@ -163,6 +163,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         heads = [f"{text}, w {width:g}" for text, width in zip(heads, widths, strict=True)] if widths else heads
         sizes = [ratio * width for ratio, width in zip(arch.ratios, widths or [1.0] * len(arch.ratios), strict=True)]
         blocks = [(f"{ratio:g}{text}", size) for ratio, text, size in zip(arch.ratios, heads, sizes, strict=True)]
+        # one iterator for all stages: each takes its next blocks, of which those beyond its depth are not there
         return [
             [block if place < self.least + depth else None for place, block in enumerate(islice(rest, self.blocks))]
             for rest, depth in zip([iter(blocks)] * len(arch.depths), arch.depths, strict=True)

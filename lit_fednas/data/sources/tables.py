@@ -184,6 +184,7 @@ class Table:
             raise DataError(f"data.source.categorical: {many[0]!r} of {self.path} has {count:,} values; leave it out")
         self.classes = self._classes(train[self.target[0]]) if len(self.target) == 1 else None
         used = {*listed, *self.target, self.client}
+        # for the command partition, which shows how each column is read
         self.kinds = {
             "numbers": self.numeric,
             "categories": [f"{name} ({len(values):,} values)" for name, values in self.values.items()],
