@@ -17,8 +17,6 @@ import yaml
 from lit_fednas.errors import ConfigError
 from lit_fednas.formatting import listing
 
-#: More bytes than any configuration has.
-_MOST_BYTES = 2**22
 #: Numbers that YAML 1.1 reads to base 60, such as 1:30, or to base 8, such as 010.
 _OLD_NUMBER = re.compile(r"[-+]?(\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?|0[0-7_]+)")
 _INSTALLED = Path(__file__).with_name("configs")
@@ -64,13 +62,11 @@ def read_yaml(path: Path | str) -> Any:
         The plain values.
 
     Raises:
-        ConfigError: It cannot be read, is empty, gives a key twice, is larger than any configuration, or holds a name
-            or a number that YAML reads as something else.
+        ConfigError: It cannot be read, is empty, gives a key twice, or holds a name or a number that YAML reads as
+            something else.
     """
     path = Path(path)
     try:
-        if (size := path.stat().st_size) > _MOST_BYTES:
-            raise ConfigError(f"has {size:,} bytes, a configuration some thousand; give another file")
         if (content := parse_yaml(path.read_text(encoding="utf-8"))) is None:
             raise ConfigError("is empty, or holds only comments; write settings into it, or leave it out")
         return content

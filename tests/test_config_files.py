@@ -54,7 +54,6 @@ def test_an_unknown_name_is_told_with_the_nearest(refused, given, message):
     ("words", "text", "message"),
     [
         ("compare x --tiers", "a: &a [*a]", "cannot be read: maximum recursion depth"),
-        ("fit --config", "#" * 2**23, "has 8,388,608 bytes, a configuration some thousand"),
         ("study", "[" * 10_000, "cannot be read: maximum recursion depth"),
         ("fit --config", "data: {}\ndata: {}", "cannot be read: 'data' is duplicated in the mapping from line 1"),
         ("compare x --tiers", "a: \xff", "is not UTF-8 text ('utf-8' codec"),

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
-from lit_fednas.analysis.clients import read_client_scores
-from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.tables import Table
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.records.files import (
@@ -20,13 +14,10 @@ from lit_fednas.records.files import (
     check_folder_name,
     check_folder_names,
     check_output,
-    read_table,
+    replace_table,
     replace_text,
     replacing,
 )
-from lit_fednas.records.partition import write_partition
-from lit_fednas.records.run import write_client_scores
-from lit_fednas.studies.findings import RESULT_COLUMNS, keep_results, read_results
 from tests.analysis.made_runs import ROW
 
 REFUSED = ["", ".", "..", "a/b", "a\\b", "/a", "~", "-a", " a", "a ", "a.", "a\n", "a\0b", "a:b", '"a"', "*", "\udcff"]
@@ -51,48 +42,16 @@ def test_names_of_folders_beside_each_other_differ_in_more_than_case() -> None:
 TEXTS = ["=1+1", "+1+1", "-1+1", "@x", "\tx", "'=1", "''=1", "'a", "a=1", "-", "NA", "null", "nan", "+1", "007"]
 
 
-def of_search(folder: Path) -> list[str]:
-    files = SearchFiles(folder)
+def test_no_text_is_a_formula_and_all_are_read_as_they_were(tmp_path: Path) -> None:
+    """Also in the names of columns, and in rows that are added to a table."""
+    files = SearchFiles(tmp_path)
     rows = [{**ROW, "tier": text, "generation": 1, "hypervolume": -0.5} for text in TEXTS]
     files.write("history", rows[:5])
     files.append("history", rows[5:])
-    assert [row["hypervolume"] for row in files.rows("history")] == [-0.5] * len(TEXTS)
-    return [row["tier"] for row in files.rows("history")]
-
-
-def of_clients(folder: Path) -> list[str]:
-    scores = {"num_examples": 1, "accuracy": -0.5, "loss": 1.0}
-    write_client_scores(folder, [{"client": client, "tier": text, **scores} for client, text in enumerate(TEXTS)])
-    assert read_client_scores(folder)["accuracy"].eq(-0.5).all()
-    return list(read_client_scores(folder)["tier"])
-
-
-def of_classes(folder: Path) -> list[str]:
-    write_partition(np.ones((2, len(TEXTS)), int), TEXTS, folder)
-    return list(Run(folder).partition.columns[2:])
-
-
-def of_study(folder: Path) -> list[str]:
-    rows = [("s", text, seed, "m", -0.5) for seed, text in enumerate(TEXTS)]
-    keep_results(folder / "results.csv", pd.DataFrame(rows, columns=RESULT_COLUMNS))
-    return list(read_results(folder / "results.csv").sort_values("seed")["arm"])
-
-
-def of_table(folder: Path) -> list[str]:
-    replace_text(folder / "table.csv", Table([], [], frame=pd.DataFrame({"a": TEXTS, "-b": -0.5})).csv())
-    rows = read_table(folder / "table.csv", ["-b"])
-    assert {row["-b"] for row in rows} == {"-0.5"}
-    return [row["a"] for row in rows]
-
-
-@pytest.mark.parametrize("written", [of_search, of_clients, of_classes, of_study, of_table])
-def test_no_text_is_a_formula_and_all_are_read_as_they_were(
-    tmp_path: Path, written: Callable[[Path], list[str]]
-) -> None:
-    assert written(tmp_path) == TEXTS
-    (path,) = tmp_path.glob("*.csv")
-    with open(path, newline="") as file:
-        cells = [cell for row in csv.reader(file) for cell in row]
+    assert [row["tier"] for row in files.rows("history")] == TEXTS
+    assert {row["hypervolume"] for row in files.rows("history")} == {-0.5}
+    replace_table(tmp_path / "columns.csv", TEXTS, [])
+    cells = [cell for path in tmp_path.glob("*.csv") for row in csv.reader(path.open(newline="")) for cell in row]
     assert [cell for cell in cells if cell[:1] in "=+-@\t\r" and cell not in ("", "-1", "-0.5", "+1")] == []
 
 

@@ -64,18 +64,16 @@ class Partitioner(ABC):
 
         Args:
             targets: The class of each example [N].
-            num_clients: None leaves the number to the partitioner.
+            num_clients: At least 1; None leaves the number to the partitioner.
             seed: The run's seed.
             columns: Natural groupings.
 
         Raises:
-            ConfigError: ``num_clients`` is below 1, or not given to a partitioner that needs it.
+            ConfigError: ``num_clients`` is not given to a partitioner that needs it.
             DataError: Clients outnumber the examples, or the examples cannot be split so.
         """
         targets, columns = np.asarray(targets), columns or {}
         count = self.default_num_clients(columns) if num_clients is None else num_clients
-        if count < 1:
-            raise ConfigError(f"data.num_clients: {count} is not enough; give 1 or more")
         if count > len(targets):
             raise DataError(f"data.num_clients: {count} for {len(targets)} examples; give at most {len(targets)}")
         name = type(self).__name__

@@ -124,19 +124,6 @@ def test_counters_are_averaged_and_rounded() -> None:
     assert int(aggregate(OverlapAverage(), net, updates)["network." + name]) == 3 * 10**9 + round(mean)
 
 
-def test_memory_is_that_of_the_supernet() -> None:
-    """Sums of one supernet, whatever the cohort; weights by element only where a client holds a part."""
-    net, aggregation = kept_instance("elastic"), OverlapAverage()
-    shared, smallest = net.shared_tensors(), net.space.smallest
-    whole = [update(net, client, net.space.largest, 3) for client in range(9)]
-    partial = [region.name for region in net.regions(smallest).values() if region.index is not None]
-    for updates, in_part in ((whole[:1], []), (whole, []), ([*whole, update(net, 20, smallest, 3)], partial)):
-        aggregate(aggregation, net, updates)
-        elements = sum(shared[name].numel() for name in [*shared, *in_part])
-        by_tensor = 2 * (len(shared) - len(in_part))  # a weight and a number of clients
-        assert sum(total.numel() for total in aggregation.sums()) == elements + by_tensor
-
-
 def test_the_round_s_beta_counts() -> None:
     """A value that a schedule gives holds for its round alone."""
     net = kept_instance("elastic")

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis import Run
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import replace_json
 from lit_fednas.records.run import OF_CLASSES, SEQUENCE_FILE, SUITE_FILE, append_round

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lit_fednas.analysis.charts import Chart, Charts, line_chart, pareto_figure, say
+from lit_fednas.analysis import SearchResult, pareto_figure
+from lit_fednas.analysis.charts import Chart, Charts, line_chart, say
 from lit_fednas.analysis.report import write_page
-from lit_fednas.analysis.runs import SearchResult
 from lit_fednas.analysis.style import new_figure
 from lit_fednas.analysis.tables import Table
 from tests.analysis.pages import Page

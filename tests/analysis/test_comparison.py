@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from lit_fednas import cli
+from lit_fednas.analysis import Run
 from lit_fednas.analysis.comparison import (
     best_within,
     compared,
@@ -27,7 +28,7 @@ from lit_fednas.analysis.comparison import (
     tiers_of,
 )
 from lit_fednas.analysis.networks import COLUMNS, Result, history, methods_of, networks
-from lit_fednas.analysis.runs import SPENT, Run
+from lit_fednas.analysis.runs import SPENT
 from lit_fednas.cli import main
 from lit_fednas.errors import DataError, FedNASError
 from lit_fednas.records import FinetuneFiles, SearchFiles

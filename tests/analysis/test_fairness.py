@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lit_fednas.analysis.clients import fairness_chart, fairness_table, read_client_scores
+from lit_fednas.analysis import fairness_table
+from lit_fednas.analysis.clients import fairness_chart, read_client_scores
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.run import CLIENTS_FILE, write_client_scores

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lit_fednas.analysis import Run
 from lit_fednas.analysis.report.model_sections import kept_units, sequence_table, suite_table
-from lit_fednas.analysis.runs import Run
 from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models
 from tests.analysis.made_runs import made_sequence, made_suite
 

@@ -9,9 +9,7 @@ from functools import partial
 
 import lit_fednas.assignment
 from lit_fednas.assignment import Assignment, RisingPath, TrackingSandwich
-from lit_fednas.supernets import BaseNetworks, PathCNN
-from lit_fednas.supernets.sliced import SlicedCNN
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets import BaseNetworks, PathCNN, SlicedCNN, WidthSupernet
 from lit_fednas.testing import AssignmentContract
 from lit_fednas.testing.assignments import TIERS
 from tests.federation.methods import ASSIGNMENTS

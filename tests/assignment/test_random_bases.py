@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.assignment import RandomBases
-from lit_fednas.supernets import BaseNetworks, Bases
-from lit_fednas.supernets.sliced import SlicedCNN
+from lit_fednas.supernets import BaseNetworks, Bases, SlicedCNN
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
 from tests.support import refusals

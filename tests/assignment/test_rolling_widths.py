@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from lit_fednas.assignment import RollingWidths
-from lit_fednas.supernets.sliced import SlicedCNN
-from lit_fednas.supernets.widths import Width, WidthSupernet
+from lit_fednas.supernets import SlicedCNN, Width, WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
 from tests.support import refusals

@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lit_fednas.callbacks.pruning.groups import balanced_groups, group_report, random_groups
+from lit_fednas.callbacks.pruning import balanced_groups
+from lit_fednas.callbacks.pruning.groups import group_report, random_groups
 
 
 def draw(seed: int, clients: int, sizes: tuple[int, int], classes: int = 3, alpha: float = 0.3) -> np.ndarray:

@@ -1,6 +1,5 @@
 """What every partitioner promises, and what each one promises besides."""
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -26,22 +25,6 @@ SETTINGS: dict[type[Partitioner], Callable[[], Partitioner]] = {
 
 class TestContract(PartitionerContract):
     instances = {kind.__name__: make for kind, make in SETTINGS.items()}  # noqa: RUF012
-
-
-#: Of the rows of seven clients, one client after the other, with seed 3.
-DIGESTS = {
-    IID: "42695cd74eee125b",
-    Dirichlet: "f5e360119be61d9b",
-    BalancedDirichlet: "180575a7e425e36d",
-    Shards: "169f8c4c0dac6917",
-    ByColumn: "ab354ed80c1d8ad0",
-}
-
-
-def test_partitions_stay_as_they_are() -> None:
-    for kind, make in SETTINGS.items():
-        partition = make().partition(TARGETS, 7, seed=3, columns=COLUMNS)
-        assert hashlib.sha256(partition.rows.astype("<i8").tobytes()).hexdigest()[:16] == DIGESTS[kind], kind
 
 
 def test_each_partitioner_is_in_the_contract() -> None:
@@ -186,7 +169,6 @@ MISSING: dict[str, Any] = {
     [
         (lambda: Dirichlet(0.0), 2, "alpha: 0"),
         (lambda: Shards(3), 700, "shards_per_client: 3 for 700 clients"),
-        (lambda: IID(), 0, "num_clients: 0 is not enough"),
         (lambda: IID(), len(TARGETS) + 1, "num_clients: 2001 for 2000 examples"),
         (lambda: IID(), None, "num_clients: null"),  # only ByColumn has a natural number of clients
         (lambda: ByColumn("room"), 2, r"column: 'room' .* give one of: bytes, name, nan, none, site"),

@@ -6,8 +6,8 @@ import pytest
 import torch
 import yaml
 
+from lit_fednas.analysis import Run
 from lit_fednas.analysis.report.run_sections import partition
-from lit_fednas.analysis.runs import Run
 from lit_fednas.cli import main
 from lit_fednas.data import ArrayFiles, ArraySource, ByColumn, Examples, FederatedDataModule
 from lit_fednas.records.partition import plot_partition, write_partition

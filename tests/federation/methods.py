@@ -41,8 +41,7 @@ from lit_fednas.federation import (
     PoissonCohort,
     UniformCohort,
 )
-from lit_fednas.objectives import Objective
-from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.objectives import Objective, WrappedObjective
 from lit_fednas.supernets import (
     BaseNetworks,
     CellSupernet,

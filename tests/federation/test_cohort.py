@@ -8,11 +8,11 @@ import pytest
 from lit_fednas.federation import (
     Availability,
     CyclicCohort,
+    OnlyClients,
     PoissonCohort,
     RandomAvailability,
     UniformCohort,
 )
-from lit_fednas.federation.cohort import OnlyClients
 from tests.support import refusals
 
 

@@ -11,8 +11,7 @@ import torch
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.errors import ClientError
-from lit_fednas.federation import ClientSettings, FaultPolicy, UniformCohort
-from lit_fednas.federation.cohort import OnlyClients
+from lit_fednas.federation import ClientSettings, FaultPolicy, OnlyClients, UniformCohort
 from lit_fednas.messages import UnitChangesReport
 from lit_fednas.objectives import CrossEntropy
 from tests.federation.runs import Results

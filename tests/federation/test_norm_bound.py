@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from lit_fednas.federation import FaultPolicy, UniformCohort
+from lit_fednas.federation import FaultPolicy, OnlyClients, UniformCohort
 from lit_fednas.federation.acceptance import NormBound
-from lit_fednas.federation.cohort import OnlyClients
 from lit_fednas.messages import ClientUpdate
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import Supernet

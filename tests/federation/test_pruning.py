@@ -14,7 +14,8 @@ import torch
 from lit_fednas.analysis.report import write_report
 from lit_fednas.assignment import CandidateGroups
 from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
-from lit_fednas.callbacks.pruning.groups import balanced_groups, group_report, groups_of_candidates, random_groups
+from lit_fednas.callbacks.pruning import balanced_groups
+from lit_fednas.callbacks.pruning.groups import group_report, groups_of_candidates, random_groups
 from lit_fednas.costs import MeasuredLatency
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import CheckpointError, ConfigError

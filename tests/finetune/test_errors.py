@@ -6,8 +6,7 @@ import pytest
 
 from lit_fednas.data import ArraySource, FederatedDataModule
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import UniformCohort
-from lit_fednas.federation.cohort import OnlyClients
+from lit_fednas.federation import OnlyClients, UniformCohort
 from lit_fednas.finetune import FinetuneSettings
 from lit_fednas.records import SearchFiles
 from lit_fednas.records.files import FolderLock

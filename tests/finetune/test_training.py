@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
-from lit_fednas.federation.cohort import OnlyClients, RandomAvailability
+from lit_fednas.federation import ClientSettings, EvaluationSettings, OnlyClients, RandomAvailability, UniformCohort
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import FinetuneFiles, SearchFiles, read_rounds
 from lit_fednas.records.run import append_round

@@ -9,8 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from lit_fednas.objectives import CrossEntropy, IndependentBases, Proximal
-from lit_fednas.supernets import BaseNetworks, Bases, BatchNorm, GroupNorm
-from lit_fednas.supernets.sliced import SlicedCNN
+from lit_fednas.supernets import BaseNetworks, Bases, BatchNorm, GroupNorm, SlicedCNN
 from tests.support import NO_DATA, linear_net, refusals, seeded, sgd
 
 

@@ -8,10 +8,7 @@ from torch import nn
 
 from lit_fednas.messages import ClientTask, UnitChangesReport
 from lit_fednas.objectives import UnitChanges
-from lit_fednas.supernets import BatchNorm, GroupNorm
-from lit_fednas.supernets.families import NetworkFamily
-from lit_fednas.supernets.sliced import SlicedCNN
-from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
+from lit_fednas.supernets import BatchNorm, GroupNorm, NetworkFamily, SlicedCNN, UnitMask, Width, WidthSupernet
 from tests.support import NO_DATA, seeded
 
 GROUPS = {"layer0": 4, "layer1": 6}

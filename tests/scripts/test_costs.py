@@ -12,7 +12,8 @@ import yaml
 from torch import nn
 
 from lit_fednas.costs import Cost
-from lit_fednas.supernets.paths.supernet import PathCosts, PathSpace
+from lit_fednas.supernets import PathCosts
+from lit_fednas.supernets.paths.supernet import PathSpace
 from tests.scripts.conftest import load
 
 FAMILY = {"class_path": "lit_fednas.supernets.SlicedCNN", "init_args": {"hidden": [10, 20], "norm": None}}

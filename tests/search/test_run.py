@@ -26,9 +26,9 @@ from lit_fednas.search import (
     RandomSearch,
     Search,
     SearchSettings,
+    TierSearch,
 )
 from lit_fednas.search.tier_models import load_tier_network
-from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import ArchitectureCosts, Budgets, CumulativeCostTiers, TierSource
 from tests.search.small import TIERS, outcome, search, stopped_after, trained_run

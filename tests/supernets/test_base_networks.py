@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import BaseNetworks, Bases, GroupNorm, OutputsNetwork
-from lit_fednas.supernets.sliced import SlicedCNN
+from lit_fednas.supernets import BaseNetworks, Bases, GroupNorm, OutputsNetwork, SlicedCNN
 from lit_fednas.supernets.space import SubsetSpace
 from tests.support import refusals, seeded
 

@@ -6,8 +6,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from lit_fednas.supernets import PathSampler
-from lit_fednas.supernets.paths.supernet import PathCosts, PathSpace
+from lit_fednas.supernets import PathCosts, PathSampler
+from lit_fednas.supernets.paths.supernet import PathSpace
 from tests.references.fedoras import greedy_probabilities, paths
 from tests.support import refusals
 

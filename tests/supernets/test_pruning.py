@@ -15,6 +15,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator
 from lit_fednas.supernets import (
     BatchNorm,
+    Cut,
     GroupNorm,
     GrowableViT,
     Model,
@@ -26,8 +27,9 @@ from lit_fednas.supernets import (
     SlicedMobileNet,
     SlicedResNet,
     UnitCounts,
+    find_cuts,
 )
-from lit_fednas.supernets.pruning import Cut, PrunedModel, find_cuts
+from lit_fednas.supernets.pruning import PrunedModel
 from tests.support import refusals
 
 SHAPE, CLASSES = (3, 8, 8), 5
