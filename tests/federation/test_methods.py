@@ -104,6 +104,7 @@ def test_every_class_is_in_a_row() -> None:
         (Objective, lit_fednas.objectives, objectives),
     ):
         missing = {kind.__name__ for kind in concrete_classes(base, package)} - {type(part).__name__ for part in parts}
+        missing.discard("PrivateAverage")  # of one round, made by the callback privacy; see test_privacy.py
         assert not missing, f"add a row with {missing} to tests/federation/methods.py"
 
 
