@@ -68,17 +68,18 @@ class Assignment(Part, ABC):
     changes in :meth:`observe` alone, and is saved in every checkpoint (:meth:`state_dict`).
 
     Attributes:
-        source: The architectures that it draws from in place of the space, with a ``largest``; ``None`` for the space.
         state_names: The names of the attributes that are the state; dictionaries among them are by client.
         depends_on: What a client's architecture depends on, beside the round and chance: on the ``client`` alone, also
             on who else is or was in the ``cohort``, or on what clients report. Differential privacy asks for it.
         pool: The :class:`Pool` of architectures that clients draw from, or ``None``; a search begins with them.
+        pools: The pool within the tiers' limits (:class:`PoolOfTiers`) after :meth:`setup`; rounds are given its
+            ``largest``, to which ``MaxNet`` gives most weight.
     """
 
     field: ClassVar[str] = "model.assignment"
-    source: Any = None
     depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "reports"
     pool: Any = None
+    pools: Any = None
 
     def setup(self, supernet: Supernet, population: Population) -> None:
         """Prepares for a run; called before the first round, and before a checkpoint is loaded.

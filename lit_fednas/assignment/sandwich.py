@@ -74,19 +74,19 @@ class Sandwich(Assignment):
 
     def __init__(self, pool: Pool | None = None) -> None:
         self.pool = pool
-        self.source: PoolOfTiers | None = None
+        self.pools: PoolOfTiers | None = None
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self.source = None if self.pool is None else PoolOfTiers(self.pool, self._costs, population)
+        self.pools = None if self.pool is None else PoolOfTiers(self.pool, self._costs, population)
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         if not round.cohort:
             return []
         largest, smallest = self.bounds(round.cohort, round.rng)
-        among = self.source or round.space
+        among = self.pools or round.space
         archs = {largest: among.largest, smallest: among.smallest}
         return [
             round.task(client, archs[position] if position in archs else self._drawn(client, round))
@@ -109,10 +109,10 @@ class Sandwich(Assignment):
         return largest, first(by_smallest, "smallest", largest)
 
     def _affords(self, client: int, bound: str) -> bool:
-        return self.source is None or getattr(self.source, bound) in self.source.of_client(client)[0]
+        return self.pools is None or getattr(self.pools, bound) in self.pools.of_client(client)[0]
 
     def _drawn(self, client: int, round: Round) -> Any:
-        return round.space.sample(round.rng) if self.source is None else self.source.draw(client, round.rng)
+        return round.space.sample(round.rng) if self.pools is None else self.pools.draw(client, round.rng)
 
 
 class TrackingSandwich(Sandwich):
@@ -135,7 +135,7 @@ class TrackingSandwich(Sandwich):
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
-        space = self.source or self._supernet.space
+        space = self.pools or self._supernet.space
         for task in (result.task for result in results):
             for seen, arch in ((self.largest_seen, space.largest), (self.smallest_seen, space.smallest)):
                 if task.arch == arch:

@@ -209,8 +209,8 @@ class FederatedLightningModule(pl.LightningModule):
         cohort = self.cohort.draw(round.number, self.population.sizes, round.seed)
         if not cohort:
             return []
-        if self.assignment.source is not None:
-            round.give(Largest(self.assignment.source.largest))
+        if self.assignment.pools is not None:
+            round.give(Largest(self.assignment.pools.largest))
         tasks = self.tasks(round, cohort, numpy_generator(round.seed, "assignment", round.number))
         self.assignment.check_limits(tasks)
         return tasks

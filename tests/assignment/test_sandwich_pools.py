@@ -33,7 +33,7 @@ def test_bounds_and_draws_are_of_the_pool(kind):
         assert PATH[0] in archs
         assert PATH[-1] in archs
         drawn.update(archs)
-    assert assignment.source.largest == PATH[-1]
+    assert assignment.pools.largest == PATH[-1]
     assert set(drawn) == set(PATH)
     # of four, two train the bounds and two draw one of four each, all alike
     assert [drawn[arch] / 600 for arch in PATH] == pytest.approx([1.5, 0.5, 0.5, 1.5], abs=0.09)
