@@ -173,10 +173,18 @@ class FederatedTrainer(pl.Trainer):
         ckpt_path: str | None = None,
         verbose: bool = False,
     ) -> Any:
-        return self._evaluate(super().test, model, datamodule, ckpt_path, verbose)
+        """Evaluates the subnets of the global weights on the test set.
 
-    # the command line shows the arguments' texts
-    test.__doc__ = str(validate.__doc__).replace("the server's validation set", "the test set")
+        Args:
+            model: The server's module.
+            datamodule: The data.
+            ckpt_path: A checkpoint to evaluate.
+            verbose: Whether Lightning prints its own table.
+
+        Returns:
+            The metrics, one dictionary in a list.
+        """
+        return self._evaluate(super().test, model, datamodule, ckpt_path, verbose)
 
     def _evaluate(
         self, run: Callable[..., Any], model: Any, datamodule: Any, ckpt_path: str | None, verbose: bool

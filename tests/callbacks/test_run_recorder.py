@@ -76,7 +76,7 @@ def test_failures_are_written_with_their_reason_and_no_loss(tmp_path):
     assert [client["status"] for client in first["clients"]] == ["error", "non-finite", "ok", "ok", "ok", "ok"]
     reason, place = first["clients"][0]["reason"].split(" (")
     assert reason == "RuntimeError: the disk is full"
-    assert place.startswith("test_recorder.py, line ")
+    assert place.startswith("test_run_recorder.py, line ")
     assert place.endswith(", in Troubled.loss)")
     for client in first["clients"]:
         failed = client["status"] != "ok"
