@@ -1,7 +1,5 @@
 """Errors that a user can fix: one line that names the field, the value and the remedy."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections import Counter

@@ -1,7 +1,5 @@
 """Files that are replaced as a whole: a kill leaves the old one or the new one; and numbers as JSON has them."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """The command ``lit-fednas study``: trains the arms of a study, compares them, and judges its claims."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 The effect of a claim is a mean over seeds, with its 95 % interval by Student's t.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal

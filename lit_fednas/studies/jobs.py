@@ -1,7 +1,5 @@
 """Where the commands of a study run: in processes of this machine, or in jobs of a cluster (submitit)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ Combinations of parameters and their commands are as W&B's agent makes them; but
 server, and here a draw belongs to (seed, parameter, number), so that more draws leave the earlier ones as they were.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import os

@@ -1,7 +1,5 @@
 """What a study holds: arms that are trained with the same seeds, and what follows, is compared and is claimed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Elastic networks for tables, text and images: a perceptron, SuperFed's temporal convolutional one, a transformer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import prod
 

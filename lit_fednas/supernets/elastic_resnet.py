@@ -8,8 +8,6 @@ DeepFedNAS' width multipliers (Khan and Daneshtalab, 2026, arXiv:2601.15127) mak
 MACs and parameters are then those that its authors published.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The architectures that a supernet holds: bounds, sampling, mutation, integer encoding."""
 
-from __future__ import annotations
-
 from ast import literal_eval
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

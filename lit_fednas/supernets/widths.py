@@ -4,8 +4,6 @@ The shared weights of HeteroFL (Diao et al., 2021), FjORD (Horvath et al., 2021)
 which differ in which subnet a client gets, what it optimises, and how updates are merged.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

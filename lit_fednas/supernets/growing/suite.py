@@ -1,7 +1,5 @@
 """The models of a run that grows them, side by side in one supernet (FedTrans, section 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
