@@ -89,7 +89,9 @@ class PrivateAverage(Aggregation):
         merging = [name for name in _MERGING if getattr(kind, name, None) is not getattr(OverlapAverage, name)]
         if merging:
             way = f"in a way of its own ({', '.join(merging)})"
-            raise _unbounded(f"{kind.__name__} merges {way}; use OverlapAverage or MaxNet")
+            raise _unbounded(
+                f"{kind.__name__} merges {way}; use OverlapAverage or MaxNet, or override prepare and coefficient alone"
+            )
         if self.average.trim:
             raise _unbounded(f"trim {self.average.trim:g} leaves out values by what other clients send; set it to 0")
         if self.planned is not None and kind.coefficient is not OverlapAverage.coefficient:

@@ -46,7 +46,7 @@ class WholeSpace(Pool):
         space, rng = costs.supernet.space, numpy_generator(0, "pool")
         ends = space.smallest, space.largest
         drawn = (space.mutate(ends[turn % 2], rng, rng.random()) for turn in range(_CANDIDATES * self.count))
-        return _spread([*ends, *drawn], costs, cost, self.count)
+        return spread([*ends, *drawn], costs, cost, self.count)
 
 
 @checked("assignment.pool")
@@ -84,7 +84,7 @@ class RisingPath(Pool):
             left = [(end - gene) / max(length, 1) for gene, end, length in zip(genes, last, lengths, strict=True)]
             genes[int(np.argmax(left))] += 1
             path.append(space.decode(genes))
-        return _spread(path, costs, cost, self.count)
+        return spread(path, costs, cost, self.count)
 
 
 @checked("assignment.pool")
@@ -137,7 +137,7 @@ class FromFile(Pool):
             raise ConfigError(f"assignment.pool.path: {self.path} is of another supernet: {error}") from None
 
 
-def _spread(archs: Iterable[Any], costs: ArchitectureCosts, cost: str, count: int) -> list[Any]:
+def spread(archs: Iterable[Any], costs: ArchitectureCosts, cost: str, count: int) -> list[Any]:
     """Returns the architectures nearest to costs that rise by one factor from the lowest to the highest, each once."""
     ascending = sorted(dict.fromkeys(archs), key=lambda arch: costs.cost(arch, cost))
     values = np.array([costs.cost(arch, cost) for arch in ascending], dtype=float)

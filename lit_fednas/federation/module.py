@@ -19,6 +19,7 @@ from torchmetrics import Metric
 from lit_fednas import __version__
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment, Round
+from lit_fednas.assignment.pools import PoolOfTiers
 from lit_fednas.costs import RoundCost, client_cost
 from lit_fednas.data import Classification, ClientData, FederatedDataModule, Task
 from lit_fednas.errors import CheckpointError, ConfigError
@@ -209,7 +210,7 @@ class FederatedLightningModule(pl.LightningModule):
         cohort = self.cohort.draw(round.number, self.population.sizes, round.seed)
         if not cohort:
             return []
-        if self.assignment.pools is not None:
+        if isinstance(self.assignment.pools, PoolOfTiers):
             round.give(Largest(self.assignment.pools.largest))
         tasks = self.tasks(round, cohort, numpy_generator(round.seed, "assignment", round.number))
         self.assignment.check_limits(tasks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning import Callback, LightningModule, Trainer
@@ -172,10 +173,10 @@ class FederatedCallback(Part, Callback):
         super().setup(trainer, pl_module, stage)
         hooks = [*dir(FederatedCallback), *_AFTER_TRAINING]
         for name in dir(self):
-            if name.startswith("on_") and name not in hooks and callable(getattr(self, name)):
+            if name.startswith("on_") and name not in hooks and callable(getattr_static(self, name)):
                 raise ConfigError(
                     f"{self.field}: {type(self).__name__}.{name} would never be called, as there is no such hook; "
-                    f"rename it{did_you_mean(name, hooks)}"
+                    f"rename it, a helper without on_{did_you_mean(name, hooks)}"
                 )
         self.check_supernet(pl_module.supernet)
         if stage == "fit":

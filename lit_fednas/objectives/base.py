@@ -100,7 +100,7 @@ class Objective(Part, ABC):
         return None
 
     def end(self, network: nn.Module) -> None:
-        """Ends a fit, also one that failed: frees tensors, removes hooks, restores changed weights.
+        """Ends a fit, also one that failed, even in :meth:`begin`: frees tensors, removes hooks, restores weights.
 
         Args:
             network: The client's network, whose weights are sent after this.

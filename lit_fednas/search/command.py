@@ -9,9 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lit_fednas.assignment.pools import Pool, spread
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.examples import EvalBatches
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.evaluation import ClientScore
 from lit_fednas.federation.lightning_private import call_hook, launched
@@ -30,6 +31,8 @@ from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
+
+_POOL = 8  # architectures of the clients' pool that a search begins with
 
 
 class AfterTraining:
@@ -137,8 +140,7 @@ class Search(AfterTraining):
             tiers = population.tiers
             if tiers and search.client is not None:
                 tiers = (population.tier(search.client),)
-            pool = self.model.assignment.pool
-            subnets = [*self.model.subnets.values(), *(pool.architectures(costs, "macs") if pool else ())]
+            subnets = [*self.model.subnets.values(), *(self._pool(costs) if search.evaluations else ())]
             with closing(progress), closing(scorer):
                 parts = evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets, scorer
                 run = TierSearch(search, *parts)
@@ -155,6 +157,15 @@ class Search(AfterTraining):
             print(f"\n{remark}")
         call_hook(self.trainer, "on_search_end", files.folder)
         return files
+
+    def _pool(self, costs: ArchitectureCosts) -> list[Any]:
+        """Returns architectures of the pool that clients drew from, a few that are spread along its costs."""
+        pool, cost = self.model.assignment.pool, getattr(self.model.assignment, "cost", "macs")
+        try:
+            return spread(pool.architectures(costs, cost), costs, cost, _POOL) if isinstance(pool, Pool) else []
+        except DataError as error:  # the file of a pool is no part of the run
+            log.warning("search: begins without the pool (%s)", error)
+            return []
 
     @override
     def check(self, search: SearchSettings = SearchSettings(), **options: Any) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ class Feasible:
         costs: Its costs.
         tier: The limits.
         rng: For the search for a first architecture that fits.
-        starts: Architectures that are drawn before random ones, if they fit; of too many, evenly distributed ones.
+        starts: Architectures that are drawn before random ones, if they fit.
         batch: Examples that a proxy may look at, if there are any.
 
     Raises:
@@ -72,8 +71,7 @@ class Feasible:
             count: The number of architectures to draw.
             rng: Random numbers.
         """
-        starts = [arch for arch in self._starts if arch not in known]
-        drawn = starts[:: max(1, ceil(len(starts) / max(count, 1)))]
+        drawn = [arch for arch in self._starts if arch not in known][:count]
         known.update(drawn)
         repeats = 0
         while len(drawn) < count and repeats < _REPEATS:

@@ -127,7 +127,7 @@ SHOWN = {
     "fedoras": "fit --config fedoras/digits.yaml --config FILE --trainer.max_rounds 1",
     "fedtrans": "fit --config fedtrans/digits.yaml --config FILE --trainer.max_rounds 1",
     "flower": "fit --config superfed/digits.yaml --config FILE --trainer.max_rounds 1",
-    "privacy": "fit --config superfed/digits.yaml --config FILE --trainer.max_rounds 1",
+    "privacy": "fit --config superfed/drawn_by_cost.yaml --config FILE --trainer.max_rounds 1",
     "search": "search --config superfed/digits.yaml --config FILE --search.evaluations 2 --search.method.init_args {}",
     "studies": "study FILE --seeds 0",
     "supernets": "fit --config width/cifar10_small.yaml --config FILE --data.source.init_args.root images "

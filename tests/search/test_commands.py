@@ -60,12 +60,13 @@ def test_a_path_that_is_searched_before_training_is_trained(run):
         "search.tiers": "lit_fednas.tiers.EvenBudgets",
         "search.tiers.init_args.count": "3",
     }
-    assert main(["search", *run, *(word for name, value in options.items() for word in (f"--{name}", value))]) == 0
     path = Path("runs/path/version_0/search")
+    pool = ["--model.assignment.init_args.pool", "lit_fednas.assignment.FromFile"]
+    pool += ["--model.assignment.init_args.pool.init_args.path", str(path / "tiers.csv")]  # which is not there yet
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    assert main(["search", *run, *pool, *words]) == 0
     archs = [row["arch"] for row in SearchFiles(path).rows("tiers")]
     assert len(archs) == 3
-    pool = ["--model.assignment.init_args.pool", "lit_fednas.assignment.FromFile"]
-    pool += ["--model.assignment.init_args.pool.init_args.path", str(path / "tiers.csv")]
     assert main(["fit", *run, "--trainer.logger.init_args.name", "drawn", *pool]) == 0
     rounds = [json.loads(line) for line in Path("runs/drawn/version_0/rounds.jsonl").read_text().splitlines()]
     for row in rounds:
