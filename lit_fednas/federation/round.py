@@ -176,7 +176,7 @@ class FederatedCallback(Part, Callback):
             if name.startswith("on_") and name not in hooks and callable(getattr_static(self, name)):
                 raise ConfigError(
                     f"{self.field}: {type(self).__name__}.{name} would never be called, as there is no such hook; "
-                    f"rename it, a helper without on_{did_you_mean(name, hooks)}"
+                    f"rename it{did_you_mean(name, hooks)}"
                 )
         self.check_supernet(pl_module.supernet)
         if stage == "fit":
