@@ -21,7 +21,7 @@ class ClassAverage(OverlapAverage):
 
     Args:
         weighted: Whether a client counts by its examples n_k, or all count alike.
-        classifier: The module of the clients' networks whose ``weight`` and ``bias`` have one row per class.
+        classifier: The module of the clients' networks with one row of ``weight`` and ``bias`` per class.
         trim: As for :class:`OverlapAverage`.
 
     Raises:
@@ -45,7 +45,11 @@ class ClassAverage(OverlapAverage):
                 raise ConfigError(
                     f"model.aggregation.classifier: {self.classifier!r} is not a module with a row for each of the "
                     f"{supernet.num_classes} classes in the network of {arch}; "
-                    + (f"choose from {', '.join(with_rows)}" if with_rows else "it has none, use OverlapAverage")
+                    + (
+                        f"choose from {', '.join(with_rows)}"
+                        if with_rows
+                        else "no module has such rows, use OverlapAverage"
+                    )
                 )
 
     @override
@@ -87,8 +91,8 @@ def _rows(module: nn.Module) -> int | None:
 
 def _rows_of(region: Region, rows: Tensor, shape: Sequence[int]) -> Region:
     """Returns some rows of a region."""
-    given = region.index or ()
-    parts = [*given, *[slice(None)] * (len(shape) - len(given))]
+    index = region.index or ()
+    parts = [*index, *[slice(None)] * (len(shape) - len(index))]
     entries = [torch.arange(size, device="cpu")[part].flatten() for part, size in zip(parts, shape, strict=True)]
     entries[0] = entries[0][rows]
     return Region(region.name, tuple(map(torch.from_numpy, np.ix_(*entries))))

@@ -35,7 +35,7 @@ class MaxNet(OverlapAverage):
     Args:
         beta: The largest architecture's weight, in rounds for which no schedule gives one.
         weighted: Whether a client counts by its examples n_k as well.
-        trim: As for :class:`OverlapAverage`; beta weighs what is left.
+        trim: As for :class:`OverlapAverage`; beta weighs the remaining values.
     """
 
     reads = (Beta,)
@@ -48,15 +48,15 @@ class MaxNet(OverlapAverage):
 
     @override
     def prepare(self, tasks: Sequence[ClientTask], values: RoundValues) -> None:
-        given = values.get(Beta)
-        if given is None and not self._warned:
+        scheduled = values.get(Beta)
+        if scheduled is None and not self._warned:
             self._warned = True
             log.warning(
                 "aggregation.beta: %g in every round, as no schedule gives another; set beta_decay, with decay: "
                 "constant to keep it",
                 self.beta,
             )
-        self._present = self.beta if given is None else given.value
+        self._present = self.beta if scheduled is None else scheduled.value
         largest = values.get(Largest) or Largest(self._supernet.space.largest)
         self._largest = next((task.client for task in tasks if task.arch == largest.arch), None)
         self._others = len(tasks) - 1

@@ -103,7 +103,7 @@ class ByOwnUtility(ByUtility):
     averages, standardised over the client's models and negated; an untried model has the utility of the best.
 
     A client uses the model of the best accuracy on its own validation data (``client.validate``), else of the lowest
-    loss; one that was in no round what is best for its tier's clients, or else the first model.
+    loss. A client that was in no round uses the best model of its tier's clients, or else the first model.
 
     Args:
         momentum: What is left of an average when a client trains the model again.

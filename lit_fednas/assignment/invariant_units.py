@@ -88,12 +88,12 @@ class InvariantUnits(ByTier):
     def _mask(self, ratio: float) -> UnitMask:
         """Returns the units of each group that a straggler trains."""
         sizes = self._supernet.sizes(ratio)
-        kept = []
+        trained_units = []
         for group, full in self._supernet.units.items():
             changes = np.array([report[group] for report in self.unit_changes])  # [clients, units]
             out = left_out(changes, full - sizes[group], self.step)
-            kept.append(tuple(unit for unit in range(full) if unit not in out))
-        return UnitMask(tuple(kept))
+            trained_units.append(tuple(unit for unit in range(full) if unit not in out))
+        return UnitMask(tuple(trained_units))
 
 
 def left_out(changes: np.ndarray, count: int, step: float) -> list[int]:

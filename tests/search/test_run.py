@@ -98,6 +98,23 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     assert [row["arch"] for row in once.rows("evaluations")] == starts
 
 
+def test_a_search_begins_with_eight_of_a_large_pool_and_without_one_that_is_gone(
+    trained, tmp_path, monkeypatch, caplog
+):
+    module, _ = trained
+    space, macs = module.supernet.space, module.supernet.macs
+    whole = {"all": {"macs": float(macs(space.largest))}}
+    monkeypatch.setattr(module.assignment, "pool", Listed([str(arch) for arch in space.each()]))  # 36
+    rows = search(trained, tmp_path / "large", evaluations=8, tiers=Budgets(whole)).rows("evaluations")
+    ratio = (macs(space.largest) / macs(space.smallest)) ** (1 / 7)
+    steps = [macs(space.smallest) * ratio**step for step in range(8)]
+    nearest = {min(abs(macs(arch) - cost) for arch in space.each()) for cost in steps}
+    assert {min(abs(row["macs"] - cost) for row in rows) for cost in steps} == nearest
+    monkeypatch.setattr(module.assignment, "pool", FromFile(tmp_path / "gone.csv"))
+    assert len(search(trained, tmp_path / "none", evaluations=3).rows("evaluations")) >= 3
+    assert "begins without the pool" in caplog.text
+
+
 def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
     """Every architecture extracted, evaluated and counted on its own, without the search's code."""
     module, data = trained
