@@ -75,10 +75,3 @@ def test_a_validation_of_later_weights_stays_when_earlier_rounds_are_trained_aga
     for first, losses in ((1, ["9.0", "", "0.0", "7.0"]), (0, ["9.0", "7.0"])):
         forget_from(tmp_path / "run" / "only", first)
         assert [row["val/a/loss"] for row in rows(tmp_path)] == losses
-
-
-def test_a_new_run_in_a_folder_starts_its_file_anew(tmp_path):
-    log(open_run(tmp_path), range(3))
-    forget_from(tmp_path / "run" / "only", 0)
-    log(open_run(tmp_path), [0])
-    assert [row["step"] for row in rows(tmp_path)] == ["0"]

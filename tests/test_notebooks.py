@@ -18,7 +18,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis import Run
 from tests.analysis.conftest import finished_run
 from tests.analysis.test_comparison import tuned
 

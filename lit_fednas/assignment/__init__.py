@@ -9,11 +9,12 @@ from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.assignment.by_utility import ByOwnUtility, ByUtility
 from lit_fednas.assignment.candidate_groups import CandidateGroups
 from lit_fednas.assignment.cost_weighted import CostWeighted
+from lit_fednas.assignment.fixed_architecture import FixedArchitecture
 from lit_fednas.assignment.invariant_units import InvariantUnits
 from lit_fednas.assignment.pools import FromFile, Listed, Pool, PoolLimit, PoolOfTiers, RisingPath, WholeSpace
 from lit_fednas.assignment.random_bases import RandomBases
 from lit_fednas.assignment.rolling_widths import RollingWidths
-from lit_fednas.assignment.sandwich import FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
+from lit_fednas.assignment.sandwich import RandomArchitectures, Sandwich, TrackingSandwich
 from lit_fednas.assignment.subspaces import Subspaces
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The same or random architectures for all (SuperFed's baselines, section 3.1), and sandwiches (section 2.4; Table 2).
+"""Random architectures for all (SuperFed's baseline, section 3.1), and sandwiches (section 2.4; Table 2).
 
 The paper leaves open what happens in a cohort of one (here: the largest, which the aggregation needs, section 2.3), how
 ties are broken (at random), which of the two is chosen first (the largest), and whether a random draw that is one of
@@ -17,36 +17,6 @@ from lit_fednas.assignment.pools import Pool, PoolOfTiers
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
-
-
-class FixedArchitecture(Assignment):
-    """Every client trains the same architecture in every round: federated averaging, and SuperFed's iFedAvg.
-
-    Args:
-        arch: ``largest``, ``smallest``, or an architecture as the space writes it.
-
-    Raises:
-        ConfigError: The space has no such architecture (reported before training).
-    """
-
-    depends_on = "client"
-
-    def __init__(self, arch: str = "largest") -> None:
-        self.arch = arch
-
-    @override
-    def setup(self, supernet: Supernet, population: Population) -> None:
-        super().setup(supernet, population)
-        supernet.space.named(self.arch)
-
-    @override
-    def plan(self, round: Round) -> list[ClientTask]:
-        arch = round.space.named(self.arch)
-        return [round.task(client, arch) for client in round.cohort]
-
-    @override
-    def deployed(self, client: int) -> Any:
-        return self._supernet.space.named(self.arch)
 
 
 class RandomArchitectures(Assignment):

@@ -4,9 +4,10 @@ To add one, subclass :class:`Objective` and implement ``loss``; subclass :class:
 another.
 """
 
-from lit_fednas.objectives.base import CrossEntropy, MaskedCrossEntropy, Objective, TaskLoss
+from lit_fednas.objectives.base import CrossEntropy, Objective, TaskLoss
 from lit_fednas.objectives.differentiable_search import DifferentiableSearch
 from lit_fednas.objectives.independent_bases import IndependentBases
+from lit_fednas.objectives.masked_cross_entropy import MaskedCrossEntropy
 from lit_fednas.objectives.ordered_dropout import OrderedDropout
 from lit_fednas.objectives.path_sampling import PathSampling
 from lit_fednas.objectives.proximal import Proximal

@@ -6,22 +6,18 @@ when it is over. To add a method, write a frozen dataclass that subclasses :clas
 """
 
 from lit_fednas.search.command import Search
+from lit_fednas.search.derive_genotype import DeriveGenotype
 from lit_fednas.search.evaluator import ClientDraw, Evaluator, FederatedEvaluation, FederatedEvaluator, union_bytes
+from lit_fednas.search.evolution import Evolution
+from lit_fednas.search.exhaustive import Exhaustive
 from lit_fednas.search.feasible import Feasible
-from lit_fednas.search.method import (
-    NSGA2,
-    DeriveGenotype,
-    Evolution,
-    Exhaustive,
-    Proposals,
-    RandomSearch,
-    Score,
-    SearchMethod,
-)
+from lit_fednas.search.method import Proposals, Score, SearchMethod
+from lit_fednas.search.nsga2 import NSGA2
 from lit_fednas.search.predictor_search import PredictorSearch
 from lit_fednas.search.proxies import BatchLoss, CostProxy, Fitness, Proxy
 from lit_fednas.search.proxy_path import ProxyPath
 from lit_fednas.search.proxy_search import ProxySearch
+from lit_fednas.search.random_search import RandomSearch
 from lit_fednas.search.tier_search import SearchSettings, TierSearch
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from lit_fednas.ranges import Count, checked
 from lit_fednas.search.feasible import Feasible
-from lit_fednas.search.method import NSGA2, AtLeastTwo, Proposals, Score, SearchMethod
+from lit_fednas.search.method import AtLeastTwo, Proposals, Score, SearchMethod
+from lit_fednas.search.nsga2 import NSGA2
 
 _CANDIDATES = 8  # drawn for each of the first architectures
 

@@ -27,7 +27,8 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.search.evaluations import Evaluations, Scorer
 from lit_fednas.search.evaluator import Evaluator, FederatedEvaluation
 from lit_fednas.search.feasible import Feasible
-from lit_fednas.search.method import NSGA2, Score, SearchMethod
+from lit_fednas.search.method import Score, SearchMethod
+from lit_fednas.search.nsga2 import NSGA2
 from lit_fednas.search.tier_models import save_tier_model, tier_model
 from lit_fednas.tiers import EVERYBODY, ArchitectureCosts, Tier, TierSource
 

@@ -35,10 +35,10 @@ from lit_fednas.search import (
     Fitness,
     PredictorSearch,
     RandomSearch,
+    Score,
     Search,
     SearchMethod,
 )
-from lit_fednas.search.method import Score
 from lit_fednas.search.predictor_search import _fitted
 from lit_fednas.search.tier_search import hypervolume
 from lit_fednas.tiers import ArchitectureCosts, Tier

@@ -8,8 +8,7 @@ import pytest
 from lit_fednas.assignment import InvariantUnits
 from lit_fednas.assignment.invariant_units import left_out
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
-from lit_fednas.supernets.sliced import SlicedCNN
-from lit_fednas.supernets.widths import UnitMask, Width, WidthSupernet
+from lit_fednas.supernets import SlicedCNN, UnitMask, Width, WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
 from tests.support import refusals

@@ -74,27 +74,17 @@ def test_the_best_are_kept(tmp_path, mode, top_k, kept):
     assert step(tmp_path / "here" / "last.ckpt") == 5
 
 
-@pytest.mark.parametrize(("metric", "best"), [("accuracy", "round=1"), ("loss", "round=2")])
-def test_without_a_mode_the_metric_says_what_is_best(tmp_path, metric, best):
-    """Stopped after the best, and gone on with: the best that was kept counts."""
-    checkpoint = RoundCheckpoint(monitor=f"val/largest/{metric}")
-    run(tmp_path, checkpoint, 3, [Values([0.5, 0.9, 0.1])])
+@pytest.mark.parametrize(("metric", "best", "score"), [("accuracy", "round=1", 0.9), ("loss", "round=2", 0.1)])
+def test_without_a_mode_the_metric_says_what_is_best(tmp_path, metric, best, score):
+    """Stopped after the best, moved, and resumed: the best stays the only one that is kept."""
+    checkpoint, again = (RoundCheckpoint(monitor=f"val/largest/{metric}") for _ in range(2))
+    run(tmp_path / "old", checkpoint, 3, [Values([0.5, 0.9, 0.1])])
     assert checkpoint.best_model_path.endswith(f"{best}.ckpt")
-    again = RoundCheckpoint(monitor=f"val/largest/{metric}")
-    last = str(tmp_path / "checkpoints" / "last.ckpt")
-    run(tmp_path, again, 4, [Values([0.0, 0.0, 0.0, 0.4])], ckpt_path=last)
-    assert again.best_model_path.endswith(f"{best}.ckpt")
-
-
-def test_a_run_that_was_moved_goes_on_with_its_best(tmp_path):
-    """Of rounds with 0.5, 0.9 and 0.1, and then 0.4, the second stays the only one that is kept."""
-    run(tmp_path / "old", RoundCheckpoint(monitor="val/largest/accuracy"), 3, [Values([0.5, 0.9, 0.1])])
-    (tmp_path / "old").rename(tmp_path / "new")
-    again, last = RoundCheckpoint(monitor="val/largest/accuracy"), tmp_path / "new" / "checkpoints" / "last.ckpt"
+    last = (tmp_path / "old").rename(tmp_path / "new") / "checkpoints" / "last.ckpt"
     run(tmp_path / "new", again, 4, [Values([0.0, 0.0, 0.0, 0.4])], ckpt_path=str(last))
-    assert names(tmp_path / "new") == ["last.ckpt", "round=1.ckpt"]
-    assert again.best_model_path == str(last.with_name("round=1.ckpt"))
-    assert float(again.best_model_score) == pytest.approx(0.9)
+    assert names(tmp_path / "new") == ["last.ckpt", f"{best}.ckpt"]
+    assert again.best_model_path == str(last.with_name(f"{best}.ckpt"))
+    assert float(again.best_model_score) == pytest.approx(score)
 
 
 class Break(FederatedCallback):

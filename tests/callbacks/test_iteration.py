@@ -10,7 +10,8 @@ import pytest
 
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.callbacks import PruneByBudgets
-from lit_fednas.callbacks.pruning.iteration import CandidateTrials, Trial, fused_accuracy
+from lit_fednas.callbacks.pruning import CandidateTrials, Trial
+from lit_fednas.callbacks.pruning.iteration import fused_accuracy
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ServerRound
 from lit_fednas.messages import WITHHELD, ClientResult, ClientTask

@@ -175,12 +175,6 @@ def test_copies_are_counted_by_content(caplog: pytest.LogCaptureFixture) -> None
     assert module(source=DistortedDigits(copies=1, size=8, val=0.25)).copies == ""
 
 
-def test_names_of_classes_differ_by_more_than_white_space() -> None:
-    source = ArraySource(examples(), class_names=["cat", "dog", " cat", "emu"])
-    with pytest.raises(DataError, match="two classes are 'cat', apart from white space; rename one"):
-        module(source=source)
-
-
 def test_what_is_left_out_is_said_by_reason(caplog: pytest.LogCaptureFixture) -> None:
     class Sieve(ArraySource):
         def load(self, split: Any) -> Examples | None:

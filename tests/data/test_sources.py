@@ -284,19 +284,17 @@ def few(targets: Sequence[int] = (0, 2), width: int = 3) -> Examples:
         ({"test": few([3])}, r"data\.source: test has targets 3\.\.3"),
         ({"class_names": ["a"]}, "class_names: 1 names for 3"),
         ({"class_names": ["a", "b", "a"]}, "data.source: two classes are 'a'"),
+        ({"class_names": ["a", "b", " a"]}, "two classes are 'a', apart from white space; rename one"),
+        (
+            {"train": Examples(torch.tensor([[0.0], [torch.nan], [0.0], [0.0]]), torch.arange(4))},
+            "data.source: example 1 of train holds NaN or infinity",
+        ),
         ({"train": few([0, 20231105])}, "task: the targets of train would be 20,231,106 classes of 2 examples"),
     ],
 )
 def test_arrays_that_do_not_belong_together(settings: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         FederatedDataModule(ArraySource(**{"train": few(), **settings}), IID(), num_clients=2).setup("fit")
-
-
-def test_inputs_that_are_not_finite_are_refused() -> None:
-    train = few([0, 1, 2] * 4)
-    train.inputs[7, 1] = float("nan")
-    with pytest.raises(DataError, match=r"data.source: example 7 of train holds NaN or infinity"):
-        FederatedDataModule(ArraySource(train), IID(), num_clients=2).setup("fit")
 
 
 def test_missing_torchvision_files_name_folder_and_remedy(tmp_path: Path) -> None:

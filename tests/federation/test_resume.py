@@ -73,25 +73,19 @@ def straight(finished):
 
 
 @pytest.mark.parametrize(
-    ("how", "raised", "round", "client", "whole"),
+    ("how", "raised", "round", "client", "whole", "every"),
     [
-        ("SIGINT", Interrupted, 2, 1, 2),
-        ("error", RuntimeError, 3, 2, 3),
-        ("SIGTERM", Interrupted, 2, 4, 3),  # in a round's last client, which lets the round end
+        ("SIGINT", Interrupted, 2, 1, 2, 100),  # between the regular checkpoints
+        ("error", RuntimeError, 3, 2, 3, 1),
+        ("SIGTERM", Interrupted, 2, 4, 3, 1),  # in a round's last client, which lets the round end
     ],
 )
-def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, client, whole):
+def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, client, whole, every):
     """What was trained is kept, and the unfinished round is not in it."""
     with pytest.raises(raised):
-        run(tmp_path, StopAt(round, client, how))
+        run(tmp_path, StopAt(round, client, how), every_n_rounds=every)
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == whole
     assert_alike(contents(run(tmp_path, ckpt_path=tmp_path / LAST)), straight)
-
-
-def test_a_stop_between_the_regular_checkpoints_is_saved(tmp_path):
-    with pytest.raises(Interrupted):
-        run(tmp_path, StopAt(3, 2, "SIGTERM"), every_n_rounds=100)
-    assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 3
 
 
 def test_a_second_resume_is_exact_too(tmp_path, straight):

@@ -170,22 +170,17 @@ def test_a_schedule_of_the_servers_rate_goes_on_and_follows_a_changed_rate(tmp_p
     assert group["lr"] == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "server_optimizer", "fault"),
-    [
-        ("lr", 1e38, sgd_with(0.5), "SGD made weights NaN, infinite or above 1e19 in round 2"),
-        ("lr", math.nan, sgd_with(0.5), "SGD made weights NaN, infinite or above 1e19 in round 2"),
-    ],
-)
-def test_a_step_that_breaks_the_weights_stops_the_run(tmp_path: Path, setting, value, server_optimizer, fault) -> None:
+@pytest.mark.parametrize("rate", [1e38, math.nan])
+def test_a_step_that_breaks_the_weights_stops_the_run(tmp_path: Path, rate: float) -> None:
     """In round 2, so that the checkpoint stays that of round 1."""
 
     def breaks(trainer, module, round):
         if round.number == 1:
-            trainer.optimizers[0].param_groups[0][setting] = value
+            trainer.optimizers[0].param_groups[0]["lr"] = rate
 
-    module = make_module(assignment=FixedArchitecture("smallest"), server_optimizer=server_optimizer)
+    module = make_module(assignment=FixedArchitecture("smallest"), server_optimizer=sgd_with(0.5))
     settings = {"enable_checkpointing": True, "default_root_dir": str(tmp_path)}
+    fault = "SGD made weights NaN, infinite or above 1e19 in round 2"
     with pytest.raises(ConfigError, match=f"^model.server_optimizer: {fault}; lower its lr, or"):
         fit(module, tiny_data(), 3, callbacks=[RoundCheckpoint(), Noted("on_round_start", breaks)], **settings)
     last = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
@@ -200,8 +195,3 @@ def test_an_aggregate_that_is_not_finite_is_the_aggregations_fault() -> None:
         ConfigError, match=r"^model\.aggregation: made weights NaN, infinite or above 1e19 in round 1; "
     ):
         fit(make_module(linear_net()), tiny_data(), 1, callbacks=[spoils])
-
-
-def test_a_rate_that_is_no_number_is_refused_before_training() -> None:
-    with pytest.raises(ConfigError, match=r"^model\.server_optimizer: cannot be made \(lr: nan is not finite\); "):
-        fit(make_module(linear_net(), server_optimizer=sgd_with(math.nan)), tiny_data(), 1)

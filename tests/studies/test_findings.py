@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis import Run
 from lit_fednas.cli import main
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.studies import RESULT_COLUMNS, Claim, Study, figure, judged, measured

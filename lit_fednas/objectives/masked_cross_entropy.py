@@ -1,0 +1,59 @@
+"""HeteroFL's loss (Diao et al., 2021, section 3: the masking trick)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from lit_fednas.data import ClientData
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, Report
+from lit_fednas.objectives.base import CrossEntropy
+from lit_fednas.supernets import Supernet
+
+
+class MaskedCrossEntropy(CrossEntropy):
+    """Cross-entropy in which the logits of the classes that a client has no training example of are zero.
+
+    So training leaves their rows of the classifier as they were received (but for weight decay). It reports the
+    client's classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
+
+    Args:
+        label_smoothing: As in ``torch.nn.functional.cross_entropy``; it is spread over all classes.
+    """
+
+    report_types: ClassVar[tuple[type[Report], ...]] = (ClassesReport,)
+
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        super().setup(supernet, clients)
+        if not clients.task.labelled:
+            raise ConfigError(
+                f"model.objective: {type(self).__name__} needs one class per example, and the data's task is "
+                f"{type(clients.task).__name__}; use TaskLoss"
+            )
+        self._num_classes = supernet.num_classes
+        self._clients = clients
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        self._classes = list(self._clients.classes(task.client))
+        self._absent = torch.ones(self._num_classes, dtype=torch.bool, device=next(network.parameters()).device)
+        self._absent[self._classes] = False
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        logits = network(inputs).masked_fill(self._absent, 0.0)
+        return functional.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (ClassesReport(tuple(self._classes)),)
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        report, classes = result.report(ClassesReport), self._clients.classes(result.task.client)
+        if report is None or tuple(report.classes) != classes:
+            raise ValueError(f"{report}, and the client has classes {classes}")

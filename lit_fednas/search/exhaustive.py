@@ -1,0 +1,35 @@
+"""The search of a small space, whole."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.search.feasible import Feasible
+from lit_fednas.search.method import Proposals, SearchMethod
+
+
+@checked("search.method")
+@dataclass(frozen=True)
+class Exhaustive(SearchMethod):
+    """Every architecture of the tier, in the order of its genes: the true front of a small space.
+
+    Args:
+        limit: The largest space that is searched.
+
+    Raises:
+        ConfigError: The space is larger, once it is known.
+    """
+
+    limit: PositiveInt = 20_000
+
+    @override
+    def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
+        space = feasible.space
+        if space.size > self.limit:
+            raise ConfigError(
+                f"search.method: {space.size:,} architectures exceed the limit, {self.limit:,}; raise it, or use NSGA2"
+            )
+        yield [arch for arch in space.each() if feasible.fits(arch)]
