@@ -6,10 +6,12 @@ generalise worse than fresh ones, and do not once they are shrunk and noise is a
 
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from math import nan
 from typing import Any, ClassVar, cast
 
+import torch
 from typing_extensions import override
 
 from lit_fednas.assignment import CostWeighted, PoolLimit, PoolOfTiers
@@ -20,6 +22,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.messages import mean_loss
 from lit_fednas.ranges import NonNegativeFloat, OpenUnitInterval, PositiveInt, UnitInterval, checked
+from lit_fednas.rng import generator
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +49,12 @@ class PoolGrowth(FederatedCallback):
             ``latest``.
         gamma: Slopes in the degree of convergence.
         delta: Rounds of a slope.
+        keep_function: Whether larger architectures begin with the smallest one's outputs, for comparison; with a
+            ``shrink`` of 1 these are the trained ones.
 
     Raises:
         ConfigError: A setting is out of range; before training: the assignment draws from no pool, the run has no end,
-            or the loss would decide in a run with differential privacy.
+            the loss would decide in a run with differential privacy, or outputs cannot be kept.
     """
 
     gives: ClassVar[tuple[type, ...]] = (PoolLimit,)
@@ -62,6 +67,7 @@ class PoolGrowth(FederatedCallback):
     threshold: NonNegativeFloat | None = 0.003
     gamma: PositiveInt = 10
     delta: PositiveInt = 20
+    keep_function: bool = False
 
     def __post_init__(self) -> None:
         self.losses: list[float] = []  # of the cohorts that trained the smallest architecture
@@ -84,6 +90,22 @@ class PoolGrowth(FederatedCallback):
                 f"pool_growth.threshold: {self.threshold:g} opens the pool by the clients' losses, which are private; "
                 f"set it to null"
             )
+
+    @override
+    @torch.no_grad()
+    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Validates on a copy that the largest architecture can have the smallest one's outputs."""
+        if self.keep_function:
+            pools, supernet = _pools(pl_module), deepcopy(pl_module.supernet).cpu().eval()
+            supernet.keep_function(pools.smallest)
+            # below 1, so that tokens are 0
+            x = torch.rand(8, *supernet.input_shape, generator=generator(0, "keep-function")).to(supernet.input_dtype)
+            small, large = (supernet(x, arch) for arch in (pools.smallest, pools.largest))
+            if (large - small).norm() > 1e-3 * small.norm():
+                raise ConfigError(
+                    f"pool_growth.keep_function: true cannot give architecture {pools.largest} the outputs of "
+                    f"{pools.smallest} (layer norms over a width that grows prevent it); set it to false"
+                )
 
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -112,6 +134,8 @@ class PoolGrowth(FederatedCallback):
                 break
         if arch != pools.smallest:
             module.supernet.shrink_and_perturb(self.shrink, module.seed)
+            if self.keep_function:
+                module.supernet.keep_function(pools.smallest)
         log.info("round %d: clients draw from the pool up to %s, %g %s", round.number + 1, arch, self.limit, pools.cost)
 
     def _examples_left(

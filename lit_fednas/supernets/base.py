@@ -24,6 +24,7 @@ from lit_fednas.costs.counting import Layer, on_meta, read_layers
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import isolated
 from lit_fednas.supernets.families import shapes_of, tensors_of
+from lit_fednas.supernets.layers import Residual
 from lit_fednas.supernets.space import SearchSpace
 
 T = TypeVar("T")
@@ -229,6 +230,25 @@ class Supernet(nn.Module, ABC):
             whole, index = shared[regions[name].name], regions[name].index
             if whole.requires_grad:  # frozen ones stay
                 whole[... if index is None else index] = regions[name].of(whole).lerp(value.to(whole), 1 - factor)
+
+    @torch.no_grad()
+    def keep_function(self, arch: Any) -> None:
+        """Gives all architectures that contain this one its outputs, except for dropout and scalers in training.
+
+        Weights from new inputs to its outputs become zero, and in new residual blocks the last layer that has weights.
+        A norm over a width that grows (layer norm) changes outputs nevertheless.
+        """
+        regions, shared = self.regions(arch).values(), self.shared_tensors()
+        for name, index in ((region.name, region.index) for region in regions):
+            if index is not None and shared[name].requires_grad:
+                old = shared[name][index].clone()
+                shared[name][index[0]] = 0  # the first dimension is the outputs'
+                shared[name][index] = old
+        for path, block in self.named_modules():
+            if isinstance(block, Residual) and not any(region.name.startswith(f"{path}.") for region in regions):
+                last = [layer for layer in block.block.modules() if [*layer.parameters(recurse=False)]][-1]
+                for weight in last.parameters(recurse=False):
+                    weight.zero_()
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs an architecture (the largest if not given) in place: its weights are views into the shared ones.

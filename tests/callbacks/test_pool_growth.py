@@ -8,12 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torchvision import models
+from torchvision.models.regnet import BlockParams
 
 from lit_fednas.assignment import CostWeighted, FixedArchitecture, PoolLimit, PoolOfTiers, RisingPath
 from lit_fednas.callbacks import CostLedger, PoolGrowth, Privacy
 from lit_fednas.costs import RoundCost
 from lit_fednas.rng import isolated
-from lit_fednas.supernets import ElasticMLP, ElasticTCN, ElasticTransformer, PathCNN
+from lit_fednas.supernets import (
+    BatchNorm,
+    ElasticMLP,
+    ElasticTCN,
+    ElasticTransformer,
+    GroupNorm,
+    GrowableViT,
+    PathCNN,
+    SlicedCNN,
+    SlicedLSTM,
+    SlicedMobileNet,
+    SlicedResNet,
+    TracedNetwork,
+    WidthSupernet,
+)
+from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 from tests.support import Noted, fit, make_module, refusals, seeded, tiny_data, tiny_supernet, weights
 
@@ -132,6 +150,80 @@ SUPERNETS = {
     "operators": lambda: seeded(PathCNN, (1, 8, 8), 4, width=4, stage_layers=[1, 1], strides=[2, 2]),
     "transformer": lambda: seeded(ElasticTransformer, (1, 8, 8), 3, dim=8, heads=[1, 2]),
 }
+
+
+def cut(family: Any, input_shape: tuple[int, ...] = (1, 8, 8), num_classes: int = 4) -> WidthSupernet:
+    return seeded(WidthSupernet, input_shape, num_classes, family, widths=[1, 0.75, 0.5])
+
+
+MULTIPLIERS: dict[str, Any] = {"depths": [0, 1, 2], "ratios": [0.25, 0.5, 1.0], "width_multipliers": [0.25, 0.5, 1.0]}
+NESTED = {
+    **{name: make for name, make in SUPERNETS.items() if name != "operators"},
+    "ResNet with batch norm": lambda: tiny_supernet(norm=BatchNorm(), **MULTIPLIERS),
+    "ResNet with group norm": lambda: tiny_supernet(norm=GroupNorm(2), stem_width=8, **MULTIPLIERS),
+    "ResNet with plain norm": lambda: tiny_supernet(**MULTIPLIERS),
+    "ResNet without norm": lambda: tiny_supernet(norm=None, relu_before_sum=True, **MULTIPLIERS),
+    "text": lambda: seeded(ElasticTransformer, (6,), 9, dim=8, heads=[1, 2]),
+    "CNN": lambda: cut(SlicedCNN((6, 10), BatchNorm())),
+    "MobileNet": lambda: cut(SlicedMobileNet(1.0, (4, 6), (1, 2))),
+    "cut ResNet": lambda: cut(SlicedResNet((4, 8), (1, 2), BatchNorm())),
+    "LSTM": lambda: cut(SlicedLSTM((6, 4), embedding=3), (6,), 7),
+    "traced": lambda: cut(TracedNetwork(seeded(regnet)), (3, 32, 32), 10),
+}
+
+
+def one_group() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(1, 8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+
+
+def regnet() -> nn.Module:
+    return models.RegNet(BlockParams([1, 2], [8, 16], [4, 4], [2, 2], [1, 1], se_ratio=0.25), 10)
+
+
+def outputs(net: Any, arch: Any, training: bool = False) -> torch.Tensor:
+    return net.run(arch, net.views(arch), batch(net, 16), training)
+
+
+@pytest.mark.parametrize("name", NESTED)
+@torch.no_grad()
+def test_larger_architectures_have_the_smallest_ones_outputs(name: str) -> None:
+    net, draws = NESTED[name](), torch.Generator().manual_seed(1)
+    for tensor in net.shared_tensors().values():
+        if tensor.is_floating_point():
+            tensor += 0.3 * torch.rand(tensor.shape, generator=draws)
+    small = net.space.smallest
+    larger = [net.space.largest, *(net.space.sample(np.random.default_rng(seed)) for seed in range(3))]
+    expected = outputs(net, small)
+    assert not torch.allclose(outputs(net, net.space.largest), expected, rtol=0.01)
+    net.keep_function(small)
+    torch.testing.assert_close(outputs(net, small), expected)
+    for arch in larger:
+        torch.testing.assert_close(outputs(net, arch), expected, rtol=1e-4, atol=1e-4)
+        training = outputs(net, arch, True), outputs(net, small, True)  # moves running statistics: after the others
+        torch.testing.assert_close(*training, rtol=1e-4, atol=1e-4)
+        expected = outputs(net, small)
+
+
+def test_the_pool_opens_with_the_smallest_ones_outputs() -> None:
+    """The weights that become zero are trained afterwards."""
+
+    def gap(trainer: Any, module: Any, round: Any) -> float:
+        net, pools = module.supernet, module.assignment.pools
+        return float((outputs(net, pools.largest) - outputs(net, pools.smallest)).detach().norm())
+
+    module = make_module(NESTED["ResNet with batch norm"](), CostWeighted(RisingPath(4), 0.0))
+    gaps = Noted("on_server_step", gap)
+    growth = PoolGrowth(0.25, shrink=1.0, threshold=None, least=0.0, keep_function=True)
+    fit(module, tiny_data(), 8, callbacks=[growth, gaps], limit_val_batches=0)
+    assert [value < 1e-3 for value in gaps.all] == [number == 2 for number in range(8)]
+
+
+test_outputs_that_cannot_be_kept_are_refused_before_training = refusals(
+    (lambda: PathCNN((1, 8, 8), 4, 4, [1], [2], operators=["conv1", "mb3_e1"]), "cannot give architecture mb3_e1"),
+    (lambda: cut(TracedNetwork(one_group())), "cannot give architecture width: 1 the outputs of width: 0.5"),
+    (lambda: cut(GrowableViT(dim=8, heads=2, depth=1)), "pool_growth.keep_function: true"),
+    call=lambda make: fit(make_module(make(), CostWeighted()), tiny_data(), callbacks=[PoolGrowth(keep_function=True)]),
+)
 
 
 @pytest.mark.parametrize("name", SUPERNETS)
