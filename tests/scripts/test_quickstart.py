@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHORTER = [
-    "--trainer.max_rounds=40",
+    "--cost_ledger.max_macs=2e9",
     "--pool_growth.latest=0.3",
     "--model.evaluation.recalibrate_batches=4",
     "--data.source.init_args.copies=4",
@@ -39,14 +39,13 @@ def test_the_quickstart(tmp_path):
     for tier in TIERS:
         for name in ("one supernet", "alone, same split", "alone, all for the smallest"):
             assert re.search(rf"^{tier} +{name} ", shown.stdout, re.MULTILINE)
-    (run,) = tmp_path.glob("runs/*/version_0")
+    run, smallest = sorted(tmp_path.glob("runs/*/version_0"))
     assert (run / "search/pareto.png").exists()
     assert (run / "report.html").exists()
 
-    spent = json.loads((run / "ledger.json").read_text())["total"]["macs"]
-    tables = {name: list(csv.DictReader((run / name / "tiers.csv").open())) for name in ("search", "split", "whole")}
-    searched = [(row["tier"], row["arch"]) for row in tables["search"]]
-    assert [tier for tier, _ in searched] == TIERS
-    for name, tiers in {"split": searched, "whole": searched[:1]}.items():
-        assert [(row["tier"], row["arch"]) for row in tables[name]] == tiers
-        assert sum(float(row["macs"]) for row in tables[name]) == pytest.approx(spent, rel=0.15)
+    spent, alone = (json.loads((folder / "ledger.json").read_text())["total"]["macs"] for folder in (run, smallest))
+    assert alone == pytest.approx(spent, rel=0.1)
+    searched, split = (list(csv.DictReader((run / name / "tiers.csv").open())) for name in ("search", "split"))
+    assert [row["tier"] for row in searched] == TIERS
+    assert [row["arch"] for row in split] == [row["arch"] for row in searched]
+    assert sum(float(row["macs"]) for row in split) == pytest.approx(spent, rel=0.15)
