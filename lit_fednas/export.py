@@ -234,7 +234,7 @@ def export_tier(
         **_tested(network, model, datamodule),
         "lit_fednas_version": __version__,
     }
-    raw = datamodule.raw_inputs(COMPARED, anew=True)
+    raw = datamodule.raw_inputs(COMPARED, reload=True)
     if not torch.equal(raw, datamodule.raw_inputs(COMPARED)):
         raise DataError("data.source: inputs are not those of the files; restore these, or remove .lit_fednas_cache")
     return export_network(network, path, format, raw, source.normalization, metadata)

@@ -1,7 +1,7 @@
-"""Data: where examples come from, what their targets mean, and which client has which.
+"""Data: sources of examples, partitions over clients, and tasks.
 
-A :class:`DataSource` reads examples, a :class:`Partitioner` deals the training examples out to clients, a :class:`Task`
-says what is lost and measured, and :class:`FederatedDataModule` serves all of them to the engine. The guide *Data*
+A :class:`DataSource` reads examples, a :class:`Partitioner` deals out the training examples to clients, a :class:`Task`
+defines the loss and the metrics, and :class:`FederatedDataModule` serves all of them to the engine. The guide *Data*
 lists the sources, partitions and tasks, and shows how to configure them.
 """
 

@@ -1,4 +1,4 @@
-"""Which rows belong to which client: partitions and hold-outs; and the batches of one client, for one epoch."""
+"""Partitions and hold-outs, which assign rows to clients, and the batches of a client for one epoch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lit_fednas.rng import numpy_generator
 
 #: The owner of an example that is left out.
 NOBODY = -1
-#: Clients whose splits are kept; those of a round are read once per epoch.
-_CLIENTS_KEPT = 64
+#: Number of clients with cached splits; a round reads the splits of its clients once per epoch.
+_CACHED_CLIENTS = 64
 
 
 class ClientRows(Sequence[np.ndarray]):
-    """The rows of each client, int64, as a sequence that need not hold an array per client.
+    """A sequence of each client's rows, int64, which may compute an array on access.
 
     Attributes:
         sizes: The number of rows of each client, int64 [clients], read-only.
@@ -42,16 +42,16 @@ class ClientRows(Sequence[np.ndarray]):
 
     @override
     def __getitem__(self, client: Any) -> Any:
-        chosen = range(len(self))[client]
-        return self._rows_of(chosen) if isinstance(chosen, int) else [self[number] for number in chosen]
+        selection = range(len(self))[client]
+        return self._rows_of(selection) if isinstance(selection, int) else [self[number] for number in selection]
 
 
 class Partition(ClientRows):
-    """Disjoint sets of rows, one per client; a sequence of the clients' rows.
+    """Disjoint sets of rows, one per client.
 
     Attributes:
         rows: The rows of the first client, then those of the second, and so on, int64.
-        offsets: Where in ``rows`` each client's begin, and where the last one's end, int64 [clients + 1].
+        offsets: The position in ``rows`` of each client's first row, and the length of ``rows``, int64 [clients + 1].
     """
 
     def __init__(self, rows: np.ndarray, offsets: np.ndarray) -> None:
@@ -64,27 +64,27 @@ class Partition(ClientRows):
 
     @classmethod
     def by_owner(cls, owners: np.ndarray, num_clients: int) -> Partition:
-        """Returns the partition, rows ascending, by the client of each row, or ``-1`` for none, int64 [N]."""
-        sizes = np.bincount(owners + 1, minlength=num_clients + 1)  # first those of nobody
+        """Returns the partition, rows ascending, given the client of each row (``-1`` for nobody), int64 [N]."""
+        sizes = np.bincount(owners + 1, minlength=num_clients + 1)  # index 0 counts the rows of nobody
         rows = np.argsort(owners, kind="stable")[sizes[0] :]
         return cls(rows, np.cumsum(sizes) - sizes[0])
 
     def names(self, owners: np.ndarray) -> list[str]:
-        """Returns the names of each client's owners, separated by commas, by the owner of each row, text [N]."""
+        """Returns the names of each client's owners, separated by commas, given the owner of each row, text [N]."""
         return [", ".join(np.unique(owners[rows])) for rows in self]
 
-    def of_others(self, owners: np.ndarray, others: np.ndarray) -> Partition:
-        """Returns the rows of other examples that belong to the owners of each client; arguments as of ``names``."""
+    def of_others(self, owners: np.ndarray, other_owners: np.ndarray) -> Partition:
+        """Deals out other examples to their owners' clients, given the owners of these and of the others, text [N]."""
         numbers = np.repeat(np.arange(len(self)), self.sizes)
         clients = dict(zip(owners[self.rows].tolist(), numbers.tolist(), strict=True))
-        return Partition.by_owner(np.array([clients.get(owner, NOBODY) for owner in others.tolist()]), len(self))
+        return Partition.by_owner(np.array([clients.get(owner, NOBODY) for owner in other_owners.tolist()]), len(self))
 
     def class_counts(self, targets: np.ndarray, num_classes: int) -> np.ndarray:
         """Returns the dense array of :meth:`sparse_class_counts`."""
         return self.sparse_class_counts(targets, num_classes).toarray()
 
     def sparse_class_counts(self, targets: np.ndarray, num_classes: int) -> csr_array:
-        """Returns the number of examples per client and class, int64 [clients, num_classes], by targets [N]."""
+        """Returns the number of examples per client and class, int64 [clients, num_classes], given targets [N]."""
         classes = targets[self.rows]
         if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:  # scipy would write beyond its array
             raise DataError(f"num_classes: {num_classes} for classes {classes.min()}..{classes.max()}; give more")
@@ -95,70 +95,69 @@ class Partition(ClientRows):
 
 
 def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns ``count`` rows, ascending, drawn so that class shares are kept to within one example."""
+    """Draws ``count`` rows, ascending, and keeps the shares of the classes to within one example."""
     classes, sizes = np.unique(targets, return_counts=True)
     share = sizes * count / max(1, len(targets))
     quota = np.floor(share).astype(int)
     largest_remainders = np.argsort(quota - share, kind="stable")
     quota[largest_remainders[: count - quota.sum()]] += 1
-    drawn = [
+    parts = [
         rng.permutation(np.flatnonzero(targets == label))[:number] for label, number in zip(classes, quota, strict=True)
     ]
-    return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=np.int64)
+    return np.sort(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
 
 @dataclass(eq=False)
 class _HoldOuts:
-    """Every client's rows by split: drawn at the first use of a client; those of the clients drawn last are kept."""
+    """Every client's rows by split, drawn at the first use of a client; a cache holds those drawn last."""
 
     rows: ClientRows
-    sizes: Mapping[str, np.ndarray]  # by split, in the order of drawing
+    sizes: Mapping[str, np.ndarray]  # in this order, splits take their rows from a permutation
     seed: int
     first: int
-    kept: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
+    cache: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def rows_of(self, split: str, client: int) -> np.ndarray:
-        if client not in self.kept:
-            if len(self.kept) == _CLIENTS_KEPT:
-                del self.kept[next(iter(self.kept))]
+        if client not in self.cache:
+            if len(self.cache) == _CACHED_CLIENTS:
+                del self.cache[next(iter(self.cache))]
             order = numpy_generator(self.seed, "client-split", self.first + client).permutation(self.rows[client])
             parts = np.split(order, np.cumsum([sizes[client] for sizes in self.sizes.values()])[:-1])
-            self.kept[client] = dict(zip(self.sizes, map(np.sort, parts), strict=True))
-        return self.kept[client][split]
+            self.cache[client] = dict(zip(self.sizes, map(np.sort, parts), strict=True))
+        return self.cache[client][split]
 
 
 def hold_outs(rows: ClientRows, val: float, test: float, seed: int, first: int = 0) -> dict[str, ClientRows]:
-    """Splits every client's rows at random into ``train``, ``val`` and ``test`` by shares, to the nearest number."""
+    """Splits every client's rows at random into ``train``, ``val`` and ``test``; shares are rounded to whole rows."""
     num_val, num_test = (np.rint(share * rows.sizes).astype(np.int64) for share in (val, test))
     # the size of train is below 1 where nothing remains
     sizes = {"val": num_val, "test": num_test, "train": rows.sizes - num_val - num_test}
-    drawn = _HoldOuts(rows, sizes, seed, first)
-    return {split: ClientRows(size, partial(drawn.rows_of, split)) for split, size in sizes.items()}
+    splits = _HoldOuts(rows, sizes, seed, first)
+    return {split: ClientRows(size, partial(splits.rows_of, split)) for split, size in sizes.items()}
 
 
 def deal_by_class(targets: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Partition:
-    """Returns the rows of each class, dealt out in proportion to ``counts``, int [clients, classes], to within one."""
+    """Deals out the rows of each class in proportion to ``counts``, int [clients, classes], to within one row."""
     owners = np.full(len(targets), NOBODY)
     for label in np.flatnonzero(counts.sum(axis=0)):
         rows = rng.permutation(np.flatnonzero(targets == label))
-        order = rng.permutation(len(counts))  # whose proportions are rounded up is drawn anew for every class
+        order = rng.permutation(len(counts))  # other clients' shares are rounded up in every class
         ends = counts[order, label].cumsum() / counts[:, label].sum() * len(rows)
         owners[rows] = np.repeat(order, np.diff(ends.round().astype(np.int64), prepend=0))
     return Partition.by_owner(owners, len(counts))
 
 
 class ClientData:
-    """The data of all clients, as row numbers; each has splits ``train``, ``val`` and ``test``.
+    """The data of all clients, as row numbers; each client has splits ``train``, ``val`` and ``test``.
 
-    An epoch's order is drawn on the CPU, so it is the same on every device; augmentation draws on the device of
-    the data, from a generator seeded by the epoch's own. All methods raise DataError for a client or a split that
-    does not exist.
+    An epoch's order is drawn on the CPU, so it is the same on every device. Augmentation draws on the device of the
+    data, with a seed from the epoch's generator. All methods raise DataError for an unknown client or split.
 
     Args:
         reader: Reads rows of the data set.
         indices: The rows of each client, by split.
-        test_reader: Reads the rows of the split ``test``, where they are of another data set.
-        task: What targets are; classes if not given.
+        test_reader: Reads the rows of the split ``test``, if they are in another data set.
+        task: The task of the targets; the default is classification.
 
     Example:
         >>> from lit_fednas.data import Examples, TensorReader
@@ -170,7 +169,7 @@ class ClientData:
 
     Attributes:
         sizes: The number of training examples of each client, int64 [clients], read-only.
-        speeds: Multiply-accumulates per second that each client's device has measured, if they are on devices.
+        speeds: Multiply-accumulates per second, as measured by each client's device; ``None`` in a simulation.
     """
 
     sizes: np.ndarray
@@ -197,15 +196,15 @@ class ClientData:
 
     @property
     def at_server(self) -> ClientData:
-        """The examples that the server may read: in a simulation those of all clients."""
+        """The examples that the server may read; in a simulation, those of all clients."""
         return self
 
     def split_sizes(self, split: str) -> np.ndarray:
-        """Returns the number of examples of each client's split, int64 [clients]; zeros where there is none."""
+        """Returns the number of examples of each client's split, int64 [clients]; zeros if no client has the split."""
         return self._sizes.get(split, np.broadcast_to(0, self.num_clients))
 
     def size(self, client: int, split: str = "train") -> int:
-        """Returns the number of examples of a client's split; 0 where it has no such split."""
+        """Returns the number of examples of a client's split; 0 if the client has no such split."""
         if not 0 <= client < self.num_clients:
             raise DataError(f"client: {client} is not one of the {self.num_clients} clients; count from 0")
         return int(self.split_sizes(split)[client])
@@ -217,22 +216,16 @@ class ClientData:
         return torch.as_tensor(np.asarray(self._rows[split][client], dtype=np.int64))
 
     def only(self, client: int) -> ClientData:
-        """Returns the data of one client alone, which is then number 0."""
+        """Returns the data of a single client, which becomes client 0."""
         rows = {split: [self.rows(client, split).numpy()] for split in self._rows}
         return ClientData(self.reader, rows, self._test_reader, self.task)
 
     def classes(self, client: int) -> tuple[int, ...]:
-        """Returns the classes of which a client has training examples, in ascending order."""
+        """Returns the classes of a client's training examples, in ascending order."""
         return tuple(self._targets(client, "train").unique().tolist())
 
     def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
-        """Returns a client's number of examples of each class, all of class 0 if they have none, int64 [num_classes].
-
-        Args:
-            client: The client's number.
-            num_classes: The length of the result.
-            splits: Which of the client's splits are counted together.
-        """
+        """Counts the examples per class in a client's splits, int64 [num_classes]; without classes, as class 0."""
         labels = torch.cat([self._targets(client, split) for split in splits]).cpu().numpy()
         return np.bincount(labels, minlength=num_classes)
 
@@ -247,16 +240,16 @@ class ClientData:
         augment: bool = True,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
-        """Returns one pass over a client's split: normalised inputs, and targets, on the device of the data.
+        """Returns one pass over a client's split: batches of normalised inputs and of targets, on the data's device.
 
         Args:
             client: The client's number.
             batch_size: Examples per batch; the last batch may be smaller.
-            generator: On the CPU; gives the order, then the seed of the augmentation, before this returns.
+            generator: A CPU generator; the order and then the augmentation's seed are drawn before this returns.
             split: ``train``, ``val`` or ``test``.
             shuffle: False keeps the order of the data set.
-            augment: False leaves the augmentation out.
-            drop_last: Leaves a smaller last batch out, unless it is the client's only one.
+            augment: Whether the reader's augmentation is applied.
+            drop_last: Whether a smaller last batch is skipped, unless it is the client's only one.
         """
         rows = self.rows(client, split)
         if shuffle:
@@ -270,7 +263,7 @@ class ClientData:
         return reader.read(rows, batch_size, draws)
 
     def move_to(self, device: torch.device | str) -> None:
-        """Moves the data, where in memory; all later batches are on ``device``."""
+        """Moves data in memory to ``device``; all later batches are on it."""
         for reader in {self.reader, self._test_reader}:
             reader.move_to(device)
 

@@ -1,4 +1,4 @@
-"""The federated data module: a source, dealt out to clients by a partitioner."""
+"""The federated data module, which deals out a source's examples to clients by a partitioner."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -41,34 +41,33 @@ log = logging.getLogger(__name__)
 @checked("data")
 @dataclass(eq=False, repr=False)
 class FederatedDataModule(LightningDataModule):
-    """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
+    """Deals out a source's training examples to clients, and holds out examples for the server's evaluation.
 
     It has no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time. Every rank
     reads and holds the examples.
 
     Args:
-        source: Where the examples come from.
-        partitioner: Deals them out to clients.
-        num_clients: None leaves the number to the partitioner, which only a natural one knows.
-        seed: Of the partition and of all hold-outs.
-        server_val: What the server validates on where the source has no validation split: a number of
-            training examples (int) or a fraction of them (float), drawn with the class shares kept.
-        client_val: The fraction of each client's examples that it validates on, to the nearest number; small
-            clients may have none, and a client that would train on nothing is an error.
-        client_test: What clients are tested on: a fraction of each one's own examples; or ``official``, the source's
-            test split, of which each class is dealt to the clients in proportion to their training examples of it,
-            so that a client keeps all its examples for training (FedorAS, Table 7); an owner (:class:`ByColumn`) gets
-            its own examples.
+        source: The source of the examples.
+        partitioner: Deals out the training examples to clients.
+        num_clients: Number of clients; None takes it from a natural partition, such as :class:`ByColumn`.
+        seed: The seed of the partition and of all hold-outs.
+        server_val: Training examples that the server validates on if the source has no validation split: a number
+            (int) or a fraction (float), with the same class shares.
+        client_val: Fraction of each client's examples for its validation, rounded to whole examples. A small client
+            may validate on no example; every client must train on one.
+        client_test: Test examples of clients: a fraction of each client's examples, or ``official``, the source's test
+            split. ``official`` deals out each class in proportion to the clients' training examples of it, and clients
+            keep all their examples for training (FedorAS, Table 7); with :class:`ByColumn`, it deals out by owner.
         eval_batch_size: Examples per batch in the server's validation and test.
-        augment: False leaves the source's augmentation out.
-        in_memory: False decodes examples when they are read, through a DataLoader.
-        num_workers: Processes that decode, where not ``in_memory``.
+        augment: Whether the source's augmentation is applied.
+        in_memory: Whether examples are decoded before training; False decodes on access, through a DataLoader.
+        num_workers: Number of decoding processes if ``in_memory`` is False.
 
     Attributes:
-        clients: The clients' data; set by ``setup``, like the following.
-        partition: Rows of each client, before its local hold-outs, into ``targets``.
-        targets: The class of each training example that is dealt out; 0 where examples have none.
-        copies: How many inputs are copies of others; ``None`` if they were not compared: before a fit, out of memory.
+        clients: The clients' data, set by ``setup`` like all attributes.
+        partition: The positions in ``targets`` of each client's examples, before the client's hold-outs.
+        targets: The class of each dealt training example; 0 for tasks without classes.
+        copies: A text on inputs that equal others; ``None`` before a fit, or if inputs are too large or not in memory.
 
     Example:
         >>> from lit_fednas.data import IID, Digits
@@ -96,16 +95,16 @@ class FederatedDataModule(LightningDataModule):
     def __post_init__(self) -> None:
         super().__init__()
         if isinstance(self.server_val, float) and self.server_val >= 1:
-            raise ConfigError(f"data.server_val: {self.server_val} must be below 1; a number of examples is whole")
+            raise ConfigError(f"data.server_val: {self.server_val} is not below 1; give a fraction or a whole number")
         self._client_test_share = 0.0 if isinstance(self.client_test, str) else self.client_test
-        if (both := self.client_val + self._client_test_share) >= 1:
-            raise ConfigError(f"data.client_val + client_test: {both:g} leaves no training data; give less than 1")
+        if (share := self.client_val + self._client_test_share) >= 1:
+            raise ConfigError(f"data.client_val + client_test: {share:g} leaves no training data; give less than 1")
         if self.in_memory and self.num_workers:
-            raise ConfigError(f"data.num_workers: {self.num_workers} needs in_memory: false; give 0, or set it so")
+            raise ConfigError(f"data.num_workers: {self.num_workers} needs in_memory: false; set that, or give 0")
         self.may_change = False  # whether a checkpoint of a run with other data is accepted
-        self.content: dict[str, dict[str, Any]] = {}  # what is known of each split once it has been read
+        self.content: dict[str, dict[str, Any]] = {}  # fingerprints of the splits that have been read
         self.copies: str | None = None
-        self._owners: np.ndarray | None = None  # the owner of each target, where clients are owners
+        self._owners: np.ndarray | None = None  # the owner of each target, if clients are owners
         self._readers: dict[str, Reader] = {}
         self._val_batches: EvalBatches | None = None
 
@@ -114,12 +113,12 @@ class FederatedDataModule(LightningDataModule):
         """The width of a network's output: the number of classes; known before ``setup``."""
         count = self.task.num_outputs
         if self.task.has_classes and count < 2:
-            raise DataError(f"data.source: {type(self.source).__name__} has {count} class; give two at least")
+            raise DataError(f"data.source: {type(self.source).__name__} has {count} class; give at least two")
         return count
 
     @property
     def task(self) -> Task:
-        """What targets are; known before ``setup``."""
+        """The task of the targets; known before ``setup``."""
         return self.source.task
 
     @property
@@ -139,7 +138,7 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def strata(self) -> tuple[str, ...]:
-        """The names of what :attr:`targets` number: the classes, or one for all examples where they have none."""
+        """The names of the classes in :attr:`targets`; a single name for tasks without classes."""
         return self.class_names if self.task.labelled else ("examples",)
 
     @override
@@ -150,7 +149,7 @@ class FederatedDataModule(LightningDataModule):
         """Loads the training examples and partitions them; a second call does nothing.
 
         Raises:
-            DataError: The data are missing, not of the task, or too few for what was asked.
+            DataError: The data are missing, do not fit the task, or are too few.
         """
         if hasattr(self, "clients"):
             return
@@ -166,15 +165,15 @@ class FederatedDataModule(LightningDataModule):
         if stage in ("fit", None):
             self._warn_of_copies()
         targets = self.task.strata(train.targets).cpu().numpy()
-        held = np.empty(0, dtype=np.int64)
+        server_rows = np.empty(0, dtype=np.int64)
         if val is not None:
             self._val_batches = EvalBatches(val, None, self.eval_batch_size)
-        elif len(held := self._server_rows(targets)):
-            self._val_batches = EvalBatches(train, torch.from_numpy(held), self.eval_batch_size)
-        self.clients = self._deal(train.dataset, targets, np.delete(np.arange(len(targets)), held))
+        elif len(server_rows := self._server_rows(targets)):
+            self._val_batches = EvalBatches(train, torch.from_numpy(server_rows), self.eval_batch_size)
+        self.clients = self._deal(train.dataset, targets, np.delete(np.arange(len(targets)), server_rows))
 
     def _warn_of_copies(self) -> None:
-        """Counts equal inputs, also of the test split, which is not kept; its faults are so reported in time."""
+        """Counts equal inputs of all splits. Faults of the test split are thereby reported before training."""
         splits = {split: reader.dataset for split, reader in self._readers.items()}
         if self.client_test == "official" and (reader := self._reader("test")) is not None:
             splits["test"] = reader.dataset
@@ -185,34 +184,32 @@ class FederatedDataModule(LightningDataModule):
             log.warning("data.source: %s", self.copies)
 
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
-        """Deals examples out; sets :attr:`partition` and :attr:`targets`."""
+        """Deals out the rows ``pool`` of the training examples; sets :attr:`partition` and :attr:`targets`."""
         if self.partitioner.by_class and not self.task.labelled:
-            raise ConfigError(
-                f"data.partitioner: {type(self.partitioner).__name__} deals out by class, and the examples of "
-                f"{type(self.source).__name__} have none; use ByColumn or IID"
-            )
-        columns = {name: _taken(column, pool) for name, column in train.columns.items()}
-        self.targets = _taken(targets, pool)
+            fault = f"deals out by class, but examples of {type(self.source).__name__} have no class"
+            raise ConfigError(f"data.partitioner: {type(self.partitioner).__name__} {fault}; use ByColumn or IID")
+        columns = {name: _rows_of(column, pool) for name, column in train.columns.items()}
+        self.targets = _rows_of(targets, pool)
         self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
         if (name := self.partitioner.column) is not None:
             owners = np.asarray(train.columns[name]).astype(str)
-            self._owners = _taken(owners, pool)
+            self._owners = _rows_of(owners, pool)
             _warn("server_val: no training example is left of %d owners", np.setdiff1d(owners, self._owners))
         rows = self._client_rows(pool)
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
 
     @property
     def class_counts(self) -> csr_array | np.ndarray:
-        """Each client's examples of each class, before its hold-outs, after ``setup``: sparse ``[clients, strata]``."""
+        """The number of examples per client and class before clients' hold-outs, sparse ``[clients, strata]``."""
         return self.partition.sparse_class_counts(self.targets, len(self.strata))
 
     @property
     def owners(self) -> list[str]:
-        """The names of each client's owners, separated by commas; empty where clients are no owners."""
+        """The names of each client's owners, separated by commas; empty if clients are not owners."""
         return [] if self._owners is None else self.partition.names(self._owners)
 
     def val_dataloader(self) -> EvalBatches | list[Any]:
-        """Returns the server's validation batches; an empty list where it holds nothing out."""
+        """Returns the server's validation batches; an empty list without validation examples."""
         return self._val_batches or []
 
     def test_dataloader(self) -> EvalBatches:
@@ -222,33 +219,33 @@ class FederatedDataModule(LightningDataModule):
         return batches
 
     def server_batches(self, split: Literal["val", "test"]) -> EvalBatches | None:
-        """Returns the server's batches of a split; ``None`` if it has none."""
+        """Returns the server's batches of a split; ``None`` if the server lacks the split."""
         if split == "val":
             return self._val_batches
         reader = self._reader("test")
         return None if reader is None else EvalBatches(reader, None, self.eval_batch_size)
 
-    def raw_inputs(self, count: int, anew: bool = False) -> Tensor:
-        """Returns up to ``count`` raw inputs of the server's validation or else training data, read ``anew`` or not."""
+    def raw_inputs(self, count: int, reload: bool = False) -> Tensor:
+        """Returns up to ``count`` raw inputs of the server's validation data, or else of the training data."""
         batches = self._val_batches or EvalBatches(self._readers["train"], None, count)
         split: Split = "val" if batches.reader is self._readers.get("val") else "train"
-        dataset = (self.source.dataset(split) if anew else None) or batches.reader.dataset
+        dataset = (self.source.dataset(split) if reload else None) or batches.reader.dataset
         raw = torch.stack([dataset[int(row)][0].cpu() for row in batches.rows[:count]])
         return raw.float() if raw.is_floating_point() else raw
 
     def token_range(self) -> tuple[int, int] | None:
-        """Returns the least and the greatest token that was read; ``None`` for other inputs, or out of memory."""
-        read = [reader.dataset.inputs for reader in self._readers.values() if isinstance(reader.dataset, Examples)]
-        if self.input_dtype.is_floating_point or not read:
+        """Returns the smallest and largest token in memory; ``None`` if there are no tokens in memory."""
+        tokens = [reader.dataset.inputs for reader in self._readers.values() if isinstance(reader.dataset, Examples)]
+        if self.input_dtype.is_floating_point or not tokens:
             return None
-        return min(int(inputs.min()) for inputs in read), max(int(inputs.max()) for inputs in read)
+        return min(int(inputs.min()) for inputs in tokens), max(int(inputs.max()) for inputs in tokens)
 
     def overview(self) -> Overview:
-        """Returns what was understood of the data, to be printed; reads all splits, and deals examples out."""
+        """Returns a summary of the data, to be printed; reads all splits and deals out the examples."""
         return Overview.of(self)
 
     def inputs_record(self) -> dict[str, Any]:
-        """Returns what inputs are and how they are normalised, after ``setup`` (``lit_fednas.records``)."""
+        """Returns the record of the inputs and their normalisation, after ``setup`` (``lit_fednas.records``)."""
         normalization, dtype = self.source.normalization, self.raw_inputs(1).dtype
         return {
             "input_shape": list(self.input_shape),
@@ -269,16 +266,14 @@ class FederatedDataModule(LightningDataModule):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Validates that the data are those of the checkpoint's run."""
-        saved = state_dict.get("content", {})
-        for split in saved.keys() | (self.content.keys() if saved else ()):
-            before, now = saved.get(split, {}), self.content.get(split, {})
-            if different := [name for name in before | now if before.get(name) != now.get(name)]:
-                sizes = f"{before.get('examples', 0):,} examples then, {now.get('examples', 0):,} now"
-                change = f"{split} has other {', '.join(different)} than in the checkpoint's run ({sizes})"
+        contents = state_dict.get("content", {})
+        for split in contents.keys() | (self.content.keys() if contents else ()):
+            saved, current = contents.get(split, {}), self.content.get(split, {})
+            if changes := [name for name in saved | current if saved.get(name) != current.get(name)]:
+                sizes = f"{saved.get('examples', 0):,} examples then, {current.get('examples', 0):,} now"
+                change = f"{split} has other {', '.join(changes)} than in the checkpoint's run ({sizes})"
                 if not self.may_change:
-                    raise CheckpointError(
-                        f"data.source: {change}; restore the data, or allow the change with --changed '[data.source]'"
-                    )
+                    raise CheckpointError(f"data.source: {change}; restore the data, or use --changed '[data.source]'")
                 log.warning("data.source: %s", change)
 
     @override
@@ -291,12 +286,12 @@ class FederatedDataModule(LightningDataModule):
             reader.close()
 
     def move_to(self, device: torch.device | str) -> None:
-        """Moves the data, where in memory; all later batches are on ``device``."""
+        """Moves data in memory to ``device``; all later batches are on it."""
         for reader in self._readers.values():
             reader.move_to(device)
 
     def _open(self, split: Split) -> ExampleDataset | None:
-        """Returns a split, if the source has it; says which classes it lacks."""
+        """Returns a validated split, if the source has it; warns of classes without examples."""
         data = self.source.load(split) if self.in_memory else self.source.dataset(split)
         if data is None:
             return None
@@ -312,12 +307,12 @@ class FederatedDataModule(LightningDataModule):
             log.warning("data.source: %s has %s", split, self.source.read_text(split, len(data)))
         present = set(self.task.strata(data.targets).unique().tolist())
         names = self.strata
-        missing = [name for label, name in enumerate(names) if label not in present]
-        _warn(f"source: {split} has no example of %d of {len(names)} classes", missing)
+        absent = [name for label, name in enumerate(names) if label not in present]
+        _warn(f"source: {split} has no example of %d of {len(names)} classes", absent)
         return data
 
     def _reader(self, split: Split) -> Reader | None:
-        """Returns the reader of a split, if the source has it; opened at the first call."""
+        """Returns the reader of a split, if the source has it; opens it on the first call."""
         if split not in self._readers and (data := self._open(split)) is not None:
             augmentation = self.source.augmentation if self.augment and split == "train" else ()
             settings = data, self.source.normalization or as_float, augmentation
@@ -328,54 +323,50 @@ class FederatedDataModule(LightningDataModule):
         return self._readers.get(split)
 
     def _server_rows(self, targets: np.ndarray) -> np.ndarray:
-        """Returns the training rows that the server keeps for validation."""
+        """Returns the training rows that the server holds out for validation."""
         share = self.server_val
         count = round(share * len(targets)) if isinstance(share, float) else share
         if count >= len(targets):
-            raise DataError(f"data.server_val: {count} of {len(targets)} examples leave none to train on; give less")
+            raise DataError(f"data.server_val: {count} of {len(targets)} examples leave no training data; give less")
         return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))
 
     def _client_rows(self, pool: np.ndarray, first: int = 0) -> Mapping[str, ClientRows]:
-        """Splits each client's rows."""
-        dealt, count = self.partition, len(self._readers["train"])
-        if len(pool) < count:
-            dealt = Partition(pool[dealt.rows], dealt.offsets)
-        rows = hold_outs(dealt, self.client_val, self._client_test_share, self.seed, first)
-        if (left := rows["train"].sizes).min() < 1:
-            client = int((left < 1).argmax())
-            raise DataError(
-                f"data.client_val: {self.client_val} + client_test {self.client_test}: client {first + client} has "
-                f"{dealt.sizes[client]} examples and would keep none to train on; give less, or fewer clients, or "
-                "leave small clients out (ByColumn's least)"
-            )
+        """Splits each client's rows, given the dealt rows ``pool`` and the number of the ``first`` client."""
+        partition = self.partition
+        if len(pool) < len(self._readers["train"]):
+            partition = Partition(pool[partition.rows], partition.offsets)
+        rows = hold_outs(partition, self.client_val, self._client_test_share, self.seed, first)
+        if (train_sizes := rows["train"].sizes).min() < 1:
+            client = int((train_sizes < 1).argmax())
+            fault = f"leave no training example to client {first + client}, which has {partition.sizes[client]}"
+            remedy = "give less, or fewer clients, or leave out small clients (ByColumn's least)"
+            raise DataError(f"data.client_val, client_test: {self.client_val}, {self.client_test} {fault}; {remedy}")
         if not (self.client_val or self._client_test_share):
-            rows = {"train": dealt}
+            rows = {"train": partition}
         if self.client_test == "official":
             rows["test"] = self._official_test_rows()
         for split, fraction in (("val", self.client_val), ("test", self.client_test)):
-            if fraction and not rows[split].sizes.all():
-                log.info(
-                    "client_%s: %s leaves %d of %d clients without an example in %s",
-                    *(split, fraction, np.count_nonzero(rows[split].sizes == 0), len(dealt), split),
-                )
+            if fraction and (num_empty := np.count_nonzero(rows[split].sizes == 0)):
+                text = "client_%s: %s leaves %d of %d clients without an example in %s"
+                log.info(text, split, fraction, num_empty, len(partition), split)
         return rows
 
     def _official_test_rows(self) -> Partition:
-        """Deals the test split out; returns each client's rows of it."""
+        """Deals out the test split; returns each client's rows of it."""
         reader = self._reader("test")
         if reader is None:
             name = type(self.source).__name__
-            raise DataError(f"data.client_test: official is a test split, which {name} does not have; give a fraction")
+            raise DataError(f"data.client_test: official needs a test split, which {name} lacks; give a fraction")
         if self._owners is not None:
             name, field = str(self.partitioner.column), "data.client_test: official"
             if name not in reader.dataset.columns:
                 raise DataError(f"{field} needs {name!r} in the test split, as in train; add it, or give a fraction")
-            owners = np.asarray(reader.dataset.columns[name]).astype(str)
-            rows, clients = self.partition.of_others(self._owners, owners), self._owners[self.partition.rows]
+            test_owners = np.asarray(reader.dataset.columns[name]).astype(str)
+            rows, owners = self.partition.of_others(self._owners, test_owners), self._owners[self.partition.rows]
             if not len(rows.rows):
                 raise DataError(f"{field} has no example of any client, by {name!r}; give a fraction")
-            _warn("client_test: official has no example of %d owners", np.setdiff1d(clients, owners))
-            _warn("client_test: official has examples of %d owners without a client", np.setdiff1d(owners, clients))
+            _warn("client_test: official has no example of %d owners", np.setdiff1d(owners, test_owners))
+            _warn("client_test: official has examples of %d owners without a client", np.setdiff1d(test_owners, owners))
             return rows
         counts = self.partition.class_counts(self.targets, len(self.strata))
         strata = self.task.strata(reader.targets).cpu().numpy()
@@ -383,11 +374,11 @@ class FederatedDataModule(LightningDataModule):
 
 
 def _warn(text: str, names: Sequence[Any] | np.ndarray) -> None:
-    """Warns with the number of names, if there are any, and the first of them."""
+    """Warns with the number of names and the first five of them, if there are any."""
     if len(names):
         log.warning(f"data.{text}: %s", len(names), ", ".join([*map(str, names[:5]), *["..."] * (len(names) > 5)]))
 
 
-def _taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns rows of an array, which ascend; no copy where they are all."""
+def _rows_of(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns the ascending ``rows`` of an array, without a copy if these are all rows."""
     return array if len(rows) == len(array) else array[rows]

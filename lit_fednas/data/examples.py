@@ -23,21 +23,21 @@ from lit_fednas.rng import generator
 
 Batch = tuple[Tensor, Tensor]
 
-#: Examples whose float32 inputs fit in this many bytes are gathered, augmented and normalised at once.
+#: Bytes of float32 inputs that ``TensorReader`` gathers, augments and normalises at once.
 CHUNK_BYTES = 16 * 2**20
 
-#: Inputs that tell whether data are the same: in memory, and of data sets that decode on access.
-_SPREAD, _DECODED = 1024, 4
-#: Inputs of more bytes are not compared one by one, which would take seconds.
-_MOST_COMPARED = 2**31
-#: The largest ratio of the standard deviations of inputs of two splits.
-_MOST_TIMES = 4.0
+#: Number of inputs in the digest of a split: in memory, and decoded on access.
+_DIGEST_INPUTS, _DIGEST_DECODED = 1024, 4
+#: Splits with more bytes of inputs are not searched for copies, which would take seconds.
+_MAX_COMPARED_BYTES = 2**31
+#: A larger ratio between the standard deviations of two splits raises a warning.
+_MAX_SPREAD_RATIO = 4.0
 
 log = logging.getLogger(__name__)
 
 
 class ExampleDataset(Protocol):
-    """A map-style data set whose targets are known without decoding any input: ``Examples``, or ``LazyImages``."""
+    """A map-style data set that knows all targets before it decodes inputs: ``Examples``, or ``LazyImages``."""
 
     @property
     def targets(self) -> Tensor:
@@ -58,8 +58,8 @@ class Examples:
 
     Attributes:
         inputs: uint8 or float [N, C, H, W], or any [N, ...]. Images stay uint8 until they are batched.
-        targets: [N, ...]: int64 classes [N], or what another task has.
-        columns: Natural groupings of the examples (a speaker, a site, ...), each [N]; text loses white space around it.
+        targets: int64 classes [N], or another task's targets [N, ...].
+        columns: Natural groupings of the examples (a speaker, a site, ...), each [N]; text is stripped of white space.
     """
 
     inputs: Tensor
@@ -71,7 +71,7 @@ class Examples:
         shapes.update({name: np.shape(column) for name, column in self.columns.items()})
         for name, shape in shapes.items():
             if not shape or (name in self.columns and len(shape) > 1):
-                raise DataError(f"{name}: of shape {tuple(shape)} do not have one row per example; give as many")
+                raise DataError(f"{name}: shape {tuple(shape)} does not have one row per example; give one per input")
             if shape[0] != len(self.inputs):
                 raise DataError(f"{name}: {shape[0]} rows for {len(self.inputs)} inputs; give one row per input")
         stripped = {name: _stripped(np.asarray(column)) for name, column in self.columns.items()}
@@ -84,10 +84,10 @@ class Examples:
         return self.inputs[index], self.targets[index]
 
     def first_not_finite(self) -> int | None:
-        """Returns the first row whose input has a NaN or an infinity; ``None`` if there is none."""
+        """Returns the first row with NaN or infinity in its input; ``None`` if all inputs are finite."""
         if not self.inputs.is_floating_point() or not len(self):
             return None
-        low, high = self.inputs.aminmax()  # both are NaN if one element is; needs no memory
+        low, high = self.inputs.aminmax()  # both are NaN if any element is; a mask would need memory
         if (low - high).isfinite():
             return None
         return int(self.inputs.flatten(1).isfinite().all(1).logical_not().nonzero()[0])
@@ -98,7 +98,7 @@ class Examples:
 
 
 def missing(column: np.ndarray) -> np.ndarray:
-    """Returns which values of a column are none: NaN, NaT, None, and text or bytes of white space; bool ``[N]``."""
+    """Returns a mask of a column's missing values, bool ``[N]``: NaN, NaT, None, and text or bytes of white space."""
     import pandas as pd  # takes a while to import
 
     empty = np.asarray(pd.isna(column))
@@ -119,31 +119,30 @@ def _stripped(column: np.ndarray) -> np.ndarray:
 
 
 def check_inputs(data: ExampleDataset, split: str, shape: Sequence[int], train: ExampleDataset) -> None:
-    """Validates shape and type of a split's inputs, and warns of a scale that is not that of training inputs."""
+    """Validates shape and type of a split's inputs; warns if their scale differs from that of the training inputs."""
     inputs, reference = sample_of(data), sample_of(train)
-    dtype, expected = (str(part.dtype).removeprefix("torch.") for part in (inputs, reference))
-    kind, usual_kind = (_kind(part.dtype) for part in (inputs, reference))
+    dtype, train_dtype = (str(part.dtype).removeprefix("torch.") for part in (inputs, reference))
+    kind, train_kind = (_kind(part.dtype) for part in (inputs, reference))
     fault = ""
     if inputs.shape[1:] != tuple(shape):
-        fault = f"in place of {list(shape)}; give the same shape as in train"
+        fault = f"instead of {list(shape)}; give the same shape as in train"
     elif len(shape) == 3 and shape[2] in (1, 3, 4) and shape[0] == shape[1] > 4:
         fault = "with the channels last; put them first, as numpy.moveaxis(inputs, -1, 1) does"
     elif len(shape) == 3 and kind == "tokens":
         fault = "and whole numbers other than uint8 are tokens; save images as uint8, or as floats from 0 to 1"
-    elif kind != usual_kind:
-        fault = f"and those of train are {expected}; save both as one type, on the same scale"
+    elif kind != train_kind:
+        fault = f"and those of train are {train_dtype}; save both as one type, on the same scale"
     if fault:
         raise DataError(f"data.source: {split} has inputs of type {dtype} and shape {list(inputs.shape[1:])}, {fault}")
     if len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) > 4:
-        log.warning(
-            "data.source: %s has inputs of shape %s, which are read as %d channels", split, list(shape), shape[0]
-        )
+        log.warning("data.source: %s has inputs of shape %s, read as %d channels", split, list(shape), shape[0])
     parts = [(part.float().std(correction=0), *part.aminmax()) for part in (inputs, reference)]
-    (spread, *bounds), (usual, *usual_bounds) = ([float(value) for value in part] for part in parts)
-    signs_differ = len(shape) == 3 and (bounds[0] < 0) != (usual_bounds[0] < 0)
-    if kind != "tokens" and spread and usual and (signs_differ or not 1 / _MOST_TIMES <= spread / usual <= _MOST_TIMES):
-        text = "data.source: %s has inputs from %g to %g, and train from %g to %g; scale them alike"
-        log.warning(text, split, *bounds, *usual_bounds)
+    (spread, *bounds), (train_spread, *train_bounds) = ([float(value) for value in part] for part in parts)
+    if kind != "tokens" and spread and train_spread:
+        signs_differ = len(shape) == 3 and (bounds[0] < 0) != (train_bounds[0] < 0)
+        if signs_differ or not 1 / _MAX_SPREAD_RATIO <= spread / train_spread <= _MAX_SPREAD_RATIO:
+            text = "data.source: %s has inputs from %g to %g, and train from %g to %g; scale them alike"
+            log.warning(text, split, *bounds, *train_bounds)
 
 
 def _kind(dtype: torch.dtype) -> str:
@@ -153,16 +152,16 @@ def _kind(dtype: torch.dtype) -> str:
 
 
 def sample_of(data: ExampleDataset) -> Tensor:
-    """Returns inputs that are spread over a data set; the first input where they are decoded on access."""
+    """Returns up to 256 inputs, evenly spread over a data set; one if the data set decodes on access."""
     if not isinstance(data, Examples):
         return data[0][0][None]
     return data.inputs[torch.linspace(0, len(data) - 1, min(256, len(data))).long()]
 
 
 def copies_in(splits: Mapping[str, ExampleDataset], task: Task) -> str | None:
-    """Returns text on equal inputs in splits, ``train`` first; ``None`` where they are not in memory, or too many."""
+    """Describes equal inputs of splits, ``train`` first; returns ``None`` if they are too large or not in memory."""
     examples = {split: data for split, data in splits.items() if isinstance(data, Examples)}
-    if len(examples) < len(splits) or sum(data.inputs.nbytes for data in examples.values()) > _MOST_COMPARED:
+    if len(examples) < len(splits) or sum(data.inputs.nbytes for data in examples.values()) > _MAX_COMPARED_BYTES:
         return None
     contents, texts = {split: _contents(data.inputs) for split, data in examples.items()}, []
     distinct = np.unique(contents["train"])
@@ -172,14 +171,14 @@ def copies_in(splits: Mapping[str, ExampleDataset], task: Task) -> str | None:
             texts.append(f"{count:,} of {len(part):,} examples of {split} are copies of {origin}")
     classes = np.concatenate([task.strata(data.targets).cpu().numpy() for data in examples.values()])
     _, codes = np.unique(np.concatenate([*contents.values()]), return_inverse=True)
-    pairs = np.unique(codes * (classes.max() + 1) + classes)  # a number for each pair of a content and a class
+    pairs = np.unique(codes * (classes.max() + 1) + classes)  # one number per pair of content and class
     if count := np.count_nonzero(np.bincount(pairs // (classes.max() + 1)) > 1):
         texts.append(f"{count:,} different inputs have several classes")
     return "; ".join(texts)
 
 
 def _contents(inputs: Tensor) -> np.ndarray:
-    """Returns a number for each input that is the same for equal inputs, int64 ``[N]``."""
+    """Returns a hash of each input's content, int64 ``[N]``."""
     plain = (inputs.float() if inputs.is_floating_point() else inputs).cpu().numpy()
     rows = np.ascontiguousarray(plain.reshape(len(plain), -1))
     rows = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
@@ -188,11 +187,12 @@ def _contents(inputs: Tensor) -> np.ndarray:
 
 
 def content_of(data: ExampleDataset) -> dict[str, Any]:
-    """Returns what changes with a split: its size, and digests of its targets, groupings and inputs.
+    """Returns the fingerprint of a split: its size, and digests of its targets, groupings and inputs.
 
-    Of inputs in memory a spread is read, of files that are decoded on access their names and stamps.
+    Digests a sample of inputs in memory, but the names and stamps of files that are decoded on access.
     """
-    rows = np.unique(np.linspace(0, len(data) - 1, _SPREAD if isinstance(data, Examples) else _DECODED).astype(int))
+    count = _DIGEST_INPUTS if isinstance(data, Examples) else _DIGEST_DECODED
+    rows = np.unique(np.linspace(0, len(data) - 1, count).astype(int))
     if isinstance(data, Examples):
         inputs: list[Any] = [data.inputs[torch.from_numpy(rows)]]
     elif hasattr(data, "stamps"):
@@ -216,7 +216,7 @@ def _digest(arrays: Sequence[Any]) -> str:
 
 @dataclass(eq=False)
 class Reader(ABC):
-    """Reads batches of a data set by row number; raw batches are augmented, in this order, and then normalised."""
+    """Reads batches of a data set by row number, applies the augmentations in their order, and normalises."""
 
     dataset: ExampleDataset
     normalize: Callable[[Tensor], Tensor] = as_float
@@ -235,15 +235,15 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
-        """Yields the rows in their order, ``batch_size`` at a time; without a generator they are not augmented."""
+        """Yields batches of the rows in their order; augments them only if there is a generator."""
 
     def move_to(self, device: torch.device | str) -> None:
-        """Moves the data, where in memory; all later batches are on ``device``."""
+        """Moves data in memory to ``device``; all later batches are on it."""
         self.device = torch.device(device)
         self.close()
 
     def close(self) -> None:  # noqa: B027 - most readers have nothing to end
-        """Ends the processes that read, if any; the next pass starts them again."""
+        """Ends the reading processes, if any; the next pass starts them again."""
 
     def _finish(self, raw: Tensor, generator: torch.Generator | None) -> Tensor:
         if generator is not None:
@@ -266,8 +266,8 @@ class TensorReader(Reader):
     @override
     def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         inputs, targets = self.dataset.inputs, self.dataset.targets
-        at_once = CHUNK_BYTES // max(1, 4 * inputs[:1].numel())
-        chunk_size = max(batch_size, at_once // batch_size * batch_size)
+        limit = CHUNK_BYTES // max(1, 4 * inputs[:1].numel())
+        chunk_size = max(batch_size, limit // batch_size * batch_size)
         for chunk in rows.to(inputs.device).split(chunk_size) if len(rows) else ():
             raw, labels = inputs.index_select(0, chunk), targets.index_select(0, chunk).to(self.device)
             ready = self._finish(raw.to(self.device), generator)
@@ -276,7 +276,7 @@ class TensorReader(Reader):
     @override
     def move_to(self, device: torch.device | str) -> None:
         super().move_to(device)
-        if self.device.type == "cuda":  # at most half of the free memory is taken; else batches are moved
+        if self.device.type == "cuda":  # larger data would leave too little memory: batches are moved instead
             size, (free, _) = self.dataset.inputs.nbytes, torch.cuda.mem_get_info(self.device)
             if size > free / 2:
                 sizes = size / 1e9, free / 1e9
@@ -289,16 +289,15 @@ class TensorReader(Reader):
 class LoaderReader(Reader):
     """Reads through a torch DataLoader, for data that do not fit in memory.
 
-    The workers serve the newest pass. An earlier pass that goes on reads the rest of its batches in this process.
-
-    Batches are augmented one by one, where ``TensorReader`` augments many at once, so that equal generators give the
-    same order, but other crops and flips.
+    The workers serve the newest pass. An earlier, unfinished pass reads the rest of its batches in this process.
+    Batches are augmented one by one; :class:`TensorReader` augments many at once. With equal generators, both readers
+    give the same order but different crops and flips.
 
     Args:
-        dataset: Gives a raw input and a target per row number.
-        normalize: Makes a raw batch float32; by default it scales uint8 to [0, 1], and leaves other integers.
-        augmentation: Applied to the raw batch, in this order.
-        num_workers: Processes that decode, which live as long as the reader; 0 decodes in this one.
+        dataset: The data set, with a raw input and a target per row.
+        normalize: Converts a raw batch to float32; the default scales uint8 to [0, 1] and keeps other integers.
+        augmentation: Applied to raw batches, in this order.
+        num_workers: Number of decoding processes, which live as long as the reader; 0 decodes in this process.
     """
 
     num_workers: int = 0
@@ -312,20 +311,20 @@ class LoaderReader(Reader):
     @override
     def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         self._passes += 1
-        number = self._passes
+        pass_number = self._passes
         batches = [part.tolist() for part in rows.split(batch_size) if len(part)]
         loader, position = self._loader_of(batches, 0), 0
         if self.num_workers:
             if self._loader is None:
                 self._loader = self._loader_of(self._batches, self.num_workers)
-            self._batches[:] = batches  # the list that this DataLoader reads
+            self._batches[:] = batches  # the DataLoader holds this list
             loader = self._loader
         while position < len(batches):
             for raw, labels in loader:
                 raw, labels = raw.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
                 position += 1
                 yield self._finish(raw, generator), labels
-                if loader.num_workers and number != self._passes:
+                if loader.num_workers and pass_number != self._passes:
                     break
             loader = self._loader_of(batches[position:], 0)
 
@@ -336,7 +335,7 @@ class LoaderReader(Reader):
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # else every pass would draw from the global one
+            generator=torch.Generator(),  # the default would draw from the global generator
         )
 
     @override
@@ -345,10 +344,10 @@ class LoaderReader(Reader):
 
 
 class EvalBatches:
-    """All batches of some rows, never augmented: what validation and test loops take."""
+    """Batches of some rows for validation and test loops, never augmented."""
 
-    # Networks that normalise by a batch's own statistics need a fair mix: rows are in one random order, the same in
-    # every run, as data sets are often sorted by class, and batches of near-equal size, none of them a lone example.
+    # Data sets are often sorted by class, and some networks normalise by a batch's own statistics. Batches therefore
+    # mix the rows in a random order, which is the same in every run, and have nearly equal sizes: none is one example.
 
     def __init__(self, reader: Reader, rows: Tensor | None, batch_size: int) -> None:
         self.reader = reader
@@ -364,6 +363,6 @@ class EvalBatches:
         return self.reader.read(self.rows, self.batch_size)
 
     def part(self, share: float) -> EvalBatches:
-        """Returns the batches of a share of the rows, at least one of them, drawn uniformly."""
+        """Returns the batches of a uniformly drawn share of the rows, at least one row."""
         count = math.ceil(share * len(self.rows))
         return self if count == len(self.rows) else EvalBatches(self.reader, self.rows[:count], self.batch_size)

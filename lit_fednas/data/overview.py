@@ -1,4 +1,4 @@
-"""What was understood of the data, as an object and as text."""
+"""A summary of the data as a run reads them, as an object and as text."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from lit_fednas.formatting import listing, text_table
 if TYPE_CHECKING:
     from lit_fednas.data.datamodule import FederatedDataModule
 
-#: So many names of a kind are shown, and so many classes of more than ``SHOWN_CLASSES``.
+#: Number of names that a list shows, and of classes that a table shows of more than ``SHOWN_CLASSES``.
 FIRST, SHOWN_CLASSES = 20, 100
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What was understood of the data; ``str`` of it has a line for each part, and a table of the classes.
+    """A summary of the data as a run reads them; its ``str`` has a line per part, and a table of the classes.
 
     Attributes:
-        parts: By name: kinds of columns, type, shape and range of inputs, the task, each split and its omissions, the
-            clients, their owners, and copies.
-        class_counts: The number of examples of each class, int64 [classes], by split; of all if there are none.
-        class_names: The names of these classes.
+        parts: Texts by name: kinds of columns, inputs, task, splits with their omissions, clients, owners, copies.
+        class_counts: The number of examples per class, int64 [classes], by split; without classes, all are counted.
+        class_names: The names of the classes.
     """
 
     parts: Mapping[str, str]
@@ -36,7 +35,7 @@ class Overview:
 
     @classmethod
     def of(cls, data: FederatedDataModule) -> Overview:
-        """Reads all splits, and deals the training examples to the clients."""
+        """Reads all splits, deals out the training examples, and returns the summary."""
         data.prepare_data()
         data.setup("fit")
         data._reader("test")
@@ -44,18 +43,18 @@ class Overview:
         parts = {"source": type(source).__name__}
         parts.update({kind: _shortened(names) for kind, names in source.kinds.items() if names})
         columns = {name: np.asarray(column) for name, column in readers["train"].dataset.columns.items()}
-        grouped = [f"{name} ({len(np.unique(column)):,} values)" for name, column in columns.items()]
-        parts["groups"] = ", ".join(grouped) or "none"
+        groups = [f"{name} ({len(np.unique(column)):,} values)" for name, column in columns.items()]
+        parts["groups"] = ", ".join(groups) or "none"
         raw, normalized = sample_of(readers["train"].dataset), ", normalized" * (source.normalization is not None)
         kind = f"{str(raw.dtype).removeprefix('torch.')} {list(data.input_shape)}"
         parts["inputs"] = f"{kind}, from {raw.min():g} to {raw.max():g}{normalized}"
         parts["task"] = f"{type(data.task).__name__}, {data.task.num_outputs:,} outputs"
         parts.update({split: source.read_text(split, len(readers[split])) for split in SPLITS if split in readers})
-        if held := len(readers["train"]) - len(data.targets):
-            parts["val"] = f"{held:,} of train, held by the server"
+        if num_held_out := len(readers["train"]) - len(data.targets):
+            parts["val"] = f"{num_held_out:,} of train, held by the server"
         sizes = data.partition.sizes
-        least, median, most = np.quantile(sizes, [0, 0.5, 1])
-        parts["clients"] = f"{len(sizes):,}, of {least:,.0f} to {most:,.0f} examples, median {median:,g}"
+        smallest, median, largest = np.quantile(sizes, [0, 0.5, 1])
+        parts["clients"] = f"{len(sizes):,}, of {smallest:,.0f} to {largest:,.0f} examples, median {median:,g}"
         if owners := data.owners:
             parts["owners"] = _shortened(owners)
         parts["copies"] = "not counted" if data.copies is None else data.copies or "none"

@@ -1,4 +1,4 @@
-"""How the examples are dealt out to clients: the contract of partitioners, and those that come with the package."""
+"""The contract of partitioners, which deal out the examples to clients, and the package's partitioners."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from lit_fednas.rng import numpy_generator
 #: Natural groupings of the examples by name, each [N].
 Columns = Mapping[str, np.ndarray]
 
-_MOST_DRAWS = 100
+_MAX_DRAWS = 100
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 class Partitioner(ABC):
     """Deals all examples out to clients, as a pure function of its settings and a seed.
 
-    To add one, subclass this and return the client of each example from ``split``. ``partition`` validates that every
-    example goes to a client, and that no client is empty. A partitioner that leaves examples out sets ``deals_all`` to
-    False; one that needs classes sets ``by_class`` to True; one that deals out by owner names their ``column``, which
-    also deals out the test split (``client_test: official``).
+    A subclass returns the client of each example from ``split``. ``partition`` validates that every example goes to a
+    client, and that no client is empty. A partitioner that leaves examples out sets ``deals_all`` to False; one that
+    needs classes sets ``by_class`` to True. A partitioner by owner names the owners' ``column``, by which
+    ``client_test: official`` deals out the test split, too.
 
     Example:
         >>> class TakeTurns(Partitioner):
@@ -44,34 +44,23 @@ class Partitioner(ABC):
 
     @abstractmethod
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
-        """Returns the client of each example, from 0, or ``-1`` where an example is left out, int [N].
+        """Returns the client of each example, int [N]: from 0, or ``-1`` for an example that is left out.
 
         Args:
             targets: The class of each example [N].
-            num_clients: At least 1, at most N.
+            num_clients: Number of clients, from 1 to N.
             rng: The only source of randomness.
-            columns: Natural groupings.
+            columns: Natural groupings of the examples, by name.
         """
 
     def default_num_clients(self, columns: Columns) -> int:
-        """Returns the number of clients where none was given; raises ConfigError where the data do not tell it."""
+        """Returns the number of clients for ``num_clients: null``; raises ConfigError if the data do not define it."""
         raise ConfigError(f"data.num_clients: null does not suit {type(self).__name__}; give 1 or more")
 
     def partition(
         self, targets: np.ndarray, num_clients: int | None, seed: int = 0, columns: Columns | None = None
     ) -> Partition:
-        """Returns the validated partition of the examples, each client's rows in ascending order.
-
-        Args:
-            targets: The class of each example [N].
-            num_clients: At least 1; None leaves the number to the partitioner.
-            seed: The run's seed.
-            columns: Natural groupings.
-
-        Raises:
-            ConfigError: ``num_clients`` is not given to a partitioner that needs it.
-            DataError: Clients outnumber the examples, or the examples cannot be split so.
-        """
+        """Returns the validated split, each client's rows ascending; ``num_clients`` None takes the default."""
         targets, columns = np.asarray(targets), columns or {}
         count = self.default_num_clients(columns) if num_clients is None else num_clients
         if count > len(targets):
@@ -80,23 +69,21 @@ class Partitioner(ABC):
         owners = np.asarray(self.split(targets, count, numpy_generator(seed, "partition"), columns))
         if owners.shape != targets.shape[:1] or owners.dtype.kind not in "iu":
             returned = f"{owners.dtype} {list(owners.shape)}"
-            raise DataError(f"{name}: its split returned {returned}; return {len(targets)} integers, a client each")
+            raise DataError(f"{name}: its split returned {returned}; return {len(targets)} integers, one per example")
         if not NOBODY <= owners.min() <= owners.max() < count:
             dealt = f"dealt examples to clients {owners.min()}..{owners.max()}"
-            raise DataError(f"{name}: {dealt}; its split must name clients 0..{count - 1}, or {NOBODY} for nobody")
+            raise DataError(f"{name}: {dealt}; return clients 0..{count - 1}, or {NOBODY} for nobody")
         result = Partition.by_owner(owners.astype(np.int64, copy=False), count)
         if self.deals_all and len(result.rows) < len(targets):
-            raise DataError(
-                f"{name}: dealt {len(result.rows)} of {len(targets)} examples; its split must deal each example, or "
-                f"the class set deals_all to False"
-            )
+            dealt = f"dealt {len(result.rows)} of {len(targets)} examples"
+            raise DataError(f"{name}: {dealt}; deal all, or set the attribute deals_all to False")
         if not result.sizes.all():
             raise DataError(f"{name}: client {result.sizes.argmin()} is empty; give fewer clients")
         return result
 
 
 class IID(Partitioner):
-    """Deals the shuffled examples out in sizes that differ by at most one."""
+    """Deals out the shuffled examples in parts that differ in size by at most one."""
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
@@ -110,7 +97,7 @@ class Shards(Partitioner):
     The pathological non-IID partition of McMahan et al. (2017), section 3.
 
     Args:
-        shards_per_client: 2 gives most clients two classes.
+        shards_per_client: Number of shards per client; 2 gives most clients two classes.
     """
 
     by_class = True
@@ -122,10 +109,8 @@ class Shards(Partitioner):
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
         count = num_clients * self.shards_per_client
         if count > len(targets):
-            raise DataError(
-                f"data.partitioner.shards_per_client: {self.shards_per_client} for {num_clients} clients is more than "
-                f"the {len(targets)} examples; give {len(targets) // num_clients} or less"
-            )
+            field = f"data.partitioner.shards_per_client: {self.shards_per_client} for {num_clients} clients"
+            raise DataError(f"{field} exceeds the number of examples; give {len(targets) // num_clients} or less")
         order = rng.permutation(len(targets))
         order = order[np.argsort(targets[order], kind="stable")]
         client_of_shard = np.empty(count, dtype=np.int64)
@@ -135,18 +120,16 @@ class Shards(Partitioner):
 
 @checked("data.partitioner")
 class ByColumn(Partitioner):
-    """Makes one client of each value of a column: an owner.
+    """Makes each value of a column, an owner, one client.
 
     Client k holds the k-th value in sorted order. ``num_clients`` is null or the number of values, unless they are
     merged.
 
     Args:
         column: The name of the column.
-        least: Values with fewer examples are left out, and their examples go to no client. They are counted after
-            the server's hold-out; sources with natural clients have a ``least`` of their own, which counts before it,
-            as published numbers of clients do.
-        merge: Whether fewer clients than values are allowed. The seed then shuffles the values, which are dealt out in
-            turn.
+        least: Minimum number of examples per value, after the server's hold-out; smaller values are left out. Sources
+            with natural clients have a ``least`` that counts before it, as published numbers of clients do.
+        merge: Whether fewer clients than values are allowed; shuffled values are then dealt out in turn.
     """
 
     column: str
@@ -159,20 +142,17 @@ class ByColumn(Partitioner):
 
     @override
     def default_num_clients(self, columns: Columns) -> int:
-        return len(self._kept(columns)[0])
+        return len(self._large_values(columns)[0])
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
-        values, rows, codes = self._kept(columns)
+        values, rows, codes = self._large_values(columns)
         if num_clients > len(values) or (num_clients < len(values) and not self.merge):
-            few = f" with {self.least} examples or more" if self.least > 1 else ""
-            raise DataError(
-                f"data.num_clients: {num_clients} for {len(values)} values of {self.column!r}{few}; give null for a "
-                "client of each, or set data.partitioner.init_args.merge: true for fewer clients"
-            )
-        if len(rows) < len(targets):
-            left = len(targets) - len(rows)
-            log.info("least: %d examples of clients with fewer than %d are left out", left, self.least)
+            field = f"data.num_clients: {num_clients} for {len(values)} values of {self.column!r}"
+            field += f" with {self.least} examples or more" if self.least > 1 else ""
+            raise DataError(f"{field}; give null, or data.partitioner.init_args.merge: true for fewer clients")
+        if omissions := len(targets) - len(rows):
+            log.info("least: %d examples of clients with fewer than %d are left out", omissions, self.least)
         client_of_value = np.arange(len(values))
         if num_clients < len(values):
             client_of_value = rng.permutation(len(values)) % num_clients
@@ -180,8 +160,8 @@ class ByColumn(Partitioner):
         owners[rows] = client_of_value[codes]
         return owners
 
-    def _kept(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the sorted values with enough examples, the rows that hold one of them, and its position."""
+    def _large_values(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the sorted values with enough examples, the rows of these values, and each row's index of a value."""
         if self.column not in columns:
             remedy = f"give one of: {', '.join(sorted(columns))}" if columns else "add it, or use Dirichlet or IID"
             raise ConfigError(f"data.partitioner.column: {self.column!r} is not in the data; {remedy}")
@@ -191,27 +171,25 @@ class ByColumn(Partitioner):
         if column.dtype.kind == "O":
             column = column.astype(str)
         values, codes, sizes = np.unique(column, return_inverse=True, return_counts=True)
-        enough = sizes >= self.least
-        if not enough.any():
-            most = sizes.max(initial=0)
-            raise DataError(
-                f"data.partitioner.least: {self.least} is more than any {self.column!r} has; give at most {most}"
-            )
-        rows = np.flatnonzero(enough[codes])
-        return values[enough], rows, (np.cumsum(enough) - 1)[codes[rows]]
+        is_large = sizes >= self.least
+        if not is_large.any():
+            limit = sizes.max(initial=0)
+            raise DataError(f"data.partitioner.least: {self.least} omits each {self.column!r}; give at most {limit}")
+        rows = np.flatnonzero(is_large[codes])
+        return values[is_large], rows, (np.cumsum(is_large) - 1)[codes[rows]]
 
 
 @checked("data.partitioner")
 @dataclass(eq=False)
 class Dirichlet(Partitioner):
-    """Splits each class over the clients in proportions drawn from Dir(alpha); sizes differ too.
+    """Splits each class over the clients in proportions drawn from Dir(alpha); clients' sizes differ, too.
 
-    The partition of SuperFed (section 3.1, appendix L), after Lin et al. (2020), which says no more than that. As in
-    common implementations, clients that hold N / num_clients already get nothing of a further class.
+    The partition of SuperFed (section 3.1, appendix L), after Lin et al. (2020). The paper gives no more details; as in
+    common implementations, a client with N / num_clients examples gets none of the remaining classes.
 
     Args:
-        alpha: Small values give each client few classes; 100 is close to uniform.
-        min_size: Draws are repeated, up to 100 times, until every client has as many examples.
+        alpha: Concentration of the proportions: small values give each client few classes, 100 is close to uniform.
+        min_size: Minimum number of examples per client; up to 100 draws are made to reach it.
     """
 
     by_class = True
@@ -222,19 +200,14 @@ class Dirichlet(Partitioner):
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
         if self.min_size * num_clients > len(targets):
-            most = len(targets) // num_clients
-            raise DataError(
-                f"data.partitioner.min_size: {self.min_size} for {num_clients} clients needs more than {len(targets)} "
-                f"examples; give min_size {most} or less, or fewer clients"
-            )
-        for _ in range(_MOST_DRAWS):
+            field = f"data.partitioner.min_size: {self.min_size} for {num_clients} clients"
+            raise DataError(f"{field} exceeds {len(targets)} examples; give {len(targets) // num_clients} or less")
+        for _ in range(_MAX_DRAWS):
             owners = self._draw(targets, num_clients, rng)
             if np.bincount(owners, minlength=num_clients).min() >= self.min_size:
                 return owners
-        raise DataError(
-            f"data.partitioner.alpha: {self.alpha} left clients below min_size {self.min_size} in each of "
-            f"{_MOST_DRAWS} draws for num_clients {num_clients}; raise alpha, or lower min_size or num_clients"
-        )
+        fault = f"{self.alpha} misses min_size {self.min_size} in {_MAX_DRAWS} draws for num_clients {num_clients}"
+        raise DataError(f"data.partitioner.alpha: {fault}; raise alpha, or lower min_size or num_clients")
 
     def _draw(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
         """Splits one class after the other; returns the client of each example."""
@@ -244,9 +217,9 @@ class Dirichlet(Partitioner):
         for label in np.unique(targets):
             members = rng.permutation(np.flatnonzero(targets == label))
             share = rng.dirichlet(alphas) * (sizes < len(targets) / num_clients)
-            if not share.sum() > 0:  # the open clients' shares all vanished: the emptiest takes the class
+            if not share.sum() > 0:  # the open clients' shares are all 0: the smallest client takes the class
                 share = np.arange(num_clients) == sizes.argmin()
-            # the last cut is at len(members): rounding must not hand a remainder to a full client
+            # the last cut is at len(members), so that rounding leaves no remainder to a full client
             cuts = (np.cumsum(share / share.sum()) * len(members)).round().astype(np.int64)
             cuts[-1] = len(members)
             counts = np.diff(cuts, prepend=0)
@@ -258,17 +231,17 @@ class Dirichlet(Partitioner):
 @checked("data.partitioner")
 @dataclass(eq=False)
 class BalancedDirichlet(Partitioner):
-    """Gives each client near-equally many examples, of a class mix that it draws from Dir(alpha, ..., alpha).
+    """Gives clients nearly equal numbers of examples, in class mixes drawn from Dir(alpha, ..., alpha).
 
-    The LDA partition of Hsu et al. (2019), which FedorAS uses for CIFAR (section 4.1 and appendix): in random order,
-    clients draw their examples one by one, without replacement: a class by the mix, an example of that class at random.
+    The LDA partition of Hsu et al. (2019), which FedorAS uses for CIFAR (section 4.1 and appendix). In random order,
+    clients draw examples one by one, without replacement: first a class from the mix, then an example of the class.
     An exhausted class is dropped and the mix of the others renormalised. All examples are used.
 
-    Alpha is the parameter of each class, as FedorAS' authors drew it. Hsu et al. write alpha for the sum of the
-    parameters: their alpha is this one times the number of classes.
+    Alpha is the parameter of each class, as in the code of FedorAS' authors. In Hsu et al., alpha is the sum of the
+    parameters: this alpha times the number of classes.
 
     Args:
-        alpha: Small values give each client few classes; 1000 is close to as many of each.
+        alpha: Concentration of the mixes: small values give each client few classes, 1000 is close to uniform.
     """
 
     by_class = True
@@ -277,45 +250,45 @@ class BalancedDirichlet(Partitioner):
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
-        labels, left = np.unique(targets, return_counts=True)
+        labels, remaining = np.unique(targets, return_counts=True)
         stacks = [rng.permutation(np.flatnonzero(targets == label)) for label in labels]
-        least, larger = divmod(len(targets), num_clients)
+        size, num_larger = divmod(len(targets), num_clients)
         order = rng.permutation(num_clients)
-        # a client's examples of a class are no more than its examples
-        counts = np.empty((num_clients, len(labels)), dtype=np.min_scalar_type(least + 1))
+        # the smallest type for counts up to a client's size
+        counts = np.empty((num_clients, len(labels)), dtype=np.min_scalar_type(size + 1))
         alphas = np.full(len(labels), self.alpha)
         for client in order.tolist():
-            drawn = draw_counts(rng.dirichlet(alphas), left, least + (client < larger), rng)
-            left = left - drawn
-            counts[client] = drawn
+            class_counts = draw_counts(rng.dirichlet(alphas), remaining, size + (client < num_larger), rng)
+            remaining = remaining - class_counts
+            counts[client] = class_counts
         owners = np.empty(len(targets), dtype=np.int64)
         for stack, of_class in zip(stacks, counts.T, strict=True):
-            owners[stack[::-1]] = np.repeat(order, of_class[order])  # draws come off a stack's end
+            owners[stack[::-1]] = np.repeat(order, of_class[order])  # clients draw from the end of a stack
         return owners
 
 
-def draw_counts(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws how many examples of each class a client gets, ``size`` of those that are left, int64 [classes]."""
-    # Drawing one by one and dropping a class once it is exhausted gives the same distribution as drawing all at once
-    # and drawing the surplus of the exhausted classes again from the others, which takes one step per such class.
-    counts, missing = np.zeros_like(left), size
-    while missing > 0:
-        weights = np.where(counts < left, mix, 0.0)
+def draw_counts(mix: np.ndarray, remaining: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws a client's number of examples per class, ``size`` of the ``remaining`` ones in total, int64 [classes]."""
+    # All examples are drawn at once, and the surplus of exhausted classes is drawn again from the others. This has the
+    # distribution of drawing one by one, and takes one step per exhausted class.
+    counts, num_missing = np.zeros_like(remaining), size
+    while num_missing > 0:
+        weights = np.where(counts < remaining, mix, 0.0)
         total = weights.sum()
-        if not total > 0:  # all proportions of the open classes vanished, or some could not be drawn
+        if not total > 0:  # the proportions of the open classes are all 0, or some are NaN
             weights = np.nan_to_num(weights)
-            weights = weights if weights.sum() > 0 else (left - counts).astype(float)
+            weights = weights if weights.sum() > 0 else (remaining - counts).astype(float)
             total = weights.sum()
-        counts = np.minimum(counts + rng.multinomial(missing, weights / total), left)
-        missing = size - int(counts.sum())
+        counts = np.minimum(counts + rng.multinomial(num_missing, weights / total), remaining)
+        num_missing = size - int(counts.sum())
     return counts
 
 
 def _equal_parts(order: np.ndarray, owners_of_parts: np.ndarray) -> np.ndarray:
-    """Cuts rows into consecutive parts, sizes differing by at most one, larger ones first; returns each row's owner."""
-    parts = len(owners_of_parts)
-    sizes = np.full(parts, len(order) // parts)
-    sizes[: len(order) % parts] += 1
+    """Cuts rows into parts that differ in size by at most one, larger parts first; returns each row's owner."""
+    count = len(owners_of_parts)
+    sizes = np.full(count, len(order) // count)
+    sizes[: len(order) % count] += 1
     owners = np.empty(len(order), dtype=np.int64)
     owners[order] = np.repeat(owners_of_parts, sizes)
     return owners

@@ -1,7 +1,7 @@
-"""Tasks: what targets are, what is lost, and what is measured.
+"""Tasks: the form of targets, the loss, and the metrics.
 
 A task's figures are sums over units, so that they add up over batches and clients: a unit is an example, or a token
-where every position has a target of its own.
+if every position has a target.
 """
 
 from abc import ABC, abstractmethod
@@ -16,21 +16,21 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 
-#: More classes are taken for numbers or names.
+#: More distinct targets are taken for numbers or names instead of classes.
 MOST_CLASSES = 100_000
 
 
 class Task(ABC):
-    """What a network's outputs are compared with, and how.
+    """The targets of a network's outputs, with their loss and metrics.
 
     Attributes:
         num_outputs: The width of a network's output.
-        metrics: What is reported, by name, and whether higher is better; the first is the one that counts most.
-            Each is in :attr:`averaged` or what :meth:`derived` adds.
+        metrics: The metrics by name, and whether higher is better; the first one counts most. All are in
+            :attr:`averaged` or are added by :meth:`derived`.
         averaged: The names of :meth:`values`.
         has_classes: Whether outputs are logits of classes.
         labelled: Whether each example has one class, by which examples can be dealt out.
-        ignored: Which class is not counted as a target, if there is one.
+        ignored: A class that does not count as a target, if there is one.
     """
 
     num_outputs: int
@@ -47,15 +47,10 @@ class Task(ABC):
 
     @abstractmethod
     def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Returns what is averaged over units: sums over each example's units, ``[batch]``, by name.
-
-        Args:
-            outputs: ``[batch, ...]``, of the network.
-            targets: ``[batch, ...]``.
-        """
+        """Returns each figure's sums over an example's units, ``[batch]``, by name; arguments are ``[batch, ...]``."""
 
     def units(self, targets: Tensor) -> Tensor:
-        """Returns the number of units of each example, ``[batch]``; one unless a subclass says otherwise."""
+        """Returns the number of units of each example, ``[batch]``; by default, one."""
         return torch.ones(len(targets), dtype=torch.int64, device=targets.device)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -67,19 +62,19 @@ class Task(ABC):
         return dict(means)
 
     def strata(self, targets: Tensor) -> Tensor:
-        """Returns what is kept in proportion when examples are held out: int64 ``[N]``; zeros without classes."""
+        """Returns the classes, which hold-outs keep in proportion, int64 ``[N]``; zeros without classes."""
         return torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
 
     @abstractmethod
     def check(self, targets: Tensor) -> None:
-        """Validates a split's targets ``[N, ...]``; raises DataError whose message begins with what they are."""
+        """Validates a split's targets ``[N, ...]``; raises DataError with a message to follow the split's name."""
 
     def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """Returns targets of some value for a dry run, ``[count, ...]``; by default a number per output."""
+        """Returns placeholder targets for a dry run, ``[count, ...]``; by default, a number per output."""
         return torch.zeros(count, self.num_outputs, device=device)
 
     def most_units(self, input_shape: tuple[int, ...]) -> int:
-        """Returns the most units that an example may have."""
+        """Returns the maximum number of units of an example."""
         return int(self.units(self.example_targets(1, input_shape, torch.device("cpu"))).sum())
 
 
@@ -97,10 +92,8 @@ class Classification(Task):
 
     def __init__(self, num_classes: PositiveInt) -> None:
         if self.labelled and num_classes > MOST_CLASSES:
-            raise ConfigError(
-                f"data.task.num_classes: {num_classes:,} are more than {MOST_CLASSES:,}; number the classes from 0, or "
-                "use Regression if targets are numbers"
-            )
+            fault = f"{num_classes:,} is more than {MOST_CLASSES:,}"
+            raise ConfigError(f"data.task.num_classes: {fault}; number classes from 0, or use Regression for numbers")
         self.num_outputs = num_classes
 
     @override
@@ -133,7 +126,7 @@ class NextToken(Classification):
 
     Args:
         num_classes: The size of the vocabulary.
-        ignored: A token that is not counted as a target: the padding.
+        ignored: A token that does not count as a target, such as padding.
 
     Example:
         >>> task = NextToken(2, ignored=0)
@@ -150,13 +143,13 @@ class NextToken(Classification):
         if ignored is not None and ignored >= num_classes:
             raise ConfigError(f"data.task.ignored: {ignored} is not a token; give one from 0 to {num_classes - 1}")
         self.ignored = ignored
-        self._index = -100 if ignored is None else ignored  # torch's own default, which is no token
+        self._index = -100 if ignored is None else ignored  # torch's default, which is not a token
 
     @override
     def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         losses = functional.cross_entropy(outputs.mT, targets, reduction="none", ignore_index=self._index)
-        right = (outputs.argmax(-1) == targets) & self._counted(targets)
-        return {"accuracy": right.sum(1).to(losses.dtype), "loss": losses.sum(1)}
+        correct = (outputs.argmax(-1) == targets) & self._counted(targets)
+        return {"accuracy": correct.sum(1).to(losses.dtype), "loss": losses.sum(1)}
 
     @override
     def units(self, targets: Tensor) -> Tensor:
@@ -180,7 +173,7 @@ class NextToken(Classification):
     def check(self, targets: Tensor) -> None:
         _check_integers(targets, 2, self.num_outputs, "tokens; give an int64 tensor of shape [N, length]")
         if empty := int((self.units(targets) == 0).sum()):
-            raise DataError(f"targets: {empty} examples are padding alone, which nothing is learned from; remove them")
+            raise DataError(f"targets: {empty} examples hold only padding; remove them")
 
     @override
     def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -193,7 +186,7 @@ class NextToken(Classification):
 
 @checked("data.task")
 class MultiLabel(Task):
-    """Any number of labels per example, by binary cross-entropy of each; ``accuracy`` is the share of right labels.
+    """Any number of labels per example, each by binary cross-entropy; ``accuracy`` is the share of correct labels.
 
     The outputs and the targets are ``[batch, num_classes]``; targets are float32, 0 or 1. The loss of an example is the
     mean over its labels.
@@ -210,24 +203,24 @@ class MultiLabel(Task):
     @override
     def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         losses = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
-        right = (outputs > 0) == (targets > 0.5)
-        return {"accuracy": right.to(losses.dtype).mean(1), "loss": losses.mean(1)}
+        correct = (outputs > 0) == (targets > 0.5)
+        return {"accuracy": correct.to(losses.dtype).mean(1), "loss": losses.mean(1)}
 
     @override
     def check(self, targets: Tensor) -> None:
         _check_floats(targets, self.num_outputs, "labels")
         if not bool(((targets == 0) | (targets == 1)).all()):
-            raise DataError("targets: are not labels; give 0 or 1 for each")
+            raise DataError("targets: have values beside 0 and 1; give 0 or 1 for each label")
 
 
 @checked("data.task")
 class Regression(Task):
-    """Numbers per example, by the squared error; ``mae`` is the mean absolute error, ``rmse`` the root of the loss.
+    """One or more numbers per example, by squared error; ``mae`` is the mean absolute error, ``rmse`` the loss's root.
 
     Outputs and targets are float32 ``[batch, num_outputs]``. The loss of an example is the mean over its numbers.
 
     Args:
-        num_outputs: How many numbers are predicted.
+        num_outputs: The number of predicted numbers.
     """
 
     metrics: ClassVar[Mapping[str, bool]] = {"rmse": False, "mae": False, "loss": False}
@@ -252,28 +245,26 @@ class Regression(Task):
             raise DataError("targets: hold NaN or infinity; correct or remove these examples")
 
 
-def require_few(num_classes: int, num_examples: int, what: str) -> None:
-    """Validates that classes that were counted, rather than stated, are few; ``what`` begins the error.
+def require_few(num_classes: int, num_examples: int, origin: str) -> None:
+    """Validates the number of classes that was counted in data, not stated; ``origin`` begins the error.
 
     Raises:
-        DataError: There are more than 100,000, or more than 100 and than a tenth of the examples.
+        DataError: There are more than 100,000 classes, or more than 100 and than a tenth of the examples.
     """
     if num_classes > min(MOST_CLASSES, max(100, num_examples // 10)):
-        raise DataError(
-            f"{what} would be {num_classes:,} classes of {num_examples:,} examples; are these numbers (give the task "
-            "Regression), or names of something else? Number classes from 0, or state them (task, classes, or folders)"
-        )
+        remedy = "number classes from 0, list them (task, classes, or folders), or use Regression for numbers"
+        raise DataError(f"{origin} would be {num_classes:,} classes of {num_examples:,} examples; {remedy}")
 
 
-def _check_integers(targets: Tensor, ndim: int, count: int, what: str) -> None:
+def _check_integers(targets: Tensor, ndim: int, count: int, form: str) -> None:
     if targets.ndim != ndim or targets.dtype != torch.int64:
-        raise DataError(f"targets: {targets.dtype} {tuple(targets.shape)} are not {what}")
+        raise DataError(f"targets: {targets.dtype} {tuple(targets.shape)} are not {form}")
     if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < count:
         low, high = int(targets.min()), int(targets.max())
         raise DataError(f"has targets {low}..{high}; give targets from 0 to {count - 1}")
 
 
-def _check_floats(targets: Tensor, count: int, what: str) -> None:
+def _check_floats(targets: Tensor, count: int, kind: str) -> None:
     if targets.dtype != torch.float32 or targets.shape[1:] != (count,):
         shape, dtype = tuple(targets.shape), targets.dtype
-        raise DataError(f"targets: {dtype} {shape} are not {what}; give a float32 tensor of shape [N, {count}]")
+        raise DataError(f"targets: {dtype} {shape} are not {kind}; give a float32 tensor of shape [N, {count}]")

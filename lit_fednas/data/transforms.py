@@ -1,7 +1,7 @@
 """Transforms of whole batches, on the batch's device, with explicit generators.
 
-Batches are augmented first, as uint8, and normalised after, as in torchvision's usual CIFAR recipe; a crop pads with
-zeros, which are black pixels. All examples draw in one vectorised draw; nothing but RandAugment waits for the device.
+Batches are augmented as uint8 and then normalised, as in torchvision's usual CIFAR recipe; a crop pads with black
+pixels. Random numbers are drawn for all examples at once; only RandAugment waits for the device.
 """
 
 from abc import ABC, abstractmethod
@@ -30,11 +30,11 @@ def as_float(batch: Tensor) -> Tensor:
 class Normalize:
     """Subtracts the mean and divides by the standard deviation of each channel, as one multiply and add.
 
-    uint8 batches are scaled to [0, 1] in the same step; float batches are taken as they are. The input is kept.
+    uint8 batches are scaled to [0, 1] in the same step, float batches are not scaled. The input does not change.
 
     Args:
-        mean: Per channel, on the scale [0, 1] for images.
-        std: Per channel, above zero.
+        mean: Mean per channel; for images, on the scale [0, 1].
+        std: Standard deviation per channel, above zero.
 
     Example:
         >>> batch = torch.tensor([[0], [255]], dtype=torch.uint8)
@@ -44,20 +44,18 @@ class Normalize:
 
     def __init__(self, mean: Sequence[float], std: Sequence[PositiveFloat]) -> None:
         if not mean or len(mean) != len(std):
-            raise ConfigError(
-                f"data.source.std: {len(std)} values for {len(mean)} of mean; give one of each per channel"
-            )
+            raise ConfigError(f"data.source.std: {len(std)} values for {len(mean)} of mean; give one per channel")
         self.mean = tuple(float(value) for value in mean)
         self.std = tuple(float(value) for value in std)
         self._factors: dict[tuple[bool, int, torch.device], tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def of(cls, inputs: Tensor, unchanged: int = 0) -> Self:
-        """Returns what gives each channel of inputs [N, C, ...], but the last ones, mean 0 and standard deviation 1.
+        """Returns the transform to mean 0 and standard deviation 1 of each channel of inputs [N, C, ...].
 
         Args:
-            inputs: As a data source has them; a channel that is constant becomes 0.
-            unchanged: So many channels, the last ones, are kept as they are.
+            inputs: Raw inputs of a data source; a constant channel becomes 0.
+            unchanged: Number of channels at the end that are not transformed.
         """
         channels = inputs.unbind(1)[: inputs.shape[1] - unchanged]
         moments = [torch.std_mean(as_float(channel).double(), correction=0) for channel in channels]
@@ -65,7 +63,7 @@ class Normalize:
         return cls(mean + [0.0] * unchanged, std + [1.0] * unchanged)
 
     def __call__(self, batch: Tensor) -> Tensor:
-        """Returns the float32 batch, normalised."""
+        """Returns the normalised batch, float32."""
         scale, shift = self.scale_and_shift(batch)
         if batch.device.type == "cpu":  # the fused operator does not vectorise over channels there
             return batch.to(torch.float32, copy=True).mul_(scale).add_(shift)
@@ -75,7 +73,7 @@ class Normalize:
         return f"Normalize(mean={list(self.mean)}, std={list(self.std)})"
 
     def scale_and_shift(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns both factors, shaped for a raw batch; kept, so that a batch copies nothing to its device."""
+        """Returns scale and shift in a raw batch's shape, from a cache, so that no batch copies them to its device."""
         key = (batch.dtype == torch.uint8, batch.ndim, batch.device)
         if key not in self._factors:
             shape = (-1, *[1] * (batch.ndim - 2))
@@ -96,7 +94,7 @@ class Augmentation(ABC):
 
 @checked("data.source.augmentation")
 class RandomCrop(Augmentation):
-    """Pads each side with zeros and cuts the old size out, at an offset that each example draws for itself.
+    """Pads each side with zeros and crops the original size, at a random offset per example.
 
     Args:
         padding: Pixels added to each of the four sides.
@@ -139,19 +137,19 @@ class RandomFlip(Augmentation):
 
 @checked("data.source.augmentation")
 class Cutout(Augmentation):
-    """Fills a square of each example, whose centre it draws for itself (DeVries & Taylor, 2017).
+    """Fills a square of each example, centred at any of its pixels (DeVries & Taylor, 2017).
 
-    The centre may be any pixel, so that part of the square may lie outside the image.
+    Part of the square may lie outside the image.
 
     Args:
         size: Side of the square in pixels; an even number.
-        fill: Value of the square per channel, or one for all, on the scale [0, 1] of the images; where a recipe has
-            zeros after the normalisation, it is the mean.
+        fill: Value of the square per channel, or one value for all, on the images' scale [0, 1]. The mean gives zeros
+            after the normalisation, as some recipes require.
     """
 
     def __init__(self, size: PositiveInt = 16, fill: Annotated[Sequence[UnitInterval], Filled] = (0.0,)) -> None:
         if size % 2:
-            raise ConfigError(f"data.source.augmentation.size: {size} has no middle between pixels; give an even one")
+            raise ConfigError(f"data.source.augmentation.size: {size} is odd; give an even number of pixels")
         self.size = size
         self.fill = list(fill)
 
@@ -159,10 +157,7 @@ class Cutout(Augmentation):
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         count, channels, height, width = batch.shape
         if len(self.fill) not in (1, channels):
-            raise ConfigError(
-                f"data.source.augmentation.fill: {self.fill} does not match images of {channels} channels; give one "
-                f"value, or one per channel"
-            )
+            raise ConfigError(f"data.source.augmentation.fill: {self.fill} for {channels} channels; give one for each")
         inside = []
         for length in (height, width):
             centre = torch.randint(0, length, (count, 1), generator=generator, device=batch.device)
@@ -180,10 +175,10 @@ class Cutout(Augmentation):
 class RandAugment(Augmentation):
     """Applies some of 14 operations to each image: those of ``torchvision.transforms.RandAugment``.
 
-    Images that drew the same are changed together.
+    Images with the same operation are changed together.
 
     Args:
-        num_ops: Operations per image, one after the other; the same one may be drawn twice.
+        num_ops: Number of operations per image, one after the other, drawn with replacement.
         magnitude: The strength of all operations, from 0 to 30.
     """
 
@@ -192,17 +187,17 @@ class RandAugment(Augmentation):
 
     @override
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        augment = v2.RandAugment()  # its own call changes one image at a time, and draws from the global generator
+        augment = v2.RandAugment()  # its call changes one image at a time, and draws from the global generator
         space = [*augment._AUGMENTATION_SPACE.items()]
-        drawn = torch.randint(2 * len(space), (self.num_ops, len(batch)), generator=generator, device=batch.device)
+        draws = torch.randint(2 * len(space), (self.num_ops, len(batch)), generator=generator, device=batch.device)
         batch = batch.clone()
-        for numbers in drawn.cpu():  # waits for the device once
+        for numbers in draws.cpu():  # one wait for the device
             for number in numbers.unique().tolist():
                 name, (magnitudes, signed) = space[number // 2]
                 values = magnitudes(31, *batch.shape[-2:])
                 magnitude = 0.0 if values is None else float(values[self.magnitude])
                 magnitude *= -1 if signed and number % 2 else 1
                 rows = (numbers == number).nonzero().flatten().to(batch.device)
-                how = name, magnitude, augment.interpolation, augment._fill
-                batch[rows] = augment._apply_image_or_video_transform(batch[rows], *how)
+                settings = name, magnitude, augment.interpolation, augment._fill
+                batch[rows] = augment._apply_image_or_video_transform(batch[rows], *settings)
         return batch

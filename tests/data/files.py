@@ -1,4 +1,4 @@
-"""Small files, as users have them, that sources read."""
+"""Writers of small files for the sources."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lit_fednas.data import CIFAR10, DataSource, Examples
 
 
 def load(source: DataSource, split: str = "train") -> Examples:
-    """A split that is there."""
+    """Returns a split that exists."""
     examples = source.load(split)  # type: ignore[arg-type]
     assert examples is not None
     return examples
 
 
 def write_image(path: Path, value: int, size: tuple[int, int] = (8, 8)) -> None:
-    """An image of one colour, with twice the value of red in green."""
+    """Writes an image of one colour; green has twice the value of red."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.full((size[1], size[0], 3), value, dtype=np.uint8)
     pixels[..., 1] = 2 * value
@@ -31,14 +31,14 @@ def write_image(path: Path, value: int, size: tuple[int, int] = (8, 8)) -> None:
 
 
 def images(folder: Path, *names: str, size: tuple[int, int] = (8, 8)) -> Path:
-    """Images of the values 0, 10, 20, ...; returns their folder."""
+    """Writes images of the values 0, 10, 20, ...; returns their folder."""
     for number, name in enumerate(names):
         write_image(folder / name, 10 * number, size)
     return folder
 
 
 def write_leaf(path: Path, **users: tuple[list[Any], list[Any]]) -> None:
-    """A file of LEAF, with x and y of each user."""
+    """Writes a file of LEAF, with x and y of each user."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
     counts = [len(y) for _, y in users.values()]
@@ -46,13 +46,13 @@ def write_leaf(path: Path, **users: tuple[list[Any], list[Any]]) -> None:
 
 
 def leaf(folder: Path, **users: tuple[list[Any], list[Any]]) -> Path:
-    """The same users in both splits; returns the folder."""
+    """Writes the same users in both splits; returns the folder."""
     for split in ("train", "test"):
         write_leaf(folder / split / "all.json", **users)
     return folder
 
 
-#: Of CelebA: name, identity, Smiling, Young, Male, Mouth_Slightly_Open.
+#: Images of CelebA: name, identity, Smiling, Young, Male, Mouth_Slightly_Open.
 FACES = (
     ("000001.jpg", 30, 1, -1, 1, -1),
     ("000002.jpg", 4, -1, 1, -1, -1),
@@ -64,7 +64,7 @@ FACES = (
 
 
 def celeba(folder: Path) -> Path:
-    """The faces and their lists, each in another order; returns the folder above."""
+    """Writes the faces and their lists, which differ in their order; returns the parent folder."""
     root = folder / "celeba"
     images(root / "img_align_celeba", *(face[0] for face in FACES), size=(8, 10))
     (root / "identity_CelebA.txt").write_text("".join(f"{f[0]} {f[1]}\n" for f in reversed(FACES)))
@@ -74,7 +74,7 @@ def celeba(folder: Path) -> Path:
     return folder
 
 
-#: Speakers, by the split that they are of.
+#: Speakers by split; the first two are in train.
 TRAIN, OTHER, VAL, TEST = "004ae714", "00f0204f", "00000007", "00000018"
 
 
@@ -88,7 +88,7 @@ def write_wave(path: Path, wave: np.ndarray, rate: int = 16_000) -> None:
 
 
 def recordings(folder: Path) -> Path:
-    """Three words in folders of their own; returns the folder."""
+    """Writes three words in a folder each; returns the parent folder."""
     for word, speakers in (("yes", (TRAIN, VAL, TEST)), ("no", (TRAIN, OTHER)), ("bed", (OTHER, TEST))):
         for speaker in speakers:
             write_wave(folder / word / f"{speaker}_nohash_0.wav", tone(len(word) * 300, 0.7))
@@ -96,7 +96,7 @@ def recordings(folder: Path) -> Path:
 
 
 def roles(folder: Path) -> Path:
-    """Shakespeare's roles as TensorFlow Federated keeps them; returns the folder."""
+    """Writes Shakespeare's roles in TensorFlow Federated's format; returns the folder."""
     for split, snippets in (("train", {"PLAY_B": [b"dh~d", b"l"], "PLAY_A": [b"\r"]}), ("test", {"PLAY_B": [b""]})):
         with h5py.File(folder / f"shakespeare_{split}.h5", "w") as file:
             for role, texts in snippets.items():
@@ -105,7 +105,7 @@ def roles(folder: Path) -> Path:
 
 
 class SmallCIFAR10(CIFAR10):
-    """Without the files that must be downloaded."""
+    """CIFAR-10 with six images, without a download."""
 
     data = np.arange(6 * 32 * 32 * 3).astype(np.uint8).reshape(6, 32, 32, 3)
     targets = (0, 1, 2, 3, 4, 9)

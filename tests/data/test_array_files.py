@@ -1,4 +1,4 @@
-"""Arrays and tables in files."""
+"""Sources of arrays and tables in files."""
 
 import os
 from pathlib import Path
@@ -51,7 +51,7 @@ class TestTables:
         assert train.targets.tolist() == [[100.5], [300], [200]]
         assert train.columns["city"].tolist() == ["Bonn", "Köln", "Bonn"]
         assert (source.input_shape, source.num_classes, type(source.task)) == ((4,), 1, Regression)
-        test = load(source, "test")  # its columns are in another order
+        test = load(source, "test")  # the order of columns differs
         assert (test.inputs.tolist(), test.targets.tolist(), test.columns) == ([[40, 5, 0, 1]], [[1]], {})
         assert source.load("val") is source.normalization is None
 
@@ -79,7 +79,7 @@ class TestTables:
         ("text", "message"),
         [
             ("size,rooms,kind,price\n1,2,flat,3\n1,,flat,3\n", r"test\.csv has no value of 'rooms' in row 1"),
-            ("size,rooms,kind,price\n1,2,tent,3\n", r"test\.csv has kind 'tent', which train does not"),
+            ("size,rooms,kind,price\n1,2,tent,3\n", r"test\.csv has kind 'tent', which train lacks"),
             ("size,rooms,kind,price\n1,2,flat,3\n1,2,flat,3e\n", r"'price' of .*test\.csv holds .*, '3e' in row 1"),
         ],
     )
@@ -89,8 +89,8 @@ class TestTables:
             load(self.source(table))
 
     @pytest.mark.parametrize("header", ["", "Unnamed: 0"])
-    def test_an_index_is_no_input_unasked(self, table: str, header: str) -> None:
-        """As ``to_csv`` writes it, and as it is called after it was read once."""
+    def test_an_index_is_refused_unless_inputs_are_listed(self, table: str, header: str) -> None:
+        """``to_csv`` writes the index without a name; ``read_csv`` then names it."""
         path = Path(table)
         pd.read_csv(path).to_csv(path, index_label=header)
         with pytest.raises(DataError, match=r"train\.csv has a column without a name .*write it with index=False"):
@@ -98,7 +98,7 @@ class TestTables:
         assert self.source(table, inputs=["size", "rooms", "kind"]).input_shape == (4,)
 
     def test_a_name_in_the_last_row_makes_all_classes_names(self, tmp_path: Path) -> None:
-        """pandas reads so long a file in several chunks, each with types of its own."""
+        """By default, pandas reads such a long file in chunks, and infers the types of each."""
         rows = "".join(f"0.12345,{row % 3}\n" for row in range(300_000))
         (tmp_path / "a.csv").write_text(f"x,target\n{rows}1,unknown\n")
         (tmp_path / "b.csv").write_text("x,target\n1,2\n1,0\n")
@@ -107,7 +107,7 @@ class TestTables:
         assert torch.bincount(load(source).targets).tolist() == [100_000] * 3 + [1]
         assert load(source, "test").targets.tolist() == [2, 0]
 
-    def test_clients_and_categories_are_told_apart_as_they_are_written(self, tmp_path: Path) -> None:
+    def test_clients_and_categories_differ_if_their_texts_do(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("site,kind,target\n007,10,0\n7,2,1\n10,10,0\n")
         train = load(ArrayFiles({"train": str(tmp_path / "a.csv")}, client="site", categorical=["kind"]))
         assert train.columns["site"].tolist() == ["007", "7", "10"]
@@ -154,16 +154,14 @@ class TestArrays:
             ("inputs", np.zeros((3, 2), dtype=object), "Object arrays|Python objects"),
             ("inputs", np.zeros((2, 2)), "has 2 inputs, 3 targets, 3 site; give one of each per example"),
             ("targets", np.zeros((3, 1, 1)), r"targets of type float64 and shape \(3, 1, 1\); give numbers \[N\] or"),
-            ("targets", np.zeros((3, 2), dtype=int), r"shape \(3, 2\); give one class per example, or a task such as"),
+            ("targets", np.zeros((3, 2), dtype=int), r"shape \(3, 2\); give one class per example, or a task like"),
             ("targets", np.array([20231105, 20231106, 0]), "would be 20,231,107 classes of 3 examples"),
             ("targets", np.array([0.0, np.nan, 1.0]), "NaN"),
             ("site", np.array([[1], [2], [3]]), r"site of type int64 and shape \(3, 1\); give numbers or text \[N\]"),
             ("site", np.array(["a", "b", ""]), "no value of 'site' in row 2"),
         ],
     )
-    def test_what_is_not_such_an_array_is_refused(
-        self, tmp_path: Path, name: str, array: np.ndarray, message: str
-    ) -> None:
+    def test_invalid_arrays_are_refused(self, tmp_path: Path, name: str, array: np.ndarray, message: str) -> None:
         arrays = {"inputs": np.zeros((3, 2)), "targets": np.array([0, 1, 0]), "site": np.array(["a", "b", "c"])}
         path = self.write(tmp_path / "a.npz", **{**arrays, name: array})
         (tmp_path / "folder").mkdir()
@@ -174,27 +172,27 @@ class TestArrays:
                 FederatedDataModule(ArrayFiles({"train": file}, client="site"), IID(), 2).setup("fit")
 
     @pytest.mark.parametrize("compress", [np.savez, np.savez_compressed])
-    def test_any_byte_that_is_flipped_or_cut_is_found(self, tmp_path: Path, compress: Any) -> None:
-        """Or else makes no difference, as in the dates of a zip file."""
+    def test_a_flipped_bit_and_a_truncation_are_noticed(self, tmp_path: Path, compress: Any) -> None:
+        """Otherwise the arrays are equal, as after a change of dates in a zip file."""
         path = tmp_path / "a.npz"
         draws = np.random.default_rng(0)
         compress(path, inputs=draws.normal(size=(5, 4)), targets=np.arange(5) % 2)
         whole, content = load(ArrayFiles({"train": str(path)})), path.read_bytes()
         faults = []
-        for place in draws.permutation(len(content))[:120]:
-            damaged = content[:place] + (b"" if place % 2 else bytes([content[place] ^ 8]) + content[place + 1 :])
+        for index in draws.permutation(len(content))[:120]:
+            damaged = content[:index] + (b"" if index % 2 else bytes([content[index] ^ 8]) + content[index + 1 :])
             path.write_bytes(damaged)
             try:
-                found = load(ArrayFiles({"train": str(path)}))
+                examples = load(ArrayFiles({"train": str(path)}))
             except DataError as error:
                 faults.append(str(error))
             else:
-                assert torch.equal(found.inputs, whole.inputs)
-                assert torch.equal(found.targets, whole.targets)
+                assert torch.equal(examples.inputs, whole.inputs)
+                assert torch.equal(examples.targets, whole.targets)
         assert len(faults) > 80
         assert all("a.npz" in fault and "\n" not in fault for fault in faults)
 
-    def test_an_array_is_as_large_as_its_file(self, tmp_path: Path) -> None:
+    def test_arrays_must_have_the_size_of_their_file(self, tmp_path: Path) -> None:
         np.save(tmp_path / "targets.npy", np.array([0, 1]))
         for shape in ((10**15, 4), (10**11, 4), (2, 3)):
             with (tmp_path / "inputs.npy").open("wb") as file:
@@ -218,13 +216,13 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("files", "settings", "message"),
         [
-            ({"train": "a.npz"}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
+            ({"train": "a.npz"}, {"client": "site"}, r"a\.npz has no 'site', only inputs, targets; add it"),
             ({"train": "b.npz"}, {}, r"b\.npz cannot be read"),
             ({"train": "a.npz", "val": "d.npz"}, {}, r"val has targets 0\.\.7"),
             ({"train": "a.npz", "val": "v.csv"}, {}, r"v\.csv and .*a\.npz are not of one kind; give tables or arrays"),
             ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
-            ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is of both train and test"),
-            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is a link that leads nowhere"),
+            ({"train": "a.npz", "test": "link.npz"}, {}, r"link\.npz is in both train and test"),
+            ({"train": "a.npz", "test": "nowhere.npz"}, {}, r"nowhere\.npz is a broken link"),
             ({"train": "pipe.npz"}, {}, r"pipe\.npz cannot be read"),
             ({"train": "text.npz"}, {}, r"text\.npz has inputs of type \|S2 and shape \(\); give numbers"),
             ({"train": "n.npz"}, {"standardize": True}, r"train holds NaN or infinity; correct or remove these"),

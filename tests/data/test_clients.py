@@ -16,7 +16,7 @@ ROWS = {
 
 
 def examples() -> Examples:
-    """Every pixel of example k is k, and so is its target."""
+    """Returns examples in which the pixels and the target of example k are k."""
     values = torch.arange(50, dtype=torch.uint8)
     return Examples(values.view(-1, 1, 1, 1).expand(-1, 3, 4, 4).contiguous(), torch.arange(50))
 
@@ -35,7 +35,7 @@ def targets_of(batches: Iterable[Batch]) -> list[int]:
     return [int(target) for _, targets in batches for target in targets]
 
 
-def test_sizes_and_what_there_is_not(kind: type[Reader]) -> None:
+def test_sizes_and_missing_splits(kind: type[Reader]) -> None:
     data = clients(kind)
     assert (data.num_clients, data.sizes.tolist()) == (3, [10, 30, 1])
     assert [data.size(client, "val") for client in range(3)] == [2, 1, 0]
@@ -51,8 +51,8 @@ def test_classes_and_their_counts(kind: type[Reader]) -> None:
     reader = kind(Examples(examples().inputs, examples().targets % 3))  # type: ignore[call-arg, arg-type]
     val = [np.array([8]), np.empty(0, dtype=int)]
     data = ClientData(reader, {"train": [np.array([4, 0, 3]), np.array([2, 5])], "val": val})
-    assert [data.classes(0), data.classes(1)] == [(0, 1), (2,)]  # of training examples
-    counts = data.label_counts(0, 4)  # of training and validation examples
+    assert [data.classes(0), data.classes(1)] == [(0, 1), (2,)]  # only training examples count
+    counts = data.label_counts(0, 4)  # training and validation examples count
     assert (counts.dtype, counts.tolist()) == (np.int64, [2, 1, 1, 0])
     assert data.label_counts(0, 3, ("train",)).tolist() == [2, 1, 0]
     assert data.label_counts(1, 3, ("val",)).tolist() == [0, 0, 0]
@@ -60,7 +60,7 @@ def test_classes_and_their_counts(kind: type[Reader]) -> None:
 
 def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[Reader]) -> None:
     data = clients(kind)
-    for _ in range(2):  # what is done to batches does not reach the data set
+    for _ in range(2):  # changes of batches do not reach the data set
         batches = list(data.batches(1, 8, generator(0, "b")))
         assert [len(y) for _, y in batches] == [8, 8, 8, 6]
         targets = torch.cat([y for _, y in batches])
@@ -79,13 +79,13 @@ def test_order_is_that_of_the_generator(kind: type[Reader]) -> None:
     expected = torch.arange(10, 40)[torch.randperm(30, generator=generator(7, "b"))]
     draws = generator(7, "b")
     first = data.batches(1, 4, draws)
-    after = draws.get_state()
-    assert not torch.equal(after, generator(7, "b").get_state())  # all is drawn before the first batch is asked for
+    state_after = draws.get_state()
+    assert not torch.equal(state_after, generator(7, "b").get_state())  # the order is drawn before the first batch
     assert targets_of(first) == expected.tolist() != targets_of(data.batches(1, 4, draws))  # epochs differ
-    draws.set_state(after)
+    draws.set_state(state_after)
     unshuffled = data.batches(0, 4, draws, split="val", shuffle=False, augment=False)
     assert targets_of(unshuffled) == [40, 41]
-    assert torch.equal(after, draws.get_state())
+    assert torch.equal(state_after, draws.get_state())
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -110,15 +110,15 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(x, u) and torch.equal(y, v) for (x, y), (u, v) in zip(whole, parts, strict=True))
 
 
-def test_workers_give_the_same_batches_also_in_passes_that_take_turns() -> None:
+def test_workers_give_the_same_batches_also_in_interrupted_passes() -> None:
     data = clients(LoaderReader, num_workers=1)
-    alone = clients(LoaderReader)
+    reference = clients(LoaderReader)
     for client, seed in ((1, 0), (0, 1)):
-        both = (reader.batches(client, 8, generator(seed, "b")) for reader in (data, alone))
-        assert all(torch.equal(x, u) and torch.equal(y, v) for (x, y), (u, v) in zip(*both, strict=True))
-    interrupted, whole = (reader.batches(1, 4, generator(0, "b")) for reader in (data, alone))
+        passes = (reader.batches(client, 8, generator(seed, "b")) for reader in (data, reference))
+        assert all(torch.equal(x, u) and torch.equal(y, v) for (x, y), (u, v) in zip(*passes, strict=True))
+    interrupted, whole = (reader.batches(1, 4, generator(0, "b")) for reader in (data, reference))
     assert torch.equal(next(interrupted)[1], next(whole)[1])
-    fresh, expected = (targets_of(reader.batches(0, 4, generator(1, "b"))) for reader in (data, alone))
+    fresh, expected = (targets_of(reader.batches(0, 4, generator(1, "b"))) for reader in (data, reference))
     assert fresh == expected
     assert (rest := targets_of(interrupted)) == targets_of(whole)
     assert rest
@@ -126,14 +126,14 @@ def test_workers_give_the_same_batches_also_in_passes_that_take_turns() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_move_to_gives_the_same_order_on_a_gpu(kind: type[Reader]) -> None:
-    here, there = clients(kind), clients(kind, augmentation=[RandomCrop(1), RandomFlip()])
-    there.move_to("cuda")
+    on_cpu, on_gpu = clients(kind), clients(kind, augmentation=[RandomCrop(1), RandomFlip()])
+    on_gpu.move_to("cuda")
     plain = zip(
-        here.batches(1, 8, generator(0, "b")), there.batches(1, 8, generator(0, "b"), augment=False), strict=True
+        on_cpu.batches(1, 8, generator(0, "b")), on_gpu.batches(1, 8, generator(0, "b"), augment=False), strict=True
     )
     for (x, y), (u, v) in plain:
         assert u.device.type == v.device.type == "cuda"
         torch.testing.assert_close(x, u.cpu())
         assert torch.equal(y, v.cpu())
-    first, again = (torch.cat([x for x, _ in there.batches(1, 8, generator(0, "b"))]) for _ in range(2))
-    assert torch.equal(first, again)
+    first, second = (torch.cat([x for x, _ in on_gpu.batches(1, 8, generator(0, "b"))]) for _ in range(2))
+    assert torch.equal(first, second)

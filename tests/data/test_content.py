@@ -1,4 +1,4 @@
-"""What is kept of the data of a run, so that a run is not continued with others."""
+"""Fingerprints of a run's data, by which a run is not continued with other data."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def brightened(examples: Examples) -> None:
     ("change", "other"),
     [(None, set()), (flipped, {"targets"}), (renamed, {"groupings"}), (brightened, {"inputs"})],
 )
-def test_each_part_of_a_split_is_known(change: Callable[[Examples], None] | None, other: set[str]) -> None:
-    before, examples = content_of(grouped()), grouped()
+def test_a_change_of_each_part_is_seen(change: Callable[[Examples], None] | None, other: set[str]) -> None:
+    original, examples = content_of(grouped()), grouped()
     if change is not None:
         change(examples)
-    now = content_of(examples)
-    assert {name for name in before if before[name] != now[name]} == other
+    changed = content_of(examples)
+    assert {name for name in original if original[name] != changed[name]} == other
     assert content_of(grouped(119))["examples"] == 119
 
 
@@ -68,8 +68,8 @@ def test_a_run_is_not_continued_with_other_data_unless_that_is_allowed(
     last, other = str(tmp_path / "last.ckpt"), grouped()
     flipped(other)
 
-    def continued(given: FederatedDataModule) -> Any:
-        return getattr(make_trainer(2), command)(make_module(linear_net()), datamodule=given, ckpt_path=last)
+    def continued(datamodule: FederatedDataModule) -> Any:
+        return getattr(make_trainer(2), command)(make_module(linear_net()), datamodule=datamodule, ckpt_path=last)
 
     continued(data(grouped()))
     message = (
@@ -84,7 +84,7 @@ def test_a_run_is_not_continued_with_other_data_unless_that_is_allowed(
     assert "train has other targets" in caplog.text
 
 
-def test_of_files_that_are_decoded_on_access_names_and_stamps_are_known(
+def test_files_that_are_decoded_on_access_are_known_by_names_and_stamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images(tmp_path, "train/a/0.png", "train/a/1.png", "train/b/0.png")
@@ -95,23 +95,23 @@ def test_of_files_that_are_decoded_on_access_names_and_stamps_are_known(
         monkeypatch.setattr(type(lazy), "image", lambda *row: pytest.fail("a file is decoded"))
         return content_of(lazy)
 
-    before = content()
-    assert content() == before
+    original = content()
+    assert content() == original
     os.utime(tmp_path / "train/b/0.png", ns=(0, 0))
-    assert {name for name, value in content().items() if value != before[name]} == {"inputs"}
+    assert {name for name, value in content().items() if value != original[name]} == {"inputs"}
 
 
-def test_any_other_data_set_is_asked_for_few_examples() -> None:
+def test_few_examples_of_other_data_sets_are_read() -> None:
     class Remote:
         targets, columns = torch.zeros(1000, dtype=torch.int64), {}
-        asked: list[int] = []  # noqa: RUF012
+        read_rows: list[int] = []  # noqa: RUF012
 
         def __len__(self) -> int:
             return 1000
 
         def __getitem__(self, index: int) -> Any:
-            self.asked.append(index)
+            self.read_rows.append(index)
             return torch.full((2,), index), self.targets[index]
 
     content_of(Remote())
-    assert Remote.asked == [0, 333, 666, 999]
+    assert Remote.read_rows == [0, 333, 666, 999]

@@ -27,7 +27,7 @@ from lit_fednas.rng import generator, numpy_generator
 
 
 def examples(count: int = 200, start: int = 0) -> Examples:
-    """Input k is the number k; four classes of unequal sizes; ten sites."""
+    """Returns examples with input k = k, four classes of unequal sizes, and ten sites."""
     values = torch.arange(start, start + count)
     targets = torch.bucketize(values % 10, torch.tensor([0, 2, 5]))  # 1, 2, 3 and 4 tenths
     return Examples(values.float().view(-1, 1), targets, {"site": (values // 20).numpy()})
@@ -49,53 +49,52 @@ def client_values(data: FederatedDataModule, client: int, split: str = "train") 
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_every_training_example_is_in_one_place(in_memory: bool) -> None:
+def test_every_training_example_is_in_one_split(in_memory: bool) -> None:
     data = module(client_val=0.2, client_test=0.1, server_val=0.15, in_memory=in_memory)
-    places = [client_values(data, client, split) for client in range(5) for split in ("train", "val", "test")]
-    places.append(values(data.val_dataloader()))
-    everything = [value for place in places for value in place]
-    assert sorted(everything) == list(range(200))
-    assert len(places[-1]) == 30
+    splits = [client_values(data, client, split) for client in range(5) for split in ("train", "val", "test")]
+    splits.append(values(data.val_dataloader()))
+    assert sorted(value for split in splits for value in split) == list(range(200))
+    assert len(splits[-1]) == 30
     assert [data.clients.size(0, split) for split in ("train", "val", "test")] == [24, 7, 3]
     assert sorted(values(data.test_dataloader())) == list(range(1000, 1030))
 
 
-def test_the_official_test_set_is_dealt_in_the_clients_own_proportions() -> None:
+def test_the_official_test_set_is_dealt_in_proportion_to_clients_classes() -> None:
     official = examples(130, 1000)
     settings: dict[str, Any] = {"source": ArraySource(examples(400), test=official), "client_val": 0.2}
     data = module(Dirichlet(0.3, min_size=5), client_test="official", **settings)
     without = module(Dirichlet(0.3, min_size=5), **settings)
-    own = [data.clients.label_counts(client, 4) for client in range(5)]
+    class_counts = [data.clients.label_counts(client, 4) for client in range(5)]
     total = np.bincount(official.targets)
-    tested = [client_values(data, client, "test") for client in range(5)]
-    assert sorted(value for one in tested for value in one) == list(range(1000, 1130))
+    test_values = [client_values(data, client, "test") for client in range(5)]
+    assert sorted(value for part in test_values for value in part) == list(range(1000, 1130))
     for client in range(5):
-        for split in ("train", "val"):  # it trains on all that it has
+        for split in ("train", "val"):  # clients keep all their examples for training
             assert client_values(data, client, split) == client_values(without, client, split)
-        counts = np.bincount([official.targets[value - 1000] for value in tested[client]], minlength=4)
-        assert (np.abs(counts - total * own[client] / sum(own)) <= 1).all()
-    alone = data.clients.only(3).batches(0, 500, generator(0, "b"), split="test", shuffle=False)
-    assert values(alone) == tested[3]
-    assert sorted(values(data.test_dataloader())) == list(range(1000, 1130))  # the server's as ever
+        counts = np.bincount([official.targets[value - 1000] for value in test_values[client]], minlength=4)
+        assert (np.abs(counts - total * class_counts[client] / sum(class_counts)) <= 1).all()
+    batches = data.clients.only(3).batches(0, 500, generator(0, "b"), split="test", shuffle=False)
+    assert values(batches) == test_values[3]
+    assert sorted(values(data.test_dataloader())) == list(range(1000, 1130))  # the server tests on all examples
 
 
 def owned(owners: list[str], start: int = 0) -> Examples:
-    """An example of each owner, in four classes."""
+    """Returns an example per entry of ``owners``, in four classes."""
     values = torch.arange(start, start + len(owners))
     return Examples(values.float().view(-1, 1), torch.arange(len(owners)) % 4, {"site": np.array(owners)})
 
 
-def test_owners_are_merged_only_if_that_is_asked_for() -> None:
+def test_owners_are_merged_only_by_the_setting() -> None:
     source = ArraySource(owned(list("dacbabcdabcd")))
     assert module(ByColumn("site"), 4, source=source, server_val=0).owners == ["a", "b", "c", "d"]
     assert module(IID(), 4, source=source).owners == []
-    with pytest.raises(DataError, match=r"num_clients: 3 for 4 values of 'site'; give null .*merge: true"):
+    with pytest.raises(DataError, match=r"num_clients: 3 for 4 values of 'site'; give null, .*merge: true"):
         module(ByColumn("site"), 3, source=source, server_val=0)
     merged = module(ByColumn("site", merge=True), 3, source=source, server_val=0)
-    shared = [name.split(", ") for name in merged.owners]
-    assert sorted(map(len, shared)) == [1, 1, 2]  # four owners in turns
+    owners = [name.split(", ") for name in merged.owners]
+    assert sorted(map(len, owners)) == [1, 1, 2]  # four owners are dealt out in turn
     sites = np.array(list("dacbabcdabcd"))
-    assert [sorted(set(sites[rows])) for rows in merged.partition] == shared
+    assert [sorted(set(sites[rows])) for rows in merged.partition] == owners
 
 
 def test_the_official_test_set_is_dealt_by_the_column_of_the_owners(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,10 +109,10 @@ def test_the_official_test_set_is_dealt_by_the_column_of_the_owners(caplog: pyte
             module(ByColumn("site"), None, source=ArraySource(train, test=other), client_test="official")
 
 
-def test_an_owner_that_the_servers_hold_out_takes_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_owner_without_training_examples_is_named(caplog: pytest.LogCaptureFixture) -> None:
     data = module(ByColumn("site"), None, source=ArraySource(owned(list("abcdefgh"))), server_val=4)
-    lost = set("abcdefgh") - set(data.owners)
-    assert f"server_val: no training example is left of 4 owners: {', '.join(sorted(lost))}" in caplog.text
+    absent = set("abcdefgh") - set(data.owners)
+    assert f"server_val: no training example is left of 4 owners: {', '.join(sorted(absent))}" in caplog.text
 
 
 IMAGES = torch.arange(40 * 64, dtype=torch.int64).view(40, 1, 8, 8) % 256
@@ -139,7 +138,7 @@ IMAGES = torch.arange(40 * 64, dtype=torch.int64).view(40, 1, 8, 8) % 256
         (IMAGES.float(), IMAGES.double(), None),
         (IMAGES.float().view(40, 1, 16, 4), None, None),
         (IMAGES.float().view(40, 8, 4, 2), None, None),
-        (IMAGES.float().view(40, 8, 8, 1)[:, :, :6], None, r"inputs of shape \[8, 6, 1\], which are read as 8"),
+        (IMAGES.float().view(40, 8, 8, 1)[:, :, :6], None, r"inputs of shape \[8, 6, 1\], read as 8"),
         (IMAGES.flatten(1), IMAGES.flatten(1).int(), None),  # tokens
     ],
 )
@@ -175,38 +174,38 @@ def test_copies_are_counted_by_content(caplog: pytest.LogCaptureFixture) -> None
     assert module(source=DistortedDigits(copies=1, size=8, val=0.25)).copies == ""
 
 
-def test_what_is_left_out_is_said_by_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_omissions_are_counted_by_reason(caplog: pytest.LogCaptureFixture) -> None:
     class Sieve(ArraySource):
         def load(self, split: Any) -> Examples | None:
             self.left_out["train"] = Counter({"hidden": 2, ".heic": 1_204})
             return super().load(split)
 
     source = Sieve(examples(1000), test=examples(30, 1000))
-    source.load("train")  # a split is read more than once
+    source.load("train")  # a second reading does not add to the counts
     module(source=source).test_dataloader()
     assert [text for text in caplog.messages if "left out" in text] == [
         "data.source: train has 1,000 examples of 4 classes; 1,206 left out: 1,204 .heic, 2 hidden"
     ]
 
 
-def test_targets_are_what_the_partition_indexes() -> None:
+def test_the_partition_indexes_the_targets() -> None:
     data = module(Dirichlet(1.0, min_size=1), server_val=20)
-    held = examples().targets[values(data.val_dataloader())]
-    assert np.bincount(held).tolist() == [2, 4, 6, 8]  # with the shares of the classes
+    val_targets = examples().targets[values(data.val_dataloader())]
+    assert np.bincount(val_targets).tolist() == [2, 4, 6, 8]  # the shares of the classes
     for client, rows in enumerate(data.partition):
         assert data.targets[rows].tolist() == examples().targets[client_values(data, client)].tolist()
 
 
-def test_client_splits_are_each_drawn_from_the_clients_own_generator() -> None:
-    """Whoever is asked first, and again after many others, also in a process that the data are sent to."""
+def test_a_clients_splits_are_drawn_from_its_generator() -> None:
+    """The splits depend neither on the order of access nor on the process."""
     data = module(Dirichlet(1.0, min_size=2), 40, source=ArraySource(examples(2000)), client_val=0.3, client_test=0.1)
     data = pickle.loads(pickle.dumps(data))
     pool = np.setdiff1d(np.arange(2000), values(data.val_dataloader()))
     for client in np.random.default_rng(0).permutation(np.repeat(np.arange(40), 3)).tolist():
         rows = pool[data.partition[client]]
-        drawn = numpy_generator(0, "client-split", client).permutation(rows)
+        order = numpy_generator(0, "client-split", client).permutation(rows)
         num_val, num_test = round(0.3 * len(rows)), round(0.1 * len(rows))
-        parts = np.split(drawn, [num_val, num_val + num_test])
+        parts = np.split(order, [num_val, num_val + num_test])
         for split, part in zip(("val", "test", "train"), parts, strict=True):
             assert data.clients.rows(client, split).tolist() == sorted(part.tolist())
             assert data.clients.size(client, split) == data.clients.split_sizes(split)[client] == len(part)
@@ -222,8 +221,8 @@ def test_client_splits_are_each_drawn_from_the_clients_own_generator() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_setup_does_nothing_for_each_client(partitioner: Partitioner, settings: dict[str, Any]) -> None:
-    """As many functions are called for 3,000 clients as for 30."""
+def test_setup_has_no_loop_over_clients(partitioner: Partitioner, settings: dict[str, Any]) -> None:
+    """The number of function calls is about the same for 3,000 clients as for 30."""
 
     def calls(num_clients: int) -> int:
         sites = {"site": np.arange(30 * num_clients) % num_clients}
@@ -238,7 +237,7 @@ def test_setup_does_nothing_for_each_client(partitioner: Partitioner, settings: 
             sys.setprofile(None)
         return events.count("call") + events.count("c_call")
 
-    calls(30)  # imports
+    calls(30)  # imports happen here
     assert calls(3000) < 1.1 * calls(30)
 
 
@@ -247,7 +246,7 @@ def test_columns_reach_the_partitioner_and_the_server_may_hold_nothing() -> None
     assert (data.num_classes, data.input_shape, data.class_names) == (4, (1,), ("0", "1", "2", "3"))  # before setup
     data.setup("fit")
     clients = data.clients
-    data.setup("test")  # keeps the first
+    data.setup("test")  # keeps the clients
     assert data.clients is clients
     assert data.clients.num_clients == 10
     assert {value // 20 for value in client_values(data, 3)} == {3}
@@ -255,7 +254,7 @@ def test_columns_reach_the_partitioner_and_the_server_may_hold_nothing() -> None
 
 
 @pytest.mark.parametrize("augment", [True, False])
-def test_augmentation_is_for_training_and_can_be_left_out(augment: bool) -> None:
+def test_augmentation_is_for_training_and_can_be_disabled(augment: bool) -> None:
     images = Examples(torch.full((40, 1, 4, 4), 255, dtype=torch.uint8), torch.arange(40) % 2)
     data = module(source=ArraySource(images, augmentation=[RandomCrop(2)]), augment=augment, num_clients=2)
     batches = data.clients.batches(0, 40, generator(0, "b"))
@@ -265,11 +264,11 @@ def test_augmentation_is_for_training_and_can_be_left_out(augment: bool) -> None
 
 def test_teardown_ends_the_readers_processes():
     data = module(in_memory=False, num_workers=1)
-    before = client_values(data, 2)
+    expected = client_values(data, 2)
     assert len(multiprocessing.active_children()) == 1
     data.teardown("fit")
     assert not multiprocessing.active_children()
-    assert client_values(data, 2) == before
+    assert client_values(data, 2) == expected
     data.teardown("fit")
 
 
@@ -278,8 +277,8 @@ def test_teardown_ends_the_readers_processes():
     [
         ({"server_val": 1.0}, "server_val: 1.0"),
         ({"client_val": 0.5, "client_test": 0.5}, r"client_val \+ client_test: 1"),
-        ({"num_clients": 180, "client_val": 0.6}, "client 0 has 1 examples"),
-        ({"client_test": "official"}, "client_test: official is a test split, which ArraySource does not have"),
+        ({"num_clients": 180, "client_val": 0.6}, "client 0, which has 1;"),
+        ({"client_test": "official"}, "client_test: official needs a test split, which ArraySource lacks"),
         ({}, "ArraySource has no test split"),
     ],
 )
@@ -289,8 +288,8 @@ def test_refusals(settings: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_evaluation_batches_are_a_fair_mix_of_a_sorted_set(in_memory: bool) -> None:
-    """Batch statistics of one class only would ruin a network that normalises by them."""
+def test_evaluation_batches_mix_the_classes_of_sorted_data(in_memory: bool) -> None:
+    """Networks that normalise by batch statistics need batches with all classes."""
     whole = Examples(torch.arange(390.0)[:, None], torch.arange(390) // 100)
     source = ArraySource(whole, val=whole, test=whole)
     data = FederatedDataModule(source, IID(), num_clients=4, eval_batch_size=100, in_memory=in_memory)
@@ -301,5 +300,5 @@ def test_evaluation_batches_are_a_fair_mix_of_a_sorted_set(in_memory: bool) -> N
         assert len(loader) == 4
         assert sorted(values(batches)) == list(range(390))
         for _, targets in batches:
-            assert torch.bincount(targets, minlength=4).min() >= 12  # of 25 expected
+            assert torch.bincount(targets, minlength=4).min() >= 12  # the expected number is 25
         assert values(loader) == values(batches)

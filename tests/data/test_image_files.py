@@ -1,4 +1,4 @@
-"""Image files as users have them: what is read, what is left out and counted, and what is refused by name."""
+"""Image files of many kinds: decoded, left out and counted, or refused by name."""
 
 import io
 import struct
@@ -16,7 +16,7 @@ from lit_fednas.data.sources.decoding import read_image
 from lit_fednas.errors import ConfigError, DataError
 from tests.data.files import images
 
-#: Of three colours in the left column, and two in the right one: it is not the same in any other orientation.
+#: An image that is different in each orientation.
 COLOURS = np.array([[[255, 0, 0], [0, 0, 0]], [[0, 255, 0], [255, 255, 255]], [[0, 0, 255], [0, 0, 0]]], np.uint8)
 
 
@@ -40,7 +40,7 @@ def with_chunk(name: bytes, data: bytes) -> bytes:
 
 
 def decoded(path: Path, channels: int = 3) -> list[Any]:
-    """The pixels of a file, [H][W][C]; of one channel [H][W]."""
+    """Returns the pixels of a file, [H][W][C], or [H][W] for one channel."""
     pixels = read_image(path, None, channels)
     return (pixels[0] if channels == 1 else np.moveaxis(pixels, 0, 2)).tolist()
 
@@ -49,8 +49,8 @@ class TestDecoding:
     @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
     @pytest.mark.parametrize("orientation", range(1, 9))
     def test_images_are_upright(self, tmp_path: Path, kind: str, orientation: int) -> None:
-        """By the table of the EXIF standard: where the stored first row and first column are in the scene."""
-        stored = {  # from the scene to the file
+        """The functions follow the EXIF standard: the side of the scene at the stored first row and column."""
+        stored = {  # the file's pixels, from those of the scene
             1: lambda scene: scene,
             2: lambda scene: scene[:, ::-1],
             3: lambda scene: scene[::-1, ::-1],
@@ -69,7 +69,7 @@ class TestDecoding:
         assert pixels.shape == (3, 48, 32)
         centres = np.moveaxis(pixels[:, 8::16, 8::16], 0, 2).astype(int)
         assert np.abs(centres - COLOURS).max() <= 4
-        reduced = read_image(tmp_path / "a", 4, 3).astype(int)  # of the middle 32x32
+        reduced = read_image(tmp_path / "a", 4, 3).astype(int)  # the centre of 32x32 pixels, scaled
         assert reduced[:, 0, 0] == pytest.approx([255, 0, 0], abs=70)
         assert reduced[:, -1, 0] == pytest.approx([0, 0, 255], abs=70)
 
@@ -88,7 +88,7 @@ class TestDecoding:
             ("CMYK", "TIFF", [(0, 0, 0, 0), (0, 0, 0, 255)], [255, 0]),
         ],
     )
-    def test_modes_are_as_a_person_sees_them(
+    def test_modes_are_decoded_as_a_viewer_shows_them(
         self, tmp_path: Path, mode: str, kind: str, values: list[Any], expected: list[int]
     ) -> None:
         if mode.startswith("I;16"):
@@ -100,8 +100,8 @@ class TestDecoding:
         image = image.resize((64, 32), Image.Resampling.NEAREST)
         (tmp_path / "a").write_bytes(encoded(image, kind))
         for channels in (1, 3):
-            found = read_image(tmp_path / "a", None, channels)[:, 16, (16, 48)]
-            assert found.tolist() == [expected] * channels
+            pixels = read_image(tmp_path / "a", None, channels)[:, 16, (16, 48)]
+            assert pixels.tolist() == [expected] * channels
 
     def test_palettes_and_their_transparent_entry(self, tmp_path: Path) -> None:
         image = Image.new("P", (2, 1))
@@ -115,7 +115,7 @@ class TestDecoding:
 
     def test_a_grey_map_of_few_levels_is_scaled(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"P5 3 1 1000\n" + struct.pack(">3H", 0, 500, 1000))
-        assert decoded(tmp_path / "a", 1) == [[0, 128, 255]]  # 32768 and 65535 of 65535
+        assert decoded(tmp_path / "a", 1) == [[0, 128, 255]]  # 16-bit values are 0, 32768 and 65535
 
 
 DAMAGED: dict[str, Callable[[], bytes]] = {
@@ -142,10 +142,10 @@ class TestFolder:
     def root(self, tmp_path: Path) -> Path:
         return images(tmp_path, "train/cat/1.png", "train/cat/2.png", "train/dog/1.png", size=(24, 24))
 
-    def test_content_decides_and_others_are_counted(self, root: Path) -> None:
+    def test_images_are_recognised_by_content_and_others_counted(self, root: Path) -> None:
         for name, kind in (("a.JPG", "JPEG"), ("b", "PNG"), ("c.jpg", "PNG"), ("d.dat", "GIF"), ("e.jp2", "JPEG2000")):
             (root / "train" / "cat" / name).write_bytes(encoded(picture(), kind))
-        for name in ("f.tga", "g.pcx"):  # no sign of TGA is in the first bytes
+        for name in ("f.tga", "g.pcx"):  # these need the right suffix
             picture().save(root / "train" / "cat" / name)
         for name in ("cat/x.heic", "dog/y.HEIC", "cat/notes.txt", "dog/.DS_Store", "dog/README", ".hidden", "list.csv"):
             (root / "train" / name).write_bytes(b"no image")
@@ -173,24 +173,24 @@ class TestFolder:
         (root / "train" / "dog" / "0.png").write_bytes(content())
         with pytest.raises(
             DataError,
-            match=r"data\.source: \S*dog/0\.png (cannot be read \(|is of |has signed numbers, or more than 16 bits)",
+            match=r"data\.source: \S*dog/0\.png (cannot be read \(|has 1x1 pixels|has signed numbers, or more than 16)",
         ):
             ImageFolder(root, image_size=8).load("train")
 
     @pytest.mark.parametrize("name", ["val", "train/emu", "metadata.csv"])
-    def test_links_that_lead_nowhere(self, root: Path, name: str) -> None:
+    def test_broken_links_are_refused(self, root: Path, name: str) -> None:
         (root / name).symlink_to("gone")
-        with pytest.raises(DataError, match=f"{name} is (not a|a link that leads nowhere|missing)"):
+        with pytest.raises(DataError, match=f"{name} is (not a|a broken link|missing)"):
             ImageFolder(root).prepare()
 
-    def test_the_folder_of_train_is_no_other_split(self, root: Path) -> None:
+    def test_splits_do_not_share_a_folder(self, root: Path) -> None:
         (root / "test").symlink_to(root / "train")
-        with pytest.raises(ConfigError, match="test is of both train and test"):
+        with pytest.raises(ConfigError, match="test is in both train and test"):
             ImageFolder(root).load("train")
 
 
 class TestTables:
-    """Image tables, and ``metadata.csv``; what each of them holds is tested with the sources."""
+    """Faults of image tables and ``metadata.csv``; test_sources and test_natural_sources test their content."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -211,18 +211,18 @@ class TestTables:
         ],
     )
     @pytest.mark.parametrize(("kind", "last"), [("table", "bob"), ("metadata", '"bob"')])
-    def test_lines_that_cannot_be_right(self, root: Path, line: str, message: str, last: str, kind: str) -> None:
+    def test_invalid_lines_are_refused(self, root: Path, line: str, message: str, last: str, kind: str) -> None:
         end = f"train/y/c.png,1,bob\ntrain/y/d.png,1,{last}\n"
         (root / "metadata.csv").write_text(f"file,label,client\ntrain/x/a.png,0,ann\n{line}\n{end}")
         with pytest.raises(DataError, match=message):
             (ImageFolder(root) if kind == "metadata" else ImageTable(root / "metadata.csv")).load("train")
 
-    def test_labels_that_are_numbers_or_names_of_something_else(self, root: Path) -> None:
+    def test_labels_with_too_many_classes_are_refused(self, root: Path) -> None:
         (root / "metadata.csv").write_text("file,label,client\ntrain/x/a.png,100,ann\n")
         with pytest.raises(DataError, match=r"source\.label: 'label' of .*metadata\.csv would be 101 classes of 1 ex"):
             ImageTable(root / "metadata.csv").load("train")
 
-    def test_quotes_that_are_open_from_the_header_on(self, root: Path) -> None:
+    def test_a_quote_that_is_open_in_the_header_is_refused(self, root: Path) -> None:
         (root / "metadata.csv").write_text('file,label,"client\ntrain/x/a.png,0,ann\n"\ntrain/x/b.png,0,bob\n')
         with pytest.raises(DataError, match=r"^data\.source\.root: .* line break in [^\n]* close the quotes[^\n]*$"):
             ImageFolder(root).load("train")

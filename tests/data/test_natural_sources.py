@@ -1,4 +1,4 @@
-"""Sources whose examples say which client they belong to, from small files to the clients' batches."""
+"""Sources with natural clients, from small files to the clients' batches."""
 
 import logging
 import os
@@ -37,10 +37,10 @@ def module(source: DataSource, least: int = 1, **settings: Any) -> FederatedData
 
 
 def client_targets(data: FederatedDataModule) -> list[list[int]]:
-    """The targets of each client, read through its batches."""
+    """Returns the targets of each client, read in batches."""
     clients = data.clients
-    batches = [clients.batches(client, 2, generator(0, "b"), shuffle=False) for client in range(clients.num_clients)]
-    return [[int(target) for _, targets in batches_of_one for target in targets] for batches_of_one in batches]
+    epochs = [clients.batches(client, 2, generator(0, "b"), shuffle=False) for client in range(clients.num_clients)]
+    return [[int(target) for _, targets in epoch for target in targets] for epoch in epochs]
 
 
 TABLE = """file,label,client,split
@@ -74,7 +74,7 @@ class TestImageTable:
         ("labels", "names", "targets"),
         [(["10", "2", "0"], 11, [10, 2, 0]), (["0", "cat", "0"], 2, [0, 1, 0]), (["b", "2", "10"], 3, [2, 1, 0])],
     )
-    def test_whole_numbers_are_classes_and_all_else_is_text(
+    def test_labels_are_text_unless_all_are_whole_numbers(
         self, table: Path, labels: list[str], names: int, targets: list[int]
     ) -> None:
         rows = "".join(f"img/{k}.png,{label},ann\n" for k, label in enumerate(labels))
@@ -85,12 +85,12 @@ class TestImageTable:
 
 
 def one_user(x: str, y: str, user: str = "a") -> str:
-    """A file of one user, given as JSON what its lists x and y hold."""
+    """Returns a file of one user, given the content of the lists x and y as JSON."""
     return f'{{"users": ["{user}"], "user_data": {{"{user}": {{"x": [{x}], "y": [{y}]}}}}}}'
 
 
 def flat(*numbers: float) -> list[list[float]]:
-    """Lists of four numbers, each a little greater than the one before."""
+    """Returns ascending lists of four numbers, which begin with ``numbers``."""
     return [[number, number + 0.1, number + 0.2, number + 0.3] for number in numbers]
 
 
@@ -103,8 +103,8 @@ class TestLeaf:
         return tmp_path
 
     def test_files_are_read_in_the_order_of_their_names(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        listed = os.listdir
-        monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path), reverse=True))
+        listdir = os.listdir
+        monkeypatch.setattr(os, "listdir", lambda path: sorted(listdir(path), reverse=True))
         source = Leaf(root, (1, 2, 2), 5)
         assert (source.num_classes, source.input_shape, len(source.class_names)) == (5, (1, 2, 2), 5)
         train = load(source)
@@ -116,7 +116,7 @@ class TestLeaf:
         assert values(load(source, "test")) == [7, 8, 9]
         assert source.load("val") is None
 
-    def test_what_is_dealt(self, root: Path) -> None:
+    def test_both_splits_are_dealt_by_the_setting(self, root: Path) -> None:
         source = Leaf(root, (4,), deal="all")
         assert values(load(source)) == [2, 5, 1, 3, 7, 8, 9]
         assert source.load("test") is None
@@ -149,13 +149,13 @@ class TestLeaf:
             (one_user("", "").replace('"x": []', '"x": [], "z": []'), "no examples in its JSON files"),
         ],
     )
-    def test_files_that_cannot_be_right(self, tmp_path: Path, content: str | bytes, message: str) -> None:
+    def test_invalid_files_are_refused(self, tmp_path: Path, content: str | bytes, message: str) -> None:
         (tmp_path / "train").mkdir()
         (tmp_path / "train" / "a.json").write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(DataError, match=rf"^data\.source\.root: \S*train[^\n]*{message}[^\n]*$"):
             Leaf(tmp_path, (1,), 3).load("train")
 
-    def test_nested_lists_have_the_inputs_shape(self, tmp_path: Path) -> None:
+    def test_nested_lists_must_have_the_inputs_shape(self, tmp_path: Path) -> None:
         path = tmp_path / "train" / "a.json"
         path.parent.mkdir()
         path.write_text("\ufeff" + one_user("[[1, 2], [3, 4], [5, 6]]", "0"))
@@ -164,7 +164,7 @@ class TestLeaf:
         with pytest.raises(DataError, match="an x of 2x3 numbers"):
             Leaf(tmp_path, (1, 3, 2), 1).load("train")
 
-    def test_what_is_left_out_is_counted(self, root: Path) -> None:
+    def test_omissions_are_counted(self, root: Path) -> None:
         write_leaf(root / "train" / "c.JSON", u4=(flat(4), [0]), u5=([], []))
         for name in (".a.json", "notes.txt", "copy"):
             (root / "train" / name).write_text("{")
@@ -196,7 +196,7 @@ class TestCelebA:
 
     def test_attributes_become_classes_and_people_clients(self, root: Path) -> None:
         source = CelebA(root, least=1, image_size=8)
-        assert source.class_names[-2:] == ("Smiling+Male", "Smiling+Male+Mouth_Slightly_Open")  # those of the bits
+        assert source.class_names[-2:] == ("Smiling+Male", "Smiling+Male+Mouth_Slightly_Open")  # classes 6 and 7
         train = load(source)
         assert values(train) == pytest.approx([0, 10, 20, 30, 40, 50], abs=2)
         assert train.targets.tolist() == [0b110, 0b000, 0b111, 0b001, 0b010, 0b100]
@@ -204,9 +204,9 @@ class TestCelebA:
         assert source.load("val") is source.load("test") is None
 
     def test_people_with_few_images_are_left_out(self, root: Path) -> None:
-        few = CelebA(root, least=3, image_size=8)
-        assert set(load(few).columns["client"].tolist()) == {30}
-        assert few.left_out["train"] == {"of people with fewer than 3": 3}
+        source = CelebA(root, least=3, image_size=8)
+        assert set(load(source).columns["client"].tolist()) == {30}
+        assert source.left_out["train"] == {"of people with fewer than 3": 3}
         with pytest.raises(DataError, match="no training examples"):
             module(CelebA(root, least=4, image_size=8))
 
@@ -234,14 +234,14 @@ class TestCelebA:
 
 
 def natural(sizes: Sequence[int]) -> ArraySource:
-    """Clients 0, 1, ... with as many examples each."""
+    """Returns a source with clients 0, 1, ... of the given sizes."""
     clients = np.repeat(np.arange(len(sizes)), sizes)
     targets = torch.arange(len(clients)) % 2
     return ArraySource(Examples(torch.arange(len(clients)).float()[:, None], targets, {"client": clients}))
 
 
 def test_splits_of_small_clients(caplog: pytest.LogCaptureFixture) -> None:
-    """A client of one or two examples trains on them; from three on there is one of each split."""
+    """A client with one or two examples only trains on them; with three, it has an example in each split."""
     with caplog.at_level(logging.INFO, logger="lit_fednas"):
         data = module(natural([1, 2, 3, 4, 5, 8, 10, 21]), client_val=0.2, client_test=0.2)
     sizes = [tuple(data.clients.size(c, s) for s in ("train", "val", "test")) for c in range(8)]
@@ -249,27 +249,27 @@ def test_splits_of_small_clients(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.message for record in caplog.records] == [
         f"client_{split}: 0.2 leaves 2 of 8 clients without an example in {split}" for split in ("val", "test")
     ]
-    with pytest.raises(DataError, match=r"client 1 has 2 examples and would keep none .*ByColumn's least"):
+    with pytest.raises(DataError, match=r"no training example to client 1, which has 2; .*ByColumn's least"):
         module(natural([9, 2, 1]), client_val=0.4, client_test=0.4)
     assert module(natural([9, 2, 1]), least=3, client_val=0.4, client_test=0.4).clients.num_clients == 1
 
 
-def test_values_with_few_examples_go_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_values_with_few_examples_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="lit_fednas")
     column = np.random.default_rng(0).permutation(np.repeat(np.arange(5), (4, 1, 5, 2, 4)))
 
-    def rows(least: int, num_clients: int | None = None, merge: bool = False) -> list[list[int]]:
-        partitioner = ByColumn("client", least, merge)
+    def rows(min_size: int, num_clients: int | None = None, merge: bool = False) -> list[list[int]]:
+        partitioner = ByColumn("client", min_size, merge)
         partition = partitioner.partition(np.zeros(16, dtype=int), num_clients, 0, {"client": column})
         return [part.tolist() for part in partition]
 
-    for least, kept in ((1, [0, 1, 2, 3, 4]), (2, [0, 2, 3, 4]), (4, [0, 2, 4]), (5, [2])):
-        expected = [np.flatnonzero(value == column).tolist() for value in kept]
-        assert rows(least) == rows(least, len(kept)) == expected
-        assert bool(caplog.records) == (least > 1)
+    for min_size, large in ((1, [0, 1, 2, 3, 4]), (2, [0, 2, 3, 4]), (4, [0, 2, 4]), (5, [2])):
+        expected = [np.flatnonzero(value == column).tolist() for value in large]
+        assert rows(min_size) == rows(min_size, len(large)) == expected
+        assert bool(caplog.records) == (min_size > 1)
     assert "3 examples of clients with fewer than 4 are left out" in caplog.text
-    assert sorted(map(len, rows(4, 2, merge=True))) in ([4, 9], [5, 8])  # fewer clients share the values that remain
-    # half of the data go to the server; a client of 6 that keeps 3 is below 4
+    assert sorted(map(len, rows(4, 2, merge=True))) in ([4, 9], [5, 8])  # the other values are merged
+    # the server holds out half of the data; a client that keeps 3 of 6 examples is left out
     data = module(natural([6, 6, 40]), least=4, server_val=0.5)
     assert min(data.clients.sizes) >= 4
     assert len(data.targets) == 26

@@ -1,4 +1,4 @@
-"""What every partitioner promises, and what each one promises besides."""
+"""The contract of partitioners, and the properties of each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def test_each_partitioner_is_in_the_contract() -> None:
 
 
 class Careless(Partitioner):
-    """Breaks a promise."""
+    """A partitioner that breaks the contract."""
 
     def __init__(self, owners: object) -> None:
         self.owners = owners
@@ -47,10 +47,10 @@ class Careless(Partitioner):
     [
         ([0, 0, 1, -1], "dealt 3 of 4 examples; .* deals_all"),
         ([0, 0, 0, 0], "client 1 is empty"),
-        ([0, 0, 1, 2], r"clients 0\.\.2; its split must name clients 0\.\.1, or -1"),
+        ([0, 0, 1, 2], r"clients 0\.\.2; return clients 0\.\.1, or -1"),
     ],
 )
-def test_a_broken_promise_is_found(owners: list[int], message: str) -> None:
+def test_an_invalid_split_is_refused(owners: list[int], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Careless(owners).partition(np.zeros(4, dtype=int), 2)
 
@@ -70,7 +70,7 @@ def test_a_partition_is_a_sequence_of_the_clients_rows_and_counts_them() -> None
 
 
 class Counting(Dirichlet):
-    """Counts the draws of all."""
+    """Counts the draws of all instances."""
 
     draws = 0
 
@@ -81,11 +81,11 @@ class Counting(Dirichlet):
 
 class TestDirichlet:
     @pytest.fixture(autouse=True)
-    def nothing_drawn(self) -> None:
+    def reset_draws(self) -> None:
         Counting.draws = 0
 
     def test_shares_have_the_dirichlet_moments(self) -> None:
-        """For Dir(α) over K clients a share of the first class has mean 1/K and variance (K-1) / (K² (Kα + 1))."""
+        """For Dir(α) over K clients, a share of the first class has mean 1/K and variance (K-1) / (K² (Kα + 1))."""
         alpha, clients = 0.5, 4
         partitions = [Dirichlet(alpha, min_size=1).partition(TARGETS, clients, seed) for seed in range(1000)]
         shares = np.stack([partition.class_counts(TARGETS, 10)[:, 0] / 200 for partition in partitions])
@@ -93,8 +93,8 @@ class TestDirichlet:
         assert shares.mean(axis=0) == pytest.approx([1 / clients] * clients, abs=0.03)
         assert shares.var(axis=0) == pytest.approx([variance] * clients, rel=0.15)
 
-    def test_full_clients_are_passed_over_and_min_size_holds(self) -> None:
-        """A client gets nothing more once it holds N / K: at most one class lifts it above."""
+    def test_full_clients_get_no_examples_and_min_size_holds(self) -> None:
+        """A client with N / K examples gets nothing of the remaining classes."""
         for seed in range(20):
             partition = Dirichlet(0.3, min_size=40).partition(TARGETS, 5, seed)
             counts = partition.class_counts(TARGETS, 10).cumsum(axis=1)
@@ -102,33 +102,33 @@ class TestDirichlet:
             assert (np.diff(counts, axis=1)[full] == 0).all()
             assert min(partition.sizes) >= 40
 
-    def test_gives_up_in_bounded_time_and_says_what_to_change(self) -> None:
+    def test_gives_up_after_100_draws_and_names_the_settings(self) -> None:
         with pytest.raises(DataError, match=r"alpha: 0\.01 .*min_size 90 .*100 draws .*num_clients 20; raise alpha"):
             Counting(0.01, min_size=90).partition(TARGETS, 20)
         with pytest.raises(DataError, match="min_size: 300 for 10 clients"):  # before any draw
             Counting(1.0, min_size=300).partition(TARGETS, 10)
         assert Counting.draws == 100
 
-    def test_vanishing_alpha_still_ends(self) -> None:
-        """The one client that a class would go to may be full: the emptiest takes the class then."""
+    def test_a_tiny_alpha_gives_whole_classes(self) -> None:
+        """A class with its only share at a full client goes to the smallest client."""
         for seed in range(20):
             with np.errstate(all="raise"):
                 partition = Dirichlet(1e-12, min_size=1).partition(TARGETS, 5, seed)
             assert partition.sizes.tolist() == [400] * 5
 
 
-def draw_one_by_one(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Hsu et al. (2019): an example at a time; a dry class is dropped and the mix renormalised."""
-    counts = np.zeros_like(left)
+def draw_one_by_one(mix: np.ndarray, remaining: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws one example at a time, and drops exhausted classes from the mix (Hsu et al., 2019)."""
+    counts = np.zeros_like(remaining)
     for _ in range(size):
-        weights = np.where(counts < left, mix, 0)
+        weights = np.where(counts < remaining, mix, 0)
         counts[rng.choice(len(mix), p=weights / weights.sum())] += 1
     return counts
 
 
 class TestBalancedDirichlet:
     def test_mix_has_the_dirichlet_moments_and_sizes_are_within_one(self) -> None:
-        """The first client draws from full classes: var = p(1-p)/(10α+1), plus the multinomial's own."""
+        """The variance of shares is p(1-p)/(10α+1), plus that of the multinomial."""
         alpha, size = 0.3, 50
         partitions = [BalancedDirichlet(alpha).partition(TARGETS, 40, seed) for seed in range(200)]
         shares = np.concatenate([partition.class_counts(TARGETS, 10) / size for partition in partitions])
@@ -137,14 +137,15 @@ class TestBalancedDirichlet:
         assert shares.var() == pytest.approx(spread + (0.1 * 0.9 - spread) / size, rel=0.15)
         assert np.ptp(BalancedDirichlet(0.01).partition(TARGETS, 7).sizes) <= 1
 
-    def test_draws_are_those_of_one_by_one(self) -> None:
-        mix, left = np.array([0.7, 0.2, 0.06, 0.04]), np.array([5, 30, 30, 2])  # the first and the last run dry
+    def test_counts_are_distributed_as_if_drawn_one_by_one(self) -> None:
+        # the first and the last class are exhausted
+        mix, remaining = np.array([0.7, 0.2, 0.06, 0.04]), np.array([5, 30, 30, 2])
         fast, slow = (
-            np.array([draw(mix, left, 20, np.random.default_rng(seed)) for seed in range(400)])
+            np.array([draw(mix, remaining, 20, np.random.default_rng(seed)) for seed in range(400)])
             for draw in (partitioners.draw_counts, draw_one_by_one)
         )
         assert (fast.sum(axis=1) == 20).all()
-        assert (fast <= left).all()
+        assert (fast <= remaining).all()
         assert fast.mean(axis=0) == pytest.approx(slow.mean(axis=0), abs=0.4)
         assert fast.var(axis=0) == pytest.approx(slow.var(axis=0), abs=0.6)
 
@@ -152,7 +153,7 @@ class TestBalancedDirichlet:
 def test_shards_are_near_equal_runs_of_sorted_classes() -> None:
     partition = Shards(2).partition(TARGETS, 20)
     assert set(partition.sizes) == {100}
-    assert set(partition.class_counts(TARGETS, 10).ravel()) <= {0, 50, 100}  # 40 shards of 50 cut no class of 200
+    assert set(partition.class_counts(TARGETS, 10).ravel()) <= {0, 50, 100}  # each class of 200 has four shards
 
 
 MISSING: dict[str, Any] = {
@@ -173,7 +174,7 @@ MISSING: dict[str, Any] = {
         (lambda: IID(), None, "num_clients: null"),  # only ByColumn has a natural number of clients
         (lambda: ByColumn("room"), 2, r"column: 'room' .* give one of: bytes, name, nan, none, site"),
         (lambda: ByColumn("site"), 26, "num_clients: 26 for 25 values of 'site'"),
-        (lambda: ByColumn("site"), 10, "num_clients: 10 for 25 values of 'site'; give null .*merge: true for fewer"),
+        (lambda: ByColumn("site"), 10, "num_clients: 10 for 25 values of 'site'; give null, .*merge: true for fewer"),
         (lambda: ByColumn("name"), 2, "'name' is empty for 2 examples"),
         *((lambda name=name: ByColumn(name), 2, f"'{name}' is empty for 1 examples") for name in MISSING),
     ],
@@ -184,6 +185,6 @@ def test_refusals(make: Callable[[], Partitioner], clients: int | None, message:
         make().partition(TARGETS, clients, columns=columns)
 
 
-def test_data_without_owners_say_how_to_go_on() -> None:
+def test_missing_owners_are_reported_with_alternatives() -> None:
     with pytest.raises(ConfigError, match=r"column: 'owner' is not in the data; add it, or use Dirichlet or IID$"):
         ByColumn("owner").partition(TARGETS, None)

@@ -1,4 +1,4 @@
-"""What every data source promises."""
+"""The contract of data sources, for every source."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def arrays(folder: Path) -> ArrayFiles:
     return ArrayFiles({"train": str(folder / "train.npz")})
 
 
-#: Folders of images in classes.
+#: Images in folders of classes.
 CLASSES = [f"{name}.png" for name in ("train/cat/1", "train/cat/2", "train/dog/1", "test/dog/1", "test/cat/1")]
 NUMBERS: list[Any] = [[0.1, 0.2], [0.3, 0.4]]
 
@@ -75,6 +75,6 @@ def test_every_source_has_an_instance(tmp_path: Path) -> None:
     for name, make in TestSources.instances.items():
         (tmp_path / name).mkdir()
         covered |= set(type(make(tmp_path / name)).__mro__)
-    downloaded = {CIFAR100, FashionMNIST, MNIST}  # of the same few lines as CIFAR10
+    downloaded = {CIFAR100, FashionMNIST, MNIST}  # they share the code of CIFAR10
     missing = concrete_classes(DataSource, lit_fednas.data) - covered - downloaded
     assert not missing, f"add instances of {missing}"

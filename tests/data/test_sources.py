@@ -55,7 +55,7 @@ class TestImageFolder:
         assert source.load("val") is None
         assert load(ImageFolder(root, channels=1)).inputs.shape == (4, 1, 4, 6)
 
-    def test_image_size_scales_the_shorter_side_and_cuts_the_centre(self, tmp_path: Path) -> None:
+    def test_image_size_scales_the_shorter_side_and_crops_the_centre(self, tmp_path: Path) -> None:
         write_image(tmp_path / "train" / "a" / "y.png", 7, (40, 30))
         pixels = np.zeros((8, 16, 3), dtype=np.uint8)
         pixels[:, 4:12] = 200
@@ -92,8 +92,8 @@ class TestImageFolder:
 
 
 @pytest.mark.parametrize("kind", ["folder", "images", "table"])
-def test_a_class_may_be_missing_if_all_are_named(tmp_path: Path, kind: str) -> None:
-    """And classes keep the order in which they are named; the two examples are cows."""
+def test_a_class_may_be_missing_if_all_are_listed(tmp_path: Path, kind: str) -> None:
+    """Classes keep the order of the list; both examples are cows."""
     rows = [f"some/train/cow/{number}.png" for number in (0, 1)]
     images(tmp_path, *rows, size=SIZE)
     (tmp_path / "images.csv").write_text("file,label,client\n" + "".join(f"{row},cow,a\n" for row in rows))
@@ -107,8 +107,8 @@ def test_a_class_may_be_missing_if_all_are_named(tmp_path: Path, kind: str) -> N
     assert (source.class_names, source.num_classes) == (("emu", "ant", "cow"), 3)
     assert load(source).targets.tolist() == [2, 2]
     assert load(make()).targets.tolist() == [0, 0]
-    many = make(classes=["cow", *map(str, range(200))])  # stated classes may be many, and the last ones missing
-    assert (many.num_classes, load(many).targets.tolist()) == (201, [0, 0])
+    large = make(classes=["cow", *map(str, range(200))])  # listed classes may be many, and the last ones missing
+    assert (large.num_classes, load(large).targets.tolist()) == (201, [0, 0])
     with pytest.raises(DataError, match=r"^data\.source\.classes: .* has 'cow', which is not listed"):
         load(make(classes=["emu", "ant"]))
     with pytest.raises(ConfigError, match=r"^data\.source\.classes: 'cow' is listed twice"):
@@ -127,15 +127,15 @@ class TestFaults:
             ImageFolder(root).load("train")
 
     @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("gone")])
-    def test_what_would_be_passed_over_is_refused(self, root: Path, make: Any) -> None:
+    def test_entries_that_are_no_files_are_refused(self, root: Path, make: Any) -> None:
         make(root / "train" / "cat" / "3.png")
         with pytest.raises(DataError, match=r"root: .*cat/3\.png is not a file"):
             ImageFolder(root).load("train")
 
-    def test_first_odd_size_is_named(self, root: Path) -> None:
+    def test_the_first_different_size_is_named(self, root: Path) -> None:
         for name in ("dog/1", "dog/10"):
             write_image(root / "train" / f"{name}.png", 1, (5, 5))
-        with pytest.raises(DataError, match=r"dog/1\.png is \(5, 5\), the first one \(4, 6\).*image_size"):
+        with pytest.raises(DataError, match=r"dog/1\.png is \(5, 5\), the first image \(4, 6\).*image_size"):
             ImageFolder(root).load("train")
         assert load(ImageFolder(root, image_size=4)).inputs.shape == (4, 3, 4, 4)
         with pytest.raises(DataError, match=r"dog/1\.png"):
@@ -145,13 +145,13 @@ class TestFaults:
 class TestCache:
     @pytest.fixture
     def decoded(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """Records which splits are decoded whole."""
+        """The splits that are decoded wholly."""
         log: list[str] = []
-        real = image_sources.LazyImages.decode
-        monkeypatch.setattr(image_sources.LazyImages, "decode", lambda one: log.append(one.label) or real(one))
+        decode = image_sources.LazyImages.decode
+        monkeypatch.setattr(image_sources.LazyImages, "decode", lambda split: log.append(split.label) or decode(split))
         return log
 
-    def test_is_used(self, root: Path, decoded: list[str]) -> None:
+    def test_the_cache_is_used(self, root: Path, decoded: list[str]) -> None:
         whole = load(ImageFolder(root, cache=False))
         assert not (root / ".lit_fednas_cache").exists()
         decoded.clear()
@@ -159,26 +159,26 @@ class TestCache:
         assert torch.equal(load(ImageFolder(root)).inputs, whole.inputs)
         assert decoded == ["train", "test"]
 
-    def test_a_changed_folder_or_size_is_decoded_anew(self, root: Path, decoded: list[str]) -> None:
+    def test_a_changed_folder_or_size_is_decoded_again(self, root: Path, decoded: list[str]) -> None:
         path = root / "train" / "dog" / "1.png"
         ImageFolder(root).load("train")
         write_image(root / "train" / "dog" / "2.png", 99, SIZE)  # a new file
         assert len(load(ImageFolder(root))) == 5
         stamp = path.stat()
-        write_image(path, 77, SIZE)  # another content, perhaps of the same size
+        write_image(path, 77, SIZE)  # another content, maybe with the same size
         os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
         assert 77 in load(ImageFolder(root)).inputs[:, 0, 0, 0]
         assert decoded == ["train"] * 3
-        assert len(list((root / ".lit_fednas_cache").iterdir())) == 1  # earlier states are dropped
+        assert len(list((root / ".lit_fednas_cache").iterdir())) == 1  # outdated files are removed
         for size in (4, 2, 4, 2):
             assert load(ImageFolder(root, image_size=size)).inputs.shape == (5, 3, size, size)
         assert decoded == ["train"] * 5
 
-    def test_a_damaged_file_is_decoded_anew(self, root: Path, decoded: list[str]) -> None:
+    def test_a_damaged_file_is_decoded_again(self, root: Path, decoded: list[str]) -> None:
         whole = load(ImageFolder(root)).inputs
         (path,) = (root / ".lit_fednas_cache").iterdir()
         buffer = io.BytesIO()
-        np.save(buffer, np.zeros((4, 3, 2, 2), dtype=np.uint8))  # of another shape
+        np.save(buffer, np.zeros((4, 3, 2, 2), dtype=np.uint8))  # another shape
         content = path.read_bytes()
         flipped = content[:300] + bytes([content[300] ^ 1]) + content[301:]  # a pixel
         for damaged in (b"", b"\x93NUMPY rubbish", content[:-5], flipped, buffer.getvalue()):
@@ -188,10 +188,10 @@ class TestCache:
                 assert torch.equal(load(ImageFolder(root)).inputs, whole)
             assert decoded == ["train"]
 
-    def test_a_link_in_its_place_is_not_followed(
+    def test_a_link_instead_of_the_cache_is_not_followed(
         self, root: Path, tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Others may have planted it: nothing is read, written or removed there."""
+        """Another user may have planted it: nothing is read, written or removed there."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
@@ -199,17 +199,17 @@ class TestCache:
         (root / ".lit_fednas_cache").symlink_to(elsewhere)
         assert len(load(ImageFolder(root))) == 4
         assert [path.name for path in elsewhere.iterdir()] == ["train-old.npz"]
-        (kept,) = (tmp_path / "users").rglob("*.npz")
+        (cache_file,) = (tmp_path / "users").rglob("*.npz")
         (root / ".lit_fednas_cache").unlink()
         (root / ".lit_fednas_cache").mkdir()
-        (root / ".lit_fednas_cache" / kept.name).symlink_to(kept.rename(elsewhere / "train-old.npz"))  # of one file
-        before = decoded.copy()
+        (root / ".lit_fednas_cache" / cache_file.name).symlink_to(cache_file.rename(elsewhere / "train-old.npz"))
+        decoded.clear()
         assert len(load(ImageFolder(root))) == 4
-        assert decoded == [*before, "train"]
+        assert decoded == ["train"]
 
 
 @pytest.mark.parametrize(("copies", "error"), [(10**9, "copies: 1000000000 must be .* at most 1e"), (10**6, "memory")])
-def test_more_distorted_digits_than_memory_holds_end_at_once(copies: int, error: str) -> None:
+def test_too_many_distorted_digits_are_refused_at_once(copies: int, error: str) -> None:
     with pytest.raises((ConfigError, RuntimeError), match=error):
         DistortedDigits(copies, size=100).load("train")
 
@@ -224,18 +224,18 @@ def test_splits_of_the_digits_cover_the_whole_once() -> None:
 
 
 class TestDistortedDigits:
-    def test_without_distortion_they_are_the_digits_enlarged(self) -> None:
+    def test_without_distortion_they_are_the_enlarged_digits(self) -> None:
         for split in ("train", "test"):
-            plain, found = Digits().load(split), DistortedDigits(2, strength=0, noise=0).load(split)
-            larger = functional.interpolate(plain.inputs / 255, size=(12, 12), mode="bilinear")
-            inner = (..., slice(1, -1), slice(1, -1))  # beyond the edge there is black
-            assert torch.allclose(found.inputs[inner] / 255, larger.repeat(2, 1, 1, 1)[inner], atol=0.51 / 255)
-            assert torch.equal(found.targets, plain.targets.repeat(2))
+            digits, enlarged = Digits().load(split), DistortedDigits(2, strength=0, noise=0).load(split)
+            expected = functional.interpolate(digits.inputs / 255, size=(12, 12), mode="bilinear")
+            inner = (..., slice(1, -1), slice(1, -1))  # the distortion pads with black
+            assert torch.allclose(enlarged.inputs[inner] / 255, expected.repeat(2, 1, 1, 1)[inner], atol=0.51 / 255)
+            assert torch.equal(enlarged.targets, digits.targets.repeat(2))
 
-    def test_three_channels_are_the_grey_one_in_normalised_inputs_too(self) -> None:
-        grey, colour = DistortedDigits(1), DistortedDigits(1, channels=3)
-        one, three = (source.normalization(source.load("test").inputs[:5]) for source in (grey, colour))
-        assert torch.equal(three, one.repeat(1, 3, 1, 1))
+    def test_three_channels_repeat_the_grey_one_after_normalisation(self) -> None:
+        sources = DistortedDigits(1), DistortedDigits(1, channels=3)
+        grey, colour = (source.normalization(source.load("test").inputs[:5]) for source in sources)
+        assert torch.equal(colour, grey.repeat(1, 3, 1, 1))
 
     def test_a_validation_split_shares_no_digit_with_training(self):
         source = DistortedDigits(2, strength=0, noise=0, val=0.25)
@@ -248,8 +248,8 @@ class TestDistortedDigits:
 
 class TestDigitPairs:
     @pytest.mark.parametrize(("split", "size"), [("train", 8), ("val", 8), ("test", 8), ("test", 5)])
-    def test_two_digits_of_a_split_are_drawn_pixel_by_pixel(self, split: Any, size: int) -> None:
-        """Both are that split's digits, which are no others'."""
+    def test_each_pixel_is_the_larger_one_of_two_digits(self, split: Any, size: int) -> None:
+        """Both digits are of the same split."""
         digits, pairs = (load(kind(1, size=size, val=0.25), split) for kind in (DistortedDigits, DigitPairs))
         partners = torch.randperm(len(digits), generator=generator(0, f"digit-pairs-{split}")).tolist()
         assert len(pairs) == len(digits) == {"train": 1078, "val": 360, "test": 359}[split]
@@ -265,7 +265,7 @@ class TestDigitPairs:
             assert pairs.targets[number] == int(class_name)
 
     def test_they_are_the_same_in_every_run(self) -> None:
-        """The seed of a process does not move them: experiments of other days used these."""
+        """The process's seed does not change them."""
         torch.manual_seed(5)
         pairs = load(DigitPairs(2, val=0.25), "val")
         assert pairs.targets[:8].tolist() == [54, 78, 30, 93, 51, 54, 25, 4]
@@ -292,7 +292,7 @@ def few(targets: Sequence[int] = (0, 2), width: int = 3) -> Examples:
         ({"train": few([0, 20231105])}, "task: the targets of train would be 20,231,106 classes of 2 examples"),
     ],
 )
-def test_arrays_that_do_not_belong_together(settings: dict[str, Any], message: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         FederatedDataModule(ArraySource(**{"train": few(), **settings}), IID(), num_clients=2).setup("fit")
 

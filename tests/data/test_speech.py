@@ -26,11 +26,11 @@ def root(tmp_path: Path) -> Path:
 
 
 class TestFeatures:
-    def test_those_of_a_tone_by_the_formulas(self) -> None:
-        """A frame written out with sums: Fourier transform, HTK's mel triangles, logarithm, cosine transform."""
+    def test_features_of_a_tone_equal_the_formulas(self) -> None:
+        """The reference uses sums: Fourier transform, HTK's mel triangles, logarithm, cosine transform."""
         features = SpeechFeatures(rate=800, window=0.04, stride=0.02, mels=5, coefficients=4, seconds=0.1)
         size, wave = 32, np.sin(2 * pi * 90 * np.arange(80) / 800) + 0.3
-        frame = wave[32:64]  # the third of the frames, which are 16 samples apart and 32 long, from -16
+        frame = wave[32:64]  # the frame from sample 32: frames of 32 samples begin at -16, 0, 16, 32
         window = [0.5 - 0.5 * cos(2 * pi * k / size) for k in range(size)]
         power = [
             abs(sum(window[n] * frame[n] * np.exp(-2j * pi * k * n / size) for n in range(size))) ** 2
@@ -58,9 +58,9 @@ class TestFeatures:
         log_mel = SpeechFeatures("log_mel", 800, mels=5, seconds=0.1)(wave[None].astype(np.float32))
         assert log_mel[0, 0, :, 3] == pytest.approx(logs, rel=1e-4)
 
-    def test_the_papers_size_and_settings_that_cannot_be(self) -> None:
+    def test_the_papers_size_and_too_many_mels(self) -> None:
         assert SpeechFeatures()(np.zeros((2, 8000), dtype=np.float32)).shape == (2, 1, 40, 51)
-        with pytest.raises(ConfigError, match=r"features\.mels: 128 are too many for frames of 320 samples"):
+        with pytest.raises(ConfigError, match=r"features\.mels: 128 is too many for frames of 320 samples"):
             mel_filters(128, 320, 8000)
 
     def test_samples_are_the_mean_of_channels_from_minus_one_to_one(self, tmp_path: Path) -> None:
@@ -77,13 +77,13 @@ FLOATS = struct.pack("<HHIIHH", 3, 1, 8000, 32_000, 4, 32)
 
 
 def riff(form: bytes, samples: bytes, count: int | None = None) -> bytes:
-    """A WAV file of its format and its samples, of whose bytes the header may give another number."""
+    """Returns a WAV file; the header may declare another ``count`` of bytes than the samples have."""
     chunks = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data"
     chunks += struct.pack("<I", len(samples) if count is None else count) + samples
     return b"RIFF" + struct.pack("<I", len(chunks)) + chunks
 
 
-def cut(kind: str) -> bytes:
+def truncated(kind: str) -> bytes:
     buffer = io.BytesIO()
     soundfile.write(buffer, np.sin(np.arange(8000) / 20) / 2, 8000, format=kind)
     return buffer.getvalue()[:-999]
@@ -96,32 +96,32 @@ class TestDamagedFiles:
             (b"", "cannot be read"),
             (b"no sound", "cannot be read"),
             *(
-                (cut(kind), "cannot be read")
+                (truncated(kind), "cannot be read")
                 for kind in ("WAV", "FLAC", "OGG", "AIFF", "AU", "CAF", "W64", "RF64", "MP3")
             ),
-            (riff(MONO, bytes(100), 200), "fewer samples than it says"),
+            (riff(MONO, bytes(100), 200), "fewer samples than its header declares"),
             (riff(MONO, b""), "no samples"),
             (riff(struct.pack("<HHIIHH", 1, 0, 8000, 16_000, 2, 16), bytes(100)), "cannot be read"),
-            (riff(struct.pack("<HHIIHH", 1, 1, 999, 1998, 2, 16), bytes(100)), "says 999 samples per second"),
+            (riff(struct.pack("<HHIIHH", 1, 1, 999, 1998, 2, 16), bytes(100)), "declares 999 samples per second"),
             (riff(struct.pack("<HHIIHH", 1, 1, 2**31 - 1, 16_000, 2, 16), bytes(100)), "cannot be read"),
             (riff(FLOATS, struct.pack("<3f", 0.5, float("nan"), 0)), "NaN or infinity"),
         ],
     )
-    def test_are_refused_by_name(self, tmp_path: Path, content: bytes, message: str) -> None:
+    def test_damaged_files_are_refused_by_name(self, tmp_path: Path, content: bytes, message: str) -> None:
         (tmp_path / "a.wav").write_bytes(content)
         with pytest.raises(DataError, match=rf"^data\.source\.root: \S*a\.wav .*{message}[^\n]*$"):
             read_wave(tmp_path / "a.wav", 8000)
 
-    def test_headers_that_say_enormous_lengths_reserve_no_memory(self, tmp_path: Path) -> None:
-        """36 bits of FLAC's header are the number of samples."""
+    def test_headers_with_enormous_lengths_reserve_no_memory(self, tmp_path: Path) -> None:
+        """FLAC's header has 36 bits for the number of samples."""
         soundfile.write(tmp_path / "a.flac", np.zeros(8000), 8000)
         content = bytearray((tmp_path / "a.flac").read_bytes())
         content[21] |= 0x0F
         (tmp_path / "a.flac").write_bytes(content)
-        with pytest.raises(DataError, match=r"a\.flac cannot be read \(it says 64,\d+,\d+,\d+ samples"):
+        with pytest.raises(DataError, match=r"a\.flac cannot be read \(its header declares 64,\d+,\d+,\d+ samples"):
             read_wave(tmp_path / "a.flac", 8000)
 
-    def test_without_soundfile_it_is_said_what_to_install(
+    def test_without_soundfile_the_error_names_the_package(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "soundfile", None)
@@ -144,13 +144,13 @@ class TestSpeechFolder:
         assert (float(normalized.mean()), float(normalized.std(correction=0))) == pytest.approx((0, 1), abs=1e-4)
 
     def test_the_rule_of_speech_commands(self) -> None:
-        """As the function in its README computes it; a tenth each."""
+        """Splits are those of the function in its README; val and test are a tenth each."""
         assert [official_split(name) for name in (TRAIN, OTHER, VAL, TEST)] == ["train", "train", "val", "test"]
         splits = [official_split(f"{number:08x}") for number in range(4000)]
         assert splits.count("val") / 4000 == pytest.approx(0.1, abs=0.02)
         assert splits.count("test") / 4000 == pytest.approx(0.1, abs=0.02)
 
-    def test_kept_words_unknown_ones_and_silence(self, root: Path) -> None:
+    def test_listed_words_unknown_words_and_silence(self, root: Path) -> None:
         assert load(SpeechFolder(root, classes=["yes", "no"])).targets.tolist() == [1, 1, 0]
         source = SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5)
         assert source.class_names == ("yes", "no", "unknown", "silence")
@@ -160,11 +160,11 @@ class TestSpeechFolder:
         assert np.array_equal(train.inputs[4], zeros)
         assert set(train.columns["speaker"][4:]) <= {TRAIN, OTHER}
         write_wave(root / "_background_noise_" / "hum.wav", tone(100, 3))
-        again = load(SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5))
-        assert not np.array_equal(again.inputs[4], zeros)
-        assert not np.array_equal(again.inputs[4], again.inputs[5])
-        alike = load(SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5))
-        assert torch.equal(alike.inputs, again.inputs)
+        humming = load(SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5))
+        assert not np.array_equal(humming.inputs[4], zeros)
+        assert not np.array_equal(humming.inputs[4], humming.inputs[5])
+        repeated = load(SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5))
+        assert torch.equal(repeated.inputs, humming.inputs)
 
     def test_features_are_computed_once(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log: list[Path] = []
@@ -173,10 +173,10 @@ class TestSpeechFolder:
         for split in ("train", "val", "test"):
             load(SpeechFolder(root, classes=["yes"]), split)
         assert len(log) == 7
-        load(SpeechFolder(root, features=SpeechFeatures(stride=0.0199)))  # of the same shape
+        load(SpeechFolder(root, features=SpeechFeatures(stride=0.0199)))  # the shape is the same
         assert len(log) == 14
 
-    def test_suffixes_of_any_case_count_and_other_files_are_counted(self, root: Path) -> None:
+    def test_suffixes_of_any_case_are_read_and_other_files_counted(self, root: Path) -> None:
         (root / "yes" / f"{TRAIN}_nohash_0.wav").rename(root / "yes" / f"{TRAIN}_nohash_0.WAV")
         soundfile.write(root / "yes" / f"{OTHER}_nohash_0.Flac", tone(300), 16_000)
         for name in ("README.md", "yes/list.txt", "yes/x", "yes/.1.wav", ".git/1.wav", ".lit_fednas_cache/1.wav"):
@@ -190,20 +190,20 @@ class TestSpeechFolder:
 
     @pytest.mark.parametrize("name", ["yes", "_background_noise_"])
     @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("gone")])
-    def test_pipes_and_links_that_lead_nowhere_are_refused(self, root: Path, name: str, make: Any) -> None:
+    def test_pipes_and_broken_links_are_refused(self, root: Path, name: str, make: Any) -> None:
         path = root / name / f"{TRAIN}_nohash_1.wav"
         path.parent.mkdir(exist_ok=True)
         make(path)
-        with pytest.raises(DataError, match=rf"{path} (is not a file|is missing|is a link|cannot be read)"):
+        with pytest.raises(DataError, match=rf"{path} (is not a file|is missing|is a broken link|cannot be read)"):
             load(SpeechFolder(root, silence=0.5))
 
     @pytest.mark.parametrize(
         ("folder", "settings", "message"),
         [
-            ("odd", {}, r"pattern: is not found in odd\.wav"),
+            ("odd", {}, r"pattern: does not match odd\.wav"),
             ("", {"classes": ["dog"]}, r"classes: 'dog' is not a word of .*; choose from: bed, no, yes"),
             ("", {"unknown": True}, "unknown"),
-            ("", {"pattern": r"(?P<label>[a-z]+)/(?P<speaker>x*)"}, r"pattern: is not found in"),
+            ("", {"pattern": r"(?P<label>[a-z]+)/(?P<speaker>x*)"}, r"pattern: does not match"),
             ("yes/none", {}, "yes/none is not a folder"),
         ],
     )

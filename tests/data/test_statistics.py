@@ -15,7 +15,7 @@ from lit_fednas.records.partition import plot_partition, write_partition
 DATA = {"source": "lit_fednas.data.Digits", "partitioner": "lit_fednas.data.IID", "num_clients": 3}
 
 
-def test_an_overview_says_what_was_understood(tmp_path: Path) -> None:
+def test_an_overview_describes_all_parts(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,note,site,kind,target\n1,,a,u,no\n2,,a,v,yes\n3,,b,u,no\n4,,c,w,no\n")
     (tmp_path / "b.csv").write_text("x,site,kind,target\n1,a,u,yes\n")
     files = {"train": str(tmp_path / "a.csv"), "test": str(tmp_path / "b.csv")}
@@ -34,7 +34,7 @@ def test_an_overview_says_what_was_understood(tmp_path: Path) -> None:
         "train": "4 examples of 2 classes",
         "val": "1 of train, held by the server",
         "test": "1 examples of 2 classes",
-        "clients": overview.parts["clients"],  # which example the server holds is drawn
+        "clients": overview.parts["clients"],  # the server's example is drawn
         "owners": overview.parts["owners"],
         "copies": "1 of 1 examples of test are copies of training examples; 1 different inputs have several classes",
     }
@@ -68,15 +68,15 @@ def test_the_command_needs_the_data_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    more = {"model": {"supernet": "nobody.Knows"}, "search": {"evaluations": 3}}
-    (tmp_path / "data.yaml").write_text(yaml.safe_dump({"data": DATA, **more}))
+    others = {"model": {"supernet": "nobody.Knows"}, "search": {"evaluations": 3}}
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump({"data": DATA, **others}))
     assert main(["partition", "--config", "data.yaml"]) == 0
     table = capsys.readouterr().out
-    Path("partition/partition.csv").write_text("mine")  # of two files one is the command's
+    Path("partition/partition.csv").write_text("mine")  # a file of the user
     assert main(["partition", *(word for key, value in DATA.items() for word in (f"--data.{key}", str(value)))]) == 0
     assert capsys.readouterr().out == table
     rows = (tmp_path / "partition" / "partition.csv").read_text().splitlines()
-    assert [row.split(",")[:2] for row in rows[1:]] == [["0", "432"], ["1", "431"], ["2", "431"]]  # of 1294
+    assert [row.split(",")[:2] for row in rows[1:]] == [["0", "432"], ["1", "431"], ["2", "431"]]
     Path("partition/partition.png").write_text("mine")
     assert "output: partition/partition.csv is there" in refused("partition", "--config", "data.yaml")
     assert main(["partition", "--config", "data.yaml", "--overwrite", "true"]) == 0

@@ -1,4 +1,4 @@
-"""What files of tables hold, as users have them: read as it is written, or refused in one line that names the file."""
+"""Files of tables, read as they are written, or refused in one line that names the file."""
 
 import datetime
 import os
@@ -33,7 +33,7 @@ def read(path: Path, **settings: Any) -> Examples:
         (b'x,site,target\n1,"a"b,0\n', r"cannot be read \(line 2: "),
         (b"x,site,target,target\n1,a,0,1\n", "has 2 columns 'target'"),
         ("x,site,target\n1,süd,0\n".encode("latin-1"), "cannot be read .*utf-8.*; correct or replace"),
-        ("x,site,target\n1,a,0\n".encode("utf-16"), r"cannot be read \(it has bytes of 0, as UTF-8"),
+        ("x,site,target\n1,a,0\n".encode("utf-16"), r"cannot be read \(it has zero bytes, .* UTF-8"),
         (b"x,site,target\n1,,0\n", "no value of 'site' in row 0"),
         (b"x,site,target\n1,7,0\n1,NA,0\n", "no value of 'site' in row 1"),
         (b"x,site,target\nNA,a,0\n", "no value of 'x' in row 0"),
@@ -42,7 +42,7 @@ def read(path: Path, **settings: Any) -> Examples:
         (b"x,site,target\n1,a,0\n9007199254740993,a,0\n", "inputs: 'x' of .* is 9007199254740993 in row 1, too large"),
         (b"x,site,target\n1,a,1.5\n1,a,NA\n", "no value of 'target' in row 1"),
         (b"x,site,target\n1,a,0.5\n1,a,1e400\n", "target: 'target' of .* is 1e400 in row 1, too large"),
-        (b"x,site,target\n1,a,20231105\n", "would be 20,231,106 classes of 1 examples; are these numbers .*Regression"),
+        (b"x,site,target\n1,a,20231105\n", "would be 20,231,106 classes of 1 examples; .*Regression for numbers"),
     ],
 )
 def test_faults_of_csv_are_named(tmp_path: Path, content: bytes, fault: str) -> None:
@@ -76,7 +76,7 @@ def test_csv_is_read_as_it_is_written(tmp_path: Path, content: str, inputs: Any,
 
 
 def test_a_pair_of_quotes_over_two_rows_is_refused_in_unused_columns(tmp_path: Path) -> None:
-    """A comment of several lines is none: no line of it is the end or the beginning of a row."""
+    """A text of several lines is accepted if none of its lines can end or begin a row."""
     for columns in ("note,x,site,target", "x,site,note,target", "x,site,target,note"):
         lines = [columns]
         for number, note in enumerate(['"open', 'closed"', "none", '"one line, or\ntwo, or\nthree"']):
@@ -88,7 +88,7 @@ def test_a_pair_of_quotes_over_two_rows_is_refused_in_unused_columns(tmp_path: P
         path.write_text("\n".join(lines))
         with pytest.raises(DataError, match=r"a\.csv has a line break in 'note', row 0, and would lose a row; remove"):
             read(path, inputs=["x"])
-    path.write_text('x,site,target,note\n1,a,0,"one\ntwo, three, four, five"\n2,a,1,none\n')  # text, not cells
+    path.write_text('x,site,target,note\n1,a,0,"one\ntwo, three, four, five"\n2,a,1,none\n')  # commas of text
     assert read(path, inputs=["x"]).inputs.flatten().tolist() == [1, 2]
 
 
@@ -144,11 +144,11 @@ def test_types_of_parquet(tmp_path: Path, column: str, values: Any, expected: An
             read(tmp_path / "a.parquet")
         return
     train = read(tmp_path / "a.parquet")
-    found = train.inputs.flatten().tolist() if column == "x" else train.columns["site"].astype(str).tolist()
-    assert found == expected
+    values = train.inputs.flatten().tolist() if column == "x" else train.columns["site"].astype(str).tolist()
+    assert values == expected
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_paths_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "link.csv").symlink_to("gone.csv")
@@ -156,7 +156,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     for name, fault in (
         ("folder.csv", "Is a directory"),
         ("pipe.csv", "neither a file nor a folder"),
-        ("link.csv", "link that leads nowhere"),
+        ("link.csv", "broken link"),
         ("x.csv", "mis"),
         ("words.parquet", "cannot be read"),
     ):
@@ -164,7 +164,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
             read(tmp_path / name)
 
 
-def test_counted_classes_are_few_unless_they_are_stated(tmp_path: Path) -> None:
+def test_classes_are_few_unless_they_are_configured(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     lines = ["x,target\n", *(f"{row},name{row}\n" for row in range(101))]
     path.write_text("".join(lines[:-1]))
@@ -176,7 +176,10 @@ def test_counted_classes_are_few_unless_they_are_stated(tmp_path: Path) -> None:
     path.write_text("x,target\n" + "".join(f"{row},{row % 102}\n" for row in range(1020)))
     assert ArrayFiles({"train": str(path)}).num_classes == 102
     path.write_text("x,target\n1,20231105\n2,20231106\n")
-    assert read(path, client=None, task=Regression(1)).targets.flatten().tolist() == [20231104, 20231106]  # as float32
+    assert read(path, client=None, task=Regression(1)).targets.flatten().tolist() == [
+        20231104,
+        20231106,
+    ]  # float32
 
 
 def test_a_categorical_input_has_few_values(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What tasks lose and measure, by hand."""
+"""Losses and metrics of tasks, computed by hand."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from lit_fednas.data import (
 from lit_fednas.errors import ConfigError, DataError
 
 LOG3 = math.log(3.0)
-TOKENS = torch.tensor([[1, 2, 0], [2, 0, 0]])  # 0 pads
-# softmax of (-inf, log 3, 0) is (0, 3/4, 1/4): token 1 is always the guess
+TOKENS = torch.tensor([[1, 2, 0], [2, 0, 0]])  # 0 is the padding
+# softmax of (-inf, log 3, 0) is (0, 3/4, 1/4): token 1 is always predicted
 GUESS_ONE = torch.tensor([-torch.inf, LOG3, 0.0]).expand(2, 3, 3)
 
 
-def test_next_tokens_count_one_by_one_and_padding_does_not() -> None:
+def test_next_tokens_count_and_padding_does_not() -> None:
     task = NextToken(3, ignored=0)
     values = task.values(GUESS_ONE, TOKENS)
     assert values["accuracy"].tolist() == [1.0, 0.0]
@@ -74,8 +74,8 @@ def test_numbers_by_hand() -> None:
     [(Classification(4), (4,)), (NextToken(4, ignored=0), (5, 4)), (MultiLabel(3), (3,)), (Regression(2), (2,))],
     ids=lambda value: type(value).__name__ if isinstance(value, Task) else None,
 )
-def test_a_task_agrees_with_itself(task: Task, outputs: tuple[int, ...]) -> None:
-    """The loss of a batch is the mean of what is added up; metrics and directions name the same figures."""
+def test_the_parts_of_a_task_agree(task: Task, outputs: tuple[int, ...]) -> None:
+    """The loss of a batch is the mean of the values; metrics and directions name the same figures."""
     targets = task.example_targets(6, (5,), torch.device("cpu"))
     task.check(targets)
     logits = torch.randn(6, *outputs, generator=torch.Generator().manual_seed(0))
@@ -89,21 +89,21 @@ def test_a_task_agrees_with_itself(task: Task, outputs: tuple[int, ...]) -> None
 
 
 @pytest.mark.parametrize(
-    ("task", "targets", "said"),
+    ("task", "targets", "message"),
     [
         (Classification(2), torch.tensor([0, 2]), r"has targets 0..2; give targets from 0 to 1"),
-        (NextToken(3, ignored=0), torch.tensor([[1, 0], [0, 0]]), "1 examples are padding alone, .*; remove them"),
+        (NextToken(3, ignored=0), torch.tensor([[1, 0], [0, 0]]), "1 examples hold only padding; remove them"),
         (MultiLabel(2), torch.tensor([[0.0, 0.5]]), "give 0 or 1 for each"),
         (Regression(1), torch.tensor([[torch.nan]]), "NaN"),
     ],
 )
-def test_targets_of_another_task_are_refused(task: Task, targets: torch.Tensor, said: str) -> None:
+def test_targets_of_another_task_are_refused(task: Task, targets: torch.Tensor, message: str) -> None:
     train = Examples(torch.zeros(len(targets), 2), targets)
-    with pytest.raises(DataError, match=f"data.source: train .*{said}"):
+    with pytest.raises(DataError, match=f"data.source: train .*{message}"):
         FederatedDataModule(ArraySource(train, task=task), IID(), num_clients=1).setup("fit")
 
 
-def test_tokens_stay_whole_numbers_and_go_by_role() -> None:
+def test_tokens_stay_whole_numbers_and_are_dealt_by_role() -> None:
     rows = torch.randint(1, 5, (40, 7), generator=torch.Generator().manual_seed(0))
     examples = Examples(rows[:, :-1], rows[:, 1:], {"role": np.repeat(["a", "b", "c", "d"], 10)})
     source = ArraySource(examples, task=NextToken(5, ignored=0))

@@ -16,7 +16,7 @@ from tests.data.files import load, roles
 
 
 def read(source: DataSource, rows: torch.Tensor) -> list[str]:
-    """Tokens as text, without the padding."""
+    """Returns tokens as text, without the padding."""
     return ["".join(source.class_names[int(number)] for number in row if number) for row in rows]
 
 
@@ -41,14 +41,14 @@ class TestTextFiles:
         pattern, whole = TextFiles(str(folder / "?.txt"), length=9), TextFiles(str(folder), length=9)
         assert read(pattern, load(whole).inputs) == ["abaca", "aa"]
 
-    def test_what_is_left_out_is_counted(self, folder: Path) -> None:
+    def test_omissions_are_counted(self, folder: Path) -> None:
         (folder / "c.txt").write_text("a")
         (folder / "plays").mkdir()
         (folder / ".d.txt").write_text("abc")
         source = TextFiles(str(folder))
         load(source)
-        few = {"clients with fewer than two characters": 1}
-        assert source.left_out["train"] == {".md": 1, "folders": 1, "hidden": 1, **few}
+        short = {"clients with fewer than two characters": 1}
+        assert source.left_out["train"] == {".md": 1, "folders": 1, "hidden": 1, **short}
 
     def test_shares_are_the_end_of_each_text_and_do_not_overlap(self, folder: Path) -> None:
         (folder / "a.txt").write_text("abccabbca")
@@ -59,7 +59,7 @@ class TestTextFiles:
             assert (read(source, part.inputs), read(source, part.targets)) == ([inputs], [targets])
 
     def test_words_of_several_paths(self, tmp_path: Path) -> None:
-        """As Penn Treebank is laid out; the end of a line is a word."""
+        """The format is that of Penn Treebank; the end of a line is a word."""
         (tmp_path / "train.txt").write_text(" the cat sat \n the cat \n")
         (tmp_path / "valid.txt").write_text("the dog sat\n")
         settings = {"clients": "blocks", "block": 4, "level": "words", "length": 2, "vocabulary_size": 3}
@@ -72,7 +72,7 @@ class TestTextFiles:
         assert load(source, "val").inputs.tolist() == [[3, 4], [4, 0]]
 
     def test_context_is_not_predicted_again(self, tmp_path: Path) -> None:
-        """Each token but the first is the target of one window, which has three before it but for the first."""
+        """Each token after the first is the target of one window, with three tokens of context in later windows."""
         for count in (2, 3, 6, 7, 8, 9, 23):
             text = "abcdefghijklmnopqrstuvwxyz"[:count]
             (tmp_path / "a.txt").write_text(text)
@@ -81,11 +81,11 @@ class TestTextFiles:
             assert "".join(read(source, train.targets)) == text[1:]
             targets = [[source.class_names[token] for token in row] for row in train.targets]
             for number, row in enumerate(targets):
-                seen = [source.class_names[token] for token in train.inputs[number]]
-                for place, token in enumerate(row):
+                inputs = [source.class_names[token] for token in train.inputs[number]]
+                for position, token in enumerate(row):
                     if token != "<pad>":
-                        assert seen[: place + 1] == list(text[: text.index(token)][-place - 1 :])
-                        assert number == 0 or place >= 3
+                        assert inputs[: position + 1] == list(text[: text.index(token)][-position - 1 :])
+                        assert number == 0 or position >= 3
 
     def test_roles(self, tmp_path: Path) -> None:
         play = "First Citizen:\nSpeak.\n\nAll:\nAy, sir:\nno.\n\nFirst Citizen:\nOn\n\nwe go.\n"
@@ -104,15 +104,15 @@ class TestTextFiles:
             ({"files": "none"}, r"data\.source\.files: none is not a file"),
             ({"clients": "role"}, r"clients: a\.txt begins with 'abacad', not with a role"),
             ({"files": "latin"}, r"c\.txt cannot be read .*utf-8.*save it as text in UTF-8"),
-            ({"files": "zero.bin"}, r"zero\.bin cannot be read \(it has bytes of 0\)"),
+            ({"files": "zero.bin"}, r"zero\.bin cannot be read \(it has zero bytes\)"),
             ({"files": "pipe"}, r"pipe cannot be read \(it is neither a file nor a folder\)"),
-            ({"files": "gone"}, r"gone is a link that leads nowhere"),
-            ({"files": "zero.txt"}, r"zero\.txt is not a file and matches none"),
+            ({"files": "gone"}, r"gone is a broken link"),
+            ({"files": "zero.txt"}, r"zero\.txt is not a file and matches no files"),
             ({"files": "empty"}, "train has no client with two characters"),
-            ({"files": "a.txt", "test": "?.txt"}, r"a\.txt is of both train and test"),
+            ({"files": "a.txt", "test": "?.txt"}, r"a\.txt is in both train and test"),
             ({"val": 0.5, "test": 0.5}, "val"),
             ({"level": "line"}, "level"),
-            ({"context": 80}, r"context: 80 of 80 tokens leaves none to predict"),
+            ({"context": 80}, r"context: 80 of 80 leaves no target; give less"),
         ],
     )
     def test_faults_are_named(

@@ -1,1 +1,1 @@
-"""Where examples come from: one module per kind of file."""
+"""Data sources, with one module per kind of file."""

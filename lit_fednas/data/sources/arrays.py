@@ -1,4 +1,4 @@
-"""Arrays in memory, and arrays and tables in files: .npz, .npy, .csv and .parquet."""
+"""Sources of arrays in memory, and of arrays and tables in files: .npz, .npy, .csv and .parquet."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ log = logging.getLogger(__name__)
 
 
 class ArraySource(DataSource):
-    """A user's own tensors as a data source; each of a run's processes holds those that it was made with.
+    """A source of tensors in memory, which each process of a run makes for itself.
 
     Args:
         train: The training examples.
-        val: None lets the data module take them from ``train``.
-        test: None for no test split.
-        class_names: None numbers the classes.
-        normalization: None scales uint8 to [0, 1] and leaves floats as they are.
+        val: The validation examples; None lets the data module take them from ``train``.
+        test: The test examples, if there is a test split.
+        class_names: One name per class; None numbers the classes.
+        normalization: Applied to inputs; None scales uint8 to [0, 1] and keeps floats.
         augmentation: Applied to training batches, in this order.
-        task: What targets are. None is one class per example, of as many as the training targets tell.
+        task: The task of the targets; None is one class per example, up to the largest training target.
 
     Raises:
-        ConfigError: ``class_names`` are not one per class.
+        ConfigError: The number of class names differs from that of the classes.
         DataError: A split is empty. A data module validates targets and inputs.
     """
 
@@ -60,7 +60,7 @@ class ArraySource(DataSource):
             raise DataError("train: has no examples; give at least one")
         self._splits: dict[str, Examples | None] = {"train": train, "val": val, "test": test}
         if task is None:
-            Classification(1).check(train.targets[:0])  # targets of another type cannot be counted
+            Classification(1).check(train.targets[:0])  # classes cannot be counted in other types
             require_few(count := int(train.targets.max()) + 1, len(train), "task: the targets of train")
         self.task = Classification(count) if task is None else task
         self.num_classes = self.task.num_outputs
@@ -82,8 +82,8 @@ class ArraySource(DataSource):
 
 
 def _of_files(name: str) -> Any:
-    """Returns a property of :class:`ArrayFiles`: the attribute of the source that the files make."""
-    return property(lambda files: getattr(files._read[0], name), doc="Of the examples in the files.")
+    """Returns a property of :class:`ArrayFiles`, which is an attribute of the examples' source."""
+    return property(lambda files: getattr(files._read[0], name), doc=f"The ``{name}`` of the examples in the files.")
 
 
 @checked("data.source")
@@ -91,27 +91,26 @@ class ArrayFiles(DataSource):
     """Examples from a file per split: arrays of inputs and targets, or a table with a row per example.
 
     An array file is ``.npz`` with the keys ``inputs`` and ``targets``, or a folder with ``inputs.npy`` and
-    ``targets.npy``; their first axis is that of the examples. uint8 stays as it is, floats become float32, other
-    integers int64, which are taken for tokens.
+    ``targets.npy``. Their first axis counts the examples. uint8 inputs stay uint8, floats become float32, and other
+    integers become int64 and are taken for tokens.
 
-    A table is ``.csv`` or, with ``pip install 'lit-fednas[tables]'``, ``.parquet``, which is read as the same table in
-    a ``.csv`` would be; all its inputs become float32. Text
-    in the target column, even in one row, makes all of its values names of classes, in alphabetical order. Clients and
-    categories are told apart as they are written: ``007`` and ``7`` are two.
+    A table is ``.csv`` or, with ``pip install 'lit-fednas[tables]'``, ``.parquet``, which is read like the same
+    ``.csv``. All its inputs become float32. If a row of the target's column holds text, all values of the column are
+    class names, in alphabetical order. Clients and categories differ if their texts do: ``007`` is not ``7``.
 
     Args:
         files: The file or folder of ``train`` and, if they exist, of ``val`` and ``test``.
-        target: For tables: the column, or several for several numbers or labels.
-        client: The column, key or file ``<client>.npy`` that becomes the column of that name, for ``ByColumn``.
-        inputs: For tables: the columns; None is all but target and client.
+        target: For tables: the target's column, or several columns for several numbers or labels.
+        client: The clients' column, key or file ``<client>.npy``, which becomes a grouping for ``ByColumn``.
+        inputs: For tables: the input columns; None takes all except target and client.
         categorical: For tables: the input columns that become one column of 0 and 1 per value in ``train``.
-        standardize: Whether channels (the columns of tables, but for those of 0 and 1) have mean 0 and standard
-            deviation 1 in ``train``; one that is constant there becomes 0.
-        task: What targets are. None is one class per example where they are whole numbers, text or booleans, and
-            regression where they are floats.
+        standardize: Whether channels (columns of tables, except those of 0 and 1) are transformed to mean 0 and
+            standard deviation 1 in ``train``; constant channels become 0.
+        task: The task of the targets; None is one class per example for whole numbers, text and booleans, and
+            regression for floats.
         augmentation: Applied to training batches, in this order.
-        classes: For tables: the names of all classes, in their order; None is those of ``train``. Devices with data
-            of their own need it, as they may lack some.
+        classes: For tables: the names of all classes, in order; None takes those of ``train``. Required on devices
+            with their own data, which may lack some.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class ArrayFiles(DataSource):
 
     @property
     def kinds(self) -> Mapping[str, Sequence[str]]:
-        """The columns of tables by what they are taken for."""
+        """The columns of tables by their role."""
         table = self._read[1]
         return {} if table is None else table.kinds
 
@@ -158,10 +157,10 @@ class ArrayFiles(DataSource):
 
     @cached_property
     def _read(self) -> tuple[ArraySource, Table | None]:
-        """All splits, read and validated, and what the columns of their tables are."""
+        """The source of all splits, validated, and the roles of columns if they are tables."""
         require_separate({split: [file] for split, file in self.files.items()})
         path, table, names, indicators = self.files["train"], None, None, 0
-        what = f"{FILES}: targets of {path}"
+        origin = f"{FILES}: targets of {path}"
         of_tables = {split: file.suffix.lower() in (".csv", ".parquet") for split, file in self.files.items()}
         for split, is_table in of_tables.items():
             if is_table != of_tables["train"]:
@@ -171,22 +170,17 @@ class ArrayFiles(DataSource):
             table = Table(frame, path, self.target, self.client, self.inputs, self.categorical, self.classes)
             frames = {split: frame if file == path else self._frame(file) for split, file in self.files.items()}
             parts = {split: table.arrays(frames[split], file) for split, file in self.files.items()}
-            what = f"data.source.target: {self.target} of {path}"
+            origin = f"data.source.target: {self.target} of {path}"
             names, indicators = table.classes, table.num_indicators
         elif self.inputs is None and not self.categorical and self.classes is None:
             parts = {split: _read_arrays(file, self.client) for split, file in self.files.items()}
         else:
-            raise ConfigError(
-                f"data.source.inputs: {path} has no columns; leave inputs, categorical and classes out (a task has "
-                f"num_classes)"
-            )
-        stated = None if self.classes is None else Classification(len(self.classes))  # of which train may lack some
-        task = self._task or stated or _task(parts["train"][1], what)
+            raise ConfigError(f"data.source.inputs: {path} has no columns; leave out inputs, categorical and classes")
+        classification = None if self.classes is None else Classification(len(self.classes))
+        task = self._task or classification or _task(parts["train"][1], origin)
         if names and not task.labelled:
-            raise ConfigError(
-                f"data.source.task: {type(task).__name__} needs numbers, and {self.target[0]!r} of {path} holds "
-                f"text; leave task out, or name another target"
-            )
+            fault = f"{type(task).__name__} needs numbers, but {self.target[0]!r} of {path} holds text"
+            raise ConfigError(f"data.source.task: {fault}; leave out task, or name another target")
         splits = {
             split: Examples(_inputs(inputs), _targets(targets, task), columns)
             for split, (inputs, targets, columns) in parts.items()
@@ -211,16 +205,16 @@ def _standardization(inputs: Tensor, num_indicators: int) -> Normalize:
     return Normalize.of(inputs, num_indicators)
 
 
-def _task(targets: np.ndarray, what: str) -> Task:
-    """Returns the task that targets of this type usually have."""
+def _task(targets: np.ndarray, origin: str) -> Task:
+    """Returns the usual task for targets of this type."""
     if targets.dtype.kind == "f":
         if (targets % 1 == 0).all():
-            log.warning("%s are floats, which are taken for numbers to predict; write classes as whole numbers", what)
+            log.warning("%s are floats, which are taken for numbers to predict; write classes as whole numbers", origin)
         return Regression(1 if targets.ndim == 1 else targets.shape[1])
     if targets.ndim == 2:
-        raise DataError(f"{what} have shape {targets.shape}; give one class per example, or a task such as MultiLabel")
+        raise DataError(f"{origin} have shape {targets.shape}; give one class per example, or a task like MultiLabel")
     count = 1 + int(targets.max(initial=0))
-    require_few(count, len(targets), what)
+    require_few(count, len(targets), origin)
     return Classification(count)
 
 
@@ -252,9 +246,9 @@ def _read_arrays(path: Path, client: str | None) -> Arrays:
     else:
         with reading(path, FILES), np.load(path) as archive:
             _require_names(names, archive.files, path)
-            if damaged := archive.zip.testzip():  # numpy reads what it needs, and may not compare the checksums
+            if damaged := archive.zip.testzip():  # numpy may not compare the checksums
                 raise ValueError(f"the checksum of {damaged} differs")
-            arrays = {name: np.asarray(archive[name]) for name in names}  # it returns what is no array as bytes
+            arrays = {name: np.asarray(archive[name]) for name in names}  # numpy returns other content as bytes
     for name, array in arrays.items():
         _check_array(array, name, path)
     if len(set(map(len, arrays.values()))) > 1:
@@ -263,10 +257,10 @@ def _read_arrays(path: Path, client: str | None) -> Arrays:
     return arrays["inputs"], arrays["targets"], {client: arrays[client]} if client else {}
 
 
-def _require_names(names: Sequence[str], known: Sequence[str], path: Path) -> None:
-    require_different(known, FILES, path)
-    if absent := [name for name in names if name not in known]:
-        raise DataError(f"{FILES}: {path} has no {absent[0]!r}; add it, it has: {', '.join(known)}")
+def _require_names(names: Sequence[str], keys: Sequence[str], path: Path) -> None:
+    require_different(keys, FILES, path)
+    if absent := [name for name in names if name not in keys]:
+        raise DataError(f"{FILES}: {path} has no {absent[0]!r}, only {', '.join(keys)}; add it")
 
 
 def _read_array(path: Path) -> np.ndarray:
@@ -278,11 +272,11 @@ def _read_array(path: Path) -> np.ndarray:
 
 
 def _check_array(array: np.ndarray, name: str, path: Path) -> None:
-    kinds, least, most, what = {
+    kinds, min_axes, max_axes, form = {
         "inputs": ("biuf", 2, 32, "numbers [N, ...]"),
         "targets": ("biuf", 1, 2, "numbers [N] or [N, outputs]"),
     }.get(name, ("biufSUMm", 1, 1, "numbers or text [N]"))
-    if array.dtype.kind not in kinds or not least <= array.ndim <= most or 0 in array.shape:
-        raise DataError(f"{FILES}: {path} has {name} of type {array.dtype} and shape {array.shape}; give {what}")
+    if array.dtype.kind not in kinds or not min_axes <= array.ndim <= max_axes or 0 in array.shape:
+        raise DataError(f"{FILES}: {path} has {name} of type {array.dtype} and shape {array.shape}; give {form}")
     if name not in ("inputs", "targets") and (empty := missing(array)).any():
         raise DataError(f"{FILES}: {path} has no value of {name!r} in row {int(empty.argmax())}; fill it in")

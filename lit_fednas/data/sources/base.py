@@ -1,4 +1,4 @@
-"""The contract of all data sources, and what several of them share: clients' sizes, normalisation and the cache."""
+"""The contract of data sources, and their shared functions: class names, checks of files, and the cache."""
 
 from __future__ import annotations
 
@@ -24,25 +24,23 @@ from lit_fednas.records.files import replacing
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-#: The folder of decoded files beside them.
+#: The folder of decoded files, beside the original ones.
 CACHE = ".lit_fednas_cache"
 
 
 class DataSource(ABC):
-    """Where examples come from, and what is usually done to them.
+    """A source of examples, with the usual transforms of their inputs.
 
-    The constructor keeps settings and nothing else. ``prepare`` runs once per node and may download or decode; ``load``
-    runs in every process of a run, which keeps what it returns, so that a source keeps no examples. The attributes are
-    known without decoding all examples; a subclass sets them or overrides them by cached properties. ``normalization``
-    is read after ``train`` is loaded.
+    The constructor only keeps settings. ``prepare`` runs once per node and may download or decode; ``load`` runs in
+    every process of a run, which keeps the result, so that a source keeps no examples. The attributes can be read
+    before all examples are decoded; a subclass sets them or overrides them by cached properties. ``normalization`` is
+    read after ``train`` is loaded.
 
     Attributes:
-        num_classes: The number of classes.
-        task: What targets are; one class per example, unless a source says otherwise.
         input_shape: The shape of one input: (C, H, W) for images.
-        input_dtype: The type of batches: float32, or int64 where inputs are tokens.
-        normalization: What makes inputs float; None scales uint8 to [0, 1].
-        augmentation: What is usually done to training batches, in this order.
+        input_dtype: The type of batches: float32, or int64 if inputs are tokens.
+        normalization: Converts inputs to float; None scales uint8 to [0, 1].
+        augmentation: Applied to training batches, in this order, unless the data module disables it.
         preprocessing: The steps from a file's content to an input, which users of an exported network repeat.
     """
 
@@ -54,76 +52,74 @@ class DataSource(ABC):
 
     @cached_property
     def left_out(self) -> dict[Split, Counter[str]]:
-        """What of each split is not among its examples, by reason, such as ``.heic``; set anew whenever it is read."""
+        """The omissions of each split, counted by reason, such as ``.heic``, whenever the split is read."""
         return {split: Counter() for split in SPLITS}
 
     @property
     def kinds(self) -> Mapping[str, Sequence[str]]:
-        """The columns of a source's files by what they are taken for; none where files have no columns."""
+        """The columns of a source's files by their role; empty if files have no columns."""
         return {}
 
     @cached_property
     def num_classes(self) -> int:
-        """The number of names, where a subclass has names alone."""
+        """The number of classes; by default, of their names."""
         return len(self.class_names)
 
     @cached_property
     def task(self) -> Task:
-        """What targets are."""
+        """The task of the targets; by default, one class per example."""
         return Classification(self.num_classes)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """One name per class or other output; their numbers, where a subclass has ``num_classes`` or ``task`` alone."""
+        """One name per class or other output; by default, their numbers."""
         return tuple(str(label) for label in range(self.task.num_outputs))
 
     def prepare(self, in_memory: bool = True) -> None:  # noqa: B027 - most sources have nothing to prepare
-        """Downloads or decodes, if the source needs it, what ``load`` will read if ``in_memory``, else ``dataset``."""
+        """Downloads or decodes the data for ``load`` (``in_memory``) or for ``dataset``, if the source needs it."""
 
     @abstractmethod
     def load(self, split: Split) -> Examples | None:
-        """Returns one split, in memory; None where there is none. Raises DataError for data that cannot be used."""
+        """Returns one split, in memory; None if the source lacks it. Raises DataError for unusable data."""
 
     def dataset(self, split: Split) -> ExampleDataset | None:
         """Returns one split for reading example by example; sources that decode on access override this."""
         return self.load(split)
 
     def read_text(self, split: Split, count: int) -> str:
-        """Returns what was read of a split, as ``1,204 examples of 10 classes; 6 left out: 4 .heic, 2 hidden``."""
+        """Returns a summary such as ``1,204 examples of 10 classes; 6 left out: 4 .heic, 2 hidden``."""
         text = f"{count:,} examples" + f" of {self.num_classes:,} classes" * self.task.has_classes
         if not (reasons := self.left_out[split]):
             return text
-        shown = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
-        return f"{text}; {reasons.total():,} left out: {shown}"
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
+        return f"{text}; {reasons.total():,} left out: {counts}"
 
 
-def named_classes(given: Sequence[str] | None, found: Iterable[str], place: object) -> tuple[str, ...]:
-    """Returns the classes that are given, of which the data may lack some, or those that were found, alphabetically."""
-    found = sorted(found)
-    if given is None:
-        return tuple(found)
-    if twice := [name for name, count in Counter(given).items() if count > 1]:
-        raise ConfigError(f"data.source.classes: {twice[0]!r} is listed twice; list it once")
-    if others := [name for name in found if name not in given]:
-        raise DataError(f"data.source.classes: {place} has {others[0]!r}, which is not listed; add it, or remove these")
-    return tuple(given)
+def named_classes(classes: Sequence[str] | None, labels: Iterable[str], origin: object) -> tuple[str, ...]:
+    """Returns the configured classes, of which the data may lack some, or else the data's labels, alphabetically."""
+    labels = sorted(labels)
+    if classes is None:
+        return tuple(labels)
+    if duplicates := [name for name, count in Counter(classes).items() if count > 1]:
+        raise ConfigError(f"data.source.classes: {duplicates[0]!r} is listed twice; list it once")
+    if unlisted := [name for name in labels if name not in classes]:
+        raise DataError(f"data.source.classes: {origin} has {unlisted[0]!r}, which is not listed; list all classes")
+    return tuple(classes)
 
 
-def of_large_clients(clients: np.ndarray, least: int) -> np.ndarray:
-    """Returns which examples belong to a client with ``least`` examples or more: bool [N]."""
+def of_large_clients(clients: np.ndarray, min_size: int) -> np.ndarray:
+    """Returns a mask of the examples of clients with at least ``min_size`` examples, bool [N]."""
     _, codes, sizes = np.unique(clients, return_inverse=True, return_counts=True)
-    return (sizes >= least)[codes]
+    return (sizes >= min_size)[codes]
 
 
 @contextmanager
 def reading(path: Path, field: str, remedy: str = "replace or remove the file") -> Iterator[None]:
-    """Makes one line with the file's name of whatever a library raises while it reads a file, which must not change.
-
-    A pipe, whose reader may wait for ever, is not read.
+    """Converts all errors of a library that reads a file to one line with the file's name.
 
     Raises:
-        ConfigError: One of this package's own errors, as it is.
-        DataError: The file is missing, is not a file, changes, or cannot be read.
+        ConfigError: An error of this package, unchanged.
+        DataError: The file is missing, is a pipe (which could block), changes meanwhile, or cannot be read.
     """
     try:
         stamp = _stamp(path)
@@ -133,15 +129,15 @@ def reading(path: Path, field: str, remedy: str = "replace or remove the file") 
     except (ConfigError, DataError):
         raise
     except FileNotFoundError:
-        what = "is a link that leads nowhere" if path.is_symlink() else "is missing"
-        raise DataError(f"{field}: {path} {what}; correct the path") from None
-    except Exception as error:  # decoders raise what they like: struct.error, zlib.error, KeyError, MemoryError...
+        fault = "is a broken link" if path.is_symlink() else "is missing"
+        raise DataError(f"{field}: {path} {fault}; correct the path") from None
+    except Exception as error:  # decoders raise struct.error, zlib.error, KeyError, MemoryError...
         text = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{field}: {path} cannot be read ({text}); {remedy}") from error
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Returns size and modification time of a file, None of a folder."""
+    """Returns size and modification time of a file; None for a folder."""
     status = path.stat()
     if S_ISDIR(status.st_mode):
         return None
@@ -151,15 +147,13 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def require_separate(files: Mapping[str, Iterable[Path]]) -> None:
-    """Validates that no file, by whatever name or link, is of two splits; those that are missing are not compared."""
+    """Validates that splits share no file, even by other names or links; missing files are not compared."""
     splits: dict[tuple[int, int], str] = {}
     for split, paths in files.items():
         for path in filter(os.path.exists, paths):
             status = path.stat()
             if (other := splits.setdefault((status.st_dev, status.st_ino), split)) != split:
-                raise ConfigError(
-                    f"data.source: {path} is of both {other} and {split}; give each its own, or leave one out"
-                )
+                raise ConfigError(f"data.source: {path} is in both {other} and {split}; give each its own, or omit one")
 
 
 def file_stamps(root: Path, names: Iterable[str]) -> list[tuple[int, int]]:
@@ -170,29 +164,29 @@ def file_stamps(root: Path, names: Iterable[str]) -> list[tuple[int, int]]:
             status = os.stat(os.path.join(root, name))
         except (OSError, ValueError) as error:
             raise DataError(f"data.source: {root / name} is missing; add it or correct its name") from error
-        if not S_ISREG(status.st_mode):  # a pipe, whose reader would wait, or a folder
+        if not S_ISREG(status.st_mode):  # a folder, or a pipe, which could block
             raise DataError(f"data.source: {root / name} is not a file; move it away or correct the name")
         stamps.append((status.st_size, status.st_mtime_ns))
     return stamps
 
 
-def files_in(folder: Path, wanted: Callable[[str], bool], left_out: Counter[str]) -> list[str]:
-    """Returns the names of a folder's files that are wanted, given their paths, and counts the others by reason."""
+def files_in(folder: Path, accepts: Callable[[str], bool], omissions: Counter[str]) -> list[str]:
+    """Returns the sorted names of a folder's files with accepted paths, and counts the others by reason."""
     names = []
     with reading(folder, "data.source.root", "correct or move it away"):
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
             if not (hidden := name.startswith(".")) and not os.path.isfile(path):
                 raise DataError(f"data.source.root: {path} is not a file; move it away")
-            if not hidden and wanted(path):
+            if not hidden and accepts(path):
                 names.append(name)
             else:
-                left_out[kind_of(name)] += 1
+                omissions[kind_of(name)] += 1
     return names
 
 
 def kind_of(name: str) -> str:
-    """Returns a file's suffix in small letters, or ``hidden``: the reason why it is left out."""
+    """Returns the reason to omit a file: its suffix in lower case, or ``hidden``."""
     return "hidden" if name.startswith(".") else os.path.splitext(name)[1].lower() or "without a suffix"
 
 
@@ -204,23 +198,23 @@ def cached(
     compute: Callable[[], np.ndarray],
     dtype: type[np.generic] = np.uint8,
 ) -> np.ndarray:
-    """Returns what is computed from many files below ``root``, from an ``.npz`` file, or computes and keeps it."""
+    """Returns the array that is computed from files below ``root``, loaded from or saved to an ``.npz`` file."""
     name = f"{stem}-{_digest(content)[:32]}.npz"  # uncompressed, with a checksum
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_fednas"
     folders = [root / CACHE, user / _digest(str(root.resolve()))[:16]]
-    # others may have planted a link, with what it leads to
+    # other users may have planted links to files of theirs
     folders = [folder for folder in folders if not folder.is_symlink() and not (folder / name).is_symlink()]
     for folder in folders:
-        with suppress(Exception):  # missing or damaged
+        with suppress(Exception):  # the file may be missing or damaged
             array: np.ndarray = np.load(folder / name, allow_pickle=False)["array"]
             if array.shape == shape and array.dtype == dtype:
                 return array
     array = compute()
     for folder in folders:
-        with suppress(OSError):  # of a folder that cannot be written to
+        with suppress(OSError):  # the folder may be read-only
             with replacing(folder / name) as file:
                 np.savez(file, array=array)
-            for old in folder.glob(f"{stem}-*.np[yz]"):  # of earlier states of the files
+            for old in folder.glob(f"{stem}-*.np[yz]"):  # outdated cache files
                 if old.name != name:
                     old.unlink(missing_ok=True)
             break

@@ -1,4 +1,4 @@
-"""Image files: which files are images, and what a person sees in them."""
+"""Recognition and decoding of image files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from PIL import Image, ImageOps
 from lit_fednas.data.sources.base import reading
 from lit_fednas.errors import DataError
 
-#: Formats that a file's first bytes tell; Pillow's others count where the suffix claims one.
+#: Formats that are recognised by a file's first bytes; Pillow's others need the right suffix.
 SIGNED = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "QOI", "SGI", "TIFF", "WEBP")
 #: Formats that Pillow does not decode itself.
 FOREIGN = frozenset({"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"})
 
 
 def is_image(path: str) -> bool:
-    """Returns whether a file's first bytes are those of an image; refuses others whose suffix claims that they are."""
+    """Returns whether a file is an image; raises DataError if only its suffix is that of an image."""
     readable = _formats()
     with open(path, "rb") as file:
         prefix = file.read(16)
@@ -40,11 +40,11 @@ def _formats() -> tuple[str, ...]:
 
 
 def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
-    """Returns one decoded file, uint8 [C, H, W], scaled and cut to a square of ``image_size``."""
+    """Decodes a file to uint8 [C, H, W], scaled and cropped to a square of ``image_size``."""
     mode = "L" if channels == 1 else "RGB"
     with reading(path, "data.source"), Image.open(path, formats=_formats()) as image:
         if image.width * image.height <= 1:
-            raise DataError(f"data.source: {path} is of {image.width}x{image.height} pixels; replace or remove it")
+            raise DataError(f"data.source: {path} has {image.width}x{image.height} pixels; replace or remove it")
         if image_size is not None:
             image.draft(mode, (2 * image_size, 2 * image_size))  # large JPEGs decode at a reduced scale
         picture = _as_seen(image, path).convert(mode)
@@ -55,7 +55,7 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
 
 
 def steps_of(image_size: int | None, channels: int) -> dict[str, Any]:
-    """Returns the steps of :func:`read_image`, in their order."""
+    """Returns descriptions of the steps of :func:`read_image`, in their order."""
     steps = {"rotation": "upright, by EXIF", "background": "white", "colour": "grey" if channels == 1 else "RGB"}
     if size := image_size:
         steps |= {"crop": "centre square", "size": f"{size}x{size}", "interpolation": "bilinear, antialiased"}
@@ -64,9 +64,9 @@ def steps_of(image_size: int | None, channels: int) -> dict[str, Any]:
 
 
 def _as_seen(image: Image.Image, path: Path) -> Image.Image:
-    """Returns an image upright, of 8 bits per channel, and on white where it is transparent."""
+    """Returns an upright image with 8 bits per channel, on a white background."""
     ImageOps.exif_transpose(image, in_place=True)
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"}):  # up to 65,535
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"}):  # 16-bit values
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode[0] in "IF":
         raise DataError(f"data.source: {path} has signed numbers, or more than 16 bits per channel; convert it to 8")

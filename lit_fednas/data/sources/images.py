@@ -40,33 +40,33 @@ from lit_fednas.ranges import PositiveInt, checked
 
 #: Raise this when decoding changes, so that older cache files are not read.
 CACHE_VERSION = 2
-#: Mean and std come from this many training images.
+#: Number of training images from which mean and std are computed.
 SAMPLE = 1024
-#: Labels that are numbers; longer ones are names.
+#: Labels that are numbers; longer digit strings are names.
 _NUMBER = "[0-9]{1,9}"
-#: Nothing in a table of images holds one; quotes that nobody closes do.
+#: Control characters, which are in a cell only after an unclosed quote.
 _BREAK = r"[\x00-\x1f]"
 
 
 @checked("data.source")
 class ImageSource(DataSource):
-    """Image files below a folder; a subclass says which, and what they show.
+    """Image files below a folder; a subclass lists them with their classes.
 
     ``load`` decodes a split once, and keeps it on disk as one uint8 array. ``dataset``, with ``in_memory: false`` in
-    the data module, decodes whenever an image is read and writes nothing. Mean and std come from 1024 training images,
-    spread evenly.
+    the data module, decodes an image whenever it is read and writes nothing. Mean and std come from 1024 training
+    images, spread evenly.
 
     Args:
         root: The folder.
-        image_size: The shorter side is scaled to this and the centre square cut out; None takes the images as
-            they are, which must then all be of one size.
+        image_size: Height and width in pixels of the centre square, after scaling the shorter side to it; None keeps
+            the images, which must all have the same size.
         channels: 3 for colour, 1 for grey.
         cache: Whether decoded images are kept on disk, next to the files or in the user's cache folder.
         augmentation: Applied to training batches, in this order.
-        mean: Per channel on the scale [0, 1]; None computes mean and std from training images.
-        std: Given together with ``mean``.
-        classes: The names of all classes, in their order; None is those of the data, in alphabetical order. Devices
-            with data of their own need it, as they may lack some.
+        mean: Mean per channel on the scale [0, 1]; None computes mean and std from training images.
+        std: Standard deviation per channel, if ``mean`` is given.
+        classes: The names of all classes, in order; None takes those of the data, alphabetically. Required on devices
+            with their own data, which may lack some.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ImageSource(DataSource):
         if (mean is None) is not (std is None):
             raise ConfigError(f"data.source.mean: {mean} and std {std} do not belong together; give both or neither")
         if mean is not None and len(mean) != channels:
-            raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
+            raise ConfigError(f"data.source.mean: {mean} is not one value per channel; give {channels}")
         if mean is not None and std is not None:
             self.normalization = Normalize(mean, std)
         self.root = Path(root).expanduser()
@@ -96,7 +96,7 @@ class ImageSource(DataSource):
 
     @abstractmethod
     def list_files(self, split: Split) -> LazyImages | None:
-        """Returns the files of a split, with their classes; None where the source has no such split."""
+        """Returns the files of a split, with their classes; None if the source lacks the split."""
 
     @cached_property
     def splits(self) -> dict[Split, LazyImages | None]:
@@ -105,21 +105,21 @@ class ImageSource(DataSource):
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """(C, H, W); that of the first training image where ``image_size`` is None."""
+        """(C, H, W); that of the first training image if ``image_size`` is None."""
         if self.image_size is not None:
             return (self.channels, self.image_size, self.image_size)
         return read_image(self.root / self._train_files().names[0], None, self.channels).shape
 
     @cached_property
     def normalization(self) -> Normalize:  # type: ignore[override]
-        """As given, or else computed from training images, once."""
+        """The default, which is computed from training images."""
         images = self._train_files()
         rows = np.unique(np.linspace(0, len(images) - 1, SAMPLE).round().astype(int))
         return Normalize.of(torch.from_numpy(np.stack([images.image(row) for row in rows])))
 
     @override
     def prepare(self, in_memory: bool = True) -> None:
-        if self.cache and in_memory:  # else images are decoded when they are read
+        if self.cache and in_memory:  # otherwise images are decoded on access
             for split in SPLITS:
                 self.load(split)
 
@@ -149,7 +149,7 @@ class LazyImages:
     names: Sequence[str]  # relative to the source's root
     classes: Sequence[int] | np.ndarray
     columns: dict[str, np.ndarray]
-    label: str  # of its cache file
+    label: str  # begins the name of the cache file
 
     def __post_init__(self) -> None:
         self.targets = torch.as_tensor(self.classes, dtype=torch.int64)
@@ -162,16 +162,16 @@ class LazyImages:
         return torch.from_numpy(np.ascontiguousarray(self.image(index))), self.targets[index]
 
     def image(self, row: int) -> np.ndarray:
-        """Returns one decoded file, uint8 [C, H, W]."""
+        """Decodes one file to uint8 [C, H, W]."""
         path, shape = self.source.root / self.names[row], self.source.input_shape
         image = read_image(path, self.source.image_size, shape[0])
         if image.shape != shape:
             size, first = image.shape[1:], shape[1:]
-            raise DataError(f"data.source: {path} is {size}, the first one {first} (height, width); set image_size")
+            raise DataError(f"data.source: {path} is {size}, the first image {first} (height, width); set image_size")
         return image
 
     def decode(self) -> np.ndarray:
-        """Returns all decoded files, uint8 [N, C, H, W]; names the first that cannot be decoded."""
+        """Decodes all files to uint8 [N, C, H, W]; raises DataError with the name of a file that fails."""
         images = np.empty((len(self), *self.source.input_shape), dtype=np.uint8)
 
         def decode(row: int) -> None:
@@ -182,7 +182,7 @@ class LazyImages:
         return images
 
     def decoded(self) -> np.ndarray:
-        """Returns all decoded files from the source's cache, if it has one; a changed folder is decoded anew."""
+        """Returns all decoded files from the source's cache, if it has one; decodes a changed folder again."""
         if not self.source.cache:
             return self.decode()
         shape = self.source.input_shape
@@ -194,33 +194,33 @@ class LazyImages:
 class ImageFolder(ImageSource):
     """Images in one folder per class.
 
-    The classes are the folders under ``root/train``, in alphabetical order, if none are given. ``root/val`` and
-    ``root/test`` are optional. So is ``root/metadata.csv``, whose column ``file`` holds paths such as
-    ``train/cat/0001.jpg`` and whose other columns become natural groupings for ``ByColumn``. The arguments are those
-    of :class:`ImageSource`.
+    By default, the classes are the folders under ``root/train``, in alphabetical order. ``root/val``, ``root/test``
+    and ``root/metadata.csv`` are optional. The column ``file`` of the latter holds paths such as
+    ``train/cat/0001.jpg``; its other columns become natural groupings for ``ByColumn``. The arguments are those of
+    :class:`ImageSource`.
     """
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """As given, or the names of the folders under ``train``."""
+        """The configured classes, or else the names of the folders under ``train``."""
         return named_classes(self.classes, class_folders(self.root, "train"), self.root / "train")
 
     @override
     def list_files(self, split: Split) -> LazyImages | None:
-        classes = self.class_names  # which there must be
+        classes = self.class_names  # raises DataError without training classes
         if not os.path.lexists(self.root / split):
             return None
         require_separate({name: [self.root / name] for name in SPLITS})
-        left_out = self.left_out[split] = Counter()
-        others = (path.name for path in self.root.iterdir() if path.is_dir() and path.name[0] != ".")
-        left_out.update(f"folder {name}" for name in others if split == "train" and name not in SPLITS)
+        omissions = self.left_out[split] = Counter()
+        folders = (path.name for path in self.root.iterdir() if path.is_dir() and path.name[0] != ".")
+        omissions.update(f"folder {name}" for name in folders if split == "train" and name not in SPLITS)
         names: list[str] = []
         targets: list[int] = []
-        for name in class_folders(self.root, split, left_out):
+        for name in class_folders(self.root, split, omissions):
             folder = self.root / split / name
             if name not in classes:
                 raise DataError(f"data.source.root: {folder} is not a class of train; rename or remove the folder")
-            entries = files_in(folder, is_image, left_out)
+            entries = files_in(folder, is_image, omissions)
             if not entries:
                 raise DataError(f"data.source.root: {folder} holds no images; add some or remove the folder")
             names.extend(f"{split}/{name}/{entry}" for entry in entries)
@@ -229,19 +229,19 @@ class ImageFolder(ImageSource):
 
 
 class ImageTable(ImageSource):
-    """Images listed in a CSV file, one row each: its file, its class and the client it belongs to.
+    """Images listed in a CSV file, with a row per image: its file, class and client.
 
-    The examples have a column ``client``, so that ``ByColumn("client")`` makes one client of each. Where the table
-    has a column ``split``, its rows of ``val`` and ``test`` go to the server; without one, all rows go to the
-    clients. Labels that are all whole numbers are classes from 0; others are names, in alphabetical order.
+    The examples have a column ``client`` for the partition ``ByColumn("client")``. If the table has a column
+    ``split``, its rows of ``val`` and ``test`` go to the server; otherwise all rows go to the clients. Labels that are
+    all whole numbers are classes from 0; others are names, in alphabetical order.
 
     Args:
         table: The CSV file, with a header.
-        root: The folder that the names of files start from; None is the table's own.
+        root: The folder to which the names of files are relative; None is the table's folder.
         file: The name of the column with the files' names.
         label: The name of the column with the classes.
         client: The name of the column that becomes ``client``.
-        split: The name of the column with ``train``, ``val`` or ``test``; None is ``split``, if the table has it.
+        split: The name of the column with ``train``, ``val`` or ``test``; None uses ``split``, if the table has it.
         images: Settings of :class:`ImageSource`.
     """
 
@@ -261,10 +261,10 @@ class ImageTable(ImageSource):
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """As given, the labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
+        """The configured classes, or else all labels in alphabetical order or the numbers from 0 to the largest."""
         labels = self._rows["label"]
         names: Sequence[Any] = named_classes(self.classes, labels.unique(), self.table)
-        if self.classes is not None:  # stated, not counted
+        if self.classes is not None:  # configured classes may be many
             return tuple(names)
         if labels.str.fullmatch(_NUMBER).all():
             names = range(int(labels.astype(int).max()) + 1)
@@ -290,14 +290,14 @@ class ImageTable(ImageSource):
             rows["split"] = table.get("split", "train")
         if rows["label"].str.fullmatch(_NUMBER).all():
             rows["label"] = rows["label"].map(lambda label: str(int(label)))  # 07 is class 7
-        if (wrong := rows[~rows["split"].isin(SPLITS)]).size:
-            file, split = wrong.iloc[0][["file", "split"]]
+        if (invalid := rows[~rows["split"].isin(SPLITS)]).size:
+            file, split = invalid.iloc[0][["file", "split"]]
             raise DataError(f"data.source.table: {self.table}: {file} has split {split!r}; give train, val or test")
         return rows
 
 
-def class_folders(root: Path, split: str, left_out: Counter[str] | None = None) -> tuple[str, ...]:
-    """Returns the sorted class folders of a split, and counts what lies beside them."""
+def class_folders(root: Path, split: str, omissions: Counter[str] | None = None) -> tuple[str, ...]:
+    """Returns the sorted class folders of a split, and counts other entries as omissions."""
     folder = root / split
     if not folder.is_dir():
         raise DataError(f"data.source.root: {folder} is not a folder; put the images in {folder}/<class>")
@@ -306,26 +306,26 @@ def class_folders(root: Path, split: str, left_out: Counter[str] | None = None) 
         if path.is_dir() and not path.name.startswith("."):
             names.append(path.name)
         elif not path.exists():
-            raise DataError(f"data.source.root: {path} is a link that leads nowhere; correct or remove it")
-        elif left_out is not None:
-            left_out[f"{kind_of(path.name)} beside the classes"] += 1
+            raise DataError(f"data.source.root: {path} is a broken link; correct or remove it")
+        elif omissions is not None:
+            omissions[f"{kind_of(path.name)} beside the classes"] += 1
     if not names:
         raise DataError(f"data.source.root: {folder} has no class folders; make one per class, or remove it")
     return tuple(names)
 
 
 def _metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns the columns of ``metadata.csv`` in the order of ``names``; none where the file does not exist."""
+    """Returns the columns of ``metadata.csv`` in the order of ``names``; empty if the file does not exist."""
     if not os.path.lexists(path):
         return {}
-    rows = read_rows(path, {"file": "file"}, "root", every=True).set_index("file")
+    rows = read_rows(path, {"file": "file"}, "root", check_all=True).set_index("file")
     if missing := [name for name in names if name not in rows.index]:
         raise DataError(f"data.source.root: {path} has no row for {missing[0]}; add one per image")
     return {column: rows.loc[names, column].to_numpy().astype(str) for column in rows.columns}
 
 
-def read_rows(path: Path, columns: Mapping[str, str], field: str, every: bool = False) -> Any:
-    """Returns a table of text, a row per image; cells of ``columns`` (by setting), or of ``every`` one, are filled."""
+def read_rows(path: Path, columns: Mapping[str, str], field: str, check_all: bool = False) -> Any:
+    """Returns a table of text with a row per image; ``columns`` (by setting), or all, must have no empty cells."""
     field = f"data.source.{field}"
     rows = read_table(path, field)
     for name in rows:
@@ -334,9 +334,9 @@ def read_rows(path: Path, columns: Mapping[str, str], field: str, every: bool = 
             raise DataError(f"{field}: {path} has a line break in {name!r} of row {row}; close the quotes before it")
     for setting, name in columns.items():
         require_columns(rows, path, f"data.source.{setting}", [name])
-    for name in rows if every else columns.values():
+    for name in rows if check_all else columns.values():
         filled(rows[name], path, field)
     files = rows[columns["file"]].map(os.path.normpath)
-    if (twice := files[files.duplicated()]).size:
-        raise DataError(f"{field}: {path} lists {twice.iloc[0]} twice; give each image one row")
+    if (duplicates := files[files.duplicated()]).size:
+        raise DataError(f"{field}: {path} lists {duplicates.iloc[0]} twice; give each image one row")
     return rows

@@ -1,4 +1,4 @@
-"""Data sets by name: scikit-learn's digits, what torchvision downloads, and CelebA (Liu et al., 2015)."""
+"""Named data sets: scikit-learn's digits, data sets of torchvision, and CelebA (Liu et al., 2015)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import Count, NonNegativeFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import generator, numpy_generator
 
-#: What CelebA's classes are made of, highest bit first.
+#: The attributes that define CelebA's classes, highest bit first.
 ATTRIBUTES = ("Smiling", "Male", "Mouth_Slightly_Open")
 
 
 class Digits(DataSource):
     """The 1797 handwritten digits of scikit-learn, 8x8 pixels: real images that train in seconds, no download.
 
-    A fifth of each class is the test split, the same in every run, whatever its seed.
+    A fifth of each class is the test split, which is the same for all seeds.
     """
 
     num_classes = 10
@@ -47,7 +47,7 @@ class Digits(DataSource):
         from sklearn.datasets import load_digits  # takes a second to import
 
         data = load_digits()
-        pixels = (data.images * (255 / 16)).round().astype(np.uint8)[:, None]  # from 0..16
+        pixels = (data.images * (255 / 16)).round().astype(np.uint8)[:, None]  # 0..16 becomes 0..255
         targets = data.target.astype(np.int64)
         rows = stratified_rows(targets, round(0.2 * len(targets)), numpy_generator(0, "digits-test"))
         if split == "train":
@@ -58,21 +58,20 @@ class Digits(DataSource):
 @checked("data.source")
 @dataclass(eq=False)
 class DistortedDigits(Digits):
-    """Scikit-learn's digits, turned, sheared, shifted, bent and made noisy: as many as are asked for.
+    """Scikit-learn's digits, turned, sheared, shifted, bent and made noisy.
 
-    A task that networks of some size solve and narrow ones do not, and that trains in minutes. Every image of
-    :class:`Digits` has ``copies`` distorted versions, all in its own split; they are the same in every run. Affine and
-    elastic distortions are those of Simard et al. (2003, "Best Practices for Convolutional Neural Networks", sec. 2).
+    The task trains in minutes, and networks need some width to solve it. Every image of :class:`Digits` has ``copies``
+    distorted versions in its split, which are the same in every run. Affine and elastic distortions are those of
+    Simard et al. (2003, "Best Practices for Convolutional Neural Networks", sec. 2).
 
     Args:
-        copies: Distorted versions of each digit.
-        strength: How far they are distorted; 1 turns by up to 35 degrees, shears by up to 0.3, scales by up to a fifth,
-            shifts by up to an eighth of the image, and bends by up to a twelfth.
+        copies: Number of distorted versions of each digit.
+        strength: Strength of the distortions; 1 turns by up to 35 degrees, shears by up to 0.3, scales by up to a
+            fifth, shifts by up to an eighth of the image, and bends by up to a twelfth.
         noise: Standard deviation of the noise that is added to pixels, which are between 0 and 1.
-        val: The share of the training digits that are the validation split instead, before anything is distorted: no
-            version of them is trained on.
+        val: Share of the training digits for validation; all versions of a digit are in the same split.
         size: Height and width in pixels.
-        channels: 3 repeats the grey values, for networks of colour images.
+        channels: Number of channels; 3 repeats the grey values, for networks of colour images.
     """
 
     copies: Count = 5
@@ -96,11 +95,12 @@ class DistortedDigits(Digits):
             count = round(self.val * len(digits))
             if count == 0:
                 raise ConfigError(f"data.source.val: {self.val:g} of {len(digits)} digits is none; raise it, or give 0")
-            held = stratified_rows(digits.targets.numpy(), count, numpy_generator(0, "distorted-digits-val"))
-            rows = held if split == "val" else np.setdiff1d(np.arange(len(digits)), held)
+            rows = stratified_rows(digits.targets.numpy(), count, numpy_generator(0, "distorted-digits-val"))
+            if split == "train":
+                rows = np.setdiff1d(np.arange(len(digits)), rows)
             digits = Examples(digits.inputs[rows], digits.targets[rows])
         draws = generator(0, f"distorted-digits-{split}")
-        # at once, so that more than memory holds are refused now
+        # one allocation, which fails at once if memory is too small
         shape = (self.channels, self.size, self.size)
         inputs = torch.empty(self.copies, len(digits), *shape, dtype=torch.uint8)
         for version in inputs:
@@ -116,11 +116,11 @@ class DistortedDigits(Digits):
             torch.stack([(1 + 0.2 * across) * angle.cos(), shear - angle.sin(), 0.25 * right], dim=1),
             torch.stack([angle.sin(), (1 + 0.2 * along) * angle.cos(), 0.25 * down], dim=1),
         ]
-        places = functional.affine_grid(torch.stack(rows, dim=1), [count, 1, self.size, self.size], align_corners=False)
+        grid = functional.affine_grid(torch.stack(rows, dim=1), [count, 1, self.size, self.size], align_corners=False)
         # a few random displacements per image, smooth in between
         bends = (torch.rand(count, 2, 4, 4, generator=draws) * 2 - 1) * 0.15 * self.strength
-        bends = functional.interpolate(bends, size=places.shape[1:3], mode="bicubic", align_corners=True)
-        images = functional.grid_sample(pixels / 255, places + bends.permute(0, 2, 3, 1), align_corners=False)
+        bends = functional.interpolate(bends, size=grid.shape[1:3], mode="bicubic", align_corners=True)
+        images = functional.grid_sample(pixels / 255, grid + bends.permute(0, 2, 3, 1), align_corners=False)
         images += self.noise * torch.randn(images.shape, generator=draws)
         return (images.clamp_(0, 1) * 255).round_().to(torch.uint8)
 
@@ -130,10 +130,9 @@ class DistortedDigits(Digits):
 class DigitPairs(DistortedDigits):
     """Two distorted digits in each image, in 100 classes: a task on which larger networks are better.
 
-    Every example of :class:`DistortedDigits` is the left digit of one image and the right digit of one, in an order
-    that is the same in every run. The right digit begins at column ``size // 2``; where the two overlap, a pixel
-    has the greater value. The arguments are those of :class:`DistortedDigits`, with ``size`` for one digit: images are
-    ``size + size // 2`` wide.
+    Every example of :class:`DistortedDigits` is once a left digit and once a right digit, in the same pairs in every
+    run. The right digit begins at column ``size // 2``; pixels of both digits take the larger value. The arguments are
+    those of :class:`DistortedDigits`, with ``size`` for one digit: images are ``size + size // 2`` wide.
     """
 
     size: PositiveInt = 8
@@ -149,18 +148,18 @@ class DigitPairs(DistortedDigits):
         if (digits := super().load(split)) is None:
             return None
         partners = torch.randperm(len(digits), generator=generator(0, f"digit-pairs-{split}"))
-        empty = self.size // 2  # columns beside each digit
-        left, right = functional.pad(digits.inputs, (0, empty)), functional.pad(digits.inputs[partners], (empty, 0))
+        width = self.size // 2  # padding beside each digit
+        left, right = functional.pad(digits.inputs, (0, width)), functional.pad(digits.inputs[partners], (width, 0))
         return Examples(torch.maximum(left, right), 10 * digits.targets + digits.targets[partners])
 
 
 class TorchvisionSource(DataSource):
-    """A data set of ``torchvision.datasets``; a subclass has its name, and its usual mean and std.
+    """A data set of ``torchvision.datasets``; a subclass bears its name, and sets its usual mean and std.
 
     Args:
-        root: The folder that torchvision keeps its data sets in.
-        download: Whether files that are missing are downloaded.
-        augmentation: Applied to training batches, in this order; None is the usual one of the data set.
+        root: The folder of torchvision's data sets.
+        download: Whether missing files are downloaded.
+        augmentation: Applied to training batches, in this order; None is the data set's usual augmentation.
     """
 
     def __init__(
@@ -192,7 +191,7 @@ class TorchvisionSource(DataSource):
         name = type(self).__name__
         try:
             return getattr(datasets, name)(str(self.root), train=train, download=download)
-        except Exception as error:  # of downloading, unpacking and decoding
+        except Exception as error:  # downloading, unpacking and decoding raise many types
             remedy = "check the network and the folder" if download else "set download: true or another root"
             raise DataError(f"data.source.root: {name} cannot be read in {self.root} ({error}); {remedy}") from error
 
@@ -238,20 +237,20 @@ class CIFAR100(TorchvisionSource):
 class CelebA(ImageSource):
     """Faces, in classes made of three attributes, with a column ``client``: the person.
 
-    The files are laid out as by torchvision: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the files
-    ``identity_CelebA.txt`` and ``list_attr_celeba.txt``. Nothing is downloaded; all images are dealt to clients.
+    ``<root>/celeba`` holds torchvision's files: the folder ``img_align_celeba``, ``identity_CelebA.txt`` and
+    ``list_attr_celeba.txt``. Nothing is downloaded; all images are dealt to clients.
 
     The first attribute is the highest bit: class 6 = 110 in binary is a smiling man with closed mouth,
     ``Smiling+Male``; class 0 is ``none``.
 
-    FedNAS (section 5.1) has 9,343 clients, the people with at least 5 images, LEAF's bound; each client then splits its
-    own 6:2:2, which is ``client_val: 0.2`` and ``client_test: 0.2`` in the data module.
+    FedNAS (section 5.1) has 9,343 clients, the people with at least 5 images, as in LEAF. Each client splits its images
+    6:2:2, which is ``client_val: 0.2`` and ``client_test: 0.2`` in the data module.
 
     Args:
         root: The folder that holds ``celeba``.
-        least: People with fewer images are left out.
-        image_size: The shorter side is scaled to this and the centre square cut out.
-        images: Further settings of :class:`ImageSource`.
+        least: Minimum number of images per person; people with fewer images are left out.
+        image_size: Height and width in pixels, as in :class:`ImageSource`.
+        images: Other settings of :class:`ImageSource`.
     """
 
     def __init__(
@@ -274,9 +273,9 @@ class CelebA(ImageSource):
     def list_files(self, split: Split) -> LazyImages | None:
         if split != "train":
             return None
-        large = of_large_clients(self._faces["person"].to_numpy(), self.least)
-        self.left_out[split] = +Counter({f"of people with fewer than {self.least}": int((~large).sum())})
-        faces = self._faces[large]
+        is_large = of_large_clients(self._faces["person"].to_numpy(), self.least)
+        self.left_out[split] = +Counter({f"of people with fewer than {self.least}": int((~is_large).sum())})
+        faces = self._faces[is_large]
         if not len(faces):
             return None
         names = [f"img_align_celeba/{image}" for image in faces.index]
@@ -285,21 +284,21 @@ class CelebA(ImageSource):
 
     @cached_property
     def _faces(self) -> Any:
-        """Who is in each image and its class, by its name and in the order of the names."""
+        """The person and the class of each image, sorted by the images' names."""
         people = self._table("identity_CelebA.txt", [1], header=None, index_col=0)
         attributes = self._table("list_attr_celeba.txt", list(ATTRIBUTES), header=1)
         if other := {*people.index} ^ {*attributes.index}:
             raise DataError(f"data.source.root: one list of {self.root} lacks {min(other)}; replace it by CelebA's")
         faces = people.sort_index().set_axis(["person"], axis=1)
-        bits = attributes.loc[faces.index].to_numpy() > 0  # they are 1 or -1 each
+        bits = attributes.loc[faces.index].to_numpy() > 0  # each is 1 or -1
         return faces.assign(label=bits @ (1 << np.arange(len(ATTRIBUTES))[::-1]))
 
     def _table(self, name: str, columns: list[Any], **settings: Any) -> Any:
-        """Returns whole numbers of each image, by its name."""
+        """Reads columns of whole numbers, indexed by the images' names."""
         import pandas as pd  # takes a while to import
 
         with reading(self.root / name, "data.source.root", f"put CelebA's {name} there"):
             table = pd.read_csv(self.root / name, sep=r"\s+", **settings)[columns].astype(np.int64)
             if not table.index.is_unique or isinstance(table.index, pd.MultiIndex):
-                raise ValueError("a line is there twice, or has a value too many")
+                raise ValueError("a line is repeated, or has too many values")
         return table

@@ -1,4 +1,4 @@
-"""Tables with a row per example: reading ``.csv`` and ``.parquet``, and what their columns become."""
+"""Tables with a row per example: readers of ``.csv`` and ``.parquet``, and the conversion of columns to arrays."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from lit_fednas.data.examples import missing
 from lit_fednas.data.sources.base import named_classes, reading
 from lit_fednas.errors import ConfigError, DataError, require_different
 
-#: A categorical input becomes at most so many columns.
+#: Maximum number of values of a categorical input, each of which becomes a column.
 MOST_VALUES = 10_000
-#: Cells of a .csv that hold no number.
+#: Cells of a .csv that stand for missing numbers.
 _MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "null", "None")
 _BOOLEANS = {"true": True, "false": False}
 _WHOLE = r"0|-?[1-9][0-9]{0,17}"
 
 
 def read_table(path: Path, field: str, texts: Collection[str | None] | None = None) -> Any:
-    """Returns a file's ``pandas.DataFrame``, without white space around text; ``texts`` (None is all) are text."""
+    """Returns a file's ``pandas.DataFrame``, with stripped text; columns in ``texts`` (None is all) are text."""
     import pandas as pd  # takes a while to import
 
     with reading(path, field, "correct or replace it"):
         content = _parquet(path, field) if path.suffix.lower() == ".parquet" else path.read_bytes()
         names = _header(content, path, field)
-        known = names if texts is None else [name for name in names if name in texts]
+        text_names = names if texts is None else [name for name in names if name in texts]
         frame = pd.read_csv(
             io.BytesIO(content),
             names=names,
             header=0,
             index_col=False,
-            dtype=str if texts is None else dict.fromkeys(known, str),
+            dtype=str if texts is None else dict.fromkeys(text_names, str),
             keep_default_na=False,
-            na_values={name: [""] if name in known else list(_MISSING) for name in names},
-            low_memory=False,  # else each chunk of rows would have types of its own
+            na_values={name: [""] if name in text_names else list(_MISSING) for name in names},
+            low_memory=False,  # otherwise each chunk of rows would infer its own types
         )
     for name, column in frame.items():
-        if column.dtype.kind == "O":  # also of truths, where some are missing
+        if column.dtype.kind == "O":  # text, or booleans with missing cells
             frame[name] = column.map(lambda value: str(value).strip(), na_action="ignore")
     if not len(frame):
         raise DataError(f"{field}: {path} has no rows; give one per example")
@@ -52,7 +52,7 @@ def read_table(path: Path, field: str, texts: Collection[str | None] | None = No
 
 
 def _parquet(path: Path, field: str) -> bytes:
-    """Returns the table, with a named index, as CSV of numbers and text; without lists, structures and bytes."""
+    """Returns the table and its named indexes as CSV; drops columns of lists, structures and bytes."""
     import pandas as pd
 
     try:
@@ -67,9 +67,9 @@ def _parquet(path: Path, field: str) -> bytes:
 
 
 def _header(content: bytes, path: Path, field: str) -> list[str]:
-    """Returns the names of a CSV file's columns; validates that each row has a cell for each."""
+    """Returns the names of a CSV file's columns; validates that each row has one cell per column."""
     if b"\0" in content:
-        raise ValueError("it has bytes of 0, as UTF-8 has none")
+        raise ValueError("it has zero bytes, so that it is not UTF-8 text")
     has_quotes = b'"' in content
     lines = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="" if has_quotes else None)
     quoted = csv.reader(lines, strict=True)  # takes three times as long as pandas
@@ -86,7 +86,7 @@ def _header(content: bytes, path: Path, field: str) -> list[str]:
             if len(row) != len(names):
                 raise ValueError(f"{len(row)} cells in row {number}, but {len(names)} columns; is a quote missing?")
             for column, (name, cell) in enumerate(zip(names, row if has_quotes else (), strict=False)):
-                commas = [len(re.findall(r",(?!\s)", line)) for line in cell.split("\n")]  # those between cells
+                commas = [len(re.findall(r",(?!\s)", line)) for line in cell.split("\n")]  # cells of text may hold ", "
                 if len(commas) > 1 and (commas[0], commas[-1]) == (len(names) - 1 - column, column):
                     fault = f"{path} has a line break in {name!r}, row {number}, and would lose a row"
                     raise DataError(f"{field}: {fault}; remove the line break, or close a quote")
@@ -96,14 +96,14 @@ def _header(content: bytes, path: Path, field: str) -> list[str]:
 
 
 def require_columns(frame: Any, path: Path, field: str, names: Sequence[str]) -> None:
-    """Validates that a table has some columns."""
+    """Validates that a table has the named columns."""
     if absent := [name for name in names if name not in frame.columns]:
-        known = ", ".join(map(str, frame.columns))
-        raise DataError(f"{field}: {path} has no column {absent[0]!r}; name one of: {known}")
+        columns = ", ".join(map(str, frame.columns))
+        raise DataError(f"{field}: {path} has no column {absent[0]!r}; name one of: {columns}")
 
 
 def filled(column: Any, path: Path, field: str = "data.source.files") -> Any:
-    """Returns a column of numbers or text, which must have no empty cell and none with a line break."""
+    """Returns a column; raises DataError for empty cells, and for line breaks in text."""
     if (empty := missing(column.to_numpy())).any():
         row = int(empty.argmax())
         raise DataError(f"{field}: {path} has no value of {column.name!r} in row {row}; fill it in or remove it")
@@ -116,31 +116,27 @@ def filled(column: Any, path: Path, field: str = "data.source.files") -> Any:
 
 
 def numbers(column: Any, path: Path, field: str) -> np.ndarray:
-    """Returns a column of numbers, of which none is missing or too large."""
+    """Returns a column as numbers; raises DataError for missing and too large ones."""
     column = _without_missing(column, path, field)
     values = np.asarray(_as_numbers(column))
-    if (text := np.isnan(values)).any():
-        row = int(np.argmax(text))
-        raise DataError(
-            f"{field}: {column.name!r} of {path} holds text in place of numbers, {str(column.iloc[row])!r} in row "
-            f"{row}; correct it"
-        )
-    most = 2.0**53 if values.dtype.kind in "iu" else float(np.finfo(np.float32).max)
-    if (large := np.abs(values.astype(float)) >= most).any():
-        row = int(np.argmax(large))
-        raise DataError(
-            f"{field}: {column.name!r} of {path} is {column.iloc[row]} in row {row}, too large for a number; correct "
-            "it, or leave it out if it is a name"
-        )
+    if (is_text := np.isnan(values)).any():
+        row = int(np.argmax(is_text))
+        fault = f"holds text in place of numbers, {column.iloc[row]!r} in row {row}"
+        raise DataError(f"{field}: {column.name!r} of {path} {fault}; correct it")
+    limit = 2.0**53 if values.dtype.kind in "iu" else float(np.finfo(np.float32).max)
+    if (is_large := np.abs(values.astype(float)) >= limit).any():
+        row = int(np.argmax(is_large))
+        fault = f"is {column.iloc[row]} in row {row}, too large for a number"
+        raise DataError(f"{field}: {column.name!r} of {path} {fault}; correct it, or leave out names")
     return values
 
 
 @dataclass
 class Table:
-    """What the columns of a training table are, so that those of all splits become the same arrays.
+    """The roles of a training table's columns, by which the tables of all splits become arrays.
 
-    ``numeric`` are the inputs that are numbers, ``values`` those of each categorical one, and ``classes`` what the
-    target holds, as given or in alphabetical order (None where there are numbers or several targets).
+    ``numeric`` names the inputs that are numbers, ``values`` holds the values of each categorical input, and
+    ``classes`` the names in the target's column (None if it holds numbers, or if there are several targets).
     """
 
     train: InitVar[Any]
@@ -149,20 +145,18 @@ class Table:
     client: str | None
     inputs: Sequence[str] | None
     categorical: Sequence[str]
-    given: Sequence[str] | None = None  # the classes
+    configured_classes: Sequence[str] | None = None
 
     def __post_init__(self, train: Any) -> None:
         listed = self.inputs
         if listed is None:
             listed = [name for name in train.columns if name not in {*self.target, self.client}]
-            if unnamed := [name for name in listed if str(name).startswith("Unnamed: ")]:  # as pandas names them
-                raise DataError(
-                    f"data.source.inputs: {self.path} has a column without a name ({unnamed[0]!r}), such as the index "
-                    "that to_csv writes; write it with index=False, name the column, or list the inputs"
-                )
+            if unnamed := [name for name in listed if str(name).startswith("Unnamed: ")]:  # pandas' name for it
+                fault = f"{self.path} has a column without a name ({unnamed[0]!r}), such as to_csv's index"
+                raise DataError(f"data.source.inputs: {fault}; write it with index=False, or list the inputs")
         for setting, names in (("target", self.target), ("inputs", listed), ("categorical", self.categorical)):
-            if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise ConfigError(f"data.source.{setting}: {twice[0]!r} is listed twice; list it once")
+            if duplicates := [name for name, count in Counter(names).items() if count > 1]:
+                raise ConfigError(f"data.source.{setting}: {duplicates[0]!r} is listed twice; list it once")
         require_columns(train, self.path, "data.source.target", self.target)
         require_columns(train, self.path, "data.source.client", [self.client] if self.client else [])
         require_columns(train, self.path, "data.source.inputs", listed)
@@ -172,19 +166,17 @@ class Table:
             raise DataError(f"data.source.categorical: {unlisted[0]!r} is not an input of {self.path}; leave it out")
         self.numeric = [name for name in listed if name not in self.categorical]
         if text := [name for name in self.numeric if _is_text(train[name], self.path)]:
-            raise DataError(
-                f"data.source.inputs: {', '.join(text)} of {self.path} are not numbers; name them as categorical, or "
-                "leave them out of inputs"
-            )
+            fault = f"{', '.join(text)} of {self.path} are not numbers"
+            raise DataError(f"data.source.inputs: {fault}; name them as categorical, or leave them out of inputs")
         self.values = {
             name: [str(value) for value in sorted(_names(train[name], self.path).unique())] for name in self.categorical
         }
-        if many := [name for name, values in self.values.items() if len(values) > MOST_VALUES]:
-            count = len(self.values[many[0]])
-            raise DataError(f"data.source.categorical: {many[0]!r} of {self.path} has {count:,} values; leave it out")
+        for name, values in self.values.items():
+            if (count := len(values)) > MOST_VALUES:
+                raise DataError(f"data.source.categorical: {name!r} of {self.path} has {count:,} values; leave it out")
         self.classes = self._classes(train[self.target[0]]) if len(self.target) == 1 else None
         used = {*listed, *self.target, self.client}
-        # for the command partition, which shows how each column is read
+        # the command partition shows how each column is read
         self.kinds = {
             "numbers": self.numeric,
             "categories": [f"{name} ({len(values):,} values)" for name, values in self.values.items()],
@@ -195,7 +187,7 @@ class Table:
 
     @property
     def num_indicators(self) -> int:
-        """The number of columns of 0 and 1, which are the last ones."""
+        """The number of columns of 0 and 1, which come last."""
         return sum(map(len, self.values.values()))
 
     def arrays(self, frame: Any, path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -221,22 +213,22 @@ class Table:
         return np.concatenate(columns, axis=1), targets, clients
 
     def _classes(self, target: Any) -> tuple[str, ...] | None:
-        """Returns the names of classes; None where the target is a number."""
+        """Returns the names of classes; None if the target is a number."""
         column = _without_missing(target, self.path)
         values = _as_numbers(column)
-        if self.given is None and values.notna().all():
+        if self.configured_classes is None and values.notna().all():
             return None
         if (values % 1 > 0).any():
-            numbers(target, self.path, "data.source.target")  # which names the row with the text
-        return named_classes(self.given, column.astype(str).unique(), self.path)
+            numbers(target, self.path, "data.source.target")  # raises DataError with the row of the text
+        return named_classes(self.configured_classes, column.astype(str).unique(), self.path)
 
 
 def _without_missing(column: Any, path: Path, field: str = "data.source.files") -> Any:
-    """Returns a column, which must have no empty cell; beside numbers, "NA" is one and no name."""
+    """Returns a column; raises DataError for empty cells, such as "NA" among numbers."""
     if column.dtype.kind not in "biuf":
-        known = _to_numeric(column).notna()
-        if known.any() and (known | column.isin(_MISSING)).all():
-            column = column.where(known)
+        is_number = _to_numeric(column).notna()
+        if is_number.any() and (is_number | column.isin(_MISSING)).all():
+            column = column.where(is_number)
     return filled(column, path, field)
 
 
@@ -244,12 +236,12 @@ def _codes(column: Any, values: Sequence[str], path: Path) -> np.ndarray:
     codes = {value: code for code, value in enumerate(values)}
     column = _without_missing(column, path).astype(str)
     if unknown := sorted(set(column.unique()) - set(values)):
-        raise DataError(f"data.source.files: {path} has {column.name} {unknown[0]!r}, which train does not; correct it")
+        raise DataError(f"data.source.files: {path} has {column.name} {unknown[0]!r}, which train lacks; correct it")
     return np.asarray(column.map(codes), dtype=np.int64)
 
 
 def _names(column: Any, path: Path) -> Any:
-    """Returns a column of names; whole numbers in their order if no two can be the same number."""
+    """Returns a column of names, as int64 if all are whole numbers in their usual form, to sort them by size."""
     column = _without_missing(column, path)
     if column.str.fullmatch(_WHOLE).all():
         return column.astype(np.int64)
@@ -263,7 +255,7 @@ def _is_text(column: Any, path: Path) -> bool:
 
 
 def _as_numbers(column: Any) -> Any:
-    """Returns a column as numbers, NaN where it has none."""
+    """Returns a column as numbers, with NaN in place of text."""
     if column.dtype.kind in "biuf":
         return column
     truths = column.str.lower().map(_BOOLEANS)

@@ -1,7 +1,7 @@
-"""Text as windows of tokens whose targets are the next ones: plain files, and Shakespeare's roles.
+"""Text as windows of tokens, with the next tokens as targets: plain files, and Shakespeare's roles.
 
-FedorAS trains on Shakespeare (appendix E). The paper names LEAF as the source and counts 715 clients in Table 3, those
-of TensorFlow Federated (:class:`ShakespeareRoles`), but 1,129 in the appendix, those of LEAF with the small ones.
+FedorAS trains on Shakespeare (appendix E). The paper names LEAF as the source. Its Table 3 counts 715 clients, as in
+TensorFlow Federated (:class:`ShakespeareRoles`); its appendix counts 1,129, as in LEAF with the small clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 
-#: The number of the token that fills windows up.
+#: The number of the padding token.
 PAD = 0
 
 #: The tokens of each client.
@@ -35,7 +35,7 @@ Clients = dict[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The number of each token: padding is 0, tokens begin with 1, special tokens follow them, ``<oov>`` first."""
+    """The number of each token: padding is 0, tokens start at 1, special tokens follow them, ``<oov>`` first."""
 
     tokens: tuple[str, ...]
     specials: tuple[str, ...] = ("<oov>",)
@@ -51,7 +51,7 @@ class Vocabulary:
         return ("<pad>", *self.tokens, *self.specials)
 
     def encoded(self, text: Iterable[str]) -> np.ndarray:
-        """Returns the number of each token, int64; tokens of a string are its characters."""
+        """Returns the number of each token, int64; a string's tokens are its characters."""
         oov = self.numbers["<oov>"]
         return np.fromiter((self.numbers.get(token, oov) for token in text), dtype=np.int64)
 
@@ -64,46 +64,43 @@ SHAKESPEARE = Vocabulary(
 
 
 class TextSource(DataSource):
-    """A source whose inputs are tokens and whose targets the next ones."""
+    """A source with tokens as inputs and the next tokens as targets."""
 
     input_dtype = torch.int64
 
     @cached_property
     def task(self) -> Task:
-        """The next token."""
+        """The prediction of the next token."""
         return NextToken(self.num_classes, PAD)
 
 
 @checked("data.source")
 @dataclass(eq=False)
 class TextFiles(TextSource):
-    """Text files, with a column ``client``: the file, the speaking role, or the block that a window is cut from.
+    """Text files, with a column ``client``: the file, the speaking role, or the block of a window.
 
-    Each client's text is cut into windows, one after the other; a window's targets are its inputs shifted by one
-    token, and the last window of a client is filled up with ``<pad>``, which is not counted. A client whose part of
-    a split has fewer than two tokens has no windows there. The vocabulary is that of the training part: the most
-    frequent tokens, then ``<oov>``, which stands for all others.
+    Each client's text is cut into consecutive windows. A window's targets are its inputs shifted by one token. The
+    last window of a client is filled up with ``<pad>``, which does not count as a target. A client with fewer than two
+    tokens in a split has no windows there. The vocabulary holds the most frequent tokens of the training split, then
+    ``<oov>``, which replaces all others.
 
     Penn Treebank's files are ``TextFiles("ptb.train.txt", val="ptb.valid.txt", test="ptb.test.txt",
     level="words", clients="blocks", context=40)``.
 
     Args:
         files: A text file, a folder (all ``*.txt`` in it), or a glob pattern such as ``plays/*.txt``; UTF-8.
-        clients: ``file``: each file is a client, named by its path below the folder that all share. ``role``: a line
-            ``Name:`` begins a speech of that role, which ends with an empty line; what follows until the next such
-            line is still that role's. The names themselves are not part of the text. Roles of several files are
-            clients of their own. ``blocks``: contiguous blocks of ``block`` tokens of the files one after the other.
-        level: What a token is: ``characters``, or ``words``, between which there is white space; the end of a
-            line is a word of its own.
+        clients: ``file``: each file is a client, named by its path below the files' common folder. ``role``: each
+            role of each file is a client; a line ``Name:``, at the start or after an empty line, begins the text of
+            that role and does not belong to it. ``blocks``: each ``block`` tokens of the joined files are a client.
+        level: The kind of tokens: ``characters``, or ``words``, separated by white space; the end of a line is a word.
         length: Tokens per window.
-        context: So many tokens at the beginning of each window are those at the end of the window before it, and are
-            context alone: only the first window of a client has targets there. 40 of 80 are Bai et al.'s, and
-            SuperFed's, for Penn Treebank. 0 predicts the first tokens of a window without those before it.
+        context: Number of tokens that consecutive windows share, which have no targets in the later window; 0 predicts
+            the first tokens of a window without context. Bai et al. and SuperFed use 40 for Penn Treebank.
         block: Tokens per block.
-        vocabulary_size: At most so many different tokens are kept, beside ``<pad>`` and ``<oov>``.
-        val: Where the validation split is: as ``files``, or the share of each client's text that it is, before that
-            of ``test``; 0 for none.
-        test: As ``val``; a share is the end of each client's text.
+        vocabulary_size: Maximum number of different tokens, beside ``<pad>`` and ``<oov>``.
+        val: The validation split: files as in ``files``, or a share of each client's text, just before the share of
+            ``test``; 0 for no split.
+        test: The test split: files as in ``files``, or a share of each client's text, at its end; 0 for no split.
     """
 
     files: str
@@ -118,19 +115,15 @@ class TextFiles(TextSource):
 
     def __post_init__(self) -> None:
         if self.context >= self.length:
-            raise ConfigError(
-                f"data.source.context: {self.context} of {self.length} tokens leaves none to predict; give less"
-            )
+            raise ConfigError(f"data.source.context: {self.context} of {self.length} leaves no target; give less")
         self.input_shape = (self.length,)
         shares = [share for share in (self.val, self.test) if not isinstance(share, str)]
         if not all(0 <= share < 1 for share in shares) or sum(shares) >= 1:
-            raise ConfigError(
-                f"data.source.val, test: {self.val} and {self.test} are no shares that leave training text; give less"
-            )
+            raise ConfigError(f"data.source.val, test: {self.val} and {self.test} leave no training text; give less")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The most frequent tokens of the training part, the most frequent first."""
+        """The most frequent tokens of the training split, in order of frequency."""
         counts: Counter[str] = Counter()
         for tokens in self._parts()["train"].values():
             counts.update(tokens)
@@ -148,8 +141,8 @@ class TextFiles(TextSource):
             return None
         part = self._parts()[split]
         sequences = [self.vocabulary.encoded(tokens) for tokens in part.values()]
-        few = sum(len(tokens) < 2 for tokens in part.values())
-        self.left_out[split][f"clients with fewer than two {self.level}"] = few
+        num_short = sum(len(tokens) < 2 for tokens in part.values())
+        self.left_out[split][f"clients with fewer than two {self.level}"] = num_short
         self.left_out[split] = +self.left_out[split]
         examples = window_examples(sequences, self.input_shape[0], "client", list(part), self.context)
         if not len(examples):
@@ -159,16 +152,16 @@ class TextFiles(TextSource):
     def _parts(self) -> dict[Split, Clients]:
         """Reads the tokens of each client, by split."""
         parts: dict[Split, Clients] = {}
-        given = {split: getattr(self, _setting(split)) for split in SPLITS}
-        files = {split: of_split for split, of_split in given.items() if isinstance(of_split, str)}
-        require_separate({split: _text_files(of_split, _setting(split))[0] for split, of_split in files.items()})
+        settings = {split: getattr(self, _setting(split)) for split in SPLITS}
+        files = {split: setting for split, setting in settings.items() if isinstance(setting, str)}
+        require_separate({split: _text_files(setting, _setting(split))[0] for split, setting in files.items()})
         train = self._clients("train", self.files)
         sizes = {client: len(tokens) for client, tokens in train.items()}
         splits: tuple[Split, ...] = ("test", "val")
-        for split in splits:  # from the end of each text
+        for split in splits:  # shares are cut from the end of each text
             if split in files:
                 parts[split] = self._clients(split, files[split])
-            elif share := given[split]:
+            elif share := settings[split]:
                 cuts = {client: len(tokens) - round(share * sizes[client]) for client, tokens in train.items()}
                 parts[split] = {client: tokens[cuts[client] :] for client, tokens in train.items()}
                 train = {client: tokens[: cuts[client]] for client, tokens in train.items()}
@@ -200,11 +193,11 @@ class ShakespeareRoles(TextSource):
 
     The folder holds ``shakespeare_train.h5`` and ``shakespeare_test.h5`` of TensorFlow Federated, in which
     ``examples/<PLAY_ROLE>/snippets`` are byte strings. Each snippet becomes ``<bos>``, its characters and ``<eos>``,
-    and is cut into windows as by :class:`TextFiles`. (TensorFlow Federated cuts every ``length + 1`` tokens, so that
-    one target in so many is never predicted.)
+    and is cut into windows as in :class:`TextFiles`. (TensorFlow Federated cuts every ``length + 1`` tokens, and so
+    never predicts the first token after a cut.)
 
     Args:
-        root: The folder.
+        root: The folder of the two files.
         length: Tokens per window; 80 as in McMahan et al. (2017).
     """
 
@@ -226,7 +219,7 @@ class ShakespeareRoles(TextSource):
 
 
 def windows(tokens: np.ndarray, length: int, context: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns windows, the last one padded, as inputs and targets, int64 ``[windows, length]``; see TextFiles."""
+    """Returns inputs and targets of windows, the last one padded, int64 ``[windows, length]``; see TextFiles."""
     steps, stride = max(0, len(tokens) - 1), length - context
     count = 1 + max(0, -(-(steps - length) // stride)) if steps else 0
     cut = np.full((2, max(0, count - 1) * stride + length), PAD, dtype=np.int64)
@@ -240,7 +233,7 @@ def windows(tokens: np.ndarray, length: int, context: int = 0) -> tuple[np.ndarr
 def window_examples(
     sequences: Sequence[np.ndarray], length: int, column: str, names: Sequence[str], context: int = 0
 ) -> Examples:
-    """Returns the windows of several sequences, each with the sequence's name in a column."""
+    """Returns the windows of several sequences, with their sequence's name in a column."""
     empty = np.empty((0, length), dtype=np.int64)
     pairs = [windows(tokens, length, context) for tokens in sequences]
     inputs, targets = (np.concatenate(parts) for parts in zip((empty, empty), *pairs, strict=True))
@@ -253,30 +246,30 @@ def _setting(split: str) -> str:
 
 
 def _text_files(files: str, setting: str) -> tuple[list[Path], Counter[str]]:
-    """Returns the files that a name, a folder or a pattern stands for, by name; and what of a folder is left out."""
-    place = Path(files).expanduser()
-    pattern = place / "*.txt" if place.is_dir() else place
+    """Returns the sorted files of a name, folder or pattern, and counts a folder's omissions by reason."""
+    root = Path(files).expanduser()
+    pattern = root / "*.txt" if root.is_dir() else root
     paths = [Path(path) for path in sorted(glob(str(pattern), recursive=True)) if not Path(path).is_dir()]
     if not paths:
-        raise DataError(f"data.source.{setting}: {pattern} is not a file and matches none; correct the path")
-    others = {*place.iterdir()}.difference(paths) if place.is_dir() else set()
+        raise DataError(f"data.source.{setting}: {pattern} is not a file and matches no files; correct the path")
+    others = {*root.iterdir()}.difference(paths) if root.is_dir() else set()
     return paths, Counter("folders" if path.is_dir() else kind_of(path.name) for path in others)
 
 
 def _read_texts(paths: Sequence[Path], setting: str) -> dict[str, str]:
-    """Returns the text of each file by its name below the folder that all share."""
+    """Returns the text of each file, by its name below the common folder."""
     shared = Path(os.path.commonpath([path.parent for path in paths]))
     texts = {}
     for path in paths:
         with reading(path, f"data.source.{setting}", "save it as text in UTF-8, or remove it"):
             texts[path.relative_to(shared).as_posix()] = text = path.read_text(encoding="utf-8-sig")
             if "\0" in text:
-                raise ValueError("it has bytes of 0")
+                raise ValueError("it has zero bytes")
     return texts
 
 
 def _roles(text: str, name: str) -> dict[str, str]:
-    """Returns the speeches of each role, one after the other."""
+    """Returns the joined speeches of each role."""
     speeches: dict[str, list[str]] = {}
     role = ""
     for part in re.split(r"\n\s*\n", text.strip()):
