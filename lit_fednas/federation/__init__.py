@@ -1,8 +1,8 @@
 """The engine: module, trainer, round loop, client training.
 
-:class:`FederatedLightningModule` is composed of the four parts of a method, and :class:`FederatedTrainer` is
-Lightning's Trainer with rounds for epochs; the server's step is ``training_step``. So ``ModelCheckpoint``,
-``EarlyStopping``, loggers, ``--ckpt_path last`` and your own callbacks work as they do anywhere.
+:class:`FederatedLightningModule` is composed of the four parts of a method. :class:`FederatedTrainer` is Lightning's
+Trainer with rounds in place of epochs; the server's step is ``training_step``. Therefore ``ModelCheckpoint``,
+``EarlyStopping``, loggers, ``--ckpt_path last`` and your own callbacks work as usual.
 """
 
 from lit_fednas.federation.cohort import (

@@ -1,10 +1,10 @@
-"""Which updates of a round count, before they are merged: all of them, or those within a bound on their norms.
+"""Rules that accept or reject the updates of a round before they are merged.
 
-The bound is relative to the cohort (Sun et al., 2019, "Can you really backdoor federated learning?", section 4.1).
-Sub-networks hold different tensors, so norms are compared tensor by tensor: in each, the cohort's median is taken over
-the root mean squares of its changes, of the clients that changed it; where fewer than three did, over those of whole
-updates. An update is compared with the norm that it would have if it changed each of its tensors by that median.
-Parameters and running statistics are compared apart, and the larger of their two ratios counts.
+The bound on norms is relative to the cohort (Sun et al., 2019, "Can you really backdoor federated learning?", section
+4.1). Clients train different tensors, so changes are compared per tensor: the reference is the cohort's median root
+mean square of the changes of this tensor, or of whole updates if fewer than three clients changed it. An update's norm
+is divided by the norm of an update that changes the same tensors by their references. Parameters and running statistics
+are compared separately, and the larger of the two ratios counts.
 """
 
 from collections import defaultdict
@@ -26,22 +26,23 @@ Changes = Mapping[str, tuple[float, int]]
 
 
 class Acceptance:
-    """Which updates of a round count: all, as they come. A rule that judges them together holds them until then."""
+    """Accepts every update at once. A rule that compares updates holds them until all have come."""
 
-    evidence: Any = None  # on the updates that this rank holds, for the other ranks
+    #: Facts about the updates that this rank holds; the ranks exchange them.
+    evidence: Any = None
 
     def hold(self, update: ClientUpdate) -> bool:
-        """Copies an update if it is to be judged with the others; returns whether it is."""
+        """Copies an update that waits for the others; returns whether it waits."""
         return False
 
     def judge(self, evidence: Sequence[Any]) -> Callable[[ClientResult], Outcome | None]:
-        """Returns what judges a result by the evidence of all ranks; ``None`` if its update was not held."""
+        """Returns a function from a result to its outcome, by all ranks' evidence; ``None`` if no update was held."""
         return lambda result: None
 
 
 @dataclass
 class NormBound(Acceptance):
-    """Updates whose norm stands out are rejected."""
+    """Rejects updates with a norm far above the cohort's median."""
 
     supernet: Supernet
     bound: float
@@ -51,12 +52,13 @@ class NormBound(Acceptance):
     @torch.no_grad()
     @override
     def hold(self, update: ClientUpdate) -> bool:
-        sent, changes = self.supernet.views(update.task.arch), defaultdict[str, tuple[float, int]](lambda: (0.0, 0))
+        received = self.supernet.views(update.task.arch)
+        changes = defaultdict[str, tuple[float, int]](lambda: (0.0, 0))
         for name, region in self.supernet.regions(update.task.arch).items():
-            if sent[name].is_floating_point():
-                norm = torch.linalg.vector_norm(update.weights[name] - sent[name], dtype=torch.float64)
+            if received[name].is_floating_point():
+                norm = torch.linalg.vector_norm(update.weights[name] - received[name], dtype=torch.float64)
                 squares, elements = changes[region.name]
-                changes[region.name] = (squares + float(norm) ** 2, elements + sent[name].numel())
+                changes[region.name] = (squares + float(norm) ** 2, elements + received[name].numel())
         weights = {name: tensor.clone() for name, tensor in update.weights.items()}
         self.evidence[update.task.key] = dict(changes)
         self._updates[update.task.key] = replace(update, weights=weights)
@@ -64,47 +66,47 @@ class NormBound(Acceptance):
 
     @override
     def judge(self, evidence: Sequence[Mapping[Hashable, Changes]]) -> Callable[[ClientResult], Outcome | None]:
-        ratios = self.ratios({update: changes for of_rank in evidence for update, changes in of_rank.items()})
-        held, self.evidence, self._updates = self._updates, {}, {}
+        ratios = self.ratios({key: changes for facts in evidence for key, changes in facts.items()})
+        updates, self.evidence, self._updates = self._updates, {}, {}
 
-        def judged(result: ClientResult) -> Outcome | None:
+        def outcome(result: ClientResult) -> Outcome | None:
             if (ratio := ratios.get(result.task.key)) is None:
                 return None
             if ratio <= self.bound:
-                return result, held.get(result.task.key)
+                return result, updates.get(result.task.key)
             reason = f"its norm is {ratio:.3g} times the cohort's median, faults.norm_bound is {self.bound:g}"
             return result.rejected(WILD, f"the update is not used: {reason}"), None
 
-        return judged
+        return outcome
 
     def ratios(self, changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
-        """Returns each update's norm as a multiple of the cohort's median at its size."""
+        """Returns the ratio of each update's norm to the cohort's median: of its parameters or its statistics."""
         parameters = {name for name, _ in self.supernet.named_parameters()}
 
-        def of_kind(is_trained: bool) -> dict[Hashable, Changes]:
+        def select(are_parameters: bool) -> dict[Hashable, Changes]:
             return {
-                update: {name: change for name, change in tensors.items() if (name in parameters) is is_trained}
-                for update, tensors in changes.items()
+                key: {name: change for name, change in tensors.items() if (name in parameters) is are_parameters}
+                for key, tensors in changes.items()
             }
 
-        trained, statistics = _ratios(of_kind(True)), _ratios(of_kind(False))
-        return {update: max(trained[update], statistics[update]) for update in changes}
+        parameter_ratios, statistic_ratios = _ratios(select(True)), _ratios(select(False))
+        return {key: max(parameter_ratios[key], statistic_ratios[key]) for key in changes}
 
 
 def _ratios(changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
-    """Returns each update's norm as a multiple of that of the median change of the same tensors."""
-    squares = {update: sum(square for square, _ in tensors.values()) for update, tensors in changes.items()}
-    sizes: dict[str, list[float]] = defaultdict(list)
-    wholes = []
-    for update, tensors in changes.items():
+    """Returns the ratio of each update's norm to the norm of the median change of the same tensors."""
+    squares = {key: sum(square for square, _ in tensors.values()) for key, tensors in changes.items()}
+    tensor_sizes: dict[str, list[float]] = defaultdict(list)
+    update_sizes = []
+    for key, tensors in changes.items():
         for name, (square, elements) in tensors.items():
             if square > 0:
-                sizes[name].append(sqrt(square / elements))
-        if squares[update] > 0:
-            wholes.append(sqrt(squares[update] / sum(elements for _, elements in tensors.values())))
-    medians = {name: median(changed if len(changed) >= 3 else wholes) for name, changed in sizes.items()}
+                tensor_sizes[name].append(sqrt(square / elements))
+        if squares[key] > 0:
+            update_sizes.append(sqrt(squares[key] / sum(elements for _, elements in tensors.values())))
+    medians = {name: median(sizes if len(sizes) >= 3 else update_sizes) for name, sizes in tensor_sizes.items()}
     ratios = {}
-    for update, tensors in changes.items():
+    for key, tensors in changes.items():
         expected = sum(elements * medians.get(name, 0.0) ** 2 for name, (_, elements) in tensors.items())
-        ratios[update] = sqrt(squares[update] / expected) if expected else 0.0
+        ratios[key] = sqrt(squares[key] / expected) if expected else 0.0
     return ratios

@@ -1,4 +1,4 @@
-"""The clients' training: fits of one reused sub-Trainer, for one client or several at a time."""
+"""The clients' training: fits by one reused sub-Trainer, each of one client or of several together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ConfigError, in_one_line
 from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, client_scores, normalises_over_batches, recalibrated
 from lit_fednas.federation.fit import ClientModule, ClientNetwork, Fit, Outcome, TaskRunner
-from lit_fednas.federation.kernels import MOST_ARCHITECTURES, check_compilable, compile_network, with_channels_last
+from lit_fednas.federation.kernels import MAX_ARCHITECTURES, check_compilable, compile_network, with_channels_last
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.process import Interrupted
 from lit_fednas.federation.stacked import StackedClient, StackedGradients, StackedModule, check_stackable
@@ -30,14 +30,14 @@ from lit_fednas.supernets.base import recent
 if TYPE_CHECKING:
     from lit_fednas.federation.module import FederatedLightningModule
 
-_NETWORKS_KEPT = 4
-_GRADIENTS_KEPT = 64  # functions, which take no memory
+_MAX_NETWORKS = 4
+_MAX_GRADIENTS = 64  # functions, which take no memory
 
 log = logging.getLogger(__name__)
 
 
 class LocalRunner(TaskRunner):
-    """Trains clients with one reused Trainer, module and few networks; an update holds until the next fit."""
+    """Trains clients with one reused Trainer, module and few networks; an update is valid until the next fit."""
 
     def __init__(self, module: FederatedLightningModule, data: ClientData, check: Callable[[], None]) -> None:
         self.supernet = module.supernet
@@ -45,7 +45,7 @@ class LocalRunner(TaskRunner):
         self.data = data
         self.settings = module.client
         self.faults = module.faults
-        self.transport = module.transport  # set to Transport() where a network between server and devices does it
+        self.transport = module.transport  # a device sets Transport(), because its messages are packed elsewhere
         self.seed = module.seed
         self.check = check
         self.device = next(iter(self.supernet.shared_tensors().values())).device
@@ -53,12 +53,12 @@ class LocalRunner(TaskRunner):
         self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
         self._gradients: OrderedDict[Any, StackedGradients] = OrderedDict()
         self._shared: dict[str, Tensor] | None = None  # looked up once for all clients of a round
-        self._received: dict[int, Mapping[str, Tensor]] = {}  # by the clients of the present fit
+        self._received: dict[int, Mapping[str, Tensor]] = {}  # weights by client of the present fit
         self._module = ClientModule(self.objective, self.settings)
 
     @override
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
-        """Trains the clients in the order of their tasks; by architecture where a fit has several clients."""
+        """Trains the clients in the order of their tasks, or grouped by architecture if fits have several clients."""
         self._shared = self.supernet.shared_tensors()
         try:
             for group in self._groups(tasks):
@@ -66,7 +66,7 @@ class LocalRunner(TaskRunner):
                 if len(group) == 1:
                     yield self.fit(group[0])
                 else:
-                    yield from self._fit_several(group)
+                    yield from self._fit_together(group)
         finally:
             self._shared = None
 
@@ -80,26 +80,26 @@ class LocalRunner(TaskRunner):
         return self._outcome(fit)
 
     def _groups(self, tasks: Sequence[ClientTask]) -> Iterator[Sequence[ClientTask]]:
-        """Yields clients of one architecture, most examples first: neighbours take similar numbers of steps."""
+        """Yields tasks of one architecture, most examples first, so that clients of a fit take similar steps."""
         if self.settings.clients_per_fit == 1:
             yield from ([task] for task in tasks)
             return
-        alike: dict[Any, list[ClientTask]] = {}
+        groups: dict[Any, list[ClientTask]] = {}
         for task in tasks:
-            if self._goes_away(task):  # there is nothing to train
+            if self._drops_out(task):
                 yield [task]
             else:
-                alike.setdefault((task.arch, task.round, task.lr_factor), []).append(task)
-        for group in alike.values():
+                groups.setdefault((task.arch, task.round, task.lr_factor), []).append(task)
+        for group in groups.values():
             group.sort(key=lambda task: -task.num_examples)
             for first in range(0, len(group), self.settings.clients_per_fit):
                 yield group[first : first + self.settings.clients_per_fit]
 
-    def _fit_several(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
-        """Trains clients of one architecture in one fit; one by one if that fails, so that failures are isolated."""
+    def _fit_together(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
+        """Trains clients of one architecture in one fit; if it fails, one by one, which isolates the failure."""
         start = perf_counter()
         try:
-            module = self._train_several(tasks)
+            module = self._train_together(tasks)
             outcomes = module.outcomes()
         except (ConfigError, Interrupted):
             raise
@@ -109,9 +109,9 @@ class LocalRunner(TaskRunner):
             share = (perf_counter() - start) / len(tasks)
             for row, (client, (loss_sum, units, size)) in enumerate(zip(module.clients, outcomes, strict=True)):
                 weights = {name: tensor[row] for name, tensor in module.weights.items()}
-                fit, steps, seen = Fit(ClientResult(client.task)), client.num_steps, client.num_seen
+                fit = Fit(ClientResult(client.task))
                 with fit.isolating_failures():
-                    fit.fill(weights, steps, seen, loss_sum=loss_sum, units=units, size=size)
+                    fit.fill(weights, client.num_steps, client.num_seen, loss_sum=loss_sum, units=units, size=size)
                     self._finish(fit)
                 fit.note(seconds=share)
                 yield self._outcome(fit)
@@ -126,23 +126,23 @@ class LocalRunner(TaskRunner):
             self.check()
             yield self.fit(task)
 
-    def _train_several(self, tasks: Sequence[ClientTask]) -> StackedModule:
+    def _train_together(self, tasks: Sequence[ClientTask]) -> StackedModule:
         arch = tasks[0].arch
         with self.trainer.precision_plugin.train_step_context():
-            made = partial(StackedGradients, self.supernet, arch, self.objective, self.settings)
-            gradients = recent(self._gradients, arch, _GRADIENTS_KEPT, made)
+            build = partial(StackedGradients, self.supernet, arch, self.objective, self.settings)
+            gradients = recent(self._gradients, arch, _MAX_GRADIENTS, build)
         self._receive(tasks)
         received = [self._received[task.client] for task in tasks]
         stacked = {name: torch.stack([weights[name].detach() for weights in received]) for name in received[0]}
         clients = [StackedClient(task) for task in tasks]
         for client in clients:
-            client.batches = self._batches(client.task, client, ahead=True)
+            client.batches = self._batches(client.task, client, whole_epochs=True)
         module = StackedModule(gradients, stacked, clients, self.settings, tasks[0].lr_factor)
         self.trainer.fit(module, train_dataloaders=module.steps())
         return module
 
     def _finish(self, fit: Fit) -> None:
-        """Tests the trained network and sends the update up, if there is one."""
+        """Tests the trained network, and passes the update through the transport."""
         if fit.weights is None:
             return
         self._test(fit, fit.weights)
@@ -152,21 +152,21 @@ class LocalRunner(TaskRunner):
             fit.weights = self.transport.unpack_up(packed, views)
 
     def _outcome(self, fit: Fit) -> Outcome:
-        """Returns the outcome of a fit, or raises its failure if the fault policy says so."""
+        """Returns the outcome of a fit; raises its failure if the fault policy stops at failures."""
         result, update = fit.outcome
         self.faults.check(result, fit.cause)
         return result, update
 
     @torch.no_grad()
     def _receive(self, tasks: Sequence[ClientTask]) -> None:
-        """Sends the global weights of one architecture down to the clients of the next fit."""
+        """Passes the global weights of one architecture through the transport, for each client of the next fit."""
         weights, transport = self.supernet.views(tasks[0].arch, self._shared), self.transport
         self._received = {
             task.client: transport.unpack_down(transport.pack_down(weights, self.seed, task), weights) for task in tasks
         }
 
     def _test(self, fit: Fit, weights: Mapping[str, Tensor]) -> None:
-        """Tests the network on the client's own validation split, if it is asked for."""
+        """Tests the network on the client's own validation split if ``client.validate`` is set."""
         if self.settings.validate is None:
             return
         arch, client = fit.result.task.arch, fit.result.task.client
@@ -177,7 +177,7 @@ class LocalRunner(TaskRunner):
             copy.load_state_dict(dict(weights))
             draws = generator(self.seed, "local-statistics", client)
             batches = self.data.batches(client, self.settings.batch_size, draws, augment=False)
-            # batch norm refuses a batch of one
+            # batch norm refuses batches of one example
             inputs = (inputs for inputs, _ in islice(batches, RECALIBRATION_BATCHES) if len(inputs) > 1)
             network = recalibrated(copy, inputs)
         for score in client_scores(network, self.data, [client], "val"):
@@ -186,15 +186,15 @@ class LocalRunner(TaskRunner):
     def _train(self, fit: Fit) -> None:
         task = fit.result.task
         address = task.round, task.client
-        if self._goes_away(task):
+        if self._drops_out(task):
             fit.fail(DROPPED, "the client went away")
             return
-        most = MOST_ARCHITECTURES if self.settings.compile else _NETWORKS_KEPT
-        network = recent(self._networks, task.arch, most, partial(self._network, task.arch))
+        capacity = MAX_ARCHITECTURES if self.settings.compile else _MAX_NETWORKS
+        network = recent(self._networks, task.arch, capacity, partial(self._build_network, task.arch))
         self._receive([task])
         network.receive(self._received[task.client])
         module = self._module
-        module.begin(network, task.lr_factor, self._steps(task))
+        module.begin(network, task.lr_factor, self._max_steps(task))
         with isolated(self.seed, "client", *address, device=self.device):
             give_state(self.objective, self.state_of(task.client), self.device)
             try:
@@ -206,7 +206,7 @@ class LocalRunner(TaskRunner):
                 self.objective.end(network.network)
         for parameter in network.parameters:
             parameter.grad = None
-        # after the objective has touched the weights for the last time
+        # the norm is read last, because Objective.end may change the weights
         loss_sum, units, size = module.outcome()
         fit.fill(network.weights, module.num_steps, module.num_seen, loss_sum=loss_sum, units=units, size=size)
         if fit.weights is None:
@@ -217,53 +217,53 @@ class LocalRunner(TaskRunner):
         elif fit.state is not None and not is_finite(fit.state):
             fit.fail("non-finite", "the state that the objective keeps of it is not finite")
 
-    def _goes_away(self, task: ClientTask) -> bool:
+    def _drops_out(self, task: ClientTask) -> bool:
         if self.faults.dropout_rate == 0:
             return False
         draw = numpy_generator(self.seed, "dropout-of-client", task.round, task.client).random()
         return bool(draw < self.faults.dropout_rate)
 
-    def _steps(self, task: ClientTask) -> int | None:
-        """Returns how many steps the client takes, if they are counted."""
+    def _max_steps(self, task: ClientTask) -> int | None:
+        """Returns the client's number of steps, or ``None`` if it trains by epochs."""
         return self.settings.steps if task.steps is None else task.steps
 
     def _epochs(self, task: ClientTask) -> int:
-        """Returns how many passes the client has time for."""
+        """Returns the client's number of passes over its data; stragglers complete fewer."""
         if self.faults.straggler_rate == 0:
             return self.settings.epochs
         draws = numpy_generator(self.seed, "epochs-of-client", task.round, task.client)
-        late = draws.random() < self.faults.straggler_rate
-        return int(draws.integers(1, self.settings.epochs, endpoint=True)) if late else self.settings.epochs
+        is_late = draws.random() < self.faults.straggler_rate
+        return int(draws.integers(1, self.settings.epochs, endpoint=True)) if is_late else self.settings.epochs
 
     def _batches(
-        self, task: ClientTask, taken: ClientModule | StackedClient, ahead: bool = False
+        self, task: ClientTask, progress: ClientModule | StackedClient, whole_epochs: bool = False
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the client's batches, epoch after epoch; if steps are counted, until an epoch allows none."""
-        steps = self._steps(task)
-        for epoch in count() if steps is not None else range(self._epochs(task)):
+        """Yields the batches of the client's epochs; if it trains by steps, until an epoch adds no step."""
+        max_steps = self._max_steps(task)
+        for epoch in count() if max_steps is not None else range(self._epochs(task)):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
-            num_before = taken.num_steps
+            num_steps = progress.num_steps
             batches = self.data.batches(task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last)
-            yield from list(islice(batches, steps and steps - num_before)) if ahead else batches
-            if taken.num_steps == num_before:
+            yield from list(islice(batches, max_steps and max_steps - num_steps)) if whole_epochs else batches
+            if progress.num_steps == num_steps:
                 return
 
-    def _network(self, arch: Any) -> ClientNetwork:
+    def _build_network(self, arch: Any) -> ClientNetwork:
         network = self.supernet.empty_subnet(arch)
         if self.settings.channels_last:
             network = with_channels_last(network)
-        made = ClientNetwork(network)
+        client_network = ClientNetwork(network)
         if self.settings.compile:
-            made.receive(self.supernet.views(arch, self._shared))
+            client_network.receive(self.supernet.views(arch, self._shared))
             shape, dtype = self.supernet.input_shape, self.supernet.input_dtype
             batch = torch.zeros(self.settings.batch_size, *shape, dtype=dtype, device=self.device)
             with self.trainer.precision_plugin.train_step_context():
                 compile_network(network, batch)
-        return made
+        return client_network
 
 
 def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
-    """Validates that clients can train as the settings say, before the first round."""
+    """Validates before the first round that clients can train with the module's settings."""
     supernet, objective, settings, faults = module.supernet, module.objective, module.client, module.faults
     if settings.clients_per_fit > 1:
         check_stackable(settings, objective)
@@ -277,7 +277,7 @@ def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
         check_compilable(supernet, objective, settings.clients_per_fit)
     try:
         settings.local_optimizer([torch.zeros(1, requires_grad=True)])
-    except Exception as error:  # else every client would fail by it
+    except Exception as error:  # otherwise every client would fail with it
         raise ConfigError(f"client.optimizer: cannot be made ({error}); change its settings") from error
     if settings.validate is not None and not objective.testable:
         raise ConfigError(

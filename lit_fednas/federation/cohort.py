@@ -1,4 +1,4 @@
-"""Cohort sampling: which clients take part in a round."""
+"""Cohort samplers: they draw the clients that take part in a round."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ from lit_fednas.rng import numpy_generator
 
 
 class Availability:
-    """Which clients can take part in a round: all of them, unless a subclass says otherwise.
+    """Rule for the clients that can take part in a round; this class allows all of them.
 
     Example:
         >>> Availability().available(0, 3, seed=0)
@@ -25,16 +25,7 @@ class Availability:
     """
 
     def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
-        """Returns which of some clients can take part in a round; each answer depends on the client alone.
-
-        Args:
-            round: The round, from 0.
-            clients: int64 [clients]; those that may be asked.
-            seed: The run's seed.
-
-        Returns:
-            bool [clients].
-        """
+        """Returns a mask [clients] of clients that can take part in a round; each depends on its client alone."""
         return np.ones(len(clients), dtype=bool)
 
     def available(self, round: int, num_clients: int, seed: int) -> list[int]:
@@ -44,10 +35,10 @@ class Availability:
 
 @checked("cohort.availability")
 class RandomAvailability(Availability):
-    """Each client is away with the same probability, independently in each round.
+    """Makes each client unavailable with the same probability, independently in each round.
 
     Args:
-        away: Probability of being away.
+        away: Probability that a client is unavailable.
 
     Example:
         >>> len(RandomAvailability(0.5).available(0, 1000, seed=0)) in range(450, 550)
@@ -60,12 +51,12 @@ class RandomAvailability(Availability):
     @override
     def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
         draws = numpy_generator(seed, "availability", round).random(int(clients.max(initial=-1)) + 1)
-        away: np.ndarray = draws[clients] < self.away
-        return ~away
+        is_away: np.ndarray = draws[clients] < self.away
+        return ~is_away
 
 
 class OnlyClients(Availability):
-    """Some of the clients that another rule makes available.
+    """Restricts another rule to some of the clients.
 
     Args:
         clients: The clients that may take part.
@@ -91,15 +82,12 @@ class CohortSampler(Part, ABC):
 
     Args:
         ratio: Participation ratio C: max(C K, 1) of all K clients (SuperFed, Algorithm 1, line 3).
-        count: The number of clients instead.
-        availability: Which clients are available; if there are fewer than asked for, all of them take part.
+        count: Number of clients per round, in place of ``ratio``.
+        availability: Rule for the available clients; if fewer than the cohort's size are available, all take part.
 
     Attributes:
-        depends_on_sizes: Whether the draw depends on the clients' numbers of examples, which are private to
-            differential privacy.
-
-    Raises:
-        ConfigError: Both or neither of ratio and count are given, or they are out of range.
+        depends_on_sizes: Whether the draw depends on the clients' numbers of examples. Differential privacy treats
+            these numbers as private.
     """
 
     field: ClassVar[str] = "model.cohort"
@@ -118,7 +106,7 @@ class CohortSampler(Part, ABC):
         self.availability = availability
 
     def size(self, num_clients: int) -> int:
-        """Returns the number of clients per round: the count, or the share of all, at least one."""
+        """Returns the number of clients per round, at least one."""
         if self.count is not None:
             if self.count > num_clients:
                 raise ConfigError(f"cohort.count: {self.count} is more than the {num_clients} clients; lower it")
@@ -127,44 +115,44 @@ class CohortSampler(Part, ABC):
         return max(int(self.ratio * num_clients + 1e-9), 1)
 
     def draw(self, round: int, sizes: Sequence[int] | np.ndarray, seed: int) -> list[int]:
-        """Returns a round's cohort, ascending, given every client's training examples; empty if none is available."""
-        wanted = self.size(len(sizes))
+        """Returns a round's cohort, ascending, from every client's number of examples; empty if none is available."""
+        cohort_size = self.size(len(sizes))
         cohort: list[int] = []
-        for asked in self.asked(np.asarray(sizes), wanted, numpy_generator(seed, "cohort", round)):
-            cohort += asked[self.availability.present(round, asked, seed)].tolist()
-            if len(cohort) >= wanted:
+        for wave in self.waves(np.asarray(sizes), cohort_size, numpy_generator(seed, "cohort", round)):
+            cohort += wave[self.availability.present(round, wave, seed)].tolist()
+            if len(cohort) >= cohort_size:
                 break
-        return sorted(cohort[:wanted])
+        return sorted(cohort[:cohort_size])
 
     def separation(self, num_clients: int) -> int:
-        """Returns the least number of rounds from one in which a client takes part to its next."""
+        """Returns the minimum distance, in rounds, between two cohorts with the same client."""
         return 1
 
     def among(self, clients: Iterable[int]) -> Self:
-        """Returns the same rule for some of the clients; the cohort keeps its size, if so many are left."""
+        """Returns the same rule restricted to some clients; the cohort keeps its size if enough clients are left."""
         sampler = copy.copy(self)
         sampler.availability = OnlyClients(clients, self.availability)
         return sampler
 
     def observe(self, results: Sequence[ClientResult]) -> None:
-        """Updates the state after a round, which :meth:`draw` reads; ``results`` has one per task."""
+        """Updates the state that :meth:`draw` reads, from one result per task of a round."""
 
     @abstractmethod
-    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        """Yields clients in the order in which they are asked, until as many as wanted are available.
+    def waves(self, sizes: np.ndarray, cohort_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        """Yields clients to invite, wave by wave, until enough are available.
 
         Args:
-            sizes: Training examples of every client, int64 [clients].
-            wanted: How many are wanted; so many are asked first.
+            sizes: Number of training examples of every client, int64 [clients].
+            cohort_size: Number of clients that are needed, and the size of the first wave.
             rng: The round's generator.
 
         Yields:
-            Clients that were not asked before, int64.
+            Clients that no earlier wave contained, int64.
         """
 
 
 class UniformCohort(CohortSampler):
-    """All clients are equally likely, without replacement.
+    """Draws clients uniformly, without replacement.
 
     Example:
         >>> len(set(UniformCohort(count=3).draw(0, [10] * 5, seed=0)))
@@ -174,26 +162,21 @@ class UniformCohort(CohortSampler):
     depends_on_sizes = False
 
     @override
-    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        yield (known := rng.choice(len(sizes), size=wanted, replace=False))
-        while len(known) < len(sizes):  # a uniform draw without those that are known is one of the others
-            drawn = rng.choice(len(sizes), size=min(4 * len(known), len(sizes)), replace=False)
-            yield (new := drawn[np.isin(drawn, known, invert=True)])
-            known = np.concatenate([known, new])
+    def waves(self, sizes: np.ndarray, cohort_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        yield (invited := rng.choice(len(sizes), size=cohort_size, replace=False))
+        while len(invited) < len(sizes):
+            # a uniform draw from all clients, without the invited ones, is a uniform draw from the others
+            sample = rng.choice(len(sizes), size=min(4 * len(invited), len(sizes)), replace=False)
+            yield (wave := sample[np.isin(sample, invited, invert=True)])
+            invited = np.concatenate([invited, wave])
 
 
 class CyclicCohort(CohortSampler):
-    """Clients take turns, in an order that is drawn once for the run: each round asks the next ones in it.
+    """Invites clients in turn: each round takes the next m of the K clients, in an order drawn once for the run.
 
-    Where m of the K clients are asked per round, a client that is asked is asked again K // m rounds later at the
-    earliest (it pauses K // m - 1 rounds), and one round after that at the latest. Those that are not available, or not
-    ``among`` the clients left, miss their turn and are not replaced, so that a cohort may be smaller, or empty.
-    Differential privacy can correlate the noise of so many rounds (``privacy.bands``).
-
-    Args:
-        ratio: Participation ratio: m is max(ratio K, 1).
-        count: The number m of clients instead.
-        availability: Which clients are available.
+    From one turn of a client to its next there are at least K // m rounds (one more at most), in which differential
+    privacy can correlate its noise (``privacy.bands``). A client that is not available, or not ``among`` the remaining
+    clients, misses its turn and is not replaced, so that a cohort may be smaller, or empty.
 
     Example:
         >>> cohorts = [CyclicCohort(count=2).draw(round, [10] * 6, seed=0) for round in range(6)]
@@ -210,23 +193,23 @@ class CyclicCohort(CohortSampler):
     @override
     def draw(self, round: int, sizes: Sequence[int] | np.ndarray, seed: int) -> list[int]:
         turn = round * self.size(len(sizes)) + np.arange(self.size(len(sizes)))
-        (order,) = self.asked(np.asarray(sizes), len(sizes), numpy_generator(seed, "cohort"))
-        asked = order.take(turn, mode="wrap")
-        return sorted(asked[self.availability.present(round, asked, seed)].tolist())
+        (order,) = self.waves(np.asarray(sizes), len(sizes), numpy_generator(seed, "cohort"))
+        invited = order.take(turn, mode="wrap")
+        return sorted(invited[self.availability.present(round, invited, seed)].tolist())
 
     @override
-    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    def waves(self, sizes: np.ndarray, cohort_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
         yield rng.permutation(len(sizes))
 
 
 class PoissonCohort(CohortSampler):
-    """Every available client takes part with the same probability, independently of the others: Poisson sampling.
+    """Draws every available client with the same probability, independently of the others (Poisson sampling).
 
-    Cohorts have no fixed size, and may be empty. Differential privacy counts them as sampled (``privacy``).
+    Cohorts vary in size, and may be empty. Differential privacy gains from this sampling (``privacy``).
 
     Args:
-        ratio: The probability.
-        availability: Which clients are available.
+        ratio: The probability that an available client takes part.
+        availability: Rule for the available clients.
 
     Example:
         >>> sizes = [len(PoissonCohort(0.5).draw(round, [10] * 100, seed=0)) for round in range(3)]
@@ -242,15 +225,16 @@ class PoissonCohort(CohortSampler):
 
     @override
     def draw(self, round: int, sizes: Sequence[int] | np.ndarray, seed: int) -> list[int]:
-        waves = self.asked(np.asarray(sizes), len(sizes), numpy_generator(seed, "cohort", round))
-        asked = np.concatenate([np.empty(0, dtype=np.int64), *waves])
-        return asked[self.availability.present(round, asked, seed)].tolist()
+        waves = self.waves(np.asarray(sizes), len(sizes), numpy_generator(seed, "cohort", round))
+        invited = np.concatenate([np.empty(0, dtype=np.int64), *waves])
+        return invited[self.availability.present(round, invited, seed)].tolist()
 
     @override
-    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        last, usual = -1, 1 + math.ceil(len(sizes) * self.ratio)
-        while last < len(sizes):  # from one that takes part to the next are geometrically many
-            gaps = np.minimum(rng.geometric(self.ratio, usual), len(sizes) + 1)
-            places = last + gaps.cumsum()
-            yield places[places < len(sizes)]
-            last = places[-1]
+    def waves(self, sizes: np.ndarray, cohort_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        last, expected_size = -1, 1 + math.ceil(len(sizes) * self.ratio)
+        while last < len(sizes):
+            # the gaps between clients that take part have a geometric distribution
+            gaps = np.minimum(rng.geometric(self.ratio, expected_size), len(sizes) + 1)
+            clients = last + gaps.cumsum()
+            yield clients[clients < len(sizes)]
+            last = clients[-1]

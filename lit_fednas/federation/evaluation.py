@@ -1,7 +1,4 @@
-"""Evaluation of subnets of the global weights, without any local training.
-
-A subnet runs in place; where batch-norm statistics are recalibrated, a copy does.
-"""
+"""Evaluation of subnets of the global weights: in place, or on copies with recalibrated batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -31,32 +28,31 @@ from lit_fednas.supernets import Supernet
 
 log = logging.getLogger(__name__)
 
-#: The name of the mean over sampled architectures among the subnets.
+#: The mean over sampled architectures has this name among the subnets.
 SAMPLED = "sampled"
-#: Batches of training data that statistics are gathered on, where none are asked for and norms need them.
+#: Default number of training batches for recalibration, if a network's norms keep no statistics.
 RECALIBRATION_BATCHES = 20
-#: Each is evaluated at every validation.
-MOST_SUBNETS = 1000
+#: Maximum of ``evaluation.subnets``, because each is evaluated at every validation.
+MAX_SUBNETS = 1000
 
 
 @checked("evaluation")
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """Which subnets are evaluated, and how.
+    """Settings of the evaluation of subnets.
 
     Args:
-        subnets: Architectures, each as the space writes it, or ``smallest`` or ``largest``. A name may
-            stand before it: ``tiny = d: [0,0,0,0], e: 0.1``; otherwise metrics are named after the architecture.
-            If not given, those of the supernet (for SuperFed's those of Table 4).
-        recalibrate_batches: Batches of the clients' training data on which batch-norm statistics are gathered
-            anew, on a copy, before a subnet is evaluated. If not given, 20 where the norms keep no statistics, so that
-            metrics are those of the network once it is deployed, and none elsewhere. 0 for none: such norms then use
-            the statistics of each evaluated batch, which single examples do not have.
+        subnets: Architectures in the space's notation, or ``smallest`` or ``largest``. A name may precede an
+            architecture: ``tiny = d: [0,0,0,0], e: 0.1``; otherwise its metrics are named after the architecture. The
+            default is the supernet's own list (for SuperFed the architectures of Table 4).
+        recalibrate_batches: Number of batches of the clients' training data for new batch-norm statistics, which a
+            copy of each subnet gathers before its evaluation. The default is 20 if the norms keep no statistics, so
+            that metrics are those of the deployed network; otherwise 0. With 0, norms without statistics use those of
+            each evaluated batch, which a single example does not have.
         channels_last: Whether images keep the channels innermost in memory, which is often faster.
-        sampled: Architectures that are drawn from the space for every validation and test; their mean is
-            ``val/sampled/accuracy``, the quality of the supernet over architectures (FedorAS, Fig. 5 and 10). 0
-            for none.
-        predicted: The architecture that ``trainer.predict`` runs, as in ``subnets`` but without a name.
+        sampled: Number of architectures drawn from the space for every validation and test; their mean accuracy
+            ``val/sampled/accuracy`` is the quality of the supernet over architectures (FedorAS, Fig. 5 and 10).
+        predicted: Architecture for ``trainer.predict``, in the notation of ``subnets`` without a name.
     """
 
     subnets: Annotated[Sequence[str], Filled] | None = None
@@ -66,34 +62,34 @@ class EvaluationSettings:
     predicted: str = "largest"
 
     def __post_init__(self) -> None:
-        if self.subnets is not None and len(self.subnets) > MOST_SUBNETS:
+        if self.subnets is not None and len(self.subnets) > MAX_SUBNETS:
             number = f"{len(self.subnets):,}"
-            raise ConfigError(f"evaluation.subnets: {number} are too many; give {MOST_SUBNETS:,} at most, or search")
+            raise ConfigError(f"evaluation.subnets: {number} are too many; give {MAX_SUBNETS:,} at most, or search")
 
     def check_norms(self, network: nn.Module) -> None:
-        """Warns of a recalibration that a network's norms need, or that it has no norms for."""
+        """Warns if the network's norms need a recalibration, or if it has no norms to recalibrate."""
         batches = self.recalibrate_batches
         if batches == 0 and normalises_over_batches(network):
             log.warning(
                 "evaluation.recalibrate_batches: 0 evaluates with the statistics of each evaluated batch, which a "
-                "deployed network does not have; leave it out for accuracies that hold on a device"
+                "deployed network does not have; leave it out to measure deployed networks"
             )
         elif batches and not any(isinstance(module, _BatchNorm) for module in network.modules()):
             log.warning("evaluation.recalibrate_batches: %d has no effect, as the networks have no batch norm", batches)
 
     def logits(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """Returns a network's float32 logits of a batch, in the layout of the settings."""
+        """Returns a network's float32 logits of a batch, in the memory layout of the settings."""
         return network(self.laid_out(inputs)).float()
 
     def laid_out(self, inputs: Tensor) -> Tensor:
-        """Returns a batch in the layout of the settings; one that has it already is not copied."""
-        # weights may stay as they are: a convolution's output has the layout of its input
+        """Returns a batch in the memory layout of the settings; copies it only if its layout differs."""
+        # only inputs need the layout: a convolution's output takes the layout of its input
         if self.channels_last and inputs.ndim == 4:
             return inputs.contiguous(memory_format=torch.channels_last)
         return inputs
 
     def named(self, supernet: Supernet) -> dict[str, Any]:
-        """Returns the architectures by the names of their metrics; those that cannot be read are refused."""
+        """Returns the architectures by the names of their metrics; refuses reserved or repeated names."""
         archs: dict[str, Any] = {}
         for text in supernet.default_eval_archs if self.subnets is None else self.subnets:
             name, equals, description = str(text).partition("=")
@@ -101,7 +97,7 @@ class EvaluationSettings:
             arch = supernet.space.named(description)
             name = name.strip() if equals else _label(description)
             if name in ("", "mean", SAMPLED):
-                raise ConfigError(f"evaluation.subnets: {text!r} names a subnet {name!r}; choose another name")
+                raise ConfigError(f"evaluation.subnets: {text!r} uses the reserved name {name!r}; choose another name")
             if name in archs:
                 raise ConfigError(f"evaluation.subnets: two are named {name!r}; write 'name = {text}'")
             archs[name] = arch
@@ -109,7 +105,7 @@ class EvaluationSettings:
 
 
 class SubnetMetrics(nn.Module):
-    """The metrics of several subnets on one data set: the task's, and others that a user adds."""
+    """The metrics of several subnets on one data set: the task's metrics and those that a user adds."""
 
     def __init__(self, names: Iterable[str], task: Task, added: Mapping[str, Metric] | None = None) -> None:
         for name in added or {}:
@@ -123,7 +119,7 @@ class SubnetMetrics(nn.Module):
         self._added = nn.ModuleList(MetricCollection(dict(added or {})).clone() for _ in self.names)
 
     def update(self, index: int, outputs: Tensor, targets: Tensor) -> None:
-        """Adds a batch of a subnet."""
+        """Adds a batch to the metrics of the subnet at an index."""
         of_task, added = self._of_subnet(index)
         of_task.update(outputs, targets)
         if added:
@@ -133,7 +129,7 @@ class SubnetMetrics(nn.Module):
         """Returns all values over the batches of all ranks, named ``<subnet>/<metric>``, and resets the metrics."""
         values: dict[str, Tensor] = {}
         with warnings.catch_warnings():
-            # a rank may have had no batch of a subnet
+            # a rank may have evaluated no batch of a subnet
             warnings.filterwarnings("ignore", message=".*was called before the ``update`` method.*")
             for index, subnet in enumerate(self.names):
                 for metric in self._of_subnet(index):
@@ -143,12 +139,12 @@ class SubnetMetrics(nn.Module):
         return values
 
     def mean(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Returns the mean over subnets, without :data:`SAMPLED`, of the metric that counts most."""
+        """Returns the mean of the task's main metric over subnets, without :data:`SAMPLED`."""
         return torch.stack([values[f"{name}/{self.task.metric}"] for name in self.names if name != SAMPLED]).mean()
 
     @property
     def metric_names(self) -> list[str]:
-        """What :meth:`compute` returns: ``<subnet>/<metric>``."""
+        """The names of all values that :meth:`compute` returns."""
         return [f"{subnet}/{name}" for subnet in self.names for name in self.directions]
 
     def _of_subnet(self, index: int) -> tuple[TaskMetrics, MetricCollection]:
@@ -156,12 +152,12 @@ class SubnetMetrics(nn.Module):
 
 
 def directions_of_metrics(task: Task, added: Mapping[str, Metric]) -> Directions:
-    """Returns a task's metrics and added ones, and whether higher is better; None where an added one does not say."""
+    """Returns for a task's and a user's metrics whether higher is better; ``None`` for metrics without a direction."""
     return {**task.metrics, **{name: metric.higher_is_better for name, metric in added.items()}}
 
 
 def of_units(task: Task, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns a batch as torchmetrics takes it: of classes ``[units, classes]`` and ``[units]``, those that count."""
+    """Returns a batch in torchmetrics' form: for classes ``[units, classes]`` and ``[units]``, without ignored ones."""
     if not task.has_classes:
         return outputs, targets
     outputs, targets = outputs.flatten(0, -2), targets.flatten()
@@ -195,7 +191,7 @@ class TaskMetrics(Metric):
 
 
 class ClientScore(NamedTuple):
-    """A network on one client's examples: what the task averages over units, and all its metrics."""
+    """One client's score of a network: means over units, and the task's metrics that follow from them."""
 
     client: int
     num_examples: int
@@ -204,7 +200,7 @@ class ClientScore(NamedTuple):
     metrics: Mapping[str, float]
 
     def row(self) -> dict[str, float]:
-        """Returns a row of ``clients.csv``, without its tier."""
+        """Returns the client's row of ``clients.csv``, without the column ``tier``."""
         return {"client": self.client, "num_examples": self.num_examples, **self.metrics}
 
 
@@ -217,7 +213,7 @@ def client_scores(
     settings: EvaluationSettings = EvaluationSettings(),
     batch_size: int = 512,
 ) -> list[ClientScore]:
-    """Evaluates a network on clients' own splits, without training, in one batch for several clients."""
+    """Evaluates a network on clients' own splits; several clients share one batch."""
     task = data.task
     clients = [client for client in clients if data.size(client, split)]
     if not clients:
@@ -245,15 +241,15 @@ def client_scores(
 
 
 def pooled(scores: Iterable[ClientScore], task: Task) -> dict[str, float]:
-    """Returns the task's metrics over the examples of several clients together; NaN where they have none."""
-    counted = [score for score in scores if score.num_units]
-    units = sum(score.num_units for score in counted)
-    sums = {name: sum(score.means[name] * score.num_units for score in counted) for name in task.averaged}
+    """Returns the task's metrics over the pooled examples of several clients; NaN without examples."""
+    scores = [score for score in scores if score.num_units]
+    units = sum(score.num_units for score in scores)
+    sums = {name: sum(score.means[name] * score.num_units for score in scores) for name in task.averaged}
     return task.derived({name: total / units if units else math.nan for name, total in sums.items()})
 
 
 def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[int]]:
-    """Returns groups of clients with examples, in their order; a group fits in a batch, or is one client with more."""
+    """Returns groups of consecutive clients that fit in a batch; a client with more examples is a group of its own."""
     groups: list[list[int]] = []
     room = 0
     for client, size in sizes.items():
@@ -269,13 +265,13 @@ def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[i
 
 @dataclass
 class Recalibration:
-    """Batch-norm statistics gathered on copies of subnets (once-for-all's recalibration; HeteroFL's static norm)."""
+    """Copies of subnets with new batch-norm statistics (once-for-all's recalibration; HeteroFL's static norm)."""
 
     batches: Sequence[Tensor]
     copies: dict[str, nn.Module] = field(default_factory=dict)  # until the weights change
 
     def network(self, name: str, supernet: Supernet, arch: Any) -> Callable[[Tensor], Tensor]:
-        """Returns a copy of the subnet with the batches' statistics; without batches the subnet in place."""
+        """Returns a copy of the subnet with statistics of the batches, or without batches the subnet itself."""
         if not self.batches:
             return partial(supernet, arch=arch)
         if name not in self.copies:
@@ -284,26 +280,26 @@ class Recalibration:
 
 
 def recalibration_batches(clients: ClientData, count: int, batch_size: int, seed: int) -> list[Tensor]:
-    """Returns batches of clients' training data, drawn by address, so that a resumed run evaluates alike."""
+    """Returns batches of clients' training data, the same for a seed, so that a resumed run evaluates equally."""
     order = (client for client in map(int, _order(clients.num_clients, seed)) if clients.sizes[client] > 1)
     streams = [
         clients.batches(client, batch_size, generator(seed, "recalibration", client), augment=False)
         for client in islice(order, count)
     ]
-    in_turns = (batch for turn in zip_longest(*streams) for batch in turn if batch is not None)
-    # batch norm refuses a batch of one
-    return list(islice((inputs for inputs, _ in in_turns if len(inputs) > 1), count))
+    batches = (batch for turn in zip_longest(*streams) for batch in turn if batch is not None)
+    # batch norm refuses batches of one example
+    return list(islice((inputs for inputs, _ in batches if len(inputs) > 1), count))
 
 
 @lru_cache(maxsize=1)
 def _order(num_clients: int, seed: int) -> np.ndarray:
-    """Returns the clients in the order in which they are asked for batches, which is that of every evaluation."""
+    """Returns the clients in a random order, cached because every evaluation of a run uses the same."""
     return numpy_generator(seed, "recalibration").permutation(num_clients)
 
 
 @torch.no_grad()
 def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
-    """Returns the network itself in evaluation mode; its batch norms' statistics are means over batches, if given."""
+    """Sets a network's batch-norm statistics to means over the batches, if any; returns it in evaluation mode."""
     norms = fresh_statistics(network) if batches else []
     network.eval()  # dropout stays off
     if norms:
@@ -315,12 +311,12 @@ def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
 
 
 def normalises_over_batches(network: nn.Module) -> bool:
-    """Returns whether a network's output for an example depends on its batch, in evaluation mode too."""
+    """Returns whether an example's output depends on its batch even in evaluation mode: norms without statistics."""
     return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in network.modules())
 
 
 def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
-    """Gives a network's batch norms running statistics of no batch yet, in place, and returns the norms."""
+    """Resets the running statistics of a network's batch norms in place, and returns the norms."""
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     device = next((parameter.device for parameter in network.parameters()), None)
     for norm in norms:
@@ -333,6 +329,6 @@ def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
 
 
 def _label(text: str) -> str:
-    """Returns an architecture's text without characters that metric and file names exclude, such as ``d01-e0.14``."""
+    """Returns an architecture's text without characters that are invalid in metric or file names: ``d01-e0.14``."""
     parts = re.split(r",\s*(?![^\[]*\])", text)  # commas outside brackets
     return "-".join(re.sub(r"[^\w.-]", "", part.replace(",", "_" if "." in part else "")) for part in parts)

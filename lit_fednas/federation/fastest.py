@@ -1,9 +1,8 @@
-"""``client.fast: auto``: the settings with which a run's clients train fastest on the machine at hand.
+"""``client.fast: auto``: the settings with which a run's clients train fastest on this machine.
 
-It is measured in the first round, on some of that round's own tasks, which leave no trace. Contenders take turns, and
-one is taken only if its median time saves a tenth, and its first step is that of the settings as they were written, but
-for the order of float sums. Where measuring would take more than :data:`SHARE` of the run, or some seconds, settings
-stay as they were written.
+Contenders are timed in turns in the first round, on some of its tasks, without any effect on the training. A contender
+wins only if its median time saves a tenth, and if its first step equals that of the written settings up to the order of
+float sums. The written settings stay if measuring would exceed :data:`SHARE` of the run or :data:`MAX_SECONDS`.
 """
 
 from __future__ import annotations
@@ -33,22 +32,21 @@ from lit_fednas.transport import Transport
 if TYPE_CHECKING:
     from lit_fednas.federation.module import FederatedLightningModule
 
-#: A setting is taken if it needs less than this share of the time.
+#: A contender wins if it needs less than this share of the best time so far.
 WORTHWHILE = 0.9
-#: Seconds that a network's compilation is expected to take at most.
+#: Upper estimate of the seconds that a network's compilation takes.
 COMPILATION = 60.0
 
-#: The share of the training that lies ahead that choosing may take at most; a compilation pays for itself.
+#: Maximum time of the choice as a share of the remaining training; compilations are excepted, as they pay off.
 SHARE = 0.05
-#: Seconds that it may take at most, likewise.
-MOST_SECONDS = 3.0
+#: Maximum seconds of the choice, with the same exception.
+MAX_SECONDS = 3.0
 
-_TURN = 0.15  # seconds of training that are timed at once, about, if the clients have as much
-_TURNS = 3, 7  # how often: at least, and at most
-_MOST_TASKS = 64
-# How far a first step may be from the plain one, as a share of it. Sums of float32 in another order differ by 0.04 at
-# most (ResNet-18 under Adam, whose steps have one size for large and small gradients), rounded products by 0.42, and
-# other masks of a dropout by 1.3.
+_TURN = 0.15  # seconds of training in one measurement, approximately
+_TURNS = 3, 7  # minimum and maximum number of measurements of a contender
+_MAX_TASKS = 64
+# Maximum relative distance of a first step from the plain one. Float32 sums in another order differ by up to 0.04
+# (ResNet-18 under Adam, which scales small gradients up), rounded products by 0.42, and other dropout masks by 1.3.
 _TOLERANCE = {"32-true": 0.1, "bf16-mixed": 0.6, "16-mixed": 0.6}
 
 log = logging.getLogger(__name__)
@@ -60,22 +58,22 @@ def fastest(
     tasks: Sequence[ClientTask],
     check: Callable[[], None],
     threads: Sequence[int],
-    rounds: float,
+    remaining_rounds: float,
 ) -> dict[str, Any] | None:
     """Measures which settings train a round's clients fastest: layout or stacking, then threads, then compilation."""
     race = _Race(module, data, check, threads[0], tasks)
-    if not race.able:
+    if not race.tasks:
         return None
     steps = sum(module.client.examples(task.num_examples, task.steps) for task in tasks) / module.client.batch_size
-    ahead = rounds * steps * race.step
-    race.end = race.start + min(SHARE * ahead, MOST_SECONDS)
-    # compilation is tried only if a tenth of what is known to lie ahead would pay for compiling each architecture
-    compiled = inf > (1 - WORTHWHILE) * ahead > COMPILATION * module.supernet.space.size
-    if (compiled or race.has_time(1)) and race.prepare():
+    remaining_seconds = remaining_rounds * steps * race.step_seconds
+    race.deadline = race.start + min(SHARE * remaining_seconds, MAX_SECONDS)
+    # saving a tenth of the remaining time must pay for the compilation of every architecture
+    may_compile = inf > (1 - WORTHWHILE) * remaining_seconds > COMPILATION * module.supernet.space.size
+    if (may_compile or race.has_time(1)) and race.prepare():
         race.run([(changes, threads[0]) for changes in race.layouts()])
         race.run([(race.best.changes, number) for number in threads[1:]])
-        if compiled:
-            race.end = inf
+        if may_compile:
+            race.deadline = inf
             race.run([({**race.best.changes, "compile": True}, race.best.threads)])
     torch.set_num_threads(race.best.threads)
     return {
@@ -86,11 +84,11 @@ def fastest(
     }
 
 
-def trained_with(module: FederatedLightningModule, settings: ClientSettings) -> FederatedLightningModule:
-    """Returns the module with other settings of the clients' training; all else is shared."""
-    changed = copy.copy(module)
-    changed.client = settings
-    return changed
+def with_client_settings(module: FederatedLightningModule, settings: ClientSettings) -> FederatedLightningModule:
+    """Returns a shallow copy of the module with other settings of the clients' training."""
+    changed_module = copy.copy(module)
+    changed_module.client = settings
+    return changed_module
 
 
 class _Contender:
@@ -100,13 +98,13 @@ class _Contender:
         module, data, check = parts
         self.changes = dict(changes)
         self.threads = threads
-        self.settings = module.client.but(fast=None, validate=None, **changes)
-        changed = trained_with(module, self.settings)
-        check_clients(changed, data)
-        changed.faults = faults
-        self._runner = LocalRunner(changed, data, check)
-        self._runner.transport = Transport()  # what rounds at random would hide what is compared
-        self._received = module.supernet.views
+        self.settings = module.client.with_changes(fast=None, validate=None, **changes)
+        changed_module = with_client_settings(module, self.settings)
+        check_clients(changed_module, data)
+        changed_module.faults = faults
+        self._runner = LocalRunner(changed_module, data, check)
+        self._runner.transport = Transport()  # random rounding would hide the differences between steps
+        self._views = module.supernet.views
 
     @property
     def name(self) -> str:
@@ -114,17 +112,17 @@ class _Contender:
         return ", ".join([*changes, f"{self.threads} thread{'s' if self.threads > 1 else ''}"])
 
     def time(self, tasks: Sequence[ClientTask], steps: int | None) -> tuple[float, int]:
-        """Returns how many seconds the tasks take, and on how many examples they train, but for fits that fail."""
+        """Returns the seconds of the tasks' fits, and the number of examples in them, excluding failed fits."""
         start = perf_counter()
-        seen = sum(result.num_seen for result, _ in self._trained(tasks, steps))
-        return perf_counter() - start, seen
+        num_seen = sum(result.num_seen for result, _ in self._train(tasks, steps))
+        return perf_counter() - start, num_seen
 
     def first_steps(self, tasks: Sequence[ClientTask]) -> dict[Any, list[Tensor]]:
-        """Returns how a step changes the weights of each task that can be trained, by client and architecture."""
+        """Returns the weights' changes by one step, by the key of each task that can be trained."""
         changes = {}
-        for result, update in self._trained(tasks, 1):
+        for result, update in self._train(tasks, 1):
             if update is not None:
-                received = self._received(result.task.arch)
+                received = self._views(result.task.arch)
                 changes[result.task.key] = [
                     (tensor - received[name]).detach()
                     for name, tensor in update.weights.items()
@@ -132,13 +130,13 @@ class _Contender:
                 ]
         return changes
 
-    def _trained(self, tasks: Sequence[ClientTask], steps: int | None) -> Iterator[Outcome]:
+    def _train(self, tasks: Sequence[ClientTask], steps: int | None) -> Iterator[Outcome]:
         torch.set_num_threads(self.threads)
         return self._runner.run(tasks if steps is None else [replace(task, steps=steps) for task in tasks])
 
 
 class _Race:
-    """Contenders, the best of them, and what they are measured on."""
+    """Measures contenders on the same tasks, and keeps the best."""
 
     def __init__(
         self,
@@ -149,80 +147,81 @@ class _Race:
         tasks: Sequence[ClientTask],
     ) -> None:
         self._parts = module, data, check
-        # what a contender alone cannot do must not end the run
+        # a failure with a contender's settings must not end the run
         self._faults = replace(module.faults, on_client_error="skip")
         self._tolerance = _TOLERANCE[module.client.precision]
         self.start = perf_counter()
-        self.end = inf  # when measuring ends
+        self.deadline = inf
         self.plain = self.best = _Contender(self._parts, {}, threads, module.faults)
         self.ratios: dict[str, float] = {}
-        self.able = list(dropwhile(lambda task: not self.plain.first_steps([task]), tasks))
-        if self.able:
-            self.step = self._seconds(self.able[0], 1)
-            self.able = self.able[: min(_MOST_TASKS, max(1, int(_TURN / self.step)))]
-            self._turn = self.step * len(self.able)  # of a turn, about
+        self.tasks = list(dropwhile(lambda task: not self.plain.first_steps([task]), tasks))
+        if self.tasks:
+            self.step_seconds = self._seconds(self.tasks[0], 1)
+            self.tasks = self.tasks[: min(_MAX_TASKS, max(1, int(_TURN / self.step_seconds)))]
+            self._turn_seconds = self.step_seconds * len(self.tasks)
 
-    def has_time(self, contenders: int) -> bool:
-        """Returns whether so many new contenders can be timed before the end."""
-        known = 1 + (self.best is not self.plain)
-        return perf_counter() + self._turn * (_TURNS[0] * (known + contenders) + contenders) <= self.end
+    def has_time(self, num_new: int) -> bool:
+        """Returns whether a number of new contenders can be timed before the deadline."""
+        num_old = 1 + (self.best is not self.plain)
+        # each new contender takes one more turn, for its first steps
+        return perf_counter() + self._turn_seconds * (_TURNS[0] * (num_old + num_new) + num_new) <= self.deadline
 
     def prepare(self) -> bool:
-        """Measures the plain contender; returns whether any task can be trained."""
-        self._first_steps = self.plain.first_steps(self.able)
-        self.sample = [task for task in self.able if task.key in self._first_steps]
+        """Trains the first steps with the written settings; returns whether any task can be trained."""
+        self._first_steps = self.plain.first_steps(self.tasks)
+        self.sample = [task for task in self.tasks if task.key in self._first_steps]
         if self.sample:
-            self._steps = self._steps_of_a_turn(self._parts[0].client)
+            self._steps = self._steps_per_turn(self._parts[0].client)
         return bool(self.sample)
 
     def layouts(self) -> Iterator[dict[str, Any]]:
-        """Yields settings of how tensors lie in memory, where they mean anything."""
+        """Yields memory layouts that these tasks can use: channels innermost for images, stacks for equal fits."""
         if any(tensor.dim() == 4 for change in self._first_steps.values() for tensor in change):
             yield {"channels_last": True}
-        (_, alike), *_ = Counter((task.arch, task.lr_factor) for task in self.sample).most_common(1)
-        if alike > 1:
-            yield {"clients_per_fit": alike}
+        (_, num_equal), *_ = Counter((task.arch, task.lr_factor) for task in self.sample).most_common(1)
+        if num_equal > 1:
+            yield {"clients_per_fit": num_equal}
 
     def run(self, contenders: Iterable[tuple[Mapping[str, Any], int]]) -> None:
-        """Times contenders against the plain one and the best so far, and takes the best of all, if there is time."""
+        """Times contenders against the plain one and the best so far, if there is time, and keeps the best."""
         contenders = list(contenders)
         if not self.has_time(len(contenders)):
             return
-        able = (self._contender(changes, threads) for changes, threads in contenders)
-        new = [contender for contender in able if contender is not None]
-        if not new:
+        built = (self._contender(changes, threads) for changes, threads in contenders)
+        new_contenders = [contender for contender in built if contender is not None]
+        if not new_contenders:
             return
-        seconds: dict[_Contender, list[float]] = {contender: [] for contender in (self.plain, self.best, *new)}
+        seconds: dict[_Contender, list[float]] = {racer: [] for racer in (self.plain, self.best, *new_contenders)}
         for turn in range(_TURNS[1]):
-            if turn >= _TURNS[0] and perf_counter() + self._turn * len(seconds) > self.end:
+            if turn >= _TURNS[0] and perf_counter() + self._turn_seconds * len(seconds) > self.deadline:
                 break
             for contender, times in seconds.items():
-                spent, seen = contender.time(self.sample, self._steps)
-                times.append(spent / seen if seen else inf)  # one with failed fits is slower, or infinitely slow
+                duration, num_seen = contender.time(self.sample, self._steps)
+                times.append(duration / num_seen if num_seen else inf)  # failed fits make a contender slower
         medians = {contender: median(times) for contender, times in seconds.items()}
-        plain = medians[self.plain]
-        self.ratios |= {each.name: round(medians[each] / plain, 3) for each in new if medians[each] < inf}
-        first = min(new, key=medians.__getitem__)
-        if medians[first] < WORTHWHILE * medians[self.best]:
-            self.best = first
+        ratios = {contender: medians[contender] / medians[self.plain] for contender in new_contenders}
+        self.ratios |= {contender.name: round(ratio, 3) for contender, ratio in ratios.items() if ratio < inf}
+        winner = min(new_contenders, key=medians.__getitem__)
+        if medians[winner] < WORTHWHILE * medians[self.best]:
+            self.best = winner
 
-    def _steps_of_a_turn(self, settings: ClientSettings) -> int | None:
-        """Returns how many steps of each task are timed: as it was written, unless that takes too long."""
-        examples = max(settings.examples(task.num_examples, task.steps) for task in self.sample)
-        whole = ceil(examples / settings.batch_size)
-        steps, seconds = 1, self.step
-        while steps < whole and seconds * len(self.sample) < _TURN:
-            steps = min(2 * steps, whole)
+    def _steps_per_turn(self, settings: ClientSettings) -> int | None:
+        """Returns the number of timed steps of each task; ``None`` if whole fits fit into a turn."""
+        num_examples = max(settings.examples(task.num_examples, task.steps) for task in self.sample)
+        max_steps = ceil(num_examples / settings.batch_size)
+        steps, seconds = 1, self.step_seconds
+        while steps < max_steps and seconds * len(self.sample) < _TURN:
+            steps = min(2 * steps, max_steps)
             seconds = self._seconds(self.sample[0], steps)
-        self._turn = seconds * len(self.sample)
-        return steps if steps < whole else None
+        self._turn_seconds = seconds * len(self.sample)
+        return steps if steps < max_steps else None
 
     def _seconds(self, task: ClientTask, steps: int) -> float:
-        """Returns what some steps take, the less of two times: once they may have waited for something else."""
+        """Returns the smaller of two times of some steps, because other processes may have delayed one."""
         return min(self.plain.time([task], steps)[0] for _ in range(2))
 
     def _contender(self, changes: Mapping[str, Any], threads: int) -> _Contender | None:
-        """Returns a contender whose first steps are those of the plain one."""
+        """Returns a contender; ``None`` if its settings are invalid, or its first steps differ from the plain ones."""
         try:
             contender = _Contender(self._parts, changes, threads, self._faults)
             steps = contender.first_steps(self.sample)
@@ -230,10 +229,10 @@ class _Race:
             log.debug("client.fast: %s cannot be used (%s)", dict(changes), error)
             return None
         for task in self.sample:
-            plain = self._first_steps[task.key]
-            changed = steps.get(task.key, [torch.full_like(tensor, torch.inf) for tensor in plain])
-            far = _norm([a - b for a, b in zip(changed, plain, strict=True)])
-            if not far <= self._tolerance * _norm(plain):
+            plain_step = self._first_steps[task.key]
+            step = steps.get(task.key, [torch.full_like(tensor, torch.inf) for tensor in plain_step])
+            distance = _norm([a - b for a, b in zip(step, plain_step, strict=True)])
+            if not distance <= self._tolerance * _norm(plain_step):  # NaN is too far as well
                 log.info("client.fast: %s is left out: it changes the results", contender.name)
                 return None
         return contender

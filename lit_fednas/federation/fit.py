@@ -1,4 +1,4 @@
-"""A client's fit: what trains the fits of a round, the record of one, and the module that a sub-Trainer fits."""
+"""A client's fit: the runner of a round's fits, the record of one fit, and the module that a sub-Trainer fits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,33 +20,33 @@ from lit_fednas.federation.settings import ClientSettings
 from lit_fednas.messages import ClientResult, ClientState, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
 
-#: How a fit went, and the update if it can be used.
+#: A fit's result, with the update if it can be used.
 Outcome = tuple[ClientResult, ClientUpdate | None]
 
 
 class TaskRunner(ABC):
-    """Trains the tasks of a round: sub-Trainers in this process, or devices elsewhere; nobody else knows which."""
+    """Trains the tasks of a round, by sub-Trainers in this process or on remote devices."""
 
-    #: Returns what is kept of a client for its next fit; nothing unless the engine sets it.
+    #: Returns a client's state from its last fit; the engine sets this function if the method has client states.
     state_of: Callable[[int], Mapping[str, Any]] = staticmethod(lambda client: {})
 
     @abstractmethod
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
-        """Trains the clients."""
+        """Trains the clients, and yields an outcome per task."""
 
 
 @dataclass
 class Fit:
-    """One client's fit: made once and filled; the others see what it comes to, :attr:`outcome`."""
+    """The record of one client's fit, filled while it runs; the server sees only its :attr:`outcome`."""
 
     result: ClientResult
-    weights: Mapping[str, Tensor] | None = None  # none if there is no update
+    weights: Mapping[str, Tensor] | None = None  # None without an update
     state: Mapping[str, ClientState] | None = None
-    cause: Exception | None = None  # of a failure
+    cause: Exception | None = None  # the exception behind a failure
 
     @contextmanager
     def isolating_failures(self) -> Iterator[None]:
-        """Notes an error as this client's failure, except errors of the configuration."""
+        """Records an error as this client's failure; errors of the configuration are raised."""
         try:
             yield
         except (ConfigError, Interrupted):
@@ -56,24 +56,24 @@ class Fit:
             self.fail("error", in_one_line(error))
 
     def note(self, **figures: Any) -> None:
-        """Sets figures of the result."""
+        """Sets fields of the result."""
         self.result = replace(self.result, **figures)
 
     def fail(self, status: str, reason: str) -> None:
-        """Notes why there is no update."""
+        """Records the reason for a missing update."""
         self.result, self.weights = ClientResult(self.result.task, status, reason), None
 
     def fill(
         self, weights: Mapping[str, Tensor], num_steps: int, num_seen: int, loss_sum: float, units: float, size: float
     ) -> None:
-        """Notes the trained weights, the sums of the losses and of their units, and the weights' norm."""
+        """Records the trained weights; fails without steps, or if the loss or the norm ``size`` is not finite."""
         self.weights, loss = weights, loss_sum / max(units, 1)
         self.note(num_steps=num_steps, num_seen=num_seen, num_units=int(units), loss=loss)
         if num_steps == 0:
             self.fail("empty", f"no batch to train on among {self.result.task.num_examples} examples")
         elif not isfinite(size) or not isfinite(loss):
-            what = "loss is" if isfinite(size) else "trained weights are"
-            self.fail("non-finite", f"the {what} not finite; lower client.optimizer's lr or set client.clip_norm")
+            subject = "loss is" if isfinite(size) else "trained weights are"
+            self.fail("non-finite", f"the {subject} not finite; lower client.optimizer's lr or set client.clip_norm")
 
     @property
     def outcome(self) -> Outcome:
@@ -84,36 +84,36 @@ class Fit:
 
 
 class ClientNetwork:
-    """A network of one architecture, in which one client after the other is trained."""
+    """A network of one architecture that trains clients one after the other."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
         self.parameters = list(network.parameters())
-        # all its tensors, detached; the memory is the network's own
+        # all parameters and buffers, detached; they share the network's memory
         self.weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
         self.weights.update(network.named_buffers())
-        # whether it normalises over batches, which one example does not allow
+        # batch norm refuses batches of one example
         self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
 
     @torch.no_grad()
     def receive(self, weights: Mapping[str, Tensor]) -> None:
-        """Writes weights, by name, into the network's tensors."""
+        """Copies weights into the network's tensors of the same names."""
         torch._foreach_copy_(list(self.weights.values()), [weights[name] for name in self.weights])
 
     @torch.no_grad()
     def size(self) -> Tensor:
-        """Returns the sum of the tensors' norms; finite if all weights (and their squares) are."""
+        """Returns the sum of the tensors' norms, which is finite if all weights and their squares are finite."""
         return torch.stack(torch._foreach_norm([t for t in self.weights.values() if t.is_floating_point()])).sum()
 
 
 class LocalModule(pl.LightningModule, ABC):
-    """What a sub-Trainer fits: steps of the local optimizer along gradients that a subclass computes."""
+    """The module that a sub-Trainer fits: steps of the local optimizer along gradients that a subclass computes."""
 
     network: nn.Module
     trained: Iterable[Tensor]
     lr_factor: float
     num_steps = 0
-    most_steps: int | None = None  # the batches end by themselves if not given
+    max_steps: int | None = None  # None trains until the batches end
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__()
@@ -125,14 +125,14 @@ class LocalModule(pl.LightningModule, ABC):
         return self.settings.local_optimizer(self.trained, self.lr_factor)
 
     def on_train_start(self) -> None:
-        """Puts the network, which evaluation may share, into training mode."""
+        """Sets training mode, which an evaluation of the shared network may have left."""
         self.network.train()
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """Takes one local step, if the batch allows it; returns -1 after the last."""
+        """Takes one local step, if the batch has gradients; returns -1 after the last step."""
         trainer: Any = self.trainer
         (optimizer,), scaler = trainer.optimizers, trainer.grad_scaler
-        optimizer.zero_grad(set_to_none=True)  # before the forward: its activations take their room
+        optimizer.zero_grad(set_to_none=True)  # frees memory for the activations of the forward pass
         if not self.differentiate(batch, scaler):
             return None
         if self.settings.clip_norm is not None:
@@ -141,15 +141,15 @@ class LocalModule(pl.LightningModule, ABC):
         scaler.step(optimizer)
         scaler.update()
         self.num_steps += 1
-        return -1 if self.num_steps == self.most_steps else None
+        return -1 if self.num_steps == self.max_steps else None
 
     @abstractmethod
     def differentiate(self, batch: Any, scaler: torch.amp.GradScaler) -> bool:
-        """Computes the gradients of a batch, scaled (16-mixed); returns whether there are any."""
+        """Computes the gradients of a batch, scaled for 16-mixed; returns whether the batch could be used."""
 
     @abstractmethod
     def clip(self, max_norm: float) -> None:
-        """Clips the gradients, each client's by its own norm."""
+        """Clips each client's gradients by their norm."""
 
 
 class ClientModule(LocalModule):
@@ -165,7 +165,7 @@ class ClientModule(LocalModule):
         self.network = client_network.network
         self.trained = client_network.parameters
         self.lr_factor = lr_factor
-        self.most_steps = steps
+        self.max_steps = steps
         self.num_steps = self.num_seen = 0
         self._loss_sum: Tensor | float = 0.0
         self._units: Tensor | int = 0
@@ -176,10 +176,10 @@ class ClientModule(LocalModule):
         size = len(targets)
         if size == 1 and self.client_network.needs_two:
             return False
-        as_compiled = not self.settings.compile or size == self.settings.batch_size
-        with nullcontext() if as_compiled else torch.compiler.set_stance("force_eager"):
+        must_run_eager = self.settings.compile and size != self.settings.batch_size
+        with torch.compiler.set_stance("force_eager") if must_run_eager else nullcontext():
             loss = self.objective.loss(self.network, inputs, targets)
-        scaler.scale(loss).backward()  # without the hooks of Lightning's ``manual_backward``, which nothing here uses
+        scaler.scale(loss).backward()  # Lightning's ``manual_backward`` would also call hooks, which nothing here uses
         units = self.objective.data_task.units(targets).sum()
         self._loss_sum = self._loss_sum + loss.detach() * units
         self._units = self._units + units
@@ -191,7 +191,7 @@ class ClientModule(LocalModule):
         nn.utils.clip_grad_norm_(self.client_network.parameters, max_norm)
 
     def outcome(self) -> tuple[float, float, float]:
-        """Returns the sum of the losses, the number of their units and :meth:`ClientNetwork.size`, by one read."""
+        """Returns the sum of the losses, the number of their units and :meth:`ClientNetwork.size`; syncs once."""
         size = self.client_network.size()
         figures = [torch.as_tensor(figure, device=size.device) for figure in (self._loss_sum, self._units)]
         return tuple(torch.stack([*(figure.double() for figure in figures), size.double()]).tolist())

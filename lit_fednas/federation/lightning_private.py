@@ -1,7 +1,4 @@
-"""All private names of Lightning that the engine touches (lightning 2.6), behind public interfaces; a test pins them.
-
-Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop.
-"""
+"""All private names of Lightning that the engine uses (lightning 2.6), behind public interfaces; a test pins them."""
 
 import logging
 from abc import abstractmethod
@@ -31,7 +28,7 @@ T = TypeVar("T")
 
 
 class _RoundEpochLoop(_TrainingEpochLoop):
-    """Also validates the last round, planned or not, since its weights are those of the run."""
+    """Always validates the last round, also after an early stop, because its weights are the run's result."""
 
     def _should_check_val_epoch(self) -> bool:
         trainer = self.trainer
@@ -47,21 +44,21 @@ class RoundFitLoop(_FitLoop):
     def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
         super().__init__(trainer, min_epochs=0, max_epochs=max_rounds)
         self.epoch_loop = _RoundEpochLoop(trainer)
-        self._one_batch: UserList[Any] = UserList([None])  # in a list Lightning would look for several loaders
-        self._earlier_metrics: dict[str, Any] = {}  # logged in earlier rounds
+        self._one_batch: UserList[Any] = UserList([None])  # Lightning would take a list for several loaders
+        self._earlier_metrics: dict[str, Any] = {}
 
     @abstractmethod
     def train_cohort(self, round: int) -> Any:
         """Trains the round's clients; returns the batch of ``training_step``."""
 
     def setup_data(self) -> None:
-        """Connects the one batch in place of a training data loader."""
+        """Makes the round's batch the training data loader."""
         self._data_source = _DataLoaderSource(self._one_batch, "train_dataloader")
         super().setup_data()
 
     def advance(self) -> None:
         """Runs a round: the cohort, then Lightning's own step and validation."""
-        # a checkpoint was made between the server's step and the round's end, as ModelCheckpoint can: do the rest
+        # ModelCheckpoint can save between the server's step and the round's end; then only the end is left
         if self.restarting and self.epoch_loop.global_step > self.rounds_done:
             super().advance()
             return
@@ -74,41 +71,41 @@ class RoundFitLoop(_FitLoop):
         super().advance()
 
     def on_advance_start(self) -> None:
-        """Notes the metrics of earlier rounds, then begins a round."""
+        """Stores the metrics of earlier rounds, then begins a round."""
         self._earlier_metrics = dict(self.trainer.callback_metrics)
         super().on_advance_start()
 
     def on_advance_end(self) -> None:
-        """Ends a round; validates it if a callback has stopped training only then, as EarlyStopping can."""
-        validated = self.epoch_loop._should_check_val_epoch()
+        """Ends a round; validates it if a callback such as EarlyStopping stops the training at its end."""
+        is_validated = self.epoch_loop._should_check_val_epoch()
         super().on_advance_end()
-        if self.trainer.should_stop and self.trainer.enable_validation and not validated:
+        if self.trainer.should_stop and self.trainer.enable_validation and not is_validated:
             self.trainer.validating = True
             self.epoch_loop.val_loop.run()
             self.trainer.training = True
 
     @property
     def round_metrics(self) -> dict[str, torch.Tensor]:
-        """The metrics of the present round; Lightning keeps those that only earlier rounds logged: the same tensors."""
+        """The metrics that the present round logged; of earlier rounds' metrics Lightning keeps the same tensors."""
         metrics, earlier = self.trainer.callback_metrics, self._earlier_metrics
         return {name: value for name, value in metrics.items() if earlier.get(name) is not value}
 
     @property
     def is_whole(self) -> bool:
-        """Whether the state is that between two rounds, so that it may be saved."""
+        """True between two rounds, when the state may be saved."""
         return bool(self.epoch_progress.current.ready == self.epoch_progress.current.completed)
 
     @property
     def rounds_done(self) -> int:
-        """Finished rounds."""
+        """The number of finished rounds."""
         return int(self.epoch_progress.current.processed)
 
     def _warn_if_modules_in_eval_mode(self) -> None:
-        """Does not warn: the server's module is never in training mode."""
+        """Suppresses the warning, because the server's module is never in training mode."""
 
 
 class ClientStrategy(SingleDeviceStrategy):
-    """Trains a network in place: it is neither moved to the device nor, after the fit, to the CPU."""
+    """Trains a network in place, without moving it to the device before the fit or to the CPU after it."""
 
     def begin(self, module: pl.LightningModule) -> None:
         """Connects a module, and creates its optimizer."""
@@ -122,13 +119,13 @@ class ClientStrategy(SingleDeviceStrategy):
 
 
 class AveragedWeights(WeightAveraging):
-    """A running mean of the weights, which there is in a fit alone; after it, it is the module's weights."""
+    """A running mean of the weights during a fit; at its end, Lightning copies the mean into the module."""
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Starts the mean anew for a fit."""
+        """Starts a new mean for a fit."""
         self._average_model = None
         if stage == "fit":
-            weights = nn.Module()  # a copy of the module itself would have the data and what read the command line
+            weights = nn.Module()  # a copy of the whole module would include the data and the parser's objects
             for name, child in pl_module.named_children():
                 weights.add_module(name, child)
             device = self._device or pl_module.device
@@ -136,7 +133,7 @@ class AveragedWeights(WeightAveraging):
 
     @property
     def average(self) -> AveragedModel | None:
-        """The mean."""
+        """The mean; ``None`` outside of a fit."""
         return self._average_model
 
     def swap(self, module: pl.LightningModule) -> None:
@@ -145,13 +142,13 @@ class AveragedWeights(WeightAveraging):
 
 
 class ClientTrainer(pl.Trainer):
-    """A Trainer for the fits of many clients: made once, it runs their batches without connectors between."""
+    """A Trainer that is created once for the fits of many clients, and runs their batches without overhead."""
 
     def __init__(
         self, device: torch.device, precision: str = "32-true", check: Callable[[], None] = lambda: None
     ) -> None:
         previous = logging.root.manager.disable
-        logging.disable(logging.WARNING)  # what every Trainer says
+        logging.disable(logging.WARNING)  # hides the messages of every new Trainer
         try:
             super().__init__(
                 accelerator=device.type,
@@ -163,12 +160,12 @@ class ClientTrainer(pl.Trainer):
             )
         finally:
             logging.disable(previous)
-        self._check = check  # raises to stop, before a step
+        self._check = check  # called before each step; raises to stop
         self.grad_scaler = self.scaler or torch.amp.GradScaler("cpu", enabled=False)
 
     def _fit_impl(self, model: pl.LightningModule, train_dataloaders: Any = None, *rest: Any) -> None:
-        """Runs ``training_step`` on batch after batch, until they end or it returns -1, without anything else."""
-        # Lightning's search for data hooks and checkpoints takes longer than a small step
+        """Runs ``training_step`` on each batch, until they end or it returns -1."""
+        # Lightning's own implementation looks for data hooks and checkpoints, which takes longer than a small step
         model.trainer, strategy = self, self.strategy
         assert isinstance(strategy, ClientStrategy)
         strategy.begin(model)
@@ -185,14 +182,11 @@ class ClientTrainer(pl.Trainer):
 
 
 class RankStrategy(DDPStrategy):
-    """Lightning's DDP for a run over several processes, on one node or more.
-
-    The module is not wrapped: autograd computes no gradients of its weights, so there is nothing to reduce, and
-    the wrapper's buckets would take as much memory as the weights. The round loop decides what the ranks exchange.
-    """
+    """Lightning's DDP for a run over several processes, on one node or more; the round loop exchanges the updates."""
 
     def configure_ddp(self) -> None:
         """Copies the weights of rank 0 to every rank."""
+        # no DDP wrapper: autograd computes no gradients to reduce, and its buckets would double the memory
         assert self.model is not None
         _sync_module_states(self.model)
 
@@ -200,8 +194,8 @@ class RankStrategy(DDPStrategy):
 def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy | str:
     """Returns the strategy, with :class:`RankStrategy` in place of Lightning's DDP."""
     if strategy == "auto":
-        chosen = _AcceleratorConnector(**settings).strategy
-        return RankStrategy(start_method=chosen._start_method) if type(chosen) is DDPStrategy else strategy
+        default = _AcceleratorConnector(**settings).strategy
+        return RankStrategy(start_method=default._start_method) if type(default) is DDPStrategy else strategy
     methods = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
     if isinstance(strategy, str) and strategy in methods:
         return RankStrategy(start_method=methods[strategy])  # type: ignore[arg-type]
@@ -215,7 +209,7 @@ def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy |
 
 
 def launched(trainer: pl.Trainer, function: Callable[[], T]) -> T:
-    """Calls a function in every process of a trainer, connected, as Lightning calls its own ``fit``."""
+    """Calls a function in every process of a trainer, like Lightning its own ``fit``."""
     strategy = trainer.strategy
     if trainer.world_size == 1:
         return function()
@@ -229,12 +223,12 @@ def launched(trainer: pl.Trainer, function: Callable[[], T]) -> T:
 
 
 def save_alone(trainer: pl.Trainer, path: Any) -> None:
-    """Writes a checkpoint without waiting for the other ranks, which may have died."""
+    """Writes a checkpoint without waiting for the other ranks, because they may have died."""
     trainer.strategy.save_checkpoint(trainer._checkpoint_connector.dump_checkpoint(), path)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place and then moves it there, so that a kill leaves the old one whole."""
+    """Writes a checkpoint to a temporary file and then renames it, so that a kill leaves the old one intact."""
 
     private = False
 
@@ -244,7 +238,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def call_hook(trainer: pl.Trainer, name: str, *arguments: Any) -> None:
-    """Calls a hook of ours on every callback that has it."""
+    """Calls a hook on every callback that has it."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         hook: Callable[..., None] | None = getattr(callback, name, None)
         if hook is not None:

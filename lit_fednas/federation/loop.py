@@ -1,4 +1,4 @@
-"""The round: plan, train the cohort and add up its updates, step the server, evaluate."""
+"""The loop over rounds: plan, train the cohort and add up its updates, step the server, evaluate."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation.acceptance import Acceptance, NormBound
 from lit_fednas.federation.checkpoints import ClientStore
 from lit_fednas.federation.client import LocalRunner, check_clients
-from lit_fednas.federation.fastest import fastest, trained_with
+from lit_fednas.federation.fastest import fastest, with_client_settings
 from lit_fednas.federation.fit import TaskRunner
 from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook
 from lit_fednas.federation.module import FederatedLightningModule
@@ -28,16 +28,16 @@ from lit_fednas.federation.round import ServerRound
 from lit_fednas.messages import AWAY, DROPPED, ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives.base import keeps_state
 
-#: The kind of files in which the objective's state of each client is kept.
+#: Kind of the files that hold each client's state of the objective.
 _STATE = "objective"
 
 log = logging.getLogger(__name__)
 
 
 class RoundLoop(RoundFitLoop):
-    """Lightning's fit loop, with a round for an epoch; an interrupted round leaves no trace."""
+    """Lightning's fit loop with rounds in place of epochs; an interrupted round leaves no trace."""
 
-    #: Makes what trains a round's tasks; the function raises ``Interrupted`` if the run was asked to stop.
+    #: Creates the runner of a round's tasks; the function argument raises ``Interrupted`` if the run must stop.
     runner: Callable[[FederatedLightningModule, ClientData, Callable[[], None]], TaskRunner]
 
     def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
@@ -45,13 +45,13 @@ class RoundLoop(RoundFitLoop):
         self.interrupts = Interrupts()
         self.ranks = Ranks()
         self.runner = LocalRunner
-        self.clients = ClientStore()  # what is kept of clients from round to round
-        self.fastest: dict[str, Any] | None = None  # what client.fast has chosen, and the ``round``
+        self.clients = ClientStore()
+        self.fastest: dict[str, Any] | None = None  # the choice of client.fast, with its ``round``
         self._runner: TaskRunner | None = None
-        self._threads: Sequence[int] = ()  # that may be chosen from
+        self._threads: Sequence[int] = ()  # numbers of threads from which client.fast may choose
         self._acceptance: Acceptance
         self._first_round = self._failed_rounds = self._attempts = 0
-        self._reasons: Counter[str] = Counter()  # why updates failed
+        self._reasons: Counter[str] = Counter()  # reasons of failed updates
 
     @property
     def module(self) -> FederatedLightningModule:
@@ -61,7 +61,7 @@ class RoundLoop(RoundFitLoop):
         return module
 
     def run(self) -> None:
-        """Runs all rounds; Ctrl-C and SIGTERM stop them."""
+        """Runs all rounds, until Ctrl-C or SIGTERM stops them."""
         trainer: Any = self.trainer
         self.ranks = trainer.ranks
         self._prepare_clients()
@@ -73,9 +73,9 @@ class RoundLoop(RoundFitLoop):
         seconds_left = [callback.time_remaining() for callback in trainer.callbacks if isinstance(callback, Timer)]
         if any(seconds is not None and seconds <= 0 for seconds in seconds_left):
             log.warning("trainer.max_time: is spent after %d rounds, so nothing is trained; raise it", self.rounds_done)
-        kept = self.fastest["threads"] if self.fastest is not None else None
+        threads = self.fastest["threads"] if self.fastest is not None else None
         try:
-            with naming_lost_rank(), self.interrupts.listening(), trainer.computing(threads=kept) as self._threads:
+            with naming_lost_rank(), self.interrupts.listening(), trainer.computing(threads=threads) as self._threads:
                 super().run()
         finally:
             self._runner = None
@@ -83,32 +83,32 @@ class RoundLoop(RoundFitLoop):
         if not is_over or trainer.global_step < self.rounds_done:  # a round is a step
             raise RuntimeError("a part raised StopIteration, which ends Lightning's loops; let it raise another error")
         if self._reasons and self.ranks.rank == 0:
-            ((why, count),) = self._reasons.most_common(1)
-            log.warning("%d of %d updates failed, %d of them: %s", self._reasons.total(), self._attempts, count, why)
+            ((reason, count),) = self._reasons.most_common(1)
+            log.warning("%d of %d updates failed, %d of them: %s", self._reasons.total(), self._attempts, count, reason)
 
     def on_save_checkpoint(self) -> dict[str, Any]:
-        """Returns Lightning's state of the loop, what ``client.fast`` has chosen, and what is kept of clients."""
+        """Returns Lightning's state of the loop, the choice of ``client.fast``, and the names of clients' files."""
         return super().on_save_checkpoint() | {"fastest": self.fastest, "clients": self.clients.state_dict()}
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
-        """Restores both."""
+        """Restores the state of :meth:`on_save_checkpoint`."""
         super().on_load_checkpoint(state_dict)
         self.fastest = state_dict.get("fastest")
         self.clients.load_state_dict(state_dict.get("clients", {}), Path(str(self.trainer.ckpt_path)))
 
     def open_clients(self, kind: str) -> ClientStore:
-        """Returns where a fit keeps a kind of files of clients; all ranks call it before the first round."""
-        # the first is that of ``trainer.checkpoint_callback``
+        """Prepares a kind of client files and returns their store; all ranks call it before the first round."""
+        # the first folder is that of ``trainer.checkpoint_callback``
         folders = (getattr(checkpoint, "dirpath", None) for checkpoint in self.trainer.checkpoint_callbacks)
         self.clients.open(kind, self.ranks, list(dict.fromkeys(filter(None, folders))))
         return self.clients
 
     def train_cohort(self, number: int) -> ServerRound:
-        """Plans a round, trains its clients (each rank its share), and adds up the updates that count."""
+        """Plans a round, trains its clients (each rank its share), and adds up the accepted updates."""
         module = self.module
         round = ServerRound(number, module.restructure, module.aggregation, module.seed, self.max_epochs or -1)
-        round.results = self._settled(round, self.ranks.gather_results(partial(self._train_share, round)))
-        order = {task.key: number for number, task in enumerate(round.tasks)}
+        round.results = self._accept(round, self.ranks.gather_results(partial(self._train_share, round)))
+        order = {task.key: position for position, task in enumerate(round.tasks)}
         round.results.sort(key=lambda result: order[result.task.key])
         if round.survivors:
             self.ranks.add_up(round.aggregation.sums())
@@ -119,7 +119,7 @@ class RoundLoop(RoundFitLoop):
         return round
 
     def _train_share(self, round: ServerRound) -> tuple[list[ClientResult], Any]:
-        """Plans a round and trains this rank's share of it; updates stream into the aggregation, or are held."""
+        """Plans a round and trains this rank's share; updates are added up at once, or held by the acceptance."""
         module = self.module
         self.interrupts.check()
         call_hook(self.trainer, "on_round_start", round)
@@ -131,24 +131,24 @@ class RoundLoop(RoundFitLoop):
         if module.client.fast is not None and self.fastest is None:
             self._choose(share, round.number)
         assert self._runner is not None
-        trained = []
+        results = []
         for result, update in self._runner.run(share):
             if update is None or not self._acceptance.hold(update):
-                self._take(round, result, update)
+                self._merge(round, result, update)
             del update
-            trained.append(result)
-        return trained, self._acceptance.evidence
+            results.append(result)
+        return results, self._acceptance.evidence
 
     def _check_states(self, tasks: Sequence[ClientTask]) -> None:
-        """Validates that no client has several tasks if the objective keeps one state of each."""
+        """Validates that no client has several tasks if the objective keeps one state per client."""
         if keeps_state(self.module.objective) and len({task.client for task in tasks}) < len(tasks):
             raise ConfigError(
                 f"model.objective: {type(self.module.objective).__name__} keeps one state of each client, and "
-                f"{type(self.module.assignment).__name__} gives a client several tasks in a round; use another of them"
+                f"{type(self.module.assignment).__name__} gives a client several tasks in a round; replace one of them"
             )
 
     def _count_failures(self, round: ServerRound) -> None:
-        """Stops the run if no client can train: without an update nothing changes, also not in the next rounds."""
+        """Counts failed updates; stops the run if no client can train, because the weights would never change."""
         attempts = [result for result in round.results if result.status not in (AWAY, DROPPED)]
         reasons = Counter(f"{result.status} ({result.reason})" for result in attempts if not result.answered)
         self._attempts, self._reasons = self._attempts + len(attempts), self._reasons + reasons
@@ -156,20 +156,21 @@ class RoundLoop(RoundFitLoop):
             self._failed_rounds = 0
             return
         self._failed_rounds += 1
-        most = self.module.faults.max_failed_rounds
-        ((why, count),) = reasons.most_common(1)
-        if self._failed_rounds == most:
+        number, max_rounds = round.number + 1, self.module.faults.max_failed_rounds
+        ((reason, count),) = reasons.most_common(1)
+        if self._failed_rounds == max_rounds:
             raise ClientError(
-                f"faults.max_failed_rounds: every client failed in {most} rounds in a row; in round "
-                f"{round.number + 1}, {count} of {len(attempts)}: {why}"
+                f"faults.max_failed_rounds: every client failed in {max_rounds} rounds in a row; in round {number}, "
+                f"{count} of {len(attempts)}: {reason}"
             )
         clients = len({result.task.client for result in attempts})
-        alike = len({re.sub(r"\d+", "", reason) for reason in reasons}) == 1 < clients  # but for numbers
-        if most is not None and alike and round.number == self._first_round:
-            raise ClientError(f"round {round.number + 1}: all {clients} clients failed alike in the first round: {why}")
+        # reasons are equal if they differ only in numbers, such as a tensor's values
+        has_one_reason = len({re.sub(r"\d+", "", text) for text in reasons}) == 1 < clients
+        if max_rounds is not None and has_one_reason and round.number == self._first_round:
+            raise ClientError(f"round {number}: all {clients} clients failed alike in the first round: {reason}")
 
     def _share(self, tasks: Sequence[ClientTask]) -> Sequence[ClientTask]:
-        """Returns the tasks that this rank is dealt, by the work of a client's epoch."""
+        """Returns this rank's tasks, dealt by the work of one epoch."""
         if self.ranks.size == 1:
             return tasks
         supernet = self.module.supernet
@@ -177,48 +178,47 @@ class RoundLoop(RoundFitLoop):
         return [tasks[index] for index in deal(work, self.ranks.size)[self.ranks.rank]]
 
     def _choose(self, tasks: Sequence[ClientTask], number: int) -> None:
-        """Measures on every rank which settings train these clients fastest, and takes the first's choice."""
+        """Measures on every rank which settings train these clients fastest, and takes the first rank's choice."""
         module, data = self.module, self.trainer.datamodule.clients  # type: ignore[attr-defined]
-        ahead = self.max_epochs - number if self.max_epochs is not None and self.max_epochs > 0 else inf
-        measure = partial(fastest, module, data, tasks, self.interrupts.check, self._threads, ahead)
+        rounds = self.max_epochs - number if self.max_epochs is not None and self.max_epochs > 0 else inf
+        measure = partial(fastest, module, data, tasks, self.interrupts.check, self._threads, rounds)
         choices = [choice for choice in self.ranks.gather_results(measure) if choice is not None]
         if not choices:
-            return  # nobody could train
+            return  # no rank could train a client
         self.fastest = {"round": number, **choices[0]}
         if self.ranks.rank == 0:
             ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in self.fastest["ratios"].items())
-            ratios = ratios or "nothing else is possible, or worth the time to measure it"
-            text = "client.fast: %s; time as a multiple of that of the settings as written: %s"
-            log.info(text, self.fastest["chosen"], ratios)
-        torch.set_num_threads(self.fastest["threads"] or torch.get_num_threads())  # of the first rank
+            ratios = ratios or "no other settings are possible, or worth measuring"
+            log.info("client.fast: %s; time relative to the written settings: %s", self.fastest["chosen"], ratios)
+        torch.set_num_threads(self.fastest["threads"] or torch.get_num_threads())
         self._make_runner()
 
     def _make_runner(self) -> None:
-        """Makes what trains, with the settings that ``client.fast`` has chosen, if it has."""
+        """Creates the runner, with the choice of ``client.fast`` if there is one."""
         module, data = self.module, self.trainer.datamodule.clients  # type: ignore[attr-defined]
         if self.fastest is not None:
-            module = trained_with(module, module.client.but(fast=None, **self.fastest["settings"]))
+            module = with_client_settings(module, module.client.with_changes(fast=None, **self.fastest["settings"]))
         check_clients(module, data)
         self._runner = self.runner(module, data, self.interrupts.check)
         self._runner.state_of = partial(self.clients.read, _STATE)
 
-    def _settled(self, round: ServerRound, shares: Sequence[tuple[list[ClientResult], Any]]) -> list[ClientResult]:
-        """Returns the results of all ranks, once it is settled which updates count."""
+    def _accept(self, round: ServerRound, shares: Sequence[tuple[list[ClientResult], Any]]) -> list[ClientResult]:
+        """Returns the results of all ranks, after accepting or rejecting the held updates."""
         judge = self._acceptance.judge([evidence for _, evidence in shares])
         results = []
         for rank, (share, _) in enumerate(shares):
             for result in share:
-                judged = judge(result)
-                # an update of this rank that nothing holds back was merged when it came; the others are merged now, in
-                # the same order on every rank
-                if judged is not None or rank != self.ranks.rank:
-                    result, update = judged or (result, None)
-                    self._take(round, result, update)
+                outcome = judge(result)
+                # this rank merged its own updates that nothing held; now it merges held updates and reports other
+                # ranks' results, in the same order on every rank
+                if outcome is not None or rank != self.ranks.rank:
+                    result, update = outcome or (result, None)
+                    self._merge(round, result, update)
                 results.append(result)
         return results
 
-    def _take(self, round: ServerRound, result: ClientResult, update: ClientUpdate | None) -> None:
-        """Merges an update, if there is one; reports to the log and to the callbacks how it went for the client."""
+    def _merge(self, round: ServerRound, result: ClientResult, update: ClientUpdate | None) -> None:
+        """Merges an update, if there is one; logs a failure, and passes the result to the callbacks."""
         if update is not None:
             round.aggregation.add(update)
             if update.state is not None:
@@ -237,9 +237,9 @@ class RoundLoop(RoundFitLoop):
         self._acceptance = Acceptance() if bound is None else NormBound(module.supernet, bound)
         if keeps_state(module.objective):
             self.open_clients(_STATE)
-        saved, self.fastest = self.fastest, None
-        self._make_runner()  # also where a checkpoint has a choice: who trains may refuse to choose
-        if saved is not None and module.client.fast is not None:
-            log.info("client.fast: %s, as round %d has chosen", saved["chosen"], saved["round"] + 1)
-            self.fastest = saved
+        saved_choice, self.fastest = self.fastest, None
+        self._make_runner()  # also before a saved choice is applied, because a runner may refuse client.fast
+        if saved_choice is not None and module.client.fast is not None:
+            log.info("client.fast: %s, chosen in round %d", saved_choice["chosen"], saved_choice["round"] + 1)
+            self.fastest = saved_choice
             self._make_runner()

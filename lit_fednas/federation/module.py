@@ -1,4 +1,4 @@
-"""The server: the global weights, the four roles of a method, and the server's step."""
+"""The server's module: the global weights, the four roles of a method, and the server's step."""
 
 import copy
 import logging
@@ -49,7 +49,7 @@ from lit_fednas.transport import Transport
 
 log = logging.getLogger(__name__)
 
-#: The parts whose states are saved with the supernet's weights (callbacks' are Lightning's to save).
+#: Parts with a state in checkpoints; Lightning saves the states of callbacks.
 _PARTS = ("assignment", "objective", "aggregation", "cohort")
 
 
@@ -58,35 +58,34 @@ class FederatedLightningModule(pl.LightningModule):
 
     Args:
         supernet: The shared weights.
-        assignment: Which subnet each client trains.
-        aggregation: How the updates become the next global weights.
+        assignment: Rule that gives each client of a round its subnet.
+        aggregation: Rule that merges the updates into the next global weights.
         client: Settings of the clients' training.
-        objective: What a client optimises.
-        cohort: Which clients take part in a round.
-        server_optimizer: Steps along the pseudo-gradient (present weights minus aggregate). SGD with a
-            learning rate of 1 takes the aggregate as it is. Elements that no client trained in the round rest: their
-            values and their optimizer state stay.
-        faults: What happens when a client fails.
-        evaluation: Which subnets are evaluated, and how.
-        tiers: The clients' device tiers, where they differ in what they can afford.
-        transport: How weights travel between server and clients: as they are, or in fewer bits.
-        initial: The weights that training starts from: a run's checkpoint, the folder of an exported supernet, or a
-            state dictionary of the same supernet (or of the one network that it holds). A checkpoint to go on from
-            replaces them.
-        ignore_mismatched_sizes: Whether tensors of ``initial`` that are of other sizes, as a head of other classes,
-            are left out, and start as drawn (for transfer to another task); else they are refused.
-        metrics: Metrics of torchmetrics by name, reported of every evaluated subnet beside those of the task. They are
-            given the network's outputs and the targets; of tokens, those that count, one after the other.
-        seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
-            is made, after ``seed_everything``).
+        objective: Local loss of the clients' training.
+        cohort: Sampler of the clients that take part in a round.
+        server_optimizer: Optimizer along the pseudo-gradient (present weights minus aggregate). The default, SGD with
+            a learning rate of 1, sets the weights to the aggregate. Elements that no client trained in the round rest:
+            their values and their optimizer state stay.
+        faults: Policy for clients that fail.
+        evaluation: Settings of the evaluation of subnets.
+        tiers: Device tiers of the clients; without tiers all clients have the same limits.
+        transport: Encoding of weights between server and clients: exact, or in fewer bits.
+        initial: File of the weights from which training starts: a run's checkpoint, the folder of an exported
+            supernet, or a state dictionary of the same supernet (or of the one network that it holds). Resuming from a
+            checkpoint replaces these weights.
+        ignore_mismatched_sizes: Whether tensors of ``initial`` with other sizes, such as a head for other classes, are
+            skipped and keep their random values (for transfer to another task). By default they are refused.
+        metrics: Further metrics of torchmetrics, by name, of every evaluated subnet. They receive the network's outputs
+            and the targets; for tokens, a list of all tokens that the task does not ignore.
+        seed: Root of all randomness of the run except the initial weights, which depend on ``seed_everything``.
 
     Attributes:
-        population: The clients and their tiers, once :meth:`setup` has seen the data.
-        task: What targets are: classes until :meth:`setup` has seen the data.
+        population: The clients and their tiers, after :meth:`setup`.
+        task: The data's task, after :meth:`setup`; before it, a classification.
 
-    Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` (of classes) are the global
-    weights on the server's validation set, ``val/mean/accuracy`` is their mean over the subnets; ``test/...`` likewise.
-    ``clients/...`` are of the local training; callbacks add their own, such as ``beta``.
+    Names of metrics tell network and data: ``val/<subnet>/accuracy`` and ``/loss`` (for classes) belong to the global
+    weights on the server's validation set, ``val/mean/accuracy`` to the mean over the subnets, ``test/...`` likewise.
+    ``clients/...`` belong to the local training; callbacks add their own, such as ``beta``.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class FederatedLightningModule(pl.LightningModule):
         self.assignment = assignment
         self.aggregation = aggregation
         self.client = client
-        self.objective = copy.deepcopy(objective)  # it learns of the data; a default is shared by all modules
+        self.objective = copy.deepcopy(objective)  # all modules share the default, and a part's setup changes it
         self.cohort = cohort
         self.server_optimizer = server_optimizer
         self.faults = faults
@@ -131,7 +130,7 @@ class FederatedLightningModule(pl.LightningModule):
         self._recalibration: Recalibration | None = None
 
     def _prepare_evaluation(self) -> None:
-        """Finds the subnets that are evaluated, and creates their metrics."""
+        """Looks up the evaluated subnets and creates their metrics."""
         self.subnets = self.evaluation.named(self.supernet)
         evaluated = [*self.subnets, SAMPLED] if self.evaluation.sampled else self.subnets
         self.val_metrics, self.test_metrics = (
@@ -152,7 +151,7 @@ class FederatedLightningModule(pl.LightningModule):
         space = self.supernet.space
         check_architectures(self.supernet, [space.smallest, space.largest, *self.subnets.values()])
         check_data(self.supernet, data, self.metrics)
-        # another data module may have no such method
+        # a user's data module may have no val_dataloader
         if stage in ("fit", "validate") and isinstance(data, FederatedDataModule) and not data.val_dataloader():
             message = "data.server_val: 0 leaves nothing to validate on"
             if stage == "validate":
@@ -176,13 +175,13 @@ class FederatedLightningModule(pl.LightningModule):
             self.assignment.check_first_plans(self.seed)
 
     def on_fit_start(self) -> None:
-        """Validates that what callbacks follow will be logged, and applies a changed server optimizer on resuming."""
+        """Validates the callbacks' monitors, and applies a changed server optimizer to a resumed checkpoint."""
         check_monitors(self.trainer, self)
-        if resumed := vars(self).pop("_resumed", None):  # a checkpoint, which Lightning restores from after this
-            apply_changes(resumed, self.trainer.optimizers[0])
+        if checkpoint := vars(self).pop("_resumed", None):  # Lightning restores the optimizer from it later
+            apply_changes(checkpoint, self.trainer.optimizers[0])
 
     def meet(self, clients: ClientData) -> None:
-        """Learns the clients' task, and divides them into tiers, the same for a seed: sets :attr:`population`."""
+        """Sets :attr:`task` and :attr:`population` from the clients' data; tiers depend on the seed alone."""
         if (type(clients.task), vars(clients.task)) != (type(self.task), vars(self.task)):
             self.task = clients.task
             self._prepare_evaluation()
@@ -206,7 +205,7 @@ class FederatedLightningModule(pl.LightningModule):
     # ---- a round --------------------------------------------------------------------------------------
 
     def plan(self, round: ServerRound) -> list[ClientTask]:
-        """Draws the round's cohort and returns its tasks: one or several per client, or none."""
+        """Draws the round's cohort and returns its tasks; some clients may have no task or several."""
         cohort = self.cohort.draw(round.number, self.population.sizes, round.seed)
         if not cohort:
             return []
@@ -217,7 +216,7 @@ class FederatedLightningModule(pl.LightningModule):
         return tasks
 
     def tasks(self, round: ServerRound, cohort: Sequence[int], rng: np.random.Generator) -> list[ClientTask]:
-        """Returns the assignment's plan of a round for some clients."""
+        """Returns the assignment's tasks of a round for some clients."""
         schedule = self.client.lr_schedule
         plan = Round(
             number=round.number,
@@ -233,7 +232,7 @@ class FederatedLightningModule(pl.LightningModule):
         return self.assignment.plan(plan)
 
     def traffic(self, arch: Any) -> tuple[int, int]:
-        """Returns the bytes that travel down to a client of an architecture, and up from it."""
+        """Returns the bytes that a client of an architecture receives, and those that it sends."""
         network = self.supernet.skeleton(arch)
         return self.transport.nbytes([*network.parameters(), *network.buffers()])
 
@@ -243,35 +242,35 @@ class FederatedLightningModule(pl.LightningModule):
         return client_cost(result, self.supernet.cost(arch), self.traffic(arch))
 
     def restructure(self, change: Callable[[], Any]) -> Any:
-        """Returns what a change of the supernet's models, the same on all ranks, returns; the optimizer follows."""
-        changed = change()
+        """Calls a function that adds or removes architectures, and updates the optimizer; returns its result."""
+        result = change()
         optimizer: Any = self.optimizers(use_pl_optimizer=False)
-        # in the order in which a resumed run finds all parameters, so that the saved state fits
+        # the supernet's order is that of a resumed run, so that the saved optimizer state fits
         parameters = list(self.supernet.parameters())
         (group,) = optimizer.param_groups
         group["params"] = parameters
-        for gone in optimizer.state.keys() - set(parameters):
-            del optimizer.state[gone]
+        for removed in optimizer.state.keys() - set(parameters):
+            del optimizer.state[removed]
         self._prepare_evaluation()
         self._recalibration = None
-        return changed
+        return result
 
     def training_step(self, batch: ServerRound, batch_idx: int) -> None:
-        """Steps the server along the pseudo-gradient; not at all if too few clients survived."""
+        """Takes a server step along the pseudo-gradient; with too few survivors the weights stay."""
         optimizer: Any = self.optimizers()
         survivors = batch.survivors
-        merged = len(survivors) >= self.faults.min_survivors
+        are_enough = len(survivors) >= self.faults.min_survivors
         optimizer.zero_grad(set_to_none=True)
-        if merged:
+        if are_enough:
             averages = batch.aggregation.finish()
             shared = self.supernet.shared_tensors()
             for region in (region for arch in batch.rejected for region in self.supernet.regions(arch).values()):
-                kept = region.of(shared[region.name].detach()).to(averages[region.name].dtype)
-                averages[region.name][... if region.index is None else region.index] = kept
+                present = region.of(shared[region.name].detach()).to(averages[region.name].dtype)
+                averages[region.name][... if region.index is None else region.index] = present
             set_pseudo_gradient(self.supernet, batch.target(averages), optimizer.optimizer)
-        elif survivors or not any(result.answered for result in batch.results):  # otherwise all were rejected
+        elif survivors or not any(result.answered for result in batch.results):  # no warning if callbacks rejected all
             log.warning(
-                "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",
+                "round %d: %d of %d updates can be used, faults.min_survivors requires %d; the weights stay",
                 batch.number + 1,
                 len(survivors),
                 len(batch.results),
@@ -280,29 +279,29 @@ class FederatedLightningModule(pl.LightningModule):
         with resting(self.supernet, batch.aggregation.untrained, optimizer.optimizer):
             optimizer.step()  # without gradients it only counts the step
         optimizer.zero_grad(set_to_none=True)
-        if merged:
+        if are_enough:
             check_step(self.supernet, optimizer.optimizer, batch.number)
-        clients = {result.task.client for result in survivors if merged}
+        clients = {result.task.client for result in survivors if are_enough}
         self.trainer.fit_loop.clients.commit(clients)  # type: ignore[attr-defined]
         batch.end_step()
         self._log_round(batch)
 
     def on_train_batch_end(self, *step: Any) -> None:
-        """Lets Lightning collect what the round has logged, for callbacks that follow it at the validation."""
+        """Makes Lightning collect the round's metrics, for callbacks that monitor them at the validation."""
         _ = self.trainer.callback_metrics
 
     def _log_round(self, batch: ServerRound) -> None:
         if batch.tasks:
             self.log("clients/lr", self.client.learning_rate(batch.tasks[0].lr_factor))
-        shown = "clients/loss", f"clients/{self.task.metric}"
+        main_metrics = "clients/loss", f"clients/{self.task.metric}"
         for name, value in client_metrics(batch, self.task, self.faults.norm_bound is not None).items():
-            self.log(name, value, prog_bar=name in shown)
+            self.log(name, value, prog_bar=name in main_metrics)
 
     # ---- evaluation -----------------------------------------------------------------------------------
 
     @property
     def validation_metrics(self) -> list[str]:
-        """The names of the metrics that are logged when the server's validation set is evaluated."""
+        """The names of the metrics on the server's validation set."""
         return [f"val/{name}" for name in (*self.val_metrics.metric_names, f"mean/{self.task.metric}")]
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
@@ -329,7 +328,7 @@ class FederatedLightningModule(pl.LightningModule):
     on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
 
     def on_validation_epoch_end(self) -> None:
-        """Logs ``val/<subnet>/<metric>``, and the mean over subnets of the one that counts most."""
+        """Logs ``val/<subnet>/<metric>``, and the mean of the main metric over subnets."""
         self._log_metrics("val", self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
@@ -337,9 +336,9 @@ class FederatedLightningModule(pl.LightningModule):
         self._log_metrics("test", self.test_metrics)
 
     def _evaluate(self, metrics: SubnetMetrics, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Runs the subnets; each pair of batch and subnet on one rank, whole batches as one rank would."""
+        """Evaluates each subnet on a whole batch on one rank, so that results do not depend on the number of ranks."""
         inputs, targets = batch
-        # drawn anew after every step of the server
+        # the draw changes with every server step
         rng, space = numpy_generator(self.seed, "sampled", self.trainer.global_step), self.supernet.space
         sampled = {f"{SAMPLED} {turn}": space.sample(rng) for turn in range(self.evaluation.sampled)}
         for turn, (name, arch) in enumerate({**self.subnets, **sampled}.items()):
@@ -354,13 +353,13 @@ class FederatedLightningModule(pl.LightningModule):
         return self._recalibration.network(name, self.supernet, arch)
 
     def recalibration_batches(self, clients: ClientData, count: int | None = None) -> list[Tensor]:
-        """Returns so many batches of clients' training data; without ``count`` those that the settings ask for."""
+        """Returns batches of clients' training data: ``count`` batches, or as many as the settings require."""
         count = self.evaluation.recalibrate_batches if count is None else count
         if count is None:
             smallest = self.supernet.skeleton(self.supernet.space.smallest)
             count = RECALIBRATION_BATCHES if normalises_over_batches(smallest) else 0
         batches = recalibration_batches(clients.at_server, count, self.client.batch_size, self.seed)
-        return [inputs.to(self.device) for inputs in batches]  # data lie there in a fit alone
+        return [inputs.to(self.device) for inputs in batches]  # only a fit moves the data to the device
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
         values = metrics.compute()
@@ -370,7 +369,7 @@ class FederatedLightningModule(pl.LightningModule):
     # ---- checkpoints ----------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the parts' states, and what the checkpoint must fit; tensors and plain values only."""
+        """Adds the parts' states and the :meth:`weights_record`; tensors and plain values only."""
         states = {name: getattr(self, name).state_dict() for name in _PARTS}
         checkpoint["federation"] = {**self.weights_record(), **states}
         for optimizer in self.trainer.optimizers[:1]:
@@ -381,7 +380,7 @@ class FederatedLightningModule(pl.LightningModule):
             check_state(f"callback {callback}", state)
 
     def weights_record(self) -> dict[str, Any]:
-        """Returns what the weights are of, which whatever loads them must fit."""
+        """Returns a record of the weights' origin, by which a later load is validated."""
         return {
             "supernet": self.supernet.fingerprint,
             "structure": self.supernet.structure(),
@@ -392,17 +391,17 @@ class FederatedLightningModule(pl.LightningModule):
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Path | str, **parts: Any) -> Self:  # type: ignore[override]
-        """Makes the module of a run, with the weights of a checkpoint.
+        """Creates a run's module with the weights of a checkpoint, on the CPU and in evaluation mode.
 
         Args:
-            checkpoint_path: A checkpoint in the run's folder, as ``runs/<name>/version_0/checkpoints/last.ckpt``.
-            **parts: Arguments of the constructor; if there are none, those of the run's ``config.yaml``.
+            checkpoint_path: A checkpoint in the run's folder, such as ``runs/<name>/version_0/checkpoints/last.ckpt``.
+            **parts: Arguments of the constructor; by default those of the run's ``config.yaml``.
 
         Returns:
-            The module, on the CPU and in evaluation mode.
+            The module.
 
         Raises:
-            CheckpointError: The checkpoint cannot be read, or the run's configuration is not beside it.
+            CheckpointError: The checkpoint cannot be read, or the run's folder has no configuration.
         """
         checkpoint = read_checkpoint(checkpoint_path)
         saved = checkpoint["federation"]
@@ -417,16 +416,7 @@ class FederatedLightningModule(pl.LightningModule):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], seed: int, **inputs: Any) -> Self:
-        """Makes the module of a run's configuration, without initial weights.
-
-        Args:
-            settings: Its section ``model``.
-            seed: Its ``seed_everything``.
-            **inputs: What its data give the supernet: ``input_shape`` and ``num_classes``.
-
-        Returns:
-            The module.
-        """
+        """Creates a module from a configuration's section ``model``; the data determine the supernet's ``inputs``."""
         supernet = settings["supernet"]
         supernet = {**supernet, "init_args": {**supernet.get("init_args", {}), **inputs}}
         parser = ArgumentParser(exit_on_error=False)
@@ -442,7 +432,7 @@ class FederatedLightningModule(pl.LightningModule):
         """
         saved = checkpoint["federation"]
         if checkpoint.get("hyper_parameters"):
-            log.warning("checkpoint: its hyper_parameters are ignored, the configuration counts")
+            log.warning("checkpoint: its hyper_parameters are ignored; the configuration replaces them")
         self._restore_supernet(checkpoint)
         if getattr(self.trainer, "training", False):
             if saved["seed"] != self.seed:
@@ -452,7 +442,7 @@ class FederatedLightningModule(pl.LightningModule):
             self._resumed = checkpoint
 
     def _restore_supernet(self, checkpoint: Mapping[str, Any]) -> None:
-        """Gives the supernet the structure of a checkpoint's; its weights are not set."""
+        """Restores the supernet's structure from a checkpoint, without the weights."""
         saved = checkpoint["federation"]
         if saved.get("structure", {}) != self.supernet.structure():
             self.supernet.restore(saved.get("structure", {}))

@@ -1,7 +1,7 @@
-"""The processes that share a run's work.
+"""The processes (ranks) that share a run's work.
 
-Every rank holds all weights, plans the same round, trains its share of the cohort, and adds up the updates of its own
-clients. Then the ranks exchange the results, add their sums, and each takes the same server step.
+Every rank holds all weights, plans the same round, trains its share of the cohort, and adds up its clients' updates.
+Then the ranks exchange the results, add their sums, and each takes the same server step.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of the run."""
+    """This process and its connection to the run's other processes."""
 
     rank: int = 0
     size: int = 1
@@ -35,20 +35,20 @@ class Ranks:
         return values
 
     def gather_results(self, work: Callable[[], T]) -> list[T]:
-        """Returns what each rank's work returns; raises on all ranks what it has raised on one."""
+        """Returns the results of a function on all ranks; if it raises on one rank, all ranks raise an error."""
         result: Any = None
         failure: Exception | None = None
         try:
             result = work()
-        except Exception as error:  # the other ranks would wait for this one otherwise
+        except Exception as error:  # without an answer of this rank the others would wait
             failure = error
-        told = failure
+        message = failure
         if failure is not None and not isinstance(failure, ClientError | Interrupted):
-            told = RankError(f"rank {self.rank}: {in_one_line(failure)}")
-        answers = self.gather((result, told))
-        for raised in (failure, *(told for _, told in answers)):
-            if raised is not None:
-                raise raised
+            message = RankError(f"rank {self.rank}: {in_one_line(failure)}")
+        answers = self.gather((result, message))
+        for error_of_rank in (failure, *(message for _, message in answers)):
+            if error_of_rank is not None:
+                raise error_of_rank
         return [answer for answer, _ in answers]
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
@@ -58,16 +58,16 @@ class Ranks:
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensors:
             by_dtype.setdefault(tensor.dtype, []).append(tensor)
-        for alike in by_dtype.values():  # one message for all; NCCL knows the GPU's memory only
-            total = torch.cat([tensor.flatten().to(self.device) for tensor in alike])
+        for group in by_dtype.values():  # one message per type, on the device because NCCL needs the GPU's memory
+            total = torch.cat([tensor.flatten().to(self.device) for tensor in group])
             distributed.all_reduce(total)
-            for tensor, added in zip(alike, total.split([tensor.numel() for tensor in alike]), strict=True):
-                tensor.copy_(added.view(tensor.shape))
+            for tensor, total_part in zip(group, total.split([tensor.numel() for tensor in group]), strict=True):
+                tensor.copy_(total_part.view(tensor.shape))
 
 
 def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
-    """Returns for each rank the indices of its pieces of work: the longest first, each to the rank with the least."""
-    # Graham's rule: the longest share is at most 4/3 of the best possible one
+    """Returns each rank's indices of pieces of work: the longest first, each to the rank with the least work."""
+    # Graham's rule: the longest share is at most 4/3 of the optimum
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0.0] * ranks
     for index in sorted(range(len(work)), key=lambda index: (-work[index], index)):
@@ -82,9 +82,9 @@ def naming_lost_rank() -> Iterator[None]:
     """Raises a broken connection to another rank as :class:`RankError`."""
     try:
         yield
-    except (ClientError, RankError):  # which may speak of a device's connection
+    except (ClientError, RankError):  # their messages may mention a device's connection
         raise
     except RuntimeError as error:
         if isinstance(error, distributed.DistError) or "Connection" in str(error):
-            raise RankError(f"lost the connection to another rank, whose own message says why ({error})") from error
+            raise RankError(f"lost the connection to another rank; see that rank's message ({error})") from error
         raise

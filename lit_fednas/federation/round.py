@@ -1,4 +1,4 @@
-"""A round as the server and its callbacks see it, and the callbacks that follow it."""
+"""A round on the server, and the callbacks that take part in it."""
 
 from __future__ import annotations
 
@@ -30,35 +30,33 @@ if TYPE_CHECKING:
     from lit_fednas.federation.trainer import FederatedTrainer
 
 Averages = dict[str, Tensor]
-#: Hooks that the commands after training call with the folder that they have written.
+#: Hooks of the commands after training; their argument is the written folder.
 _AFTER_TRAINING = ("on_search_end", "on_finetune_end")
 
 
 class ServerRound:
     """One round; the "batch" of the server's step.
 
-    Callbacks read it, and change what happens between rounds through it alone: they give values of schedules,
-    reject updates, watch and mix averages, commit their state, and add or remove architectures. (Training is stopped as
-    everywhere in Lightning, by ``trainer.should_stop``.)
+    All effects of callbacks between rounds go through this object: they give values of schedules, reject updates, watch
+    and mix averages, commit their state, and add or remove architectures. (``trainer.should_stop`` stops the training,
+    as everywhere in Lightning.)
 
     Attributes:
         number: The round, from 0.
-        max_rounds: Rounds of the whole run; -1 if it has no end.
-        progress: The share of the run's rounds, MACs or bytes that was spent before the round, of these budgets the
-            greatest share; ``None`` if the run has no end.
-        aggregation: What merges the round's updates: the method's, unless a callback sets another before the round is
-            planned.
-        seed: What cohort and architectures are drawn from: the run's, unless a callback sets another before the round
-            is planned.
-        values: What schedules gave, before the round is planned.
-        tasks: What the clients are asked, once the round is planned.
-        results: How it went, one result per task in the plan's order, once all clients have answered.
-        rejected: Architectures whose weights stay as they were.
-        restructure: Lets the supernet add or remove architectures, in ``on_server_step``: called with a function
-            that makes the change, the same on all ranks, it returns what that returns.
+        max_rounds: Number of rounds of the whole run; -1 for no end.
+        progress: Share of the run before the round: the largest of the spent shares of rounds, MACs and bytes;
+            ``None`` if the run has no end.
+        aggregation: Aggregation of the round's updates. A callback may replace the method's before the plan.
+        seed: Seed of the cohort and the architectures. A callback may replace the run's before the plan.
+        values: Values of schedules; they are complete before the plan.
+        tasks: The clients' tasks, after the plan.
+        results: One result per task in the plan's order, after all clients have answered.
+        rejected: Architectures that keep their weights in this round.
+        restructure: Function that callbacks call in ``on_server_step`` to change the supernet: its argument is a
+            function that adds or removes architectures, the same on all ranks; it returns that function's result.
     """
 
-    # no dataclass, which Lightning would copy as a batch whose tensors are to be moved
+    # Lightning would copy a dataclass, to move its tensors like those of a batch
     def __init__(
         self,
         number: int,
@@ -83,33 +81,31 @@ class ServerRound:
 
     @property
     def survivors(self) -> list[ClientResult]:
-        """The results whose updates are used."""
+        """The results with accepted updates."""
         return [result for result in self.results if result.ok]
 
     def give(self, value: Any) -> None:
-        """Sets the round's value of this type, in ``on_round_start``."""
+        """Sets the round's value of a type; for ``on_round_start``."""
         self.values.give(value)
 
     def reject(self, arch: Any) -> None:
-        """Keeps all weights of an architecture as they were, in ``on_results``; its updates count as not sent."""
+        """Rejects an architecture's updates as if they were not sent, and keeps its weights; for ``on_results``."""
         self.rejected.add(arch)
         self.results = [
             result.rejected(WITHHELD) if result.ok and result.task.arch == arch else result for result in self.results
         ]
 
     def watch(self, watcher: Callable[[Averages], None]) -> None:
-        """Shows the averages of the accepted updates, by the supernet's names, before they are mixed.
-
-        They are the same on all ranks, and not to be changed; in a round without enough survivors there are none.
-        """
+        """Registers a function that reads the accepted updates' averages, by the supernet's names, before mixing."""
+        # not called in a round without enough survivors
         self._watchers.append(watcher)
 
     def mix(self, mixture: Callable[[Averages], Averages]) -> None:
-        """Lets the server step towards what the mixture returns for the averages, by the supernet's names."""
+        """Registers a function that replaces the averages, by the supernet's names, as the server step's target."""
         self._mixtures.append(mixture)
 
     def target(self, averages: Averages) -> Averages:
-        """Returns what the server steps towards, given the averages of the accepted updates."""
+        """Returns the server step's target, from the averages of the accepted updates."""
         for watcher in self._watchers:
             watcher(averages)
         for mixture in self._mixtures:
@@ -121,14 +117,14 @@ class ServerRound:
         self._commits.append((callback, state))
 
     def end_step(self) -> None:
-        """Sets all that callbacks have committed."""
+        """Sets all attributes that callbacks have committed."""
         for callback, state in self._commits:
             for name, value in state.items():
                 setattr(callback, name, value)
 
 
 def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, float]:
-    """Returns metrics of a round's clients, by name."""
+    """Returns metrics of a round's clients, by name; ``bounded`` adds the number of updates over the norm bound."""
     metrics: dict[str, float] = {}
     survivors = round.survivors
     if any(result.num_units for result in survivors):
@@ -144,19 +140,19 @@ def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, f
 
 
 class FederatedCallback(Part, Callback):
-    """A Lightning callback that may also follow a round, and change it through :class:`ServerRound`.
+    """A Lightning callback with further hooks, which may change a round through :class:`ServerRound`.
 
-    Lightning's hooks keep their meaning with a round for an epoch: ``on_train_epoch_start`` comes before the cohort is
-    drawn, ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the round's end.
+    Lightning's hooks keep their meaning, with rounds in place of epochs: ``on_train_epoch_start`` runs before the draw
+    of the cohort, ``on_validation_end`` after the evaluation of the global weights, ``on_train_epoch_end`` at the end.
 
-    All that a method remembers from round to round is the callback's ``state_dict``. It changes after the server's
-    step alone (:meth:`on_server_step`, :meth:`ServerRound.commit`), so that an interrupted round leaves no trace.
-    Tensors of a checkpoint come back on the CPU.
+    A callback's memory from round to round is its ``state_dict``. It changes only after the server's step
+    (:meth:`on_server_step`, :meth:`ServerRound.commit`), so that an interrupted round leaves no trace. Tensors of a
+    checkpoint are restored on the CPU.
 
     Attributes:
         field: The callback's key in a configuration, from the name of its class: ``BetaDecay`` is ``beta_decay``.
-        metric_names: The metrics that it logs in every round or at every validation, once it is set up.
-        gives: The types of the values that it gives to rounds (:meth:`ServerRound.give`); some part must read each.
+        metric_names: Names of the metrics that the callback logs in every round or at every validation, after setup.
+        gives: Types of the values that the callback gives to rounds (:meth:`ServerRound.give`); a part must read each.
     """
 
     field: ClassVar[str] = "trainer.callbacks"
@@ -164,12 +160,12 @@ class FederatedCallback(Part, Callback):
     gives: ClassVar[tuple[type, ...]] = ()
 
     def __init_subclass__(cls, **settings: Any) -> None:
-        """Names the callback as configurations do."""
+        """Sets :attr:`field` from the name of the class."""
         super().__init_subclass__(**settings)
         cls.field = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Validates its hooks, that it works with the supernet, and that some part reads the values that it gives."""
+        """Validates the names of hooks, that the supernet is supported, and that a part reads each given value."""
         super().setup(trainer, pl_module, stage)
         hooks = [*dir(FederatedCallback), *_AFTER_TRAINING]
         for name in dir(self):
@@ -191,10 +187,10 @@ class FederatedCallback(Part, Callback):
                 )
 
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Called before the round is planned; may give values."""
+        """Called before the plan of the round; may give values."""
 
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Called when the clients have their tasks."""
+        """Called after the plan of the round, before its clients train."""
 
     def on_client_end(
         self,
@@ -203,19 +199,13 @@ class FederatedCallback(Part, Callback):
         result: ClientResult,
         update: ClientUpdate | None,
     ) -> None:
-        """Called after each task, on the rank that trained the client with its update if it can be used.
-
-        The update's tensors hold until the next client is trained; what is done with them must not touch training.
-        """
+        """Called on all ranks after each task; on the client's own rank with its update, valid until the next task."""
 
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Called when all clients have answered, before their updates are merged.
-
-        May reject updates, and watch or mix the averages of those that are accepted.
-        """
+        """Called after all clients' answers, before the server's step; may reject updates, watch and mix averages."""
 
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Called after the server's step, before the global weights are evaluated; may change the supernet."""
+        """Called after the server's step, before the evaluation of the global weights; may change the supernet."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -1,7 +1,7 @@
 """The server's step, and the adaptive optimizers of Reddi et al., Adaptive Federated Optimization (2021), Algorithm 2.
 
-The pseudo-gradient (present weights minus the aggregate) replaces the gradient. The adaptive ones differ from their
-namesakes in torch: no bias correction, ``tau`` added to the root, and a second moment that starts at tau^2.
+The pseudo-gradient (present weights minus the aggregate) replaces the gradient. The adaptive optimizers differ from
+torch's: they correct no bias, add ``tau`` to the root, and start the second moment at tau^2.
 """
 
 import logging
@@ -36,7 +36,7 @@ class _FedOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Takes one server step: m, then v, then x <- x - lr m / (sqrt(v) + tau) for the pseudo-gradient."""
+        """Takes one server step: updates m, then v, then x <- x - lr m / (sqrt(v) + tau)."""
         loss = closure() if closure is not None else None
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -64,7 +64,7 @@ class FedAdam(_FedOptimizer):
 
 
 class FedAdagrad(_FedOptimizer):
-    """v <- v + delta^2. The paper runs it with ``beta1`` 0."""
+    """v <- v + delta^2. The paper sets ``beta1`` to 0."""
 
     def _second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> None:
         v.add_(squared)
@@ -79,10 +79,10 @@ class FedYogi(_FedOptimizer):
 
 @torch.no_grad()
 def set_pseudo_gradient(supernet: nn.Module, aggregate: Mapping[str, Tensor], optimizer: Optimizer) -> None:
-    """Sets (present - aggregate) as the parameters' gradient, and buffers to the aggregate, which is overwritten."""
+    """Sets parameters' gradients to (present - aggregate) and buffers to the aggregate; overwrites ``aggregate``."""
     parameters = dict(supernet.named_parameters())
     targets = [aggregate[name] for name in parameters]
-    if is_plain_averaging(optimizer):  # no gradient is needed: exactly the aggregate itself
+    if is_plain_averaging(optimizer):  # the weights are set to the aggregate, without rounding by a step
         torch._foreach_copy_(list(parameters.values()), targets)
     else:
         for parameter, target in zip(parameters.values(), targets, strict=True):
@@ -94,33 +94,28 @@ def set_pseudo_gradient(supernet: nn.Module, aggregate: Mapping[str, Tensor], op
 @contextmanager
 @torch.no_grad()
 def resting(supernet: nn.Module, untrained: Mapping[str, Tensor], optimizer: Optimizer) -> Iterator[None]:
-    """Keeps values and state of untrained elements over a step, except those that a callback has mixed in.
+    """Keeps values and optimizer state of untrained elements over a step, unless a callback has mixed in values.
 
-    Momentum would go on moving them, and a second moment would decay. State that the first step makes stays as it is
-    made.
-
-    Args:
-        supernet: The shared weights, with their pseudo-gradient.
-        untrained: Masks of the elements that no client trained, by tensor.
-        optimizer: The server optimizer.
+    Otherwise momentum would move these elements on, and their second moment would decay. State that the first step
+    creates is not changed. ``untrained`` has a mask of the elements that no client trained, by tensor.
     """
     saved = []
     for name, parameter in supernet.named_parameters():
         if name not in untrained or parameter.grad is None:
             continue
-        rests = untrained[name] & (parameter.grad == 0)
+        mask = untrained[name] & (parameter.grad == 0)
         state = optimizer.state.get(parameter, {}).items()
-        tensors = {key: tensor for key, tensor in state if torch.is_tensor(tensor) and tensor.shape == rests.shape}
-        saved.append((parameter, rests, parameter[rests], {key: tensor[rests] for key, tensor in tensors.items()}))
+        tensors = {key: tensor for key, tensor in state if torch.is_tensor(tensor) and tensor.shape == mask.shape}
+        saved.append((parameter, mask, parameter[mask], {key: tensor[mask] for key, tensor in tensors.items()}))
     yield
-    for parameter, rests, weights, values in saved:
-        parameter[rests] = weights
+    for parameter, mask, weights, values in saved:
+        parameter[mask] = weights
         for key, value in values.items():
-            optimizer.state[parameter][key][rests] = value
+            optimizer.state[parameter][key][mask] = value
 
 
 def is_plain_averaging(optimizer: Optimizer) -> bool:
-    """Returns whether a step along the pseudo-gradient leads to the aggregate itself: SGD with lr 1 alone."""
+    """Returns whether a step leads to the aggregate itself: true for SGD with lr 1 and no other option."""
     plain = {"lr": 1.0, "momentum": 0, "weight_decay": 0, "maximize": False}
     return type(optimizer) is torch.optim.SGD and all(
         all(group[name] == value for name, value in plain.items()) for group in optimizer.param_groups
@@ -129,7 +124,7 @@ def is_plain_averaging(optimizer: Optimizer) -> bool:
 
 @torch.no_grad()
 def check_step(supernet: nn.Module, optimizer: Optimizer, number: int) -> None:
-    """Validates that a round's step left weights that can be computed with: they and their squares are finite."""
+    """Validates that the weights and their squares are finite after a round's step."""
     tensors = [tensor for tensor in (*supernet.parameters(), *supernet.buffers()) if tensor.is_floating_point()]
     if torch.stack(torch._foreach_norm(tensors)).sum().isfinite():
         return
@@ -140,16 +135,17 @@ def check_step(supernet: nn.Module, optimizer: Optimizer, number: int) -> None:
 
 
 def described(optimizer: Optimizer) -> dict[str, Any]:
-    """Returns an optimizer's class, and its first hyperparameters (torch adds ``differentiable`` to those restored)."""
+    """Returns an optimizer's class and initial hyperparameters."""
+    # torch adds ``differentiable`` when it restores an optimizer
     settings = {name: value for name, value in optimizer.defaults.items() if name != "differentiable"}
     return {"class": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}", "settings": settings}
 
 
 def apply_changes(checkpoint: Mapping[str, Any], optimizer: Optimizer) -> None:
-    """Changes a checkpoint's optimizer state as the hyperparameters have changed; of another class it starts empty."""
+    """Applies changed hyperparameters to a checkpoint's optimizer state; for another class, the state starts empty."""
     saved, present = checkpoint["federation"].get("server_optimizer"), described(optimizer)
     if saved is None:
-        return  # a checkpoint of version 0.2
+        return  # checkpoints of version 0.2 have no record
     if saved["class"] != present["class"]:
         text = "model.server_optimizer: %s replaces the checkpoint's %s, and starts with an empty state"
         log.warning(text, *(settings["class"].rpartition(".")[2] for settings in (present, saved)))
@@ -158,7 +154,7 @@ def apply_changes(checkpoint: Mapping[str, Any], optimizer: Optimizer) -> None:
     old, new = saved["settings"], present["settings"]
     changes = {name: value for name, value in new.items() if old.get(name) != value}
     for number, group in enumerate(checkpoint["optimizer_states"][0]["param_groups"]):
-        if "lr" in changes and "initial_lr" in group:  # a scheduler multiplies the latter
+        if "lr" in changes and "initial_lr" in group:  # a scheduler scales initial_lr
             lr = group["lr"] * new["lr"] / old["lr"] if old["lr"] else new["lr"]
             changes |= {"lr": lr, "initial_lr": new["lr"]}
             for scheduler in checkpoint["lr_schedulers"]:

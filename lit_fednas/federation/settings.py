@@ -1,4 +1,4 @@
-"""Settings: the clients' training, their learning rates over the rounds, and what happens when a client fails."""
+"""Settings of the clients' training, of their learning rates over the rounds, and of failures."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,30 +17,21 @@ from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareB
 
 
 def check_finite(optimizer: Optimizer) -> None:
-    """Validates that an optimizer's settings are finite, as torch accepts a learning rate of NaN."""
+    """Validates that an optimizer's settings are finite, because torch accepts a learning rate of NaN."""
     for name, value in optimizer.defaults.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name}: {value} is not finite")
 
 
 class RateSchedule(ABC):
-    """A factor of the local learning rate for each round; a function of the round alone, so it resumes."""
+    """A factor of the local learning rate for each round. It keeps no state, so that a run can be resumed."""
 
     @abstractmethod
     def factor(self, round: int, max_rounds: int, progress: float | None = None) -> float:
-        """Returns the factor in a round.
-
-        Args:
-            round: The round, from 0.
-            max_rounds: Rounds of the whole run; -1 if it has no end.
-            progress: The share of the run that was over before the round, also of a budget (``cost_ledger``).
-
-        Returns:
-            The factor of the local learning rate.
-        """
+        """Returns a round's factor; ``progress`` is the finished share of the run, by rounds or by budgets."""
 
     def _share(self, round: int, length: int, progress: float | None) -> float:
-        """Returns the share of a schedule that is over: by its length in rounds, if it has one, and by a budget's."""
+        """Returns a schedule's finished share: the larger of its shares of rounds and budgets."""
         shares = [round / max(1, length)] if length >= 0 else []
         if progress is not None:
             shares.append(progress)
@@ -54,11 +45,11 @@ class RateSchedule(ABC):
 
 @checked("client.lr_schedule")
 class CosineRate(RateSchedule):
-    """Half a cosine from 1 in the first round to ``final`` in the last, and in all rounds after it.
+    """Half a cosine from 1 in the first round to ``final`` in the last; later rounds keep ``final``.
 
     Args:
-        final: The last round's factor; where a budget ends the run, that of the spent budget.
-        rounds: The number of rounds until then; the run's end by rounds or budget if not given.
+        final: Factor at the end of the schedule.
+        rounds: Length of the schedule in rounds. By default it ends with the run, by rounds or budget.
 
     Example:
         >>> [round(CosineRate().factor(t, 5), 3) for t in range(5)]
@@ -78,11 +69,11 @@ class CosineRate(RateSchedule):
 
 @checked("client.lr_schedule")
 class StepRate(RateSchedule):
-    """Multiplied by ``gamma`` every so many rounds.
+    """A factor that is multiplied by ``gamma`` at regular steps.
 
     Args:
-        every: Rounds between two steps.
-        gamma: The factor of each.
+        every: Number of rounds between two steps.
+        gamma: Factor of each step.
 
     Example:
         >>> [StepRate(every=2, gamma=0.5).factor(t, 6) for t in range(6)]
@@ -100,12 +91,12 @@ class StepRate(RateSchedule):
 
 @checked("client.lr_schedule")
 class MilestoneRate(RateSchedule):
-    """Multiplied by ``gamma`` once each of these shares of the rounds is over (FedorAS, Tables 10 and 11).
+    """A factor that is multiplied by ``gamma`` at each milestone (FedorAS, Tables 10 and 11).
 
     Args:
-        milestones: Shares of all rounds.
-        gamma: The factor of each.
-        rounds: The number of all rounds; the run's end by rounds or budget if not given.
+        milestones: Shares of the schedule after which the factor changes.
+        gamma: Factor of each milestone.
+        rounds: Length of the schedule in rounds. By default it ends with the run, by rounds or budget.
 
     Example:
         >>> [round(MilestoneRate().factor(t, 8), 3) for t in (3, 4, 5, 6)]
@@ -122,31 +113,31 @@ class MilestoneRate(RateSchedule):
     @override
     def factor(self, round: int, max_rounds: int, progress: float | None = None) -> float:
         length, end = (max_rounds, progress) if self.rounds is None else (self.rounds, None)
-        # 0.55 of 100 rounds is above 55
-        passed = sum(self._share(round, length, end) + 1e-9 >= milestone for milestone in self.milestones)
-        return float(self.gamma**passed)
+        # the tolerance is for floats such as 0.55 * 100, which is above 55
+        num_passed = sum(self._share(round, length, end) + 1e-9 >= milestone for milestone in self.milestones)
+        return float(self.gamma**num_passed)
 
 
 @checked("faults")
 @dataclass(frozen=True)
 class FaultPolicy:
-    """Client failures are isolated: each leads to a skipped update, a logged reason and a count.
+    """Policy for clients that fail: by default their update is skipped, and the reason is logged and counted.
 
     Failures are an exception in a client's fit, weights that are not finite, a client that drops out, and an update far
-    larger than the others'. (How long devices are waited for over Flower is the setting ``timeout`` of their app.)
+    larger than the others'. (Over Flower, the app's setting ``timeout`` limits the time of a device's answer.)
 
     Args:
-        on_client_error: ``skip``, or ``raise``: stop at once, naming round and client.
-        dropout_rate: Share of clients that drop out in mid-round, drawn by address (a simulation).
-        straggler_rate: Share of clients that have no time for all their passes, drawn by address (a simulation): they
-            train 1 to ``client.epochs``, each number equally likely (Li et al., 2020, FedProx' experiments).
-        min_survivors: With fewer updates than this, a round leaves the weights as they were. With 0 the server steps in
-            every round, also without updates (for differential privacy, whose noise does not depend on failures).
-        max_failed_rounds: Rounds in a row in which every client failed, after which the run stops; at once if all
-            clients of its first round fail alike. Null for never.
-        norm_bound: The greatest norm of an update that is used, as a multiple of the cohort's median for an update of
-            its tensors (:mod:`~lit_fednas.federation.acceptance`); without bound if not given. With one, each rank
-            keeps the updates of its clients until all have come.
+        on_client_error: ``skip`` continues without the client; ``raise`` stops the run and names round and client.
+        dropout_rate: Share of clients that drop out in mid-round; a simulation, reproducible by the seed.
+        straggler_rate: Share of clients that are too slow for all their passes (a simulation): they train 1 to
+            ``client.epochs`` passes, each number equally likely (Li et al., 2020, FedProx' experiments).
+        min_survivors: Minimum number of updates for a server step; with fewer, the weights stay. With 0 the server
+            steps in every round, even without updates, because differential privacy adds its noise in every round.
+        max_failed_rounds: Number of consecutive rounds without any successful client that stops the run. It also stops
+            at once if all clients of its first round fail for the same reason. Null never stops it.
+        norm_bound: Maximum norm of an update, as a multiple of the cohort's median for its tensors
+            (:mod:`~lit_fednas.federation.acceptance`). Each rank then holds its clients' updates until all have come,
+            which takes memory; therefore there is no bound by default.
     """
 
     on_client_error: Literal["skip", "raise"] = "skip"
@@ -157,7 +148,7 @@ class FaultPolicy:
     norm_bound: PositiveFloat | None = None
 
     def check(self, result: ClientResult, cause: Exception | None = None) -> None:
-        """Raises a client's failure as :class:`ClientError` if the policy is to stop at once."""
+        """Raises a client's failure as :class:`ClientError` if the policy stops at failures."""
         if self.on_client_error == "raise" and result.status in ("error", "non-finite", "timeout"):
             raise ClientError(f"round {result.task.round + 1}, client {result.task.client}: {result.reason}") from cause
 
@@ -165,33 +156,32 @@ class FaultPolicy:
 @final
 @checked("client")
 class ClientSettings:
-    """How every client trains the subnet that it receives.
+    """Settings of the training of every client.
 
     Args:
-        optimizer: The local optimizer, new for each fit.
+        optimizer: The local optimizer; each fit creates a new one.
         batch_size: Examples per step; a client's last batch may be smaller.
-        drop_last: Whether a smaller last batch is left out, unless it is the client's only one. Networks that
-            normalise over batches learn nonsense from a batch of two or three.
+        drop_last: Whether a smaller last batch is skipped, unless it is the client's only one. Batch norm of only two
+            or three examples disturbs the training.
         epochs: Passes over the client's data per round.
-        steps: Steps per round instead; passes follow each other until they are done.
-        lr_schedule: What the learning rate is multiplied with, round by round; with nothing if not given.
-        clip_norm: Greatest norm of a step's gradient; unclipped if not given.
+        steps: Local steps per round, over as many passes as necessary. Null trains ``epochs`` passes.
+        lr_schedule: Schedule of a factor of the learning rate over the rounds. Null keeps the learning rate constant.
+        clip_norm: Maximum norm of a step's gradient. Null clips nothing.
         precision: Lightning's precision of the fit.
-        channels_last: Whether convolutions keep the channels innermost in memory, which is often faster. Results are
-            the same up to the order of float sums, which batch norms of small maps amplify, dropout included.
-        clients_per_fit: Clients of the same architecture that are trained in one fit, with stacked weights; for small
-            networks without dropout, where starting operations takes longer than doing them. On a CPU large
-            convolutions gain nothing.
-        validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once
-            it has ``trained`` it, or as it was ``received``. The result is in its record, and the cohort's mean is
-            logged as ``clients/accuracy``.
-        compile: Whether full batches run through ``torch.compile``, once per architecture, which takes tens of
-            seconds. Compiled dropout draws other masks, which belong to seed, round and client as well.
-        fast: ``auto`` chooses ``channels_last``, ``clients_per_fit``, ``compile`` and the number of threads: what
-            trains this run's clients fastest on this machine, measured in the first round for up to 3 seconds and 5 %
-            of the run, with the same results up to the order of float sums, which batch norms of small maps amplify
-            (:mod:`~lit_fednas.federation.fastest`). The choice is logged, recorded, and kept in checkpoints, so
-            that a resumed run trains as it did. Not the default, as two runs of one seed may choose differently.
+        channels_last: Whether convolutions keep the channels innermost in memory, which is often faster. Results,
+            dropout included, are the same up to the order of float sums, which batch norms of small maps amplify.
+        clients_per_fit: Number of clients of one architecture that one fit trains with stacked weights. This is faster
+            for small networks without dropout, which take longer to start operations than to compute them; on a CPU
+            large convolutions gain nothing.
+        validate: Weights that each client tests on its own validation split (``data.client_val``): ``trained`` or
+            ``received`` ones. The client's record has the metrics, and ``clients/accuracy`` is the cohort's mean.
+        compile: Whether full batches run through ``torch.compile``. The compilation of each architecture takes tens of
+            seconds. Compiled dropout draws other masks, which are also determined by seed, round and client.
+        fast: ``auto`` chooses ``channels_last``, ``clients_per_fit``, ``compile`` and the number of threads for the
+            fastest training on this machine. It measures them in the first round for up to 3 seconds and 5 % of the
+            run, and keeps results the same up to the order of float sums (:mod:`~lit_fednas.federation.fastest`). The
+            choice is logged, recorded and saved in checkpoints for resumed runs. It is not the default, because two
+            runs with one seed may choose differently.
     """
 
     def __init__(
@@ -210,12 +200,12 @@ class ClientSettings:
         validate: Literal["trained", "received"] | None = None,
         fast: Literal["auto"] | None = None,
     ) -> None:
-        chosen = {"channels_last": channels_last, "compile": compile, "clients_per_fit": clients_per_fit > 1}
-        for name in (name for name, is_set in chosen.items() if is_set and fast is not None):
-            raise ConfigError(f"client.fast: {fast} chooses client.{name} itself; leave that out, or set fast to null")
-        # it scales one loss, and there are those of several clients; stacked weights have no such layout
-        unfit = {"precision: 16-mixed": precision == "16-mixed", "channels_last: true": channels_last}
-        for setting in (setting for setting, is_set in unfit.items() if is_set and clients_per_fit > 1):
+        choices = {"channels_last": channels_last, "compile": compile, "clients_per_fit": clients_per_fit > 1}
+        for name in (name for name, is_set in choices.items() if is_set and fast is not None):
+            raise ConfigError(f"client.fast: {fast} chooses client.{name} itself; remove that, or set fast to null")
+        # 16-mixed scales a single loss, and stacked weights [clients, ...] have no channels-last layout
+        conflicts = {"precision: 16-mixed": precision == "16-mixed", "channels_last: true": channels_last}
+        for setting in (setting for setting, is_set in conflicts.items() if is_set and clients_per_fit > 1):
             raise ConfigError(f"client.{setting} is for one client in a fit; change it, or set clients_per_fit to 1")
         self.optimizer = optimizer
         self.batch_size = batch_size
@@ -231,34 +221,34 @@ class ClientSettings:
         self.validate = validate
         self.fast = fast
 
-    def but(self, **changes: Any) -> Self:
-        """Returns these settings with some arguments of the constructor changed."""
+    def with_changes(self, **changes: Any) -> Self:
+        """Returns a copy with some arguments of the constructor changed."""
         return type(self)(**vars(self) | changes)
 
     def examples(self, size: int, steps: int | None = None) -> int:
-        """Returns how many examples pass through the network in one fit; ``steps`` are those of a task of its own.
+        """Returns the number of examples in one fit of a client with ``size`` examples; a task may set ``steps``.
 
         Example:
             >>> ClientSettings(batch_size=4, epochs=2).examples(10), ClientSettings(batch_size=4, steps=4).examples(10)
             (20, 14)
         """
         steps = self.steps if steps is None else steps
-        full, rest = divmod(size, self.batch_size)
-        if self.drop_last and full:
+        full_batches, rest = divmod(size, self.batch_size)
+        if self.drop_last and full_batches:
             rest = 0
-        in_pass, steps_of_pass = full * self.batch_size + rest, full + (rest > 0)
+        examples_per_pass, steps_per_pass = full_batches * self.batch_size + rest, full_batches + (rest > 0)
         if steps is None or size == 0:
-            return self.epochs * in_pass
-        passes, more = divmod(steps, steps_of_pass)
-        return passes * in_pass + more * self.batch_size
+            return self.epochs * examples_per_pass
+        passes, extra_steps = divmod(steps, steps_per_pass)
+        return passes * examples_per_pass + extra_steps * self.batch_size
 
     def learning_rate(self, lr_factor: float = 1.0) -> float:
-        """Returns the learning rate of a fit's first step, of the optimizer's first group of parameters."""
+        """Returns a fit's learning rate in its first step, for the optimizer's first group of parameters."""
         optimizer = self.local_optimizer([torch.nn.Parameter(torch.zeros(1))], lr_factor)
         return float(optimizer.param_groups[0]["lr"])
 
     def local_optimizer(self, parameters: Iterable[Any], lr_factor: float = 1.0) -> Optimizer:
-        """Returns a fit's optimizer."""
+        """Returns a new optimizer for a fit, with the learning rate times ``lr_factor``."""
         optimizer = self.optimizer(parameters)
         check_finite(optimizer)
         for group in optimizer.param_groups:

@@ -1,8 +1,8 @@
-"""Several clients of one architecture in one fit: each operation, which is small, is started once for all of them.
+"""Fits of several clients of one architecture: each operation starts once for all, which is faster if it is small.
 
 The clients' weights are stacked in tensors ``[clients, ...]``, ``torch.func`` maps the gradient function over them, and
-an ordinary optimizer steps them all. Up to the order of float sums each client is trained as if it were alone: on its
-own batches, clipped by its own norm, and unchanged once its batches have ended. Networks with dropout are refused.
+an ordinary optimizer steps them all. Up to the order of float sums each client trains as if it were alone: on its own
+batches, clipped by its own norm, and unchanged after its last batch. Networks with dropout are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ Batch = tuple[Tensor, Tensor]
 Rows = slice | Tensor
 
 _ALONE = "set client.clients_per_fit to 1"
-# they step element by element, so a step on stacked tensors is one step for each client
+# these optimizers step element by element, so that a step on stacked tensors is one step for each client
 _ELEMENTWISE = (
     *(optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax),
     *(optim.Adagrad, optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD),
@@ -37,34 +37,34 @@ _ELEMENTWISE = (
 
 
 def check_stackable(settings: ClientSettings, objective: Objective) -> None:
-    """Validates that the settings allow to train several clients in one fit."""
-    asked = f"client.clients_per_fit: {settings.clients_per_fit}"
+    """Validates that the objective and the optimizer allow several clients in one fit."""
+    field = f"client.clients_per_fit: {settings.clients_per_fit}"
     if not objective.stackable or keeps_state(objective):
-        raise ConfigError(f"{asked}: the objective {type(objective).__name__} is not stackable; {_ALONE}")
+        raise ConfigError(f"{field}: the objective {type(objective).__name__} is not stackable; {_ALONE}")
     optimizer = settings.local_optimizer([nn.Parameter(torch.zeros(1, 1))])
     if type(optimizer) not in _ELEMENTWISE:
         raise ConfigError(
-            f"{asked} clients in one fit need an optimizer of torch that steps element by element, such as SGD or "
+            f"{field} clients in one fit need an optimizer of torch that steps element by element, such as SGD or "
             f"Adam, and client.optimizer is {type(optimizer).__name__}; {_ALONE}"
         )
 
 
 class StackedGradients:
-    """The gradient function of an architecture, mapped over clients; a dry run shows whether that is possible."""
+    """The gradient function of an architecture, mapped over clients; a dry run validates that it can be mapped."""
 
     def __init__(self, supernet: Supernet, arch: Any, objective: Objective, settings: ClientSettings) -> None:
         self.network = network = supernet.skeleton(arch)
         self.objective = objective
         self._with_loss = _NetworkWithLoss(network, objective)
         self._mapped = vmap(grad_and_value(self._loss), randomness="error")
-        # whether it normalises over batches, which one example does not allow
+        # batch norm refuses batches of one example
         self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
         network.train()
         weights, shape = supernet.views(arch), supernet.input_shape
-        some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
-        dtype = some.dtype if supernet.input_dtype.is_floating_point else supernet.input_dtype
-        inputs = torch.zeros(2, *shape, dtype=dtype, device=some.device)
-        batch = inputs, objective.data_task.example_targets(2, shape, some.device)
+        weight = next(tensor for tensor in weights.values() if tensor.is_floating_point())
+        dtype = weight.dtype if supernet.input_dtype.is_floating_point else supernet.input_dtype
+        inputs = torch.zeros(2, *shape, dtype=dtype, device=weight.device)
+        batch = inputs, objective.data_task.example_targets(2, shape, weight.device)
         self.trained = self._dry_run_of_one(weights, batch)
         self._dry_run_of_two(weights, batch, settings.clients_per_fit)
         self._compiled: Callable[..., tuple[dict[str, Tensor], Tensor]] | None = None
@@ -73,7 +73,7 @@ class StackedGradients:
     def __call__(
         self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], inputs: Tensor, targets: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Returns gradients ``[clients, ...]`` by name and losses ``[clients]`` of a batch of each client."""
+        """Returns gradients ``[clients, ...]`` by name and losses ``[clients]``, from one batch per client."""
         tensors = (parameters, others, inputs, targets)
         if inputs.shape[:2] == self._to_compile:
             return (self._compiled or self._compile(*tensors))(*tensors)
@@ -81,19 +81,19 @@ class StackedGradients:
 
     def _compile(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Any:
         mapped = compiled(self._mapped, batch[0].device)
-        like: list[Any] = [{name: t.clone() for name, t in part.items()} for part in (parameters, others)]
-        like += [torch.zeros_like(part) for part in batch]
-        compile_now(lambda: mapped(*like), batch[0].device)
+        examples: list[Any] = [{name: t.clone() for name, t in part.items()} for part in (parameters, others)]
+        examples += [torch.zeros_like(part) for part in batch]
+        compile_now(lambda: mapped(*examples), batch[0].device)
         self._compiled = mapped
         return mapped
 
     def _loss(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
-        named = {f"network.{name}": tensor for part in (parameters, others) for name, tensor in part.items()}
+        tensors = {f"network.{name}": tensor for part in (parameters, others) for name, tensor in part.items()}
         with ImagesAsColumns():
-            return functional_call(self._with_loss, named, batch)
+            return functional_call(self._with_loss, tensors, batch)
 
     def _dry_run_of_one(self, weights: Mapping[str, Tensor], batch: Batch) -> tuple[str, ...]:
-        """Returns the parameters that get a gradient; torch's optimizers skip the others."""
+        """Returns the names of parameters that receive a gradient; torch's optimizers skip the others."""
         names = [name for name, parameter in self.network.named_parameters() if parameter.requires_grad]
         parameters = {name: weights[name].detach().clone().requires_grad_() for name in names}
         others = {name: tensor.detach().clone() for name, tensor in weights.items() if name not in parameters}
@@ -113,10 +113,10 @@ class StackedGradients:
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             if "random" in reason:
-                what = "the network draws random numbers, as dropout does, which cannot be stacked"
+                fault = "the network draws random numbers, as dropout does, which cannot be stacked"
             else:
-                what = f"the network or the objective cannot be stacked ({reason})"
-            raise ConfigError(f"client.clients_per_fit: {clients_per_fit}: {what}; {_ALONE}") from error
+                fault = f"the network or the objective cannot be stacked ({reason})"
+            raise ConfigError(f"client.clients_per_fit: {clients_per_fit}: {fault}; {_ALONE}") from error
 
 
 class _NetworkWithLoss(nn.Module):
@@ -133,7 +133,7 @@ class _NetworkWithLoss(nn.Module):
 
 @dataclass
 class StackedClient:
-    """One of the clients that are trained in one fit."""
+    """One of a fit's clients, with its batches and counters."""
 
     task: ClientTask
     batches: Iterator[Batch] = field(init=False)
@@ -161,38 +161,38 @@ class StackedModule(LocalModule):
         self._trained = {name: weights[name].detach().requires_grad_() for name in gradients.trained}
         self.trained = self._trained.values()
         self._others = {name: tensor for name, tensor in weights.items() if name not in self._trained}
-        self._going = list(range(len(clients)))
-        self._ended: list[tuple[Rows, list[Tensor]]] = []  # rows, and their values
-        some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
-        self._loss_sums = some.new_zeros(len(clients))
-        self._units = some.new_zeros(len(clients), dtype=torch.int64)
+        self._active_rows = list(range(len(clients)))
+        self._final_weights: list[tuple[Rows, list[Tensor]]] = []  # rows of clients without further batches
+        weight = next(tensor for tensor in weights.values() if tensor.is_floating_point())
+        self._loss_sums = weight.new_zeros(len(clients))
+        self._units = weight.new_zeros(len(clients), dtype=torch.int64)
 
     def steps(self) -> Iterator[dict[int, Batch]]:
-        """Draws the clients' batches, but for those of one example if the network normalises over batches."""
-        least = 2 if self.gradients.needs_two else 1
-        going = dict(enumerate(self.clients))
-        while going:
-            drawn = {
-                row: next((batch for batch in client.batches if len(batch[1]) >= least), None)
-                for row, client in going.items()
+        """Yields one batch per client and step; networks with batch norm skip batches of one example."""
+        min_size = 2 if self.gradients.needs_two else 1
+        active_clients = dict(enumerate(self.clients))
+        while active_clients:
+            next_batches = {
+                row: next((batch for batch in client.batches if len(batch[1]) >= min_size), None)
+                for row, client in active_clients.items()
             }
-            batches = {row: batch for row, batch in drawn.items() if batch is not None}
-            going = {row: going[row] for row in batches}
+            batches = {row: batch for row, batch in next_batches.items() if batch is not None}
+            active_clients = {row: active_clients[row] for row in batches}
             if batches:
                 yield batches
 
     @override
     def differentiate(self, batch: dict[int, Batch], scaler: torch.amp.GradScaler) -> bool:
-        """Computes the gradients of every client that has a batch; of those with batches of one shape at once."""
-        if ended := [row for row in self._going if row not in batch]:  # their weights are kept until the fit ends
-            at = self._rows(ended)
-            self._ended.append((at, [leaf.detach()[at].clone() for leaf in self._trained.values()]))
-            self._going = [row for row in self._going if row not in ended]
+        """Computes the gradients of each client with a batch; batches of one shape are computed together."""
+        if finished_rows := [row for row in self._active_rows if row not in batch]:
+            rows = self._index(finished_rows)
+            self._final_weights.append((rows, [leaf.detach()[rows].clone() for leaf in self._trained.values()]))
+            self._active_rows = [row for row in self._active_rows if row not in finished_rows]
         by_shape: dict[torch.Size, list[int]] = {}
         for row, (inputs, _) in batch.items():
             by_shape.setdefault(inputs.shape, []).append(row)
-        for rows in by_shape.values():
-            self._differentiate(rows, [batch[row] for row in rows])
+        for shape_rows in by_shape.values():
+            self._differentiate(shape_rows, [batch[row] for row in shape_rows])
         return True
 
     @torch.no_grad()
@@ -200,21 +200,21 @@ class StackedModule(LocalModule):
     def clip(self, max_norm: float) -> None:
         gradients = [leaf.grad for leaf in self._trained.values() if leaf.grad is not None]
         norms = torch.stack([torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients])
-        # as torch.nn.utils.clip_grad_norm_ does
+        # the same formula as in torch.nn.utils.clip_grad_norm_
         factors = (max_norm / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
 
     def on_train_end(self) -> None:
-        """Restores the weights of clients that ended early, which the optimizer has moved since."""
-        for rows, kept in self._ended:
-            for leaf, values in zip(self._trained.values(), kept, strict=True):
+        """Restores the weights of clients that finished early, because the optimizer has moved them since."""
+        for rows, weights in self._final_weights:
+            for leaf, values in zip(self._trained.values(), weights, strict=True):
                 leaf.detach()[rows] = values
-        self._ended.clear()
+        self._final_weights.clear()
 
     @torch.no_grad()
     def outcomes(self) -> list[list[float]]:
-        """Returns, per client, the sum of its losses, their units, and its weights' norms, with one read."""
+        """Returns for each client the sum of its losses, their units, and its weights' norms; syncs once."""
         count = len(self.clients)
         floating = [t.reshape(count, -1) for t in self.weights.values() if t.is_floating_point()]
         norms = torch.stack([torch.linalg.vector_norm(tensor, dim=1) for tensor in floating]).sum(0)
@@ -223,12 +223,12 @@ class StackedModule(LocalModule):
     @torch.no_grad()
     def _differentiate(self, rows: list[int], batches: list[Batch]) -> None:
         """Writes the gradients of some clients into their rows of the stacked gradients."""
-        at = self._rows(rows)
+        index = self._index(rows)
         clients = [self.clients[row] for row in rows]
-        others = {name: tensor[at] for name, tensor in self._others.items()}
+        others = {name: tensor[index] for name, tensor in self._others.items()}
         targets = torch.stack([labels for _, labels in batches])
         gradients, losses = self.gradients(
-            {name: leaf.detach()[at] for name, leaf in self._trained.items()},
+            {name: leaf.detach()[index] for name, leaf in self._trained.items()},
             others,
             torch.stack([inputs for inputs, _ in batches]),
             targets,
@@ -239,23 +239,23 @@ class StackedModule(LocalModule):
                 continue
             if leaf.grad is None:
                 leaf.grad = torch.zeros_like(leaf)
-            leaf.grad[at] = gradients[name]
-        if not isinstance(at, slice):  # of which the others are copies
+            leaf.grad[index] = gradients[name]
+        if not isinstance(index, slice):  # a slice gives views, which the forward pass has already updated
             for name, tensor in self._others.items():
-                tensor[at] = others[name]
+                tensor[index] = others[name]
         size = len(batches[0][1])
         units = self.gradients.objective.data_task.units(targets.flatten(0, 1)).view(len(rows), size).sum(1)
-        self._loss_sums[at] += losses * units
-        self._units[at] += units
+        self._loss_sums[index] += losses * units
+        self._units[index] += units
         for client in clients:
             client.num_steps += 1
             client.num_seen += size
 
-    def _rows(self, rows: Sequence[int]) -> Rows:
-        """Returns what indexes some rows, ascending, of stacked tensors: a view of them where they are adjacent."""
+    def _index(self, rows: Sequence[int]) -> Rows:
+        """Returns an index of ascending rows of stacked tensors: a slice if the rows are adjacent."""
         if rows[-1] - rows[0] < len(rows):
             return slice(rows[0], rows[-1] + 1)
         index, device = torch.tensor(rows), self._loss_sums.device
-        if device.type == "cuda":  # from pinned memory, so that the device need not be waited for
+        if device.type == "cuda":  # a copy from pinned memory does not wait for the device
             index = index.pin_memory()
         return index.to(device, non_blocking=True)

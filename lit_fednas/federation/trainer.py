@@ -1,4 +1,4 @@
-"""The trainer that speaks of rounds."""
+"""Lightning's Trainer with rounds in place of epochs."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -21,8 +21,8 @@ from lit_fednas.federation.process import threads_set
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import PositiveInt, Range, checked
 
-_NO_BATCHES = "it configures training batches, and rounds have none"
-#: Arguments and callbacks of Lightning's Trainer that have no meaning here, and what to do instead.
+_NO_BATCHES = "remove it, because rounds have no training batches"
+#: Arguments and callbacks of Lightning's Trainer without a meaning for rounds, and the remedy for each.
 MEANINGLESS = {
     "precision": "set client.precision for the clients; the server evaluates in float32",
     "max_epochs": "set max_rounds",
@@ -46,14 +46,14 @@ class FederatedTrainer(pl.Trainer):
     """Lightning's Trainer with rounds in place of epochs.
 
     Args:
-        max_rounds: Rounds of communication; -1 for no end.
-        check_val_every_n_rounds: How often the server's validation set is evaluated.
-        threads: Number of threads of each rank on a CPU; chosen by the network's size and the ranks on a node if not
-            given, unless ``OMP_NUM_THREADS`` is set.
-        **kwargs: As in ``lightning.Trainer``. Those of epochs, steps and training batches are refused.
+        max_rounds: Number of communication rounds; -1 for no end.
+        check_val_every_n_rounds: Number of rounds between evaluations on the server's validation set.
+        threads: Number of threads of each rank on a CPU. The default depends on ``OMP_NUM_THREADS``, the network's
+            size, and the number of ranks on a node.
+        **kwargs: Arguments of ``lightning.Trainer``, except those of epochs, steps and training batches.
     """
 
-    # what Lightning's connectors set
+    # Lightning's connectors set these attributes
     callbacks: list[Callback]
     datamodule: FederatedDataModule
     fast_dev_run: bool | int
@@ -70,7 +70,7 @@ class FederatedTrainer(pl.Trainer):
             raise ConfigError("trainer.max_rounds: 0 trains nothing; give at least 1, or -1 for no end")
         for name in sorted(MEANINGLESS.keys() & kwargs.keys()):
             raise ConfigError(f"trainer.{name}: {kwargs[name]} has no meaning here; {MEANINGLESS[name]}")
-        if kwargs.get("enable_progress_bar") is False:  # Lightning refuses the command line's own bar otherwise
+        if kwargs.get("enable_progress_bar") is False:  # then Lightning refuses bars among the callbacks
             callbacks = kwargs.get("callbacks") or []
             callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
             kwargs["callbacks"] = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
@@ -87,7 +87,7 @@ class FederatedTrainer(pl.Trainer):
         super().__init__(
             max_epochs=max_rounds,
             check_val_every_n_epoch=check_val_every_n_rounds,
-            # one by one, as jsonargparse takes those that it does not read here for options
+            # written out, because jsonargparse reads this call: other arguments become options
             min_epochs=None,
             precision=None,
             max_steps=-1,
@@ -110,13 +110,13 @@ class FederatedTrainer(pl.Trainer):
         for name in sorted(MEANINGLESS.keys() & names):
             raise ConfigError(f"trainer.callbacks: {name} has no meaning here; {MEANINGLESS[name]}")
         self.threads = threads
-        if self.fast_dev_run:  # so many rounds, with one validation
+        if self.fast_dev_run:  # trains this number of rounds, with one validation
             max_rounds = self.check_val_every_n_epoch = int(self.fast_dev_run)
         self.fit_loop = RoundLoop(self, max_rounds)
 
     @property
     def max_rounds(self) -> int:
-        """Rounds of the whole run."""
+        """Number of rounds of the whole run; -1 for no end."""
         return -1 if self.max_epochs is None else self.max_epochs
 
     @override
@@ -126,22 +126,13 @@ class FederatedTrainer(pl.Trainer):
         datamodule: pl.LightningDataModule | None = None,
         ckpt_path: str | None = None,
     ) -> None:
-        """Trains the global weights.
-
-        Args:
-            model: The server's module.
-            datamodule: The clients' data, and the server's.
-            ckpt_path: A checkpoint to go on from.
-
-        Raises:
-            CheckpointError: The checkpoint is missing or damaged.
-        """
+        """Trains the global weights; with ``ckpt_path`` resumes the checkpoint's run."""
         check_checkpoint(ckpt_path, ("loops", "callbacks", "optimizer_states", "lr_schedulers"))
         try:
             super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
         except Exception as error:
-            if place := place_of(error):
-                error.add_note(f"raised in {place}")
+            if location := place_of(error):
+                error.add_note(f"raised in {location}")
             raise
 
     @override
@@ -152,17 +143,7 @@ class FederatedTrainer(pl.Trainer):
         ckpt_path: str | None = None,
         verbose: bool = False,
     ) -> Any:
-        """Evaluates the subnets of the global weights on the server's validation set.
-
-        Args:
-            model: The server's module.
-            datamodule: The data.
-            ckpt_path: A checkpoint to evaluate.
-            verbose: Whether Lightning prints its own table.
-
-        Returns:
-            The metrics, one dictionary in a list.
-        """
+        """Evaluates the subnets on the server's validation set, and returns a list with one dictionary of metrics."""
         return self._evaluate(super().validate, model, datamodule, ckpt_path, verbose)
 
     @override
@@ -173,17 +154,7 @@ class FederatedTrainer(pl.Trainer):
         ckpt_path: str | None = None,
         verbose: bool = False,
     ) -> Any:
-        """Evaluates the subnets of the global weights on the test set.
-
-        Args:
-            model: The server's module.
-            datamodule: The data.
-            ckpt_path: A checkpoint to evaluate.
-            verbose: Whether Lightning prints its own table.
-
-        Returns:
-            The metrics, one dictionary in a list.
-        """
+        """Evaluates the subnets on the test set, and returns a list with one dictionary of metrics."""
         return self._evaluate(super().test, model, datamodule, ckpt_path, verbose)
 
     def _evaluate(
@@ -200,11 +171,7 @@ class FederatedTrainer(pl.Trainer):
         datamodule: FederatedDataModule | None = None,
         ckpt_path: str | None = None,
     ) -> list[Tensor]:
-        """Runs the subnet that ``evaluation.predicted`` names on the test set; arguments as of :meth:`validate`.
-
-        Returns:
-            Logits, ``[batch, num_classes]`` each, in the order of the test set; ``torch.cat`` makes them one.
-        """
+        """Returns logits of the subnet ``evaluation.predicted``, batch by batch in the order of the test set."""
         check_checkpoint(ckpt_path)
         with self.computing(model):
             logits: Any = super().predict(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
@@ -212,9 +179,9 @@ class FederatedTrainer(pl.Trainer):
         return list(torch.cat(logits)[order].split(len(logits[0])))
 
     def load(self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None) -> None:
-        """Sets up module and data, with a checkpoint's weights if given, as ``validate`` does, and runs nothing."""
+        """Sets up module and data like ``validate``, with the weights of a checkpoint if there is one."""
         if self.world_size > 1 and not distributed.is_initialized():
-            raise ConfigError(f"trainer.devices: this runs in one process, not in {self.world_size}; set it to 1")
+            raise ConfigError(f"trainer.devices: {self.world_size} processes cannot load a module here; set it to 1")
         checkpoint = None if ckpt_path is None else read_checkpoint(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")
@@ -232,13 +199,13 @@ class FederatedTrainer(pl.Trainer):
 
     @property
     def ranks(self) -> Ranks:
-        """This process among those of the trainer."""
+        """This process and its connection to the trainer's other processes."""
         return Ranks(self.global_rank, self.world_size, self.strategy.root_device)
 
     def computing(
         self, model: FederatedLightningModule | None = None, threads: int | None = None
     ) -> AbstractContextManager[Sequence[int]]:
-        """Sets the number of threads inside the block, to ``threads`` unless :attr:`threads` is set."""
+        """Sets the number of threads inside the block; :attr:`threads` takes precedence over ``threads``."""
         module: Any = model or self.lightning_module
         ranks_here = self.world_size // self.num_nodes
         return threads_set(self.threads or threads, module.supernet, module.client.batch_size, ranks_here)

@@ -1,8 +1,7 @@
 """Methods as data: one row per run with the value of each factor, so that few runs cover the pairs of values.
 
-Used to see that a run does not depend on the number of ranks, goes on after a stop, trains stacked clients alike, and
-is the same over devices. ``test_methods`` states which pairs the rows cover; a new assignment, aggregation or objective
-needs a row.
+Tests use them to compare runs on several ranks, resumed runs, stacked clients, and runs over devices. ``test_methods``
+validates the covered pairs; a new assignment, aggregation or objective needs a row.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ from tests.support import make_module, seeded, sgd, tiny_data, tiny_examples
 ROUNDS = 3
 IMAGE, OUTPUTS = (1, 8, 8), 4
 
-# ---- what clients learn -------------------------------------------------------------------------------
+# ---- tasks and data -----------------------------------------------------------------------------------
 
 
 def image_data(task: Task | None = None, **settings: Any) -> FederatedDataModule:
-    """Images by their class; for another task, which quarters have light in them, as numbers or labels."""
+    """Images with classes; for another task, with numbers or labels for the light in their quarters."""
     if task is None:
         return tiny_data(num_clients=7, partitioner=Dirichlet(alpha=1.0, min_size=4), **settings)
     splits = []
@@ -91,7 +90,7 @@ SUBJECTS: dict[str, Callable[..., FederatedDataModule]] = {
 }
 
 # ---- shared weights -----------------------------------------------------------------------------------
-# without norms, or with group norm, so that a rounding of the weights stays one in what they compute
+# no norms, or group norm, because batch norms would amplify roundings of the weights
 
 
 def steady_net(shape: tuple[int, ...], classes: int) -> ElasticResNet:
@@ -100,20 +99,20 @@ def steady_net(shape: tuple[int, ...], classes: int) -> ElasticResNet:
 
 
 def counting_net(shape: tuple[int, ...], classes: int) -> PlainNetwork:
-    """Batch norm with running statistics and a counter, which are averaged too."""
+    """A network with batch norm: its running statistics and counter are averaged too."""
     layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, classes))
     return PlainNetwork(layers, shape, classes)
 
 
 def steady_tokens(shape: tuple[int, ...], classes: int) -> ElasticTCN:
-    """With an embedding that lets it learn in a few steps."""
+    """An elastic TCN with an embedding that learns in a few steps."""
     net = ElasticTCN(shape, classes, channels=10, depths=[0, 1], ratios=[0.2, 0.5])
     nn.init.normal_(net.network.get_parameter("embedding.weight"), std=0.5)
     return net
 
 
 def counting_tokens(shape: tuple[int, ...], classes: int) -> PlainNetwork:
-    """As :func:`counting_net`; padding is in the statistics of its norm."""
+    """Like :func:`counting_net`, for tokens; padding is included in the norm's statistics."""
     norm = nn.Sequential(ChannelsAndTokens(), nn.BatchNorm1d(8), ChannelsAndTokens())
     layers = nn.Sequential(nn.Embedding(classes, 8), norm, nn.Dropout(0.2), nn.Linear(8, classes))
     return PlainNetwork(layers, shape, classes, torch.int64)
@@ -130,7 +129,7 @@ NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
     "sequences": lambda shape, classes: pruned_sequence(hidden=(6, 8), input_shape=shape, num_classes=classes),
     "cells": lambda *sizes: CellSupernet(*sizes, width=4, cells=3, nodes=1, norm=GroupNorm(4)),
 }
-#: Those of tokens; the others are for images alone.
+#: Networks of tokens; the other kinds support images alone.
 TOKEN_NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
     "elastic": steady_tokens,
     "counting": counting_tokens,
@@ -141,7 +140,7 @@ TOKEN_NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
 
 
 class Troubled(WrappedObjective):
-    """Two clients fail, one by an error and one by a loss that is not a number."""
+    """Two clients fail: one raises an error, and one has a NaN loss."""
 
     def begin(self, network, task, generator):
         self.client = task.client
@@ -204,7 +203,7 @@ AGGREGATIONS: dict[str, type[Aggregation]] = {
     "classes": ClassAverage,
     "operators": OperatorAverage,
 }
-#: How an aggregation weighs clients; operators count by their examples, but may be those of one client.
+#: Weights of clients in an aggregation; operators are always weighted, but one client may be enough.
 MERGES: dict[str, Callable[[type[Aggregation]], dict[str, Any]]] = {
     "-": lambda kind: {},
     "alike": lambda kind: {"min_clients": 1} if kind is OperatorAverage else {"weighted": False},
@@ -230,7 +229,7 @@ FITS: dict[str, dict[str, Any]] = {
     "stacked": {"clients_per_fit": 3},
     "layout": {"channels_last": True},
 }
-#: What is measured on clients; and on the server beside the smallest and the largest subnet.
+#: Tests on clients, and further settings of the server's evaluation.
 MEASURES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "-": (None, {}),
     "received": ("received", {}),
@@ -251,7 +250,7 @@ CALLBACKS: dict[str, Callable[[], list[FederatedCallback]]] = {
     "beta": lambda: [BetaDecay(rounds=ROUNDS)],
     "private": lambda: [Privacy(0.02, 2.0, noise_seed=0, bands=2)],
 }
-#: What belongs to a kind of shared weights: a suite grows on the way; an iteration of candidates ends, another begins.
+#: Callbacks that a kind of shared weights needs: a suite grows, and one iteration of candidates follows another.
 OF_KIND: dict[str, Callable[[], list[FederatedCallback]]] = {
     "suites": lambda: [
         TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1),
@@ -260,7 +259,7 @@ OF_KIND: dict[str, Callable[[], list[FederatedCallback]]] = {
     ],
     "sequences": lambda: [PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2)],
 }
-#: Clients that can train the least and clients that can train all.
+#: One tier can train only the smallest architecture, the other all.
 TWO_TIERS = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}))
 LOOSE = replace(TWO_TIERS, enforced=False)
 TIERS: dict[str, ClientTiers] = {
@@ -273,7 +272,7 @@ TIERS: dict[str, ClientTiers] = {
 
 @dataclass(frozen=True)
 class Method:
-    """A method by the value of each factor; calling it makes the module."""
+    """A method as the value of each factor; a call creates its module."""
 
     kind: str
     subject: str
@@ -331,7 +330,7 @@ class Method:
         )
 
 
-#: Each column a factor, each row a run; "-" is what a run has unasked. A row's name is its kind and its fault.
+#: Each column is a factor, each row a run; "-" is a factor's default. A row's name is its kind and its fault.
 TABLE = """
 kind      subject assignment objective loss    average   merge   fault  callback server wire   fit     measure  cohort
 elastic   images  sandwich   proximal  masked  classes   alike   -      -        -      -      -       trained  poisson
@@ -366,25 +365,24 @@ cells     labels  mixture    -         task    maxnet    -       reject beta    
 """
 
 
-def named(table: str) -> dict[str, Method]:
-    """The methods of a table, by their kind and fault."""
+def read_methods(table: str) -> dict[str, Method]:
+    """Returns the methods of a table, by kind and fault."""
     factors, *rows = (line.split() for line in table.strip().splitlines())
     assert factors == [field.name for field in fields(Method)]
-    made = [Method(*row) for row in rows]
-    return {f"{method.kind} {method.fault}".removesuffix(" -"): method for method in made}
+    methods = [Method(*row) for row in rows]
+    return {f"{method.kind} {method.fault}".removesuffix(" -"): method for method in methods}
 
 
-METHODS = named(TABLE)
-#: The names of all runs; the first rows of a kind are those without a fault.
+METHODS = read_methods(TABLE)
+#: The names of all runs; the first rows of a kind have no fault.
 COVERING = list(METHODS)
 
 
 def data(name: str) -> FederatedDataModule:
-    """The clients' data for a method; all clients have validation data, which some methods want."""
+    """Returns the clients' data for a method; all clients have validation data, because some methods need them."""
     return SUBJECTS[METHODS[name].subject](client_val=0.3, eval_batch_size=16)
 
 
 def callbacks(name: str) -> list[FederatedCallback]:
-    """Those of a method."""
     growth = [PoolGrowth(0.3, threshold=None, least=0.0)] if METHODS[name].assignment == "cost" else []
     return [*growth, *OF_KIND.get(METHODS[name].kind, list)(), *CALLBACKS[METHODS[name].callback]()]

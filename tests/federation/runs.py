@@ -1,4 +1,4 @@
-"""Runs of the methods: what several ranks, a stop and stacked clients must not change."""
+"""Runs of the methods, for comparisons between ranks, resumed runs and stacked clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAST = Path("run", "only", "checkpoints", "last.ckpt")
 
 
 class Witness(FederatedCallback):
-    """Notes, round by round, what the ranks must agree on, and of whom the callbacks were told."""
+    """Records the results of each round, and the clients that callbacks hear of, for comparisons between ranks."""
 
     def __init__(self) -> None:
         self.rounds: list[list[tuple[Any, ...]]] = []
@@ -38,7 +38,7 @@ class Witness(FederatedCallback):
 
 
 class Results(FederatedCallback):
-    """Keeps what the clients' fits came to."""
+    """Records the results of the clients' fits."""
 
     def __init__(self) -> None:
         self.all: list[ClientResult] = []
@@ -53,11 +53,11 @@ class Results(FederatedCallback):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run comes to on a rank."""
+    """The outcome of a run on one rank."""
 
     weights: dict[str, torch.Tensor]
     rounds: list[list[tuple[Any, ...]]]
-    told: list[int]
+    reported_clients: list[int]
     evaluated: int
     metrics: dict[str, float]
     assignment: dict[str, Any]
@@ -69,7 +69,7 @@ class Run:
         return [[result[:4] for result in results] for results in self.rounds]
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process."""
+        """Leaves out the module, for transfer to another process."""
         return {**vars(self), "module": None}
 
 
@@ -81,10 +81,10 @@ def run(
     ckpt_path: Path | None = None,
     **settings: Any,
 ) -> Run:
-    """One method's run, which saves every round in a folder."""
+    """Runs a method, with a checkpoint of every round in a folder."""
     module, witness, evaluated = methods.METHODS[name](), Witness(), []
     update = module.val_metrics.update
-    module.val_metrics.update = lambda place, *rest: evaluated.append(place) or update(place, *rest)
+    module.val_metrics.update = lambda index, *rest: evaluated.append(index) or update(index, *rest)
     callbacks = [*extra, witness, *methods.callbacks(name), RoundCheckpoint()]
     logger = RunLogger(str(folder), "run", "only")
     settings |= {"callbacks": callbacks, "enable_checkpointing": True, "logger": logger}

@@ -47,52 +47,51 @@ def test_a_cohort_belongs_to_seed_and_round() -> None:
     assert len({draw(7, seed) for seed in range(20)}) == 20
 
 
-@pytest.mark.parametrize(("sizes", "there"), [([1, 50, 3, 0, 9], range(5)), ([1] * 6, (0, 2, 4, 5))])
-def test_every_cohort_of_those_there_is_as_likely_as_any_other(sizes: list[int], there: Iterable[int]) -> None:
-    """Who is away changes nothing for the others."""
-    sampler, pairs = UniformCohort(count=2, availability=OnlyClients(there)), list(combinations(there, 2))
+@pytest.mark.parametrize(("sizes", "available"), [([1, 50, 3, 0, 9], range(5)), ([1] * 6, (0, 2, 4, 5))])
+def test_all_cohorts_of_available_clients_are_equally_likely(sizes: list[int], available: Iterable[int]) -> None:
+    sampler, pairs = UniformCohort(count=2, availability=OnlyClients(available)), list(combinations(available, 2))
     counts = Counter(tuple(sampler.draw(t, sizes, seed=0)) for t in range(3000))
     assert set(counts) == set(pairs)
     assert all(count == pytest.approx(3000 / len(pairs), abs=90) for count in counts.values())
 
 
-def test_few_are_asked_in_few_waves() -> None:
+def test_few_clients_are_invited_in_few_waves() -> None:
     waves: list[list[int]] = []
 
-    class Some(Availability):
+    class Even(Availability):
         def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
             waves.append(clients.tolist())
             return clients % 2 == 0
 
-    assert len(UniformCohort(count=10, availability=Some()).draw(0, np.ones(10**6, dtype=np.int64), seed=0)) == 10
+    assert len(UniformCohort(count=10, availability=Even()).draw(0, np.ones(10**6, dtype=np.int64), seed=0)) == 10
     everyone = [client for wave in waves for client in wave]
     assert len(everyone) == len(set(everyone)) <= 60
     assert len(waves) < 12
 
 
-def test_fewer_there_than_wanted() -> None:
+def test_fewer_clients_are_available_than_needed() -> None:
     assert UniformCohort(count=3, availability=OnlyClients([2, 5])).draw(0, [1] * 8, seed=0) == [2, 5]
     assert UniformCohort(count=3, availability=OnlyClients([])).draw(0, [1] * 8, seed=0) == []
-    # a ratio is of all clients, not of those that are there
+    # a ratio counts all clients, not only available ones
     assert len(UniformCohort(ratio=0.5, availability=OnlyClients(range(6))).draw(0, [1] * 8, seed=0)) == 4
 
 
 @pytest.mark.parametrize(("clients", "count"), [(12, 3), (11, 3), (7, 5), (4, 4), (9, 1)])
-def test_clients_of_cyclic_cohorts_take_turns_and_pause_in_between(clients: int, count: int) -> None:
-    """Whoever is away, or not among those that may take part, misses a turn; nobody has it in its place."""
+def test_clients_of_cyclic_cohorts_take_turns_with_pauses(clients: int, count: int) -> None:
+    """A client that is unavailable, or excluded by ``among``, misses its turn and is not replaced."""
     sampler, rounds = CyclicCohort(count=count), 60
     cohorts = [sampler.draw(t, [1] * clients, seed=2) for t in range(rounds)]
     assert all(len(set(cohort)) == count for cohort in cohorts)
     turns = [[t for t in range(rounds) if client in cohorts[t]] for client in range(clients)]
-    gaps = {int(gap) for own in turns for gap in np.diff(own)}
+    gaps = {int(gap) for turns_of_client in turns for gap in np.diff(turns_of_client)}
     assert min(gaps) == sampler.separation(clients) == clients // count
     assert max(gaps) == -(-clients // count)
     assert cohorts[0] != CyclicCohort(count=count).draw(0, [1] * clients, seed=3) or count == clients
     away = RandomAvailability(0.4)
-    some = CyclicCohort(count=count, availability=away).among(range(0, clients, 2))
+    sampler_of_some = CyclicCohort(count=count, availability=away).among(range(0, clients, 2))
     for t, cohort in enumerate(cohorts):
-        there = set(away.available(t, clients, seed=2)) & set(range(0, clients, 2))
-        assert some.draw(t, [1] * clients, seed=2) == sorted(there & set(cohort))
+        available = set(away.available(t, clients, seed=2)) & set(range(0, clients, 2))
+        assert sampler_of_some.draw(t, [1] * clients, seed=2) == sorted(available & set(cohort))
 
 
 def test_availability() -> None:
@@ -104,7 +103,7 @@ def test_availability() -> None:
 
 
 def test_poisson_cohorts_draw_each_available_client_independently() -> None:
-    """Sizes are binomial, clients are equally likely, and two take part together as often as chance has it."""
+    """Sizes are binomial, clients are equally likely, and pairs take part together independently."""
     cohorts = [set(PoissonCohort(0.3).draw(round, [5] * 20, seed=1)) for round in range(3000)]
     sizes = [len(cohort) for cohort in cohorts]
     mean = sum(sizes) / 3000

@@ -1,4 +1,4 @@
-"""Clients whose full batches run through torch.compile, against the same clients without it."""
+"""Clients with compiled full batches, against the same clients without compilation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import assert_same, fit, make_module, refusals, seeded, sgd, 
 
 @pytest.fixture
 def compiled_by(monkeypatch):
-    """Counts compilations, and has them done by torch without a C++ compiler."""
+    """Counts compilations, which run without a C++ compiler."""
     seen = []
     compile = torch.compile
 
@@ -40,16 +40,16 @@ def run(supernet=None, rounds=2, faults=FaultPolicy(), objective=None, **local):
     parts = {"objective": objective} if objective else {}
     cohort = UniformCohort(count=4)
     module = make_module(supernet or seeded(convolutions), client=client, cohort=cohort, faults=faults, **parts)
-    # 20 examples are two full batches and one that is not
-    seen = Results()
-    fit(module, tiny_data(), rounds, callbacks=[seen])
-    assert {(one.status, one.num_steps) for one in seen.all} == {("ok", 6)}
+    # 20 examples are two full batches and a smaller one
+    results = Results()
+    fit(module, tiny_data(), rounds, callbacks=[results])
+    assert {(result.status, result.num_steps) for result in results.all} == {("ok", 6)}
     return weights(module)
 
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_equals_uncompiled_training_after_one_compilation(together, compiled_by):
-    """Of the batches of 8 and 4 examples those of 8 are compiled, and the parameters keep their names."""
+    """Only batches of 8 examples are compiled, not those of 4, and the parameters keep their names."""
     plain = run(rounds=1)
     assert not compiled_by
     compiled = run(rounds=1, clients_per_fit=together, compile=True)
@@ -58,7 +58,7 @@ def test_equals_uncompiled_training_after_one_compilation(together, compiled_by)
     assert_same(compiled, plain, rtol=1e-5, atol=1e-6)
 
 
-def test_a_compilation_that_fails_is_no_clients_fault(monkeypatch):
+def test_a_failed_compilation_is_a_configuration_error(monkeypatch):
     compile = torch.compile
 
     def broken(graph, inputs, **settings):
@@ -82,7 +82,7 @@ def test_equals_uncompiled_training_by_inductor():
 EXITS = EarlyExitResNet((1, 8, 8), 4, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2])
 
 
-test_what_cannot_be_compiled_is_refused = refusals(
+test_impossible_compilations_are_refused = refusals(
     ({"supernet": tiny_supernet(depths=[0, 1, 2])}, r"client.compile: true .* supernet's \d+ .*compile to false"),
     (
         {"supernet": EXITS, "objective": Proximal(SideObjective())},

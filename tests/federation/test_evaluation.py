@@ -1,4 +1,4 @@
-"""What is measured, on which weights, with which batch-norm statistics."""
+"""Metrics of subnets, their weights and their batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_metrics_by_hand_with_unequal_batches():
     """The loss is a mean over the four examples, not over the two batches."""
     # softmax of (log 3, 0) is (3/4, 1/4)
     likely, unlikely = [math.log(3.0), 0.0], [0.0, math.log(3.0)]
-    found = computed(
+    metrics = computed(
         ["a", "b"],
         2,
         (0, torch.tensor([likely, likely, unlikely]), torch.tensor([0, 0, 0])),
@@ -53,7 +53,7 @@ def test_metrics_by_hand_with_unequal_batches():
         (1, torch.tensor([unlikely, unlikely]), torch.tensor([1, 1])),
     )
     loss = (2 * math.log(4 / 3) + 2 * math.log(4)) / 4
-    assert found == pytest.approx({"a/accuracy": 2 / 4, "a/loss": loss, "b/accuracy": 1.0, "b/loss": math.log(4 / 3)})
+    assert metrics == pytest.approx({"a/accuracy": 2 / 4, "a/loss": loss, "b/accuracy": 1.0, "b/loss": math.log(4 / 3)})
 
 
 def test_losses_in_half_precision():
@@ -62,7 +62,7 @@ def test_losses_in_half_precision():
 
 
 def whole(network, examples):
-    """Accuracy and loss of all examples in one batch."""
+    """Returns accuracy and loss of all examples in one batch."""
     return accuracy_and_loss(network, examples.inputs.float() / 255, examples.targets)
 
 
@@ -98,20 +98,20 @@ def test_clients_are_evaluated_together_by_hand():
     assert batches_of_clients({0: 2, 1: 2, 2: 1, 3: 5, 4: 0, 5: 1}, 4) == [[0, 1], [2], [3], [5]]
 
 
-# ---- which subnets ------------------------------------------------------------------------------------------
+# ---- subnets ------------------------------------------------------------------------------------------------
 
 
 def test_names_and_labels():
     space = tiny_supernet().space
     texts = ["smallest", "tiny = d: [0,0], e: 0.25", "d: [0,1], e: 0.5", "d: 1, e: [0.25,0.25,0.5,0.5]", " a=largest"]
-    named = EvaluationSettings(texts).named(tiny_supernet())
-    assert list(named) == ["smallest", "tiny", "d01-e0.5", "d1-e0.25_0.25_0.5_0.5", "a"]
-    assert named["smallest"] == named["tiny"] == space.smallest
-    assert named["a"] == space.largest
-    assert named["d01-e0.5"] == space.parse("d: [0,1], e: 0.5")
+    archs = EvaluationSettings(texts).named(tiny_supernet())
+    assert list(archs) == ["smallest", "tiny", "d01-e0.5", "d1-e0.25_0.25_0.5_0.5", "a"]
+    assert archs["smallest"] == archs["tiny"] == space.smallest
+    assert archs["a"] == space.largest
+    assert archs["d01-e0.5"] == space.parse("d: [0,1], e: 0.5")
 
 
-test_settings_that_are_refused = refusals(
+test_invalid_settings_are_refused = refusals(
     (["largest", "largest"], r"evaluation\.subnets: two are named"),
     (["mean = largest"], "choose another name"),
     (["huge"], "architecture"),
@@ -121,16 +121,16 @@ test_settings_that_are_refused = refusals(
 )
 
 
-def test_superfeds_nine_are_evaluated_and_bounds_of_other_spaces():
-    """Table 4: depths and expand ratios."""
+def test_default_subnets():
+    """SuperFed has the nine of Table 4 (depths and expand ratios), other spaces their bounds."""
     table_4 = "0000 0.1, 0001 0.14, 0101 0.14, 0111 0.14, 1111 0.18, 1112 0.22, 1212 0.22, 1222 0.22, 2222 0.25"
     with torch.device("meta"):
         supernet = ElasticResNet(stem_width=8, divisor=1)
-    named = EvaluationSettings().named(supernet)
-    assert [f"{''.join(map(str, arch.depths))} {min(arch.ratios)}" for arch in named.values()] == table_4.split(", ")
-    assert all(len(set(arch.ratios)) == 1 for arch in named.values())
-    assert list(named)[2] == "d0101-e0.14"
-    assert (named["d0000-e0.1"], named["d2222-e0.25"]) == (supernet.space.smallest, supernet.space.largest)
+    archs = EvaluationSettings().named(supernet)
+    assert [f"{''.join(map(str, arch.depths))} {min(arch.ratios)}" for arch in archs.values()] == table_4.split(", ")
+    assert all(len(set(arch.ratios)) == 1 for arch in archs.values())
+    assert list(archs)[2] == "d0101-e0.14"
+    assert (archs["d0000-e0.1"], archs["d2222-e0.25"]) == (supernet.space.smallest, supernet.space.largest)
     assert list(EvaluationSettings().named(tiny_supernet())) == ["smallest", "largest"]
     assert EvaluationSettings().named(linear_net()) == {"largest": "whole"}
 
@@ -139,7 +139,7 @@ def test_superfeds_nine_are_evaluated_and_bounds_of_other_spaces():
 
 
 def by_hand(first, second, batches):
-    """Mean over batches of each batch's mean and (unbiased) variance, before two batch norms in a row."""
+    """Returns means over batches of each batch's mean and (unbiased) variance, before two consecutive batch norms."""
     statistics = []
     with torch.no_grad():
         for x in batches:
@@ -161,8 +161,8 @@ def test_statistics_are_the_mean_over_batches(running, affine):
     result = recalibrated(copy.deepcopy(network), batches)
     assert not result.training
     got = [result[1].running_mean, result[1].running_var, result[3].running_mean, result[3].running_var]
-    for left, right in zip(got, expected, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+    for actual, wanted_tensor in zip(got, expected, strict=True):
+        torch.testing.assert_close(actual, wanted_tensor, rtol=1e-4, atol=1e-5)
     x = torch.randn(3, 5)
     with torch.no_grad():  # an example's output no longer depends on its batch
         torch.testing.assert_close(result(x)[:1], result(x[:1]))
@@ -172,8 +172,8 @@ def test_statistics_are_the_mean_over_batches(running, affine):
 
 
 def metrics_of_rounds():
-    said = lambda trainer, module: {name: float(value) for name, value in trainer.callback_metrics.items()}  # noqa: E731
-    return Noted("on_train_epoch_end", said)
+    metrics = lambda trainer, module: {name: float(value) for name, value in trainer.callback_metrics.items()}  # noqa: E731
+    return Noted("on_train_epoch_end", metrics)
 
 
 def recalibrating_run(batches, norm=BatchNorm()):
@@ -184,18 +184,18 @@ def recalibrating_run(batches, norm=BatchNorm()):
     return metrics.all, weights(module), module
 
 
-def test_recalibration_changes_what_is_measured_and_nothing_else():
+def test_recalibration_changes_only_metrics():
     norm = BatchNorm(affine=False, running_statistics=False)
     without, trained, _ = recalibrating_run(0, norm)
     first, same, _ = recalibrating_run(2, norm)
     assert_same(trained, same)
-    for left, right in zip(without, first, strict=True):
-        assert left["clients/loss"] == right["clients/loss"]
-        assert left["val/largest/loss"] != right["val/largest/loss"]
+    for plain, recalibrated_metrics in zip(without, first, strict=True):
+        assert plain["clients/loss"] == recalibrated_metrics["clients/loss"]
+        assert plain["val/largest/loss"] != recalibrated_metrics["val/largest/loss"]
 
 
 @pytest.mark.parametrize("norm", [GroupNorm(2), BatchNorm(True, True), BatchNorm(False, False)], ids=str)
-def test_a_networks_metrics_do_not_depend_on_the_examples_that_it_is_evaluated_with(norm):
+def test_metrics_do_not_depend_on_the_batch_size(norm):
     _, _, module = recalibrating_run(None, norm)
 
     def validated(batch_size, settings=module.evaluation):
@@ -211,13 +211,13 @@ def test_a_networks_metrics_do_not_depend_on_the_examples_that_it_is_evaluated_w
 
 
 def test_a_runs_recalibration_by_hand():
-    """A batch of each client, in an order drawn from the seed and without augmentation; then a second one of each."""
+    """First one batch of each client, in an order drawn from the seed, without augmentation; then a second one."""
     metrics, _, module = recalibrating_run(8)
     data = tiny_data()
     data.setup("fit")
     order = map(int, numpy_generator(0, "recalibration").permutation(6))
-    own = [data.clients.batches(client, 8, generator(0, "recalibration", client)) for client in order]
-    batches = [inputs for turn in zip(*own, strict=False) for inputs, _ in turn]
+    batches_of_clients = [data.clients.batches(client, 8, generator(0, "recalibration", client)) for client in order]
+    batches = [inputs for turn in zip(*batches_of_clients, strict=False) for inputs, _ in turn]
     for name, arch in module.subnets.items():
         network = recalibrated(module.supernet.subnet(arch), batches[:8])
         accuracy, loss = whole(network, tiny_examples(40, 1))
@@ -225,11 +225,11 @@ def test_a_runs_recalibration_by_hand():
         assert metrics[-1][f"val/{name}/loss"] == pytest.approx(loss, rel=1e-4)
 
 
-def test_another_checkpoint_is_recalibrated_anew(tmp_path):
+def test_each_checkpoint_is_recalibrated(tmp_path):
     module = make_module(evaluation=EvaluationSettings(["largest"], recalibrate_batches=2))
     best, metrics = RoundCheckpoint("val/largest/accuracy", save_top_k=-1, dirpath=str(tmp_path)), metrics_of_rounds()
     trainer = fit(module, tiny_data(), 3, callbacks=[best, metrics], enable_checkpointing=True)
     for round in (0, 2, 1):
         path = str(tmp_path / f"round={round}.ckpt")
-        found = trainer.validate(module, datamodule=tiny_data(), ckpt_path=path)[0]
-        assert found["val/largest/loss"] == metrics.all[round]["val/largest/loss"]
+        values = trainer.validate(module, datamodule=tiny_data(), ckpt_path=path)[0]
+        assert values["val/largest/loss"] == metrics.all[round]["val/largest/loss"]

@@ -1,4 +1,4 @@
-"""What goes wrong with a client stays with that client."""
+"""Failures of a client affect only that client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_d
 
 
 class Troubled(CrossEntropy):
-    """Clients 0 and 1 raise, and turn to NaN."""
+    """Client 0 raises an error, and client 1 has a NaN loss."""
 
     def begin(self, network, task, generator):
         self.client = task.client
@@ -31,7 +31,7 @@ class Troubled(CrossEntropy):
 
 
 class Failing(CrossEntropy):
-    """All clients fail in the rounds that are named; the first by an error of another kind."""
+    """All clients fail in the given rounds; the first client may fail with another kind of error."""
 
     def __init__(self, rounds, other=RuntimeError):
         super().__init__()
@@ -56,8 +56,8 @@ def run(rounds=1, objective=None, cohort=6, client=None, **faults):
     return results, module, start, trainer
 
 
-def test_each_trouble_is_skipped_named_and_counted():
-    """The others average as if the troubled were not there."""
+def test_each_failure_is_skipped_named_and_counted():
+    """The other clients are averaged as if the failed ones did not take part."""
     results, module, _, trainer = run()
     assert results.status == {0: "error", 1: "non-finite", 2: "ok", 3: "ok", 4: "ok", 5: "ok"}
     for result, reason in zip(results.all, ("RuntimeError: the disk is full", "not finite"), strict=False):
@@ -83,8 +83,8 @@ def test_too_few_survivors_leave_the_weights(settings):
     assert trainer.global_step == trainer.current_epoch == 1
 
 
-def test_a_first_round_in_which_all_fail_alike_ends_the_run_and_says_where():
-    """But for numbers in the reasons; one client alone, or failures of two kinds, are no sign of a mistake."""
+def test_equal_failures_of_all_clients_in_the_first_round_end_the_run():
+    """Reasons are compared without numbers; one client, or failures of two kinds, do not end the run."""
     reason = r"^round 1: all 6 clients failed alike in the first round: error \(RuntimeError: client \d says no "
     with pytest.raises(ClientError, match=reason + r"\(test_faults.py, line \d+, in Failing.begin\)\)$"):
         run(rounds=2, objective=Failing([0]))
@@ -93,15 +93,15 @@ def test_a_first_round_in_which_all_fail_alike_ends_the_run_and_says_where():
     run(rounds=3, objective=Failing([1]))
 
 
-def test_a_run_in_which_every_client_fails_ends_with_the_reason():
+def test_failures_of_all_clients_in_consecutive_rounds_end_the_run():
     reason = r"max_failed_rounds: every client failed in 3 rounds .*in round 6, 1 of 6: error \(Runtime.* no \("
     with pytest.raises(ClientError, match=reason):
         run(rounds=9, objective=Failing([1, 3, 4, 5]), max_failed_rounds=3)  # not rounds 1, 3 and 4
-    run(rounds=3, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away
+    run(rounds=3, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # dropped clients are no failures
 
 
-def test_the_end_says_how_many_updates_failed_and_why_most_did(caplog):
-    """Clients 0 and 1 of six in each of four rounds; a client that went away was not asked for an update."""
+def test_the_end_reports_the_number_and_main_reason_of_failures(caplog):
+    """Clients 0 and 1 of six fail in each of four rounds; dropped clients are not counted."""
     run(rounds=4)
     assert "8 of 24 updates failed, 4 of them: error (RuntimeError: the disk is full (" in caplog.text
     caplog.clear()
@@ -120,7 +120,7 @@ class ExhaustedAverage(OverlapAverage):
 
 
 @pytest.mark.parametrize("part", [Exhausted(), ExhaustedAverage()], ids=lambda part: type(part).__name__)
-def test_a_part_that_raises_stop_iteration_does_not_end_training_in_silence(part):
+def test_a_part_that_raises_stop_iteration_ends_with_an_error(part):
     with pytest.raises(RuntimeError, match=r"^a part raised StopIteration, which ends Lightning's loops; let it"):
         fit(make_module(linear_net(), **{part.field.removeprefix("model."): part}), tiny_data(), 3)
 
@@ -136,7 +136,7 @@ class WrongAverage(OverlapAverage):
 
 
 @pytest.mark.parametrize("part", [WrongAssignment(), WrongAverage()], ids=lambda part: type(part).__name__)
-def test_an_error_in_a_part_says_where_it_was_raised(part):
+def test_an_error_in_a_part_names_its_line(part):
     with pytest.raises((KeyError, RuntimeError), match=r"seven apples|cannot be multiplied") as caught:
         fit(make_module(linear_net(), **{part.field.removeprefix("model."): part}), tiny_data(), 1)
     (note,) = caught.value.__notes__
@@ -144,7 +144,7 @@ def test_an_error_in_a_part_says_where_it_was_raised(part):
 
 
 def passes(rounds, **faults):
-    """Returns how many passes each client trained, round by round; a step is one."""
+    """Returns the number of passes of each client, round by round; a pass is one step."""
     client = ClientSettings(sgd(0.1), batch_size=32, epochs=3)
     return [result.num_steps for result in run(rounds, CrossEntropy(), client=client, **faults)[0].all]
 
@@ -158,7 +158,7 @@ def test_stragglers_train_one_to_all_passes():
 
 
 @pytest.mark.parametrize("says", ["loss", "report", "weights"])
-def test_what_a_client_sends_is_checked(says):
+def test_values_of_clients_are_validated(says):
     class Liar(CrossEntropy):
         report_types = (UnitChangesReport,)
 
@@ -181,7 +181,8 @@ def test_what_a_client_sends_is_checked(says):
     assert all(tensor.isfinite().all() for tensor in weights(module).values())
 
 
-def test_clients_drop_out_at_the_given_rate_and_by_address():
-    first, again = ([one.status for one in run(rounds, CrossEntropy(), dropout_rate=0.3)[0].all] for rounds in (20, 1))
-    assert first[:6] == again
-    assert first.count("dropped") / len(first) == pytest.approx(0.3, abs=0.12)  # 120 draws: 2.9 standard deviations
+def test_clients_drop_out_at_the_rate_and_reproducibly():
+    long, short = (run(rounds, CrossEntropy(), dropout_rate=0.3)[0].all for rounds in (20, 1))
+    status = [result.status for result in long]
+    assert status[:6] == [result.status for result in short]
+    assert status.count("dropped") / len(status) == pytest.approx(0.3, abs=0.12)  # 120 draws: 2.9 standard deviations

@@ -1,4 +1,4 @@
-"""FedorAS' first stage as a whole: tiers, subspaces, path sampling and OPA in the engine."""
+"""FedorAS' first stage in the engine: tiers, subspaces, path sampling and OPA together."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lit_fednas.tiers import Budgets, ClientTiers
 from tests.federation.runs import Results, run_in
 from tests.support import accuracy_and_loss, make_module, seeded, sgd, tiny_examples
 
-#: Operations of one example; the cheapest path takes 21 988, the dearest 159 556.
+#: Operations of one example; the cheapest path takes 21 988, the most expensive 159 556.
 LIMITS = {"weak": 3e4, "middle": 6e4, "strong": 2e5}
 
 
 def test_paths_are_counted_and_sampled_architectures_evaluated(tmp_path: Path) -> None:
-    """Records and ledger by the clients' reports; two rounds with a validation, after which the weights stay."""
-    seen, supernet = Results(), seeded(PathCNN, (1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2])
+    """Records and ledger use the clients' reports; the run has two rounds and one validation."""
+    results, supernet = Results(), seeded(PathCNN, (1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2])
     module = make_module(
         supernet,
         Subspaces(share=0.5),
@@ -38,17 +38,17 @@ def test_paths_are_counted_and_sampled_architectures_evaluated(tmp_path: Path) -
         objective=PathSampling(),
         evaluation=EvaluationSettings(["smallest", "largest"], sampled=3),
     )
-    run_in(tmp_path, module, CostLedger(), RunRecorder(), seen, rounds=2)
+    run_in(tmp_path, module, CostLedger(), RunRecorder(), results, rounds=2)
     folder = tmp_path / "run" / "only"
     first, second = read_rounds(folder)
     total = RoundCost()
-    for told, result in zip(first["clients"] + second["clients"], seen.all, strict=True):
+    for record, result in zip(first["clients"] + second["clients"], results.all, strict=True):
         task, cost = result.task, supernet.cost(result.task.arch)
-        assert (told["client"], told["tier"], told["arch"]) == (task.client, task.tier, str(task.arch))
+        assert (record["client"], record["tier"], record["arch"]) == (task.client, task.tier, str(task.arch))
         assert task.limits == {"operations": LIMITS[task.tier]}
         spent = RoundCost(result.report(MacsReport).macs, cost.bytes, cost.bytes)
-        assert (told["macs"], told["bytes_down"], told["bytes_up"]) == (spent.macs, cost.bytes, cost.bytes)
-        assert spent.macs < cost.macs * result.num_seen  # of the dearest path
+        assert (record["macs"], record["bytes_down"], record["bytes_up"]) == (spent.macs, cost.bytes, cost.bytes)
+        assert spent.macs < cost.macs * result.num_seen  # cost.macs belongs to the most expensive path
         total += spent
     assert json.loads((folder / "ledger.json").read_text())["total"] == {
         "macs": total.macs,

@@ -1,4 +1,4 @@
-"""Runs whose models grow: when, which cells, and that stopping and resuming changes nothing."""
+"""Runs with growing models: the time of growth, the grown cells, and exact resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.federation.runs import run_in
 from tests.support import Noted, assert_same, fit, make_module, seeded, tiny_data, weights
 
 ROUNDS = 9
-ALWAYS = 1e9  # a threshold that every degree of convergence is below
+ALWAYS = 1e9  # a threshold above every degree of convergence
 
 
 def suite() -> ModelSuite:
@@ -55,28 +55,28 @@ def written(folder: Path) -> dict:
 # ---- when ---------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_added_when_there_are_enough_losses_and_counting_starts_anew(tmp_path) -> None:
+def test_each_model_needs_its_own_losses_before_the_next_is_added(tmp_path) -> None:
     folder, module, trainer, _ = run(tmp_path, callback=transform(gamma=2, delta=1))
     rows, rounds = written(folder)["models"], list(read_rounds(folder))
     assert [row["round"] for row in rows] == [None, 2, 5, 8]  # three losses each: rounds 0-2, 3-5, 6-8
     assert [row["parent"] for row in rows] == [None, 0, 1, 2]
     assert [row["macs"] for row in rows] == sorted({row["macs"] for row in rows})
     assert [row["macs"] for row in rows] == [module.supernet.macs(Model(n)) for n in range(4)]
-    assert [one["metrics"]["transform/models"] for one in rounds] == [1, 1, 2, 2, 2, 3, 3, 3, 4]
+    assert [record["metrics"]["transform/models"] for record in rounds] == [1, 1, 2, 2, 2, 3, 3, 3, 4]
     assert {client["arch"] for client in rounds[2]["clients"]} == {"model: 0"}
-    assert {client["arch"] for one in rounds[3:] for client in one["clients"]} >= {"model: 0", "model: 1"}
+    assert {client["arch"] for record in rounds[3:] for client in record["clients"]} >= {"model: 0", "model: 1"}
     assert {f"val/{name}/accuracy" for name in ("model0", "model2", "mean")} <= set(trainer.callback_metrics)
 
 
 def test_the_degree_of_convergence_decides(tmp_path) -> None:
     """Eq. 1 with the losses of the record, gamma 2 and delta 3."""
     folder, _, _, _ = run(tmp_path, callback=transform(gamma=2, delta=3, threshold=0.0), rounds=6)
-    rounds = [one["metrics"] for one in read_rounds(folder)]
+    rounds = [record["metrics"] for record in read_rounds(folder)]
     losses = [metrics["clients/loss"] for metrics in rounds]
     assert [metrics["transform/doc"] for metrics in rounds[:4]] == [None] * 4
-    for place in (4, 5):
-        slopes = [(losses[i - 3] - losses[i]) / 3 for i in (place, place - 1)]
-        assert rounds[place]["transform/doc"] == pytest.approx(sum(slopes) / 2, abs=1e-6)
+    for number in (4, 5):
+        slopes = [(losses[i - 3] - losses[i]) / 3 for i in (number, number - 1)]
+        assert rounds[number]["transform/doc"] == pytest.approx(sum(slopes) / 2, abs=1e-6)
     assert len(written(folder)["models"]) == 1
     threshold = rounds[5]["transform/doc"] + 1e-6
     folder, _, _, _ = run(tmp_path / "at", callback=transform(gamma=2, delta=3, threshold=threshold), rounds=6)
@@ -88,12 +88,12 @@ def test_the_degree_of_convergence_decides(tmp_path) -> None:
 def test_a_slope_must_be_below_the_threshold_by_its_error(tmp_path, threshold, certainty, grows) -> None:
     """Losses of 1, 0, 1, 0 and 1 have a degree of 0 with an error of 0.236."""
 
-    class Given(TransformOnConvergence):
+    class AlternatingLosses(TransformOnConvergence):
         def on_results(self, trainer, module, round):
-            round.results = [replace(one, loss=float(round.number % 2 == 0)) for one in round.results]
+            round.results = [replace(result, loss=float(round.number % 2 == 0)) for result in round.results]
             super().on_results(trainer, module, round)
 
-    callback = Given(threshold=threshold, certainty=certainty, gamma=2, delta=3, window=1, stop=False)
+    callback = AlternatingLosses(threshold=threshold, certainty=certainty, gamma=2, delta=3, window=1, stop=False)
     module = run(tmp_path, callback=callback, rounds=5)[1]
     assert callback.losses == ([] if grows else [1.0, 0.0, 1.0, 0.0, 1.0])
     assert len(module.supernet.models) == 1 + grows
@@ -101,11 +101,11 @@ def test_a_slope_must_be_below_the_threshold_by_its_error(tmp_path, threshold, c
 
 @pytest.mark.parametrize(("gamma", "delta"), [(3, 5), (5, 3), (1, 9)])
 def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> None:
-    """Of falling losses with noise, drawn many times; both need enough rounds."""
+    """Many draws of falling losses with noise; degree and error need enough rounds."""
     draws = torch.Generator().manual_seed(0)
     rounds = torch.arange(gamma + delta + 2, dtype=torch.double)
     losses = 3 - 0.2 * rounds + 0.1 * torch.randn(4000, len(rounds), generator=draws, dtype=torch.double)
-    degrees, errors = torch.tensor([degree_of_convergence(one, gamma, delta) for one in losses.tolist()]).T
+    degrees, errors = torch.tensor([degree_of_convergence(series, gamma, delta) for series in losses.tolist()]).T
     assert float(degrees.mean()) == pytest.approx(0.2, abs=0.002)
     assert float(errors.square().mean().sqrt()) == pytest.approx(float(degrees.std()), rel=0.12)
     assert all(map(isnan, degree_of_convergence([1.0] * (gamma + delta - 1), gamma, delta)))
@@ -116,7 +116,7 @@ def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> 
 
 
 class Snapshots(FederatedCallback):
-    """The weights at each round's start, and the survivors' mean over the clients of the newest model."""
+    """The weights at each round's start, and the mean of the surviving updates of the newest model."""
 
     def __init__(self) -> None:
         self.rounds: list[tuple[int, dict, dict]] = []
@@ -131,48 +131,48 @@ class Snapshots(FederatedCallback):
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         if self.updates:
             total, (_, first) = sum(count for count, _ in self.updates), self.updates[0]
-            means = {name: sum(count * one[name] for count, one in self.updates) / total for name in first}
+            means = {name: sum(count * tensors[name] for count, tensors in self.updates) / total for name in first}
             self.rounds.append((self.newest, self.sent, means))
 
 
 def measured(rounds, number: int) -> dict[str, float]:
-    """The mean activeness of a model's cells over snapshots, from the clients' updates themselves."""
+    """Returns the mean activeness of a model's cells over snapshots, computed from the clients' updates."""
     of_cell: dict[str, list[float]] = {}
     for newest, sent, means in rounds:
         assert newest == number
         for cell in {name.split(".")[1] for name in means}:
             names = [name for name in means if name.startswith(f"cells.{cell}.")]
             old = {name: sent[f"networks.{number}.{name}"] for name in names}
-            moved, there = (
+            change_norm, weight_norm = (
                 sum(float(change.square().sum()) for change in changes) ** 0.5
                 for changes in ([means[name] - old[name] for name in names], old.values())
             )
-            of_cell.setdefault(cell, []).append(moved / there)
+            of_cell.setdefault(cell, []).append(change_norm / weight_norm)
     return {cell: sum(values) / len(values) for cell, values in of_cell.items()}
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.2])
 def test_the_most_active_cells_are_transformed(tmp_path, alpha: float) -> None:
-    """Averaged over the last two rounds of four."""
+    """Activeness is averaged over the last two of four rounds."""
     snapshots = Snapshots()
     folder, _, _, _ = run(tmp_path, snapshots, callback=transform(gamma=2, delta=2, window=2, alpha=alpha), rounds=4)
     row, active = written(folder)["models"][1], measured(snapshots.rounds[2:4], 0)
     assert row["activeness"] == pytest.approx(active, rel=1e-4)
-    most = max(active["conv1"], active["conv2"])
-    expected = {cell for cell in ("conv1", "conv2") if active[cell] >= alpha * most}
+    highest = max(active["conv1"], active["conv2"])
+    expected = {cell for cell in ("conv1", "conv2") if active[cell] >= alpha * highest}
     assert {step["widen"] for step in row["steps"]} == expected
     assert len(expected) == (1 if alpha == 1 else 2)
 
 
 def test_the_next_model_is_judged_by_its_own_rounds(tmp_path) -> None:
-    """It waits until it was trained in as many rounds as the window has, though there are enough losses before."""
+    """It grows only after a whole window of rounds, even if there are enough losses earlier."""
     snapshots = Snapshots()
     folder, _, _, _ = run(tmp_path, snapshots, callback=transform(window=3), rounds=9)
     first, second = (row["round"] for row in written(folder)["models"][1:3])
     assert first == 2
-    own = [taken for taken in snapshots.rounds[first + 1 : second + 1] if taken[0] == 1]
-    assert len(own) == 3
-    assert written(folder)["models"][2]["activeness"] == pytest.approx(measured(own, 1), rel=1e-4)
+    rounds_of_model = [snapshot for snapshot in snapshots.rounds[first + 1 : second + 1] if snapshot[0] == 1]
+    assert len(rounds_of_model) == 3
+    assert written(folder)["models"][2]["activeness"] == pytest.approx(measured(rounds_of_model, 1), rel=1e-4)
 
 
 # ---- until when ---------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
     first = suite().macs(Model(0))
     tiers = ClientTiers(Budgets({"weak": {"macs": first}, "strong": {"macs": 6 * first}}))
     callback = transform(gamma=2, delta=1, stop=True)
-    complete = Noted("on_train_epoch_end", lambda *given: callback.complete)
+    complete = Noted("on_train_epoch_end", lambda *arguments: callback.complete)
     folder, module, trainer, _ = run(tmp_path, complete, callback=callback, rounds=60, tiers=tiers)
     macs = [row["macs"] for row in written(folder)["models"]]
     assert written(folder)["complete"]
@@ -203,7 +203,6 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
 
 
 def test_checkpoints_between_the_transformation_and_the_rounds_end(tmp_path) -> None:
-    """Lightning's ModelCheckpoint saves after a step: the new model is in it already."""
     saving = ModelCheckpoint(dirpath=tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=1)
     straight = weights(run(tmp_path, saving, rounds=4)[1])
     between = tmp_path / "step=2.ckpt"
@@ -212,7 +211,6 @@ def test_checkpoints_between_the_transformation_and_the_rounds_end(tmp_path) -> 
 
 
 def test_one_model_that_never_grows_is_federated_averaging(tmp_path) -> None:
-    """With utilities, soft aggregation and a transformation that never comes."""
     whole = run(tmp_path / "whole", callback=transform(threshold=0.0), rounds=4)[1]
     plain = make_module(suite(), cohort=whole.cohort, client=whole.client, evaluation=EvaluationSettings())
     fit(plain, tiny_data(), 4)

@@ -1,4 +1,4 @@
-"""Parts of a method that do not fit together, or not the data, are refused in ``setup``, before any client trains."""
+"""Parts that do not fit each other or the data are refused in ``setup``, before any client trains."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ def net(kind: str) -> Callable[[], Any]:
 
 
 class AllClients(UniformCohort):
-    """A cohort without settings."""
-
     def __init__(self) -> None:
         super().__init__(ratio=1.0)
 
 
 class Silent(FixedArchitecture):
-    """Does not say what clients deploy."""
+    """An assignment without the architectures that clients deploy."""
 
     deployed = Assignment.deployed
 
@@ -52,7 +50,7 @@ def needy(kind: type, *arguments: Any, **settings: Any) -> Any:
     return type("Needy", (kind,), {"requires": ("beta_decay",)})(*arguments, **settings)
 
 
-#: Parts, and the beginning of what refuses them; the data are of images' classes.
+#: Parts, and the beginning of the error; the data are images with classes.
 PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ({"objective": lambda: Proximal(PathSampling())}, f"model.objective: PathSampling {OTHER} PathSupernet"),
     ({"objective": SideObjective}, "model.objective: SideObjective trains several outputs, and ElasticResNet has one"),
@@ -132,11 +130,11 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
 
 
 class WrongNetwork(NestedSupernet):
-    """A hidden layer of 2 or 8 units; the largest architecture is wrong in one way."""
+    """A hidden layer of 2 or 8 units, with an error in the regions of the largest architecture."""
 
-    def __init__(self, wrong: Callable[[dict[str, Region]], Any]) -> None:
+    def __init__(self, change_regions: Callable[[dict[str, Region]], Any]) -> None:
         super().__init__((1, 8, 8), 4)
-        self.wrong = wrong
+        self.wrong = change_regions
         self.space = Ladder([2, 8])
         self.network = self.build(8)
 
@@ -149,7 +147,7 @@ class WrongNetwork(NestedSupernet):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("change_regions", "message"),
     [
         (
             lambda regions: {"1.bias": Region("network.1.bias", (slice(0, 5),))},
@@ -167,8 +165,8 @@ class WrongNetwork(NestedSupernet):
     ],
     ids=["shape", "name", "shared", "error"],
 )
-def test_a_wrong_architecture_is_refused_before_training(wrong: Callable[..., Any], message: str) -> None:
-    module = make_module(WrongNetwork(wrong), evaluation=EvaluationSettings(["2"]))
+def test_a_wrong_architecture_is_refused_before_training(change_regions: Callable[..., Any], message: str) -> None:
+    module = make_module(WrongNetwork(change_regions), evaluation=EvaluationSettings(["2"]))
     with pytest.raises(ConfigError) as raised:
         fit(module, tiny_data())
     assert f"model.supernet: WrongNetwork's network 8: {message}" in str(raised.value)
@@ -180,7 +178,7 @@ def of_tokens(**parts: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
 
 
 NUMBERS, LABELS = methods.SUBJECTS["numbers"], methods.SUBJECTS["labels"]
-#: As before, with other data.
+#: Parts that do not fit other data.
 PARTS += [
     (
         {"data": LABELS, "objective": CrossEntropy},
@@ -206,15 +204,15 @@ PARTS += [
 
 
 @pytest.mark.parametrize(("parts", "words"), PARTS, ids=[words[:60] for _, words in PARTS])
-def test_what_does_not_fit_is_refused_before_a_client_trains(
+def test_incompatible_parts_are_refused_before_a_client_trains(
     parts: dict[str, Callable[[], Any]], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalRunner, "run", None)
-    made = {"supernet": tiny_supernet(), "objective": CrossEntropy() if "data" not in parts else TaskLoss()}
-    made |= {name: make() for name, make in parts.items()}
-    data, callbacks = made.pop("data", None) or methods.image_data(), made.pop("callbacks", None)
+    module_parts = {"supernet": tiny_supernet(), "objective": CrossEntropy() if "data" not in parts else TaskLoss()}
+    module_parts |= {name: make() for name, make in parts.items()}
+    data, callbacks = module_parts.pop("data", None) or methods.image_data(), module_parts.pop("callbacks", None)
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}"):
-        fit(make_module(**made), data, max_rounds=1, callbacks=[callbacks] if callbacks else [])
+        fit(make_module(**module_parts), data, max_rounds=1, callbacks=[callbacks] if callbacks else [])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in methods.NETS if kind not in methods.TOKEN_NETS and kind != "bases"])
@@ -223,7 +221,7 @@ def test_networks_of_images_refuse_tokens(kind: str) -> None:
         methods.NETS[kind]((LENGTH,), VOCABULARY)
 
 
-def test_what_a_part_needs_may_be_a_subclass() -> None:
+def test_a_subclass_of_a_required_callback_is_enough() -> None:
     extended = type("MyBetaDecay", (BetaDecay,), {})()
     check_callbacks("model.objective", needy(CrossEntropy), [extended])
     check_callbacks("model.objective", CrossEntropy(), [])

@@ -1,4 +1,4 @@
-"""The weights that training starts from, out of a file."""
+"""Initial weights from a file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def network(units: int = 3) -> nn.Module:
 
 
 @pytest.mark.parametrize(("prefix", "checkpoint"), [("", False), ("supernet.networks.0.", True)])
-def test_whatever_the_tensors_are_called_there(tmp_path, prefix: str, checkpoint: bool) -> None:
-    given, taken = network(), network()
-    given[1].running_mean.fill_(0.5)
-    state = {prefix + name: tensor for name, tensor in given.state_dict().items()}
+def test_prefixes_of_names_in_a_file(tmp_path, prefix: str, checkpoint: bool) -> None:
+    source, target = network(), network()
+    source[1].running_mean.fill_(0.5)
+    state = {prefix + name: tensor for name, tensor in source.state_dict().items()}
     state |= {"supernet.networks.1.0.weight": torch.zeros(1)} if prefix else {}
     torch.save({"state_dict": state, "epoch": 3} if checkpoint else state, tmp_path / "file.pt")
-    load_initial(taken, tmp_path / "file.pt", "field")
-    assert_same(dict(taken.state_dict()), dict(given.state_dict()))
+    load_initial(target, tmp_path / "file.pt", "field")
+    assert_same(dict(target.state_dict()), dict(source.state_dict()))
 
 
 @pytest.mark.parametrize(
@@ -37,34 +37,34 @@ def test_whatever_the_tensors_are_called_there(tmp_path, prefix: str, checkpoint
     ],
     ids=["another network", "a list"],
 )
-def test_what_does_not_fit_is_refused(tmp_path, content, message: str) -> None:
+def test_other_files_are_refused(tmp_path, content, message: str) -> None:
     path = tmp_path / "file.pt"
     torch.save(content, path)
     with pytest.raises(FedNASError, match=rf"^field: .*{message}"):
         load_initial(network(), path, "field")
 
 
-def test_a_head_of_other_classes_starts_as_drawn_if_that_is_allowed(tmp_path, caplog) -> None:
+def test_a_head_of_other_classes_may_keep_its_random_weights(tmp_path, caplog) -> None:
     def classifier(classes: int) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, classes))
 
-    given, taken, path = classifier(5), classifier(10), tmp_path / "file.pt"
-    drawn = {name: tensor.clone() for name, tensor in taken.state_dict().items()}
-    torch.save(given.state_dict(), path)
-    load_initial(taken, path, "field", ignore_mismatched_sizes=True)
-    fitting = {name: tensor for name, tensor in given.state_dict().items() if name.startswith("0.")}
-    assert_same(dict(taken.state_dict()), drawn | fitting)
-    assert "1.weight, 1.bias are of other sizes" in caplog.text
-    parts = {name: tensor for name, tensor in given.state_dict().items() if name != "1.bias"}
-    # a tensor is missing beside one of another size, which is allowed; last, nothing fits
+    source, target, path = classifier(5), classifier(10), tmp_path / "file.pt"
+    initial = {name: tensor.clone() for name, tensor in target.state_dict().items()}
+    torch.save(source.state_dict(), path)
+    load_initial(target, path, "field", ignore_mismatched_sizes=True)
+    fitting = {name: tensor for name, tensor in source.state_dict().items() if name.startswith("0.")}
+    assert_same(dict(target.state_dict()), initial | fitting)
+    assert "1.weight, 1.bias differ in size" in caplog.text
+    parts = {name: tensor for name, tensor in source.state_dict().items() if name != "1.bias"}
+    # first a tensor is missing beside one of another size; then no tensor fits
     unlike = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)).state_dict()
-    for others, told in ((parts, "no tensor for 1.bias"), (unlike, r"\[4, 3\] for 0.weight")):
-        torch.save(others, path)
-        with pytest.raises(FedNASError, match=f"{told}.*give the file of the same network"):
-            load_initial(taken, path, "field", ignore_mismatched_sizes=True)
+    for state, message in ((parts, "no tensor for 1.bias"), (unlike, r"\[4, 3\] for 0.weight")):
+        torch.save(state, path)
+        with pytest.raises(FedNASError, match=f"{message}.*give the file of the same network"):
+            load_initial(target, path, "field", ignore_mismatched_sizes=True)
 
 
-def test_a_bit_of_a_tensor_that_has_changed_is_found(tmp_path) -> None:
+def test_a_changed_bit_is_detected(tmp_path) -> None:
     path, state = tmp_path / "file.pt", network().state_dict()
     torch.save(state, path)
     content = bytearray(path.read_bytes())
@@ -82,7 +82,7 @@ def test_training_starts_from_the_weights_of_another_run(tmp_path, make) -> None
     assert_same(dict(module.supernet.state_dict()), dict(trained.state_dict()))
 
 
-def test_a_module_of_a_run_does_not_read_what_its_run_started_from() -> None:
+def test_a_loaded_module_does_not_read_initial_weights() -> None:
     settings = {
         "initial": "nowhere.pt",
         "supernet": {"class_path": "lit_fednas.supernets.ElasticMLP"},

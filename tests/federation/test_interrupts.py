@@ -1,4 +1,4 @@
-"""Signals wait for a moment at which the state is whole."""
+"""Signals wait until the run's state is consistent."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def send(signum: int) -> None:
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Handlers that a test can recognise, so that a slip does not end the test process."""
+    """Installs handlers that a test recognises, so that an error does not end the test process."""
     received: list[int] = []
 
-    def own(signum, frame):
+    def record(signum, frame):
         received.append(signum)
 
-    before = {signum: signal.signal(signum, own) for signum in BOTH}
-    yield own, received
-    for signum, handler in before.items():
+    previous = {signum: signal.signal(signum, record) for signum in BOTH}
+    yield record, received
+    for signum, handler in previous.items():
         signal.signal(signum, handler)
 
 
 @pytest.mark.parametrize("signum", BOTH)
-def test_the_first_signal_waits_until_it_is_asked_for(signum, handlers):
+def test_the_first_signal_waits_for_a_check(signum, handlers):
     interrupts = Interrupts()
     with interrupts.listening():
         interrupts.check()
@@ -39,7 +39,7 @@ def test_the_first_signal_waits_until_it_is_asked_for(signum, handlers):
         with pytest.raises(Interrupted, match=f"stopped by {signal.Signals(signum).name}") as caught:
             interrupts.check()
         assert caught.value.signum == signum
-        interrupts.check()  # it is told once
+        interrupts.check()  # the signal is reported only once
     assert handlers[1] == []
 
 

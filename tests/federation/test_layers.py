@@ -1,4 +1,4 @@
-"""Layers that clients' fits compute in other ways, against torch's own."""
+"""Faster layers of clients' fits, against torch's own layers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def network():
 
 
 def gradients(layers, inputs):
-    torch.manual_seed(1)  # of the masks
+    torch.manual_seed(1)  # equal dropout masks
     outputs = layers(inputs)
     outputs.square().sum().backward()
     return [outputs.detach(), *(parameter.grad for parameter in layers.parameters())]
 
 
 def test_channels_last_computes_the_same_with_the_same_masks():
-    own = network()
+    plain = network()
     inputs = torch.randn(4, 3, 12, 12, dtype=torch.float64)
-    other = with_channels_last(copy.deepcopy(own))
-    assert other[0].weight.is_contiguous(memory_format=torch.channels_last)
-    for one, another in zip(gradients(own, inputs), gradients(other, inputs), strict=True):
-        torch.testing.assert_close(one, another, rtol=1e-10, atol=1e-10)
+    converted = with_channels_last(copy.deepcopy(plain))
+    assert converted[0].weight.is_contiguous(memory_format=torch.channels_last)
+    for expected, actual in zip(gradients(plain, inputs), gradients(converted, inputs), strict=True):
+        torch.testing.assert_close(expected, actual, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("stride", "padding", "bias"), [(1, 0, True), (2, 1, False), ((2, 1), (0, 2), True)])
@@ -44,9 +44,9 @@ def test_images_as_columns_equals_a_convolution(stride, padding, bias):
 
     expected = results()
     with ImagesAsColumns():
-        found = results()
-    assert found[0].stride() != expected[0].stride()  # else torch's own has run
-    for one, another in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, another, rtol=1e-10, atol=1e-10)
+        columns = results()
+    assert columns[0].stride() != expected[0].stride()  # equal strides would mean that torch's convolution ran
+    for actual, wanted_tensor in zip(columns, expected, strict=True):
+        torch.testing.assert_close(actual, wanted_tensor, rtol=1e-10, atol=1e-10)
     with torch.autocast("cpu", torch.bfloat16), ImagesAsColumns():
         assert layer.float()(inputs.float()).dtype == torch.bfloat16

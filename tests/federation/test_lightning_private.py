@@ -1,4 +1,4 @@
-"""Pins what the engine relies on inside Lightning, so that an upgrade that moves it is told by name."""
+"""Pins Lightning's private names in the engine, so that an upgrade that changes them fails here."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from lit_fednas.objectives import CrossEntropy
 from tests.support import make_trainer, sgd
 
 
-def test_private_names_are_touched_in_one_file():
-    """Imports of underscored names from lightning, and _attributes of a trainer, stand in one module only."""
+def test_private_names_are_used_in_one_file():
     package = Path(lit_fednas.__file__).parent
     for path in package.rglob("*.py"):
         if path.name == "lightning_private.py":
@@ -37,7 +36,7 @@ def test_private_names_are_touched_in_one_file():
                 assert not text.endswith(("trainer", "strategy", "fit_loop")), f"{path}: {ast.unparse(node)}"
 
 
-def test_fit_loop_has_the_stages_that_are_overridden():
+def test_fit_loop_has_the_overridden_stages():
     for name in ("setup_data", "advance", "on_advance_end", "run", "teardown", "_warn_if_modules_in_eval_mode"):
         assert callable(getattr(_FitLoop, name)), name
     source = inspect.getsource(_FitLoop.run)
@@ -49,24 +48,24 @@ def test_fit_loop_has_the_stages_that_are_overridden():
         assert {"ready", "started", "processed", "completed"} <= set(vars(counter))
 
 
-def test_trainer_calls_what_the_client_trainer_replaces():
+def test_trainer_calls_the_replaced_methods():
     assert list(inspect.signature(pl.Trainer._fit_impl).parameters)[:3] == ["self", "model", "train_dataloaders"]
     assert re.search(r"self\._fit_impl,\s+model,\s+train_dataloaders,", inspect.getsource(pl.Trainer.fit))
     assert {"_optimizers", "_lightning_module"} <= set(vars(SingleDeviceStrategy("cpu")))
 
 
 def fitted(trainer, objective):
-    """One client's module after two batches."""
+    """Returns one client's module after two batches."""
     module, network = ClientModule(objective, ClientSettings(sgd(0.1))), nn.Linear(4, 2)
     module.begin(ClientNetwork(network))
-    before, batch = [p.data_ptr() for p in network.parameters()], (torch.rand(6, 4), torch.randint(2, (6,)))
+    addresses, batch = [p.data_ptr() for p in network.parameters()], (torch.rand(6, 4), torch.randint(2, (6,)))
     trainer.fit(module, train_dataloaders=iter([batch, batch]))
-    assert [p.data_ptr() for p in network.parameters()] == before
-    assert trainer.strategy.model is None  # nothing of the client is kept
+    assert [p.data_ptr() for p in network.parameters()] == addresses
+    assert trainer.strategy.model is None  # the trainer keeps no reference to the client
     return module
 
 
-def test_one_client_trainer_fits_many_modules_without_moving_them_also_after_a_failure():
+def test_one_client_trainer_fits_many_modules_in_place_also_after_a_failure():
     class Broken(CrossEntropy):
         def loss(self, network, inputs, targets):
             raise RuntimeError("no")
@@ -80,7 +79,7 @@ def test_one_client_trainer_fits_many_modules_without_moving_them_also_after_a_f
 
 @pytest.mark.parametrize("clip_norm", [None, 0.01])
 def test_scaled_gradients_train_as_others(clip_norm):
-    """A power of two is exact. Updates with gradients that are not finite are left out, and the scale is halved."""
+    """A scale of a power of two is exact. Steps with gradients that are not finite are skipped, and halve the scale."""
     draws = torch.Generator().manual_seed(0)
     batch = torch.rand(6, 4, generator=draws), torch.randint(2, (6,), generator=draws)
     weights = []

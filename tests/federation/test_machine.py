@@ -1,4 +1,4 @@
-"""Threads by the size of the network."""
+"""The number of threads depends on the network's size."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tests.support import fit, linear_net, make_module, tiny_data
 
 
 def test_threads_by_work_per_operation():
-    """The linear net does 64 x 4 multiply-accumulates per example in its one layer."""
-    enough = -(-int(SMALL_OPERATION) // 256)
-    assert suggested_threads(linear_net(), enough - 1, 8) == 1
-    assert suggested_threads(linear_net(), enough, 8) == 8
+    """The linear network needs 64 x 4 multiply-accumulates per example, in one layer."""
+    min_batch = -(-int(SMALL_OPERATION) // 256)
+    assert suggested_threads(linear_net(), min_batch - 1, 8) == 1
+    assert suggested_threads(linear_net(), min_batch, 8) == 8
     assert suggested_threads(SmallCNN((3, 32, 32), 10), 32, 4) == 4
 
 
 @pytest.fixture
 def three_threads(monkeypatch):
     monkeypatch.setattr(process, "_OMP_NUM_THREADS", False)
-    before = torch.get_num_threads()
+    count = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(count)
 
 
 def test_a_run_and_an_evaluation_compute_with_the_trainers_threads(three_threads):

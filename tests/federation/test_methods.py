@@ -1,4 +1,4 @@
-"""Methods by pairs: which pairs the rows cover; each goes on after a stop, and trains stacked clients alike."""
+"""Methods by pairs of factors: covered pairs, exact resume of each method, and stacked clients."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from tests.federation.methods import COVERING, METHODS
 from tests.federation.runs import LAST, Results, run, straight
 from tests.support import Noted, assert_same, concrete_classes, fit, one_of_many, weights
 
-#: Of all kinds of state: none, of a suite, candidates, clients, a server's optimizer and a callback.
+#: Together these have all kinds of state: of a suite, candidates, clients, a server optimizer and a callback.
 QUICK = ("elastic away", "counting fail", "suites", "sequences", "exits late")
 
-# ---- which pairs are covered --------------------------------------------------------------------------
+# ---- covered pairs ------------------------------------------------------------------------------------
 
-#: What is one value where pairs are counted.
+#: Values that count as one in pairs.
 ALIKE = {
     "fault": {**dict.fromkeys(("away", "fail", "late", "few"), "missing"), "reject": "bound"},
     "server": {"adam": "adaptive", "yogi": "adaptive"},
 }
 PLAIN, BY_CLASS = {"overlap", "maxnet"}, {"overlap", "maxnet", "classes"}
 IMAGES, SIMPLE, ALONE = {"images", "numbers", "labels"}, {"-", "devices"}, {"-", "half", "layout"}
-#: A factor and a value of it; another factor, and the only values of it that go with that value. Where there is no
-#: line, all values do.
+#: A factor and a value of it; another factor, and the only values of it that can be combined with that value. Without
+#: a line, all values can be combined.
 ONLY: tuple[tuple[str, str, str, set[str]], ...] = (
     *(("kind", kind, "average", PLAIN) for kind in ("counting", "bases", "exits", "cells")),
     *(("kind", kind, "average", BY_CLASS) for kind in ("elastic", "widths", "suites", "sequences")),
@@ -60,7 +60,7 @@ ONLY: tuple[tuple[str, str, str, set[str]], ...] = (
     ("callback", "private", "server", {"-"}),
     ("fault", "bound", "cohort", {"-", "all", "poisson"}),
 )
-#: The factors of which every pair of values is in a row.
+#: Pairs of factors; a row covers every pair of their values.
 PAIRS = {
     "kind": ("fault",),
     "average": ("merge", "fault", "server", "wire"),
@@ -72,12 +72,12 @@ PAIRS = {
 
 
 def fits(row: dict[str, str]) -> bool:
-    """Whether the values of some factors go with each other."""
-    return all(row.get(one) != value or row.get(other, "") in {"", *only} for one, value, other, only in ONLY)
+    """Returns whether the values of some factors can be combined."""
+    return all(row.get(factor) != value or row.get(other, "") in {"", *only} for factor, value, other, only in ONLY)
 
 
-def test_every_pair_of_values_that_go_together_is_in_a_row() -> None:
-    """Values go together if they do with some kind."""
+def test_a_row_covers_every_possible_pair_of_values() -> None:
+    """A pair is possible if it is possible with any kind."""
     rows = [
         {factor: ALIKE.get(factor, {}).get(value, value) for factor, value in asdict(METHODS[name]).items()}
         for name in COVERING
@@ -85,26 +85,26 @@ def test_every_pair_of_values_that_go_together_is_in_a_row() -> None:
     assert all(map(fits, rows))
     pairs = [(factor, other) for factor, others in PAIRS.items() for other in others]
     for factor, other in pairs:
-        every = itertools.product({row[factor] for row in rows}, {row[other] for row in rows})
-        missing = {*every} - {(row[factor], row[other]) for row in rows}
+        products = itertools.product({row[factor] for row in rows}, {row[other] for row in rows})
+        missing = {*products} - {(row[factor], row[other]) for row in rows}
         for value, another in missing:
             kinds = [{"kind": kind, factor: value, other: another} for kind in methods.NETS if factor != "kind"]
             assert not any(map(fits, kinds or [{factor: value, other: another}])), (factor, value, other, another)
 
 
 def test_every_class_is_in_a_row() -> None:
-    made = [METHODS[name]() for name in COVERING]
-    objectives = [module.objective for module in made]
+    modules = [METHODS[name]() for name in COVERING]
+    objectives = [module.objective for module in modules]
     for objective in objectives:
         if isinstance(objective, WrappedObjective):
             objectives.append(objective.objective)
     for base, package, parts in (
-        (Assignment, lit_fednas.assignment, [module.assignment for module in made]),
-        (Aggregation, lit_fednas.aggregation, [module.aggregation for module in made]),
+        (Assignment, lit_fednas.assignment, [module.assignment for module in modules]),
+        (Aggregation, lit_fednas.aggregation, [module.aggregation for module in modules]),
         (Objective, lit_fednas.objectives, objectives),
     ):
         missing = {kind.__name__ for kind in concrete_classes(base, package)} - {type(part).__name__ for part in parts}
-        missing.discard("PrivateAverage")  # of one round, made by the callback privacy; see test_privacy.py
+        missing.discard("PrivateAverage")  # the callback privacy creates it in each round; see test_privacy.py
         assert not missing, f"add a row with {missing} to tests/federation/methods.py"
 
 
@@ -112,9 +112,8 @@ def test_every_class_is_in_a_row() -> None:
 
 
 @pytest.mark.parametrize("name", one_of_many(COVERING, *QUICK))
-def test_a_stopped_run_goes_on_exactly(name: str, tmp_path: Path) -> None:
-    """After a signal in its third round."""
-    stop = Noted("on_cohort_start", lambda *given: given[2].number == 2 and os.kill(os.getpid(), signal.SIGTERM))
+def test_a_stopped_run_resumes_exactly(name: str, tmp_path: Path) -> None:
+    stop = Noted("on_cohort_start", lambda _, module, round: round.number == 2 and os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(name, tmp_path, [stop])
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 2
@@ -125,10 +124,10 @@ def test_a_stopped_run_goes_on_exactly(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", one_of_many(COVERING, *QUICK))
-def test_stacked_clients_learn_as_alone_or_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacked_clients_train_as_alone_or_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = METHODS[name]()
     monkeypatch.setattr(module.client, "clients_per_fit", 4 - module.client.clients_per_fit)  # 3 for 1, and 1 for 3
-    monkeypatch.setattr(module.client, "channels_last", False)  # which is for images
+    monkeypatch.setattr(module.client, "channels_last", False)  # this layout is for images
     if not module.objective.stackable:
         with pytest.raises(ConfigError, match=r"client.clients_per_fit: 3.*set client.clients_per_fit to 1"):
             fit(module, methods.data(name), 1, callbacks=methods.callbacks(name))
@@ -137,6 +136,7 @@ def test_stacked_clients_learn_as_alone_or_are_refused(name: str, monkeypatch: p
     fit(module, methods.data(name), methods.ROUNDS, callbacks=[results, *methods.callbacks(name)])
     half = module.client.precision == "bf16-mixed"
     assert_same(weights(module), alone.weights, rtol=1e-4, atol=2e-2 if half else 1e-5)
-    losses = {(turn, one[0]): one[4] for turn, results in enumerate(alone.rounds) for one in results}
-    told = {(one.task.round, one.task.client): one.loss for one in results.all if not math.isnan(one.loss)}
-    assert told == pytest.approx({fit: losses[fit] for fit in told}, rel=1e-2 if half else 1e-5)
+    losses = {(turn, result[0]): result[4] for turn, results in enumerate(alone.rounds) for result in results}
+    stacked = {(result.task.round, result.task.client): result.loss for result in results.all}
+    stacked = {key: loss for key, loss in stacked.items() if not math.isnan(loss)}
+    assert stacked == pytest.approx({key: losses[key] for key in stacked}, rel=1e-2 if half else 1e-5)

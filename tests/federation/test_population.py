@@ -1,4 +1,4 @@
-"""A round of a large population reads what belongs to its cohort."""
+"""A round of a large population reads only the data of its cohort."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENTS = 20_000
 
 
 @pytest.mark.parametrize(("partitioner", "client_val"), [(IID(), 0.5), (Dirichlet(1e4, min_size=1), 0.0)])
-def test_nobody_else_is_read(partitioner: Partitioner, client_val: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_cohort_is_read(partitioner: Partitioner, client_val: float, monkeypatch: pytest.MonkeyPatch) -> None:
     read: set[int] = set()
     rows_of = Partition.__getitem__
     monkeypatch.setattr(Partition, "__getitem__", lambda self, client: read.add(client) or rows_of(self, client))

@@ -1,4 +1,4 @@
-"""Runs that make a model smaller step by step: iterations, groups, drops, costs; stopping and going on."""
+"""Runs that prune a model step by step: iterations, groups, drops, costs, and exact resume."""
 
 from __future__ import annotations
 
@@ -99,28 +99,31 @@ def test_the_sequence_goes_down_under_its_budgets(straight, models) -> None:
     assert sequence["under_way"] is None
     assert sequence["initial"] == whole == module.supernet.macs(Model(0))
     assert models[-1]["resource"] <= 0.3 * whole < models[-2]["resource"]
-    for t, (before, model) in enumerate(pairwise(models), start=1):
-        budget = max(before["resource"] - 0.2 * 0.98 ** (t - 1) * whole, 0.3 * whole)
+    for t, (previous, model) in enumerate(pairwise(models), start=1):
+        budget = max(previous["resource"] - 0.2 * 0.98 ** (t - 1) * whole, 0.3 * whole)
         assert model["budget"] == pytest.approx(budget)
         assert model["resource"] <= budget
         assert model["resource"] == module.supernet.macs(Model(t))
         assert model["rounds"] == model["round"] - model["first_round"] + 1 == (2 if t < 3 else 3)
-        lost = {group: before["sizes"][group] - size for group, size in model["sizes"].items()}
-        (won,) = (one for one in model["candidates"] if one["unit"] == model["unit"])
-        assert {group: count for group, count in lost.items() if count} == won["removed"]
-        assert won["dropped"] is None
-        assert model["accuracy"] == won["accuracies"][-1]
-    assert any(len(set(one["accuracies"])) > 1 for model in models for one in model["candidates"])
+        lost = {group: previous["sizes"][group] - size for group, size in model["sizes"].items()}
+        (winner,) = (candidate for candidate in model["candidates"] if candidate["unit"] == model["unit"])
+        assert {group: count for group, count in lost.items() if count} == winner["removed"]
+        assert winner["dropped"] is None
+        assert model["accuracy"] == winner["accuracies"][-1]
+    assert any(len(set(candidate["accuracies"])) > 1 for model in models for candidate in model["candidates"])
     assert [model["first_round"] for model in models[2:]] == [model["round"] + 1 for model in models[1:-1]]
     assert trainer.current_epoch == models[-1]["round"] + 1  # the last budget ends training
     assert len(module.supernet.models) == len(models)
     assert len(module.supernet.candidates) == 0
 
 
-def test_each_candidate_is_trained_by_its_group_and_the_groups_hold_through_the_iteration(rounds, models) -> None:
+def test_groups_stay_with_their_candidates_through_an_iteration(rounds, models) -> None:
     for model in models[1:]:
-        group_of = {f"candidate: {model['number']} {one['unit']}": one["group"] for one in model["candidates"]}
-        clients = [client for one in rounds[model["first_round"] : model["round"] + 1] for client in one["clients"]]
+        group_of = {
+            f"candidate: {model['number']} {candidate['unit']}": candidate["group"] for candidate in model["candidates"]
+        }
+        records = rounds[model["first_round"] : model["round"] + 1]
+        clients = [client for record in records for client in record["clients"]]
         assert all(client["group"] == group_of[client["arch"]] for client in clients)
         assert len({(client["group"], client["client"]) for client in clients}) == CLIENTS
         assert {client["client"] for client in clients} == set(range(CLIENTS))
@@ -129,44 +132,44 @@ def test_each_candidate_is_trained_by_its_group_and_the_groups_hold_through_the_
 
 def test_dropped_candidates_are_tested_but_send_nothing(rounds, models) -> None:
     for model in models[1:]:
-        for turn, one in enumerate(rounds[model["first_round"] : model["round"] + 1], start=1):
+        for turn, record in enumerate(rounds[model["first_round"] : model["round"] + 1], start=1):
             for candidate in model["candidates"]:
-                clients = [client for client in one["clients"] if client["arch"].split()[-1] == candidate["unit"]]
-                gone = candidate["dropped"]
-                assert bool(clients) == (gone is None or turn <= gone)
+                clients = [client for client in record["clients"] if client["arch"].split()[-1] == candidate["unit"]]
+                last_turn = candidate["dropped"]
+                assert bool(clients) == (last_turn is None or turn <= last_turn)
                 for client in clients:
-                    withheld = turn == gone
+                    withheld = turn == last_turn
                     assert client["status"] == (WITHHELD if withheld else "ok")
                     assert (client["bytes_up"] == 0) == withheld
                     assert client["bytes_down"] > 0
                 if clients:
                     assert candidate["accuracies"][turn - 1] == pytest.approx(fused(clients))
-            assert one["metrics"]["clients/failed"] == 0
-        gone = [candidate["dropped"] for candidate in model["candidates"]]
-        assert sorted(gone, key=lambda turn: turn or 99) == [1, None][-len(gone) :]  # half of two
+            assert record["metrics"]["clients/failed"] == 0
+        last_turns = [candidate["dropped"] for candidate in model["candidates"]]
+        assert sorted(last_turns, key=lambda turn: turn or 99) == [1, None][-len(last_turns) :]  # half of two
 
 
-def test_candidates_are_compared_with_the_model_before_them(models) -> None:
-    """Section 4.3: accuracy lost since the former model, per resource saved, here as a share of the first's."""
+def test_candidates_are_compared_with_the_previous_model(models) -> None:
+    """Section 4.3: lost accuracy since the previous model per saved resource, as a share of the first model's."""
     whole = models[0]["resource"]
-    for before, model in pairwise(models):
+    for previous, model in pairwise(models):
         for candidate in model["candidates"]:
-            saved = (before["resource"] - candidate["resource"]) / whole
-            expected = [(before["accuracy"] - accuracy) / saved for accuracy in candidate["accuracies"]]
+            saved = (previous["resource"] - candidate["resource"]) / whole
+            expected = [(previous["accuracy"] - accuracy) / saved for accuracy in candidate["accuracies"]]
             assert candidate["degradations"] == pytest.approx(expected)
-        left = [one for one in model["candidates"] if one["dropped"] is None]
-        assert model["unit"] == min(left, key=lambda one: one["degradations"][-1])["unit"]
+        remaining = [candidate for candidate in model["candidates"] if candidate["dropped"] is None]
+        assert model["unit"] == min(remaining, key=lambda candidate: candidate["degradations"][-1])["unit"]
 
 
-def test_the_group_with_the_least_to_do_gets_the_next_candidate() -> None:
-    """A group with a hundred times the examples is still busy with its first when the others are free."""
+def test_the_group_with_the_least_work_gets_the_next_candidate() -> None:
+    """A group with a hundred times the examples still trains its first candidate when the others are free."""
     macs = {"conv1": 5, "conv2": 4, "conv3": 5, "conv4": 4}
     scheduled = groups_of_candidates(macs, [1000, 10, 10], np.random.default_rng(0))
     assert sorted(scheduled.values()) in ([0, 1, 1, 2], [0, 1, 2, 2])
     assert len(set(list(scheduled.values())[:3])) == 3
     assert list(scheduled) == list(macs)
-    found = {groups_of_candidates({"conv1": 1}, [1, 1], np.random.default_rng(draw))["conv1"] for draw in range(8)}
-    assert found == {0, 1}  # any of those that are free
+    groups = {groups_of_candidates({"conv1": 1}, [1, 1], np.random.default_rng(draw))["conv1"] for draw in range(8)}
+    assert groups == {0, 1}  # any free group
 
 
 @pytest.mark.parametrize("partition", ["balanced", "random"])
@@ -178,33 +181,33 @@ def test_the_groups_are_those_of_the_partition(tmp_path, partition: str) -> None
         groups = balanced_groups(counts, 2)
     else:
         groups = random_groups(CLIENTS, 2, numpy_generator(module.seed, "client-groups", 1))
-    _, clients = (one["clients"] for one in read_rounds(folder))
+    _, clients = (record["clients"] for record in read_rounds(folder))
     assert all(client["client"] in groups[client["group"]] for client in clients)
     assert written(folder)["models"][1]["groups"] == group_report(counts, groups)
 
 
 def test_a_candidate_may_wait_for_any_free_group_in_every_round(tmp_path) -> None:
-    """Alg. 4.1, line 15: two candidates of two groups change them or not; each round they are with different ones."""
+    """Alg. 4.1, line 15: in each round two candidates have different groups, which may change between rounds."""
     callback = budgets(schedule="round", drop=0.0, rounds={1: 4}, budget=0.5)
     folder, _, _ = run(tmp_path, callback=callback)
     rounds, changes = list(read_rounds(folder)), set()
     for model in written(folder)["models"][1:]:
         turns = rounds[model["first_round"] : model["round"] + 1]
-        groups = [{client["arch"].split()[-1]: client["group"] for client in one["clients"]} for one in turns]
-        assert all(sorted(one.values()) == [0, 1] for one in groups)
-        assert {one["unit"]: one["group"] for one in model["candidates"]} == groups[-1]
-        changes |= {one != other for one, other in pairwise(groups)}
+        groups = [{client["arch"].split()[-1]: client["group"] for client in record["clients"]} for record in turns]
+        assert all(sorted(by_unit.values()) == [0, 1] for by_unit in groups)
+        assert {candidate["unit"]: candidate["group"] for candidate in model["candidates"]} == groups[-1]
+        changes |= {by_unit != others for by_unit, others in pairwise(groups)}
     assert changes == {True, False}
 
 
-def test_costs_are_those_of_the_rounds(straight, rounds, models) -> None:
+def test_costs_are_sums_over_rounds(straight, rounds, models) -> None:
     supernet, ends = straight[1].supernet, [model["first_round"] for model in models[1:]] + [len(rounds)]
     for model, end in zip(models, ends, strict=True):
-        clients = [client for one in rounds[model["first_round"] : end] for client in one["clients"]]
+        clients = [client for record in rounds[model["first_round"] : end] for client in record["clients"]]
         for name in ("macs", "bytes_down", "bytes_up"):
             assert model["costs"][name] == sum(client[name] for client in clients)
         for client in clients:
-            macs = supernet.cost(supernet.space.parse(client["arch"])).macs  # also of what is gone
+            macs = supernet.cost(supernet.space.parse(client["arch"])).macs  # removed models have costs too
             assert client["macs"] == macs * (client["num_seen"] + client["num_tested"])
 
 
@@ -212,8 +215,8 @@ def test_a_report_shows_the_models(straight, tmp_path) -> None:
     assert "Pruned models" in write_report(straight[0], tmp_path / "page.html").read_text()
 
 
-def test_the_initial_model_is_measured_as_candidates_are(straight, rounds, models) -> None:
-    """By all clients, in the first round; they train it, and nothing of that is used."""
+def test_the_initial_model_is_measured_like_candidates(straight, rounds, models) -> None:
+    """All clients test it in the first round; their training is not used."""
     clients, supernet = rounds[0]["clients"], straight[1].supernet
     assert [client["client"] for client in clients] == list(range(CLIENTS))
     assert {(client["arch"], client["status"]) for client in clients} == {("model: 0", WITHHELD)}
@@ -227,35 +230,35 @@ def test_the_initial_model_is_trained_first_or_comes_from_a_file(tmp_path) -> No
     several = {"callback": budgets(initial_rounds=3), "assignment": CandidateGroups(initial_clients=2)}
     folder, module, _ = run(tmp_path / "first", rounds=4, **several)
     rounds, models = list(read_rounds(folder)), written(folder)["models"]
-    assert [[client["arch"] for client in one["clients"]] for one in rounds[:3]] == [["model: 0"] * 2] * 3
-    trained = [client for one in rounds[:3] for client in one["clients"]]
+    assert [[client["arch"] for client in record["clients"]] for record in rounds[:3]] == [["model: 0"] * 2] * 3
+    trained = [client for record in rounds[:3] for client in record["clients"]]
     assert models[0]["rounds"] == written(folder)["under_way"]["first_round"] == 3
     assert models[0]["costs"]["bytes_up"] >= sum(client["bytes_up"] for client in trained) > 0
     assert models[0]["accuracy"] == pytest.approx(fused(rounds[2]["clients"]))
 
     run(tmp_path / "second", initial=str(tmp_path / "first" / LAST), rounds=1)
-    given = torch.load(tmp_path / "second" / LAST, weights_only=True)["state_dict"]
+    state = torch.load(tmp_path / "second" / LAST, weights_only=True)["state_dict"]
     for name, tensor in module.supernet.views(Model(0)).items():
-        assert torch.equal(given[f"supernet.networks.0.{name}"], tensor)
+        assert torch.equal(state[f"supernet.networks.0.{name}"], tensor)
 
 
-def test_groups_are_of_those_who_are_available(tmp_path) -> None:
+def test_groups_contain_only_available_clients(tmp_path) -> None:
     cohort = UniformCohort(ratio=1.0, availability=RandomAvailability(0.4))
     folder, module, _ = run(tmp_path, cohort=cohort, rounds=6)
     rounds, models = list(read_rounds(folder)), written(folder)["models"]
-    seen = set()
+    cohorts = set()
     for model in models[1:]:
-        there = set(cohort.availability.available(model["first_round"], CLIENTS, module.seed))
-        assert sum(group["clients"] for group in model["groups"]) == max(1, len(there))
-        seen.add(frozenset(there))
+        available = set(cohort.availability.available(model["first_round"], CLIENTS, module.seed))
+        assert sum(group["clients"] for group in model["groups"]) == max(1, len(available))
+        cohorts.add(frozenset(available))
         for turn in range(model["first_round"], model["round"] + 1):
-            now = set(cohort.availability.available(turn, CLIENTS, module.seed))
-            assert {client["client"] for client in rounds[turn]["clients"]} <= there & now
-    assert len(seen) > 1
+            available_now = set(cohort.availability.available(turn, CLIENTS, module.seed))
+            assert {client["client"] for client in rounds[turn]["clients"]} <= available & available_now
+    assert len(cohorts) > 1
 
 
 def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
-    """From a clock that says a nanosecond for each parameter."""
+    """A simulated clock measures a nanosecond per parameter."""
 
     def said(self, network, input_shape, dtype):
         return 1e-6 * sum(parameter.numel() for parameter in network.parameters())
@@ -268,18 +271,18 @@ def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
 
 
 def test_memory_as_the_resource(tmp_path) -> None:
-    """Weights, and the most numbers at once, 4 bytes each: the image, the first layer's, and these pooled."""
+    """Weights and the largest activations, 4 bytes each: the image, the first layer's outputs, and their pooling."""
     callback = budgets(resource="memory_bytes", rounds={1: 1})
     models = written(run(tmp_path, callback=callback, rounds=2)[0])["models"]
     assert [model["unit"] for model in models] == [None, "conv2"]
     assert all(model["resource"] == model["bytes"] + 4 * (64 + 6 * 64 + 6 * 16) for model in models)
 
 
-# ---- stopping and going on ----------------------------------------------------------------------------
+# ---- stop and resume ----------------------------------------------------------------------------------
 
 
 def test_a_stop_between_iterations_resumes_to_the_same_run(tmp_path, straight) -> None:
-    """When the next iteration has begun, and the round's checkpoint is not there yet."""
+    """The stop comes after the start of the next iteration, before the round's checkpoint."""
 
     class Stop(FederatedCallback):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
@@ -291,12 +294,12 @@ def test_a_stop_between_iterations_resumes_to_the_same_run(tmp_path, straight) -
     assert_alike(contents(run(tmp_path, ckpt_path=tmp_path / LAST)[0]), contents(straight[0]))
 
 
-def test_what_had_ended_stays_ended(tmp_path, straight) -> None:
+def test_resuming_a_finished_run_changes_nothing(tmp_path, straight) -> None:
     last = straight[0] / "checkpoints" / "last.ckpt"
     assert_same(weights(run(tmp_path, ckpt_path=last)[1]), weights(straight[1]))
 
 
-# ---- what is refused before training ------------------------------------------------------------------
+# ---- refusals before training -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

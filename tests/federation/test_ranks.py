@@ -1,4 +1,4 @@
-"""A run over several ranks: equal to a run on one, its work dealt evenly, and it ends with any of them."""
+"""Runs over several ranks: equal to a run on one, with evenly dealt work, and ending with any rank."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ ROOT = Path(lit_fednas.__file__).parent.parent
 
 
 def address() -> dict[str, str]:
-    """Where ranks that are not started by the first find each other."""
+    """Returns variables with which ranks find each other if the first rank does not start them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 
 def test_the_longest_is_dealt_first_and_to_the_rank_with_the_least():
-    """7, then 5 to the other, 4 to the one with 5, 3 to the one with 7, 2 to either (9 against 10)."""
+    """The loads are 7 and 5; then 4 goes to 5, 3 goes to 7, and 2 goes to 9, which is less than 10."""
     assert deal([3, 7, 4, 2, 5], 2) == [[0, 1], [2, 3, 4]]
     assert deal([1, 1, 1, 1], 3) == [[0, 3], [1], [2]]
     assert deal([1.0], 3) == [[0], [], []]
@@ -68,12 +68,12 @@ def test_other_strategies_are_refused():
 # ---- one rank equals two ------------------------------------------------------------------------------
 
 
-#: What differs between ranks in a way of its own; the run that is stopped is the first, which keeps states of clients.
+#: Methods that differ most between ranks; the first, which is also resumed, keeps client states.
 QUICK = ("exits late", "counting reject", "suites")
-#: But for invariant units: which are kept may hang on the rounding of what several ranks report.
+#: All other methods except invariant units, because their choice may depend on the rounding of the ranks' reports.
 OTHERS = [name for name in COVERING if name not in QUICK and METHODS[name].assignment != "invariant"]
-#: How far roundings carry: they turn over one of int8 on the way (2e-5), and norms of small maps amplify them (9e-5 on
-#: a processor with AVX2 alone).
+#: Tolerances for amplified roundings: they change a rounding to int8 (2e-5), and norms of small maps amplify them (9e-5
+#: on a processor without AVX-512).
 AMPLIFIED = {name: 1e-4 for name in COVERING if METHODS[name].wire == "packed"}
 AMPLIFIED |= {name: 3e-4 for name in COVERING if METHODS[name].assignment in ("tracking", "sandwich")}
 AMPLIFIED |= {name: 5e-3 for name in COVERING if METHODS[name].fit == "half"}
@@ -83,15 +83,15 @@ TWO = {"strategy": "ddp", "devices": 2, "threads": 1}
 
 
 def on_two_ranks(folder: Path, work: Callable[[], Any]) -> list[Any]:
-    """Returns what each of two ranks comes to that go through the same."""
+    """Returns the results of a function on each of two ranks."""
 
     def rank() -> None:
-        found = work()
-        torch.save(found, folder / f"rank{distributed.get_rank()}.pt")
+        result = work()
+        torch.save(result, folder / f"rank{distributed.get_rank()}.pt")
         distributed.barrier()
 
-    at = address()
-    ranks = [forked(rank, LOCAL_RANK=str(number), **at) for number in (0, 1)]
+    where = address()
+    ranks = [forked(rank, LOCAL_RANK=str(number), **where) for number in (0, 1)]
     assert [ended(process, 600) for process in ranks] == [0, 0]
     return [torch.load(folder / f"rank{number}.pt", weights_only=False) for number in (0, 1)]
 
@@ -101,27 +101,26 @@ def test_two_ranks_equal_one(tmp_path, names):
     """Every method: weights and metrics up to rounding, all else exactly."""
     first, second = on_two_ranks(tmp_path, lambda: {name: run(name, tmp_path / name, **TWO) for name in names})
     for name, two in first.items():
-        one, other = straight(name), second[name]
+        single, other = straight(name), second[name]
         tolerance = AMPLIFIED.get(name, 2e-6)
-        for key, tensor in one.weights.items():
+        for key, tensor in single.weights.items():
             torch.testing.assert_close(two.weights[key], tensor, rtol=0, atol=tolerance, msg=f"{name}: {key}")
             assert torch.equal(two.weights[key], other.weights[key]), f"{name}: {key}"
-        assert two.evaluated + other.evaluated == one.evaluated, name
-        assert abs(two.evaluated - other.evaluated) <= one.evaluated / 3, name
+        assert two.evaluated + other.evaluated == single.evaluated, name
+        assert abs(two.evaluated - other.evaluated) <= single.evaluated / 3, name
         for got in (two, other):
-            assert got.told == one.told, name  # every rank's callbacks hear of every client, once
-            # what an assignment makes of losses is a number that several ranks have up to rounding
-            torch.testing.assert_close(got.assignment, one.assignment, rtol=0, atol=100 * tolerance, msg=name)
+            # every rank's callbacks hear of every client, once
+            assert got.reported_clients == single.reported_clients, name
+            # numbers that an assignment derives from losses are equal up to rounding
+            torch.testing.assert_close(got.assignment, single.assignment, rtol=0, atol=100 * tolerance, msg=name)
             assert got.assignment == two.assignment, name
-            assert got.statuses == one.statuses, name
-            roundings = pytest.approx(one.metrics, rel=10 * tolerance, abs=10 * tolerance, nan_ok=True)
+            assert got.statuses == single.statuses, name
+            roundings = pytest.approx(single.metrics, rel=10 * tolerance, abs=10 * tolerance, nan_ok=True)
             assert got.metrics == roundings, name
             assert repr(got.metrics) == repr(two.metrics), name
 
 
-def test_a_run_on_two_ranks_goes_on_exactly(tmp_path):
-    """Which keeps states of clients."""
-
+def test_a_run_on_two_ranks_resumes_exactly(tmp_path):
     def stopped_and_straight() -> list[dict[str, torch.Tensor]]:
         run("exits late", tmp_path / "stopped", rounds=1, **TWO)
         resumed = run("exits late", tmp_path / "stopped", ckpt_path=tmp_path / "stopped" / LAST, **TWO)
@@ -149,23 +148,22 @@ class BrokenCallback(FederatedCallback):
 
 
 def fit_fast(fast=None, callbacks=(), **settings):
-    """Trains a round on two ranks; returns what with, and the weights."""
+    """Trains a round on two ranks; returns the choice of ``client.fast`` and the weights."""
     module = make_module(**settings)
-    module.client = module.client.but(fast=fast)
+    module.client = module.client.with_changes(fast=fast)
     trainer = make_trainer(1, callbacks=list(callbacks), **TWO)
     trainer.fit(module, datamodule=methods.image_data())
     return trainer.fit_loop.fastest, weights(module)
 
 
 def error(**settings: Any) -> str:
-    """What this rank raises."""
     with pytest.raises((RuntimeError, ArithmeticError)) as raised:
         fit_fast(faults=FaultPolicy(on_client_error="raise"), **settings)
     return f"{type(raised.value).__name__}: {raised.value}"
 
 
-def test_an_error_on_one_rank_is_reported_by_all_and_both_train_alike(tmp_path, monkeypatch):
-    """A client's, in training and in measuring, and a callback's; and what the measured times choose."""
+def test_an_error_on_one_rank_is_reported_by_all(tmp_path, monkeypatch):
+    """Errors of a client, in training and measuring, and of a callback; and the choice by measured times."""
     monkeypatch.setattr(fastest, "_TURN", 0.01)
     monkeypatch.setattr(fastest, "_TURNS", (1, 1))
 
@@ -193,17 +191,16 @@ DIGITS = (
 
 @pytest.mark.slow
 def test_two_nodes_are_two_ranks(tmp_path):
-    """One process on each of two "nodes", that find each other by the address of the first."""
-    at, nodes = address(), ("--trainer.max_rounds", "2", "--trainer.num_nodes", "2", "--trainer.devices", "1")
+    where, nodes = address(), ("--trainer.max_rounds", "2", "--trainer.num_nodes", "2", "--trainer.devices", "1")
     words = [*DIGITS, str(tmp_path), *nodes]
-    runs = [forked(lambda: sys.exit(main(words)), **at, NODE_RANK=str(node)) for node in (0, 1)]
+    runs = [forked(lambda: sys.exit(main(words)), **where, NODE_RANK=str(node)) for node in (0, 1)]
     assert [ended(process) for process in runs] == [0, 0]
     (records,) = tmp_path.rglob("rounds.jsonl")
     assert [len(record["clients"]) for record in read_rounds(records.parent)] == [4, 4]
 
 
 @pytest.mark.slow
-def test_ranks_in_a_notebook_hand_their_weights_back():
+def test_ranks_in_a_notebook_return_their_weights():
     def notebook() -> None:
         module = METHODS["exits away"]()
         callbacks = methods.callbacks("exits away")
@@ -214,8 +211,8 @@ def test_ranks_in_a_notebook_hand_their_weights_back():
     assert ended(forked(notebook)) == 0
 
 
-def test_whatever_ranks_run_a_lost_one_is_told():
-    """Also of a search; what else goes wrong is raised as it is."""
+def test_a_lost_rank_is_reported():
+    """Searches report it too; other errors are raised unchanged."""
     strategy = SimpleNamespace(setup_environment=lambda: None, launcher=None)
     trainer = SimpleNamespace(strategy=strategy, world_size=2)
     device = ClientError("client 3: Connection refused")
@@ -224,18 +221,18 @@ def test_whatever_ranks_run_a_lost_one_is_told():
         (RuntimeError("out of memory"), RuntimeError),
         (device, ClientError),
     ):
-        with pytest.raises(RuntimeError, match=str(error)) as found:
+        with pytest.raises(RuntimeError, match=str(error)) as caught:
             launched(trainer, Mock(side_effect=error))
-        assert type(found.value) is raised
+        assert type(caught.value) is raised
 
 
 # ---- ranks that die -----------------------------------------------------------------------------------
 
 
 def digits_run(folder: Path, *launcher: str) -> tuple[BaseProcess, int]:
-    """Starts two ranks of ``python -m lit_fednas``; returns the process that starts others, and where they write.
+    """Starts two ranks of ``python -m lit_fednas``; returns the process that starts others, and their output pipe.
 
-    That is the first rank, which has imported all of it, unless a launcher, a module with options, starts both.
+    This process is the first rank, unless ``launcher``, a module with options, starts both ranks.
     """
     reading, writing = os.pipe()
 
@@ -254,7 +251,7 @@ def digits_run(folder: Path, *launcher: str) -> tuple[BaseProcess, int]:
 
 
 def rest(reading: int) -> str:
-    """What is written until all processes have ended that can."""
+    """Returns the output until all processes have closed the pipe."""
     parts = []
     while select.select([reading], [], [], 300)[0] and (part := os.read(reading, 2**16)):
         parts.append(part)
@@ -263,11 +260,11 @@ def rest(reading: int) -> str:
 
 
 def child_of(process: BaseProcess) -> int:
-    """Waits for the number of the process that another starts."""
-    while not (found := subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout):
+    """Waits for a child of a process and returns its number."""
+    while not (output := subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout):
         assert process.is_alive()
         time.sleep(0.05)
-    return int(found.split()[0])
+    return int(output.split()[0])
 
 
 def wait_for_rounds(folder: Path, count: int) -> Path:
@@ -284,7 +281,7 @@ TORCHRUN = ("torch.distributed.run", "--nproc_per_node", "2", "--master_port", a
 @pytest.mark.parametrize(
     ("launcher", "signum", "is_first", "status", "message"),
     [
-        # Lightning kills what is left; the first rank may be faster
+        # Lightning kills the remaining rank, which may end earlier by itself
         ((), signal.SIGKILL, False, (1, -signal.SIGKILL), ""),
         ((), signal.SIGKILL, True, (-signal.SIGKILL,), "lit-fednas (rank 1): lost the connection to another rank"),
         ((), signal.SIGTERM, True, (128 + signal.SIGTERM,), "stopped by SIGTERM; go on with --ckpt_path /"),
@@ -292,13 +289,13 @@ TORCHRUN = ("torch.distributed.run", "--nproc_per_node", "2", "--master_port", a
     ],
 )
 def test_a_rank_that_is_stopped_ends_the_run(tmp_path, launcher, signum, is_first, status, message):
-    """Of all ranks, which may take the time of Lightning's next look, and with a whole checkpoint."""
+    """All ranks end, at Lightning's next check at the latest, and the checkpoint is complete."""
     first, errors = digits_run(tmp_path, *launcher)
     records = wait_for_rounds(tmp_path, 2)
     os.kill(first.pid if is_first else child_of(first), signum)
-    written = rest(errors)
-    assert ended(first) in status, written
-    assert message in written
+    output = rest(errors)
+    assert ended(first) in status, output
+    assert message in output
     last = torch.load(records.parent / "checkpoints" / "last.ckpt", weights_only=True)
     done = [record["round"] for record in read_rounds(records.parent)]
     assert last["global_step"] in ((len(done),) if signum == signal.SIGTERM else (len(done) - 1, len(done)))

@@ -1,4 +1,4 @@
-"""Run, stop, resume = run straight through, exactly."""
+"""A stopped and resumed run equals a straight run, exactly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(folder: Path, *extra, ckpt_path=None, every_n_rounds=1, **settings):
 
 
 class StopAt(FederatedCallback):
-    """Stops the run as a signal or an error would, in the round's n-th client."""
+    """Stops the run by a signal or an error after the round's n-th client."""
 
     def __init__(self, round: int, client: int, how: str) -> None:
         self.at = round, client
@@ -61,7 +61,7 @@ class StopAt(FederatedCallback):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The folder of a run straight through. Read only."""
+    """Returns the folder of a straight run. Read only."""
     folder = run(tmp_path_factory.mktemp("straight"))
     assert len(list((folder / "checkpoints").glob("round=*.ckpt"))) == 1  # the best
     return folder
@@ -73,17 +73,17 @@ def straight(finished):
 
 
 @pytest.mark.parametrize(
-    ("how", "raised", "round", "client", "whole", "every"),
+    ("how", "raised", "round", "client", "whole", "interval"),
     [
         ("SIGINT", Interrupted, 2, 1, 2, 100),  # between the regular checkpoints
         ("error", RuntimeError, 3, 2, 3, 1),
         ("SIGTERM", Interrupted, 2, 4, 3, 1),  # in a round's last client, which lets the round end
     ],
 )
-def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, client, whole, every):
-    """What was trained is kept, and the unfinished round is not in it."""
+def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, client, whole, interval):
+    """Finished rounds are saved, and the unfinished round is not."""
     with pytest.raises(raised):
-        run(tmp_path, StopAt(round, client, how), every_n_rounds=every)
+        run(tmp_path, StopAt(round, client, how), every_n_rounds=interval)
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == whole
     assert_alike(contents(run(tmp_path, ckpt_path=tmp_path / LAST)), straight)
 
@@ -97,8 +97,7 @@ def test_a_second_resume_is_exact_too(tmp_path, straight):
     assert_alike(contents(run(tmp_path, ckpt_path=tmp_path / LAST, supernet=tiny_supernet(seed=9))), straight)
 
 
-def test_a_kill_in_mid_round_loses_that_round_only(tmp_path, straight):
-    """SIGKILL cannot be caught."""
+def test_a_kill_loses_only_the_present_round(tmp_path, straight):
     assert ended(forked(run, tmp_path, StopAt(3, 2, "SIGKILL"))) == -signal.SIGKILL
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 3
     assert_alike(contents(run(tmp_path, ckpt_path=tmp_path / LAST)), straight)
@@ -112,12 +111,12 @@ def test_lightnings_own_checkpoints_resume_exactly(tmp_path, when):
         module = superfed(aggregation=OverlapAverage())
         run_in(tmp_path, module, RunRecorder(), *callbacks, rounds=rounds, ckpt_path=ckpt_path)
         records = list(read_rounds(tmp_path / "run" / "only"))
-        return weights(module), [[client["client"] for client in one["clients"]] for one in records]
+        return weights(module), [[client["client"] for client in record["clients"]] for record in records]
 
     straight, cohorts = trained(3)
     trained(1, ModelCheckpoint(dirpath=tmp_path, filename="x", enable_version_counter=False, **when))
-    resumed, again = trained(3, ckpt_path=tmp_path / "x.ckpt")
-    assert again == cohorts
+    resumed, resumed_cohorts = trained(3, ckpt_path=tmp_path / "x.ckpt")
+    assert resumed_cohorts == cohorts
     assert_same(straight, resumed)
 
 
@@ -139,7 +138,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, finished, settings, me
 
 
 def remembering(kind: type, hook: str, *arguments: object) -> Any:
-    """A part that counts the rounds in a tensor, with a hook that is called once a round."""
+    """Returns a part that counts rounds in a tensor, in a hook that is called once per round."""
 
     def counting(self, *values):
         self.rounds = self.rounds + 1
@@ -190,7 +189,7 @@ class Counting(FederatedCallback):
         (None, "callback Counting"),
     ],
 )
-def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path, name, words):
+def test_a_state_that_cannot_be_loaded_is_refused_on_saving(tmp_path, name, words):
     parts = {} if name is None else {name: remembering_parts()[name]}
     for part in parts.values():
         getattr(part, "objective", part).rounds = np.zeros(1)

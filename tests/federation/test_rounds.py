@@ -1,4 +1,4 @@
-"""A round against a hand-written one, and the cases in which federated training is something known."""
+"""Rounds against hand-written ones, and special cases that equal ordinary training."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def plain_client(network, data, client, round):
 
 
 def test_fedavg_equals_a_hand_written_loop():
-    """With momentum, written out on a copy of the network."""
+    """The loop trains a copy of the network, with momentum."""
     data = tiny_data(partitioner=Dirichlet(1.0, min_size=4))
     cohorts = Noted("on_cohort_start", lambda trainer, module, round: [task.client for task in round.tasks])
-    start = tiny_supernet(norm=GroupNorm(2))  # a norm by the batch would make much of the last bit of a sum
+    start = tiny_supernet(norm=GroupNorm(2))  # batch norm would amplify the last bit of a sum
     client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=2)
     module = make_module(copy.deepcopy(start), client=client)
     fit(module, data, 2, callbacks=[cohorts])
@@ -86,30 +86,30 @@ def test_one_client_with_all_data_equals_an_ordinary_trainer():
 
 
 def test_equal_seeds_equal_runs_and_other_seeds_other_runs():
-    """Also with dropout: its layers draw from the global generator, which is seeded by address for each fit."""
-    drawn = Noted("on_cohort_start", lambda trainer, module, round: tuple(task.client for task in round.tasks))
+    """Dropout draws from the global generator, which each fit seeds by round and client."""
+    cohorts = Noted("on_cohort_start", lambda trainer, module, round: tuple(task.client for task in round.tasks))
 
     def run(seed):
-        before = torch.get_rng_state()
+        state = torch.get_rng_state()
         module = make_module(copy.deepcopy(dropout), seed=seed)
-        trainer = fit(module, tiny_data(), callbacks=[drawn])
-        assert torch.equal(torch.get_rng_state(), before)
+        trainer = fit(module, tiny_data(), callbacks=[cohorts])
+        assert torch.equal(torch.get_rng_state(), state)
         assert trainer.global_step == trainer.current_epoch == 3  # the server's steps
         return weights(module)
 
     dropout = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 4)), (1, 8, 8), 4)
     torch.manual_seed(1)  # the global generator has no part in a run
     first = run(3)
-    assert len(set(drawn.all)) == 3  # every round draws anew
+    assert len(set(cohorts.all)) == 3  # every round has another cohort
     torch.manual_seed(2)
     assert_same(first, run(3))
-    assert drawn.all[:3] == drawn.all[3:]
+    assert cohorts.all[:3] == cohorts.all[3:]
     other = run(4)
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-def test_what_a_rejected_architecture_holds_stays_as_it_was():
-    """All else is averaged as without the rejection."""
+def test_a_rejected_architecture_keeps_its_weights():
+    """All other elements are averaged as without the rejection."""
 
     class Turns(RandomArchitectures):
         def plan(self, round):
@@ -117,22 +117,24 @@ def test_what_a_rejected_architecture_holds_stays_as_it_was():
             return [round.task(client, ends[client % 2]) for client in round.cohort]
 
     rejecting = Noted("on_results", lambda trainer, module, round: round.reject(module.supernet.space.smallest))
-    start, found = tiny_supernet(), []
+    start, supernets = tiny_supernet(), []
     for callbacks in ([], [rejecting]):
         module = make_module(copy.deepcopy(start), Turns(), cohort=UniformCohort(count=4))
         fit(module, tiny_data(), 1, callbacks=callbacks)
-        found.append(module.supernet)
-    free, kept = ({name: tensor.detach() for name, tensor in net.shared_tensors().items()} for net in found)
+        supernets.append(module.supernet)
+    unrestricted, restricted = (
+        {name: tensor.detach() for name, tensor in net.shared_tensors().items()} for net in supernets
+    )
     for region in start.regions(start.space.smallest).values():
-        held = ... if region.index is None else region.index
-        assert torch.equal(kept[region.name][held], region.of(start.shared_tensors()[region.name])), region.name
-        free[region.name][held] = kept[region.name][held]
-    assert_same(kept, free)
-    assert any(not torch.equal(kept[name], old) for name, old in start.shared_tensors().items())
+        index = ... if region.index is None else region.index
+        assert torch.equal(restricted[region.name][index], region.of(start.shared_tensors()[region.name])), region.name
+        unrestricted[region.name][index] = restricted[region.name][index]
+    assert_same(restricted, unrestricted)
+    assert any(not torch.equal(restricted[name], old) for name, old in start.shared_tensors().items())
 
 
 def test_server_momentum_is_that_of_torch():
-    """The pseudo-gradient goes through any torch optimizer: two rounds of FedAvgM by hand."""
+    """Any torch optimizer steps along the pseudo-gradient: two rounds of FedAvgM by hand."""
     start, aggregates = linear_net(), []
 
     class Kept(OverlapAverage):
@@ -154,9 +156,9 @@ def test_server_momentum_is_that_of_torch():
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_memory_is_flat_over_rounds(together):
-    """No tensor survives a round: as many live after the fourth as after the second."""
+    """No tensor survives a round: the numbers of tensors after rounds two and four are equal."""
 
-    def live(*given):
+    def live(*arguments):
         gc.collect()
         return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
@@ -166,8 +168,8 @@ def test_memory_is_flat_over_rounds(together):
     assert counts.all[3] <= counts.all[1]
 
 
-def moved(client: ClientSettings, rounds: int = 1, **settings) -> torch.Tensor:
-    """How far a linear network's weights are after some rounds."""
+def change_by_training(client: ClientSettings, rounds: int = 1, **settings) -> torch.Tensor:
+    """Returns the change of a linear network's weights after some rounds."""
     start = linear_net()
     module = make_module(copy.deepcopy(start), client=client, **settings)
     fit(module, tiny_data(), rounds)
@@ -176,14 +178,14 @@ def moved(client: ClientSettings, rounds: int = 1, **settings) -> torch.Tensor:
 
 def test_clipping_bounds_a_step():
     client = ClientSettings(sgd(1.0), batch_size=8, steps=1, clip_norm=0.01)
-    assert float(moved(client, cohort=UniformCohort(count=1)).norm()) == pytest.approx(0.01, rel=1e-3)
+    assert float(change_by_training(client, cohort=UniformCohort(count=1)).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
 def test_round_schedule_scales_the_learning_rate():
     """With a factor of 0 in the last of three rounds, the weights stay as after two of three."""
     client = ClientSettings(sgd(0.1), batch_size=8, lr_schedule=MilestoneRate([0.6], 0.0))
     unscheduled = ClientSettings(sgd(0.1), batch_size=8)
-    torch.testing.assert_close(moved(client, 3), moved(unscheduled, 2), rtol=0, atol=1e-7)
+    torch.testing.assert_close(change_by_training(client, 3), change_by_training(unscheduled, 2), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -195,37 +197,37 @@ def test_round_schedule_scales_the_learning_rate():
     ],
     ids=str,
 )
-def test_the_examples_of_a_fit_are_known_before(settings, of_twenty):
-    seen, client = Results(), ClientSettings(sgd(0.0), **settings)
+def test_the_number_of_examples_of_a_fit_is_predicted(settings, of_twenty):
+    results, client = Results(), ClientSettings(sgd(0.0), **settings)
     data = tiny_data(partitioner=Dirichlet(1.0, min_size=6))
-    trainer = fit(make_module(linear_net(), client=client, cohort=UniformCohort(count=6)), data, 1, callbacks=[seen])
-    found = {one.task.num_examples: one.num_seen for one in seen.all}
-    assert len(found) > 3
-    assert found == {size: client.examples(size) for size in found}
+    trainer = fit(make_module(linear_net(), client=client, cohort=UniformCohort(count=6)), data, 1, callbacks=[results])
+    num_seen = {result.task.num_examples: result.num_seen for result in results.all}
+    assert len(num_seen) > 3
+    assert num_seen == {size: client.examples(size) for size in num_seen}
     assert client.examples(20) == of_twenty
-    assert "steps" not in settings or {one.num_steps for one in seen.all} == {settings["steps"]}
-    loss = sum(one.loss * one.num_seen for one in seen.all) / sum(one.num_seen for one in seen.all)
+    assert "steps" not in settings or {result.num_steps for result in results.all} == {settings["steps"]}
+    loss = sum(result.loss * result.num_seen for result in results.all) / sum(result.num_seen for result in results.all)
     assert float(trainer.callback_metrics["clients/loss"]) == pytest.approx(loss)
 
 
 @pytest.mark.parametrize("settings", [{"epochs": 2}, {"steps": 4}, {"clients_per_fit": 3}], ids=str)
 def test_a_task_may_have_its_own_number_of_steps(settings):
-    seen, client = Results(), ClientSettings(sgd(0.1), batch_size=8, **settings)
+    results, client = Results(), ClientSettings(sgd(0.1), batch_size=8, **settings)
     cohort = UniformCohort(count=6)
     module = make_module(linear_net(), OwnSteps("largest"), client=client, cohort=cohort)
-    fit(module, tiny_data(partitioner=Dirichlet(1.0, min_size=6)), 1, callbacks=[seen])
-    assert [one.num_steps for one in seen.all] == [1 + one.task.client % 3 for one in seen.all]
-    for one in seen.all:
-        assert one.num_seen == client.examples(one.task.num_examples, one.num_steps)
+    fit(module, tiny_data(partitioner=Dirichlet(1.0, min_size=6)), 1, callbacks=[results])
+    assert [result.num_steps for result in results.all] == [1 + result.task.client % 3 for result in results.all]
+    for result in results.all:
+        assert result.num_seen == client.examples(result.task.num_examples, result.num_steps)
 
 
-def test_an_assignment_knows_how_long_the_run_is():
-    told = []
+def test_an_assignment_receives_the_number_of_rounds():
+    lengths = []
 
-    class Told(RandomArchitectures):
+    class Recorder(RandomArchitectures):
         def plan(self, round):
-            told.append((round.number, round.max_rounds))
+            lengths.append((round.number, round.max_rounds))
             return super().plan(round)
 
-    fit(make_module(assignment=Told()), tiny_data(), 2)
-    assert told == [(0, 2), (1, 2)]
+    fit(make_module(assignment=Recorder()), tiny_data(), 2)
+    assert lengths == [(0, 2), (1, 2)]

@@ -36,7 +36,6 @@ SECOND_MOMENTS: dict[type, Callable] = {
 @pytest.mark.parametrize("kind", SECOND_MOMENTS)
 @pytest.mark.parametrize("beta1", [0.0, B1])
 def test_three_steps_by_hand(kind: type, beta1: float) -> None:
-    """Its state is saved and loaded before each."""
     parameter, state = nn.Parameter(torch.tensor(START)), None
     x, m, v = START.copy(), np.zeros(4), np.full(4, TAU**2)
     for delta in DELTAS:
@@ -70,15 +69,15 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_element_rests_in_rounds_in_which_no_client_trained_it(name: str) -> None:
-    """Each element moves as if it were alone, and its optimizer stepped in its own rounds only."""
+def test_an_element_rests_in_rounds_that_do_not_train_it(name: str) -> None:
+    """Each element moves as if it had its own optimizer, which steps only in rounds that train the element."""
     gradients = torch.tensor([[0.5, 0.25], [0.3, -0.4], [-0.2, 0.7]])
     trained = torch.tensor([[True, True], [True, False], [True, True]])
-    both = nn.Parameter(torch.tensor([1.0, -2.0]))
-    optimizer = OPTIMIZERS[name]([both])
+    pair = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = OPTIMIZERS[name]([pair])
     for gradient, mask in zip(gradients, trained, strict=True):
-        both.grad = gradient * mask
-        with resting(nn.ParameterDict({"both": both}), {"both": ~mask}, optimizer):
+        pair.grad = gradient * mask
+        with resting(nn.ParameterDict({"both": pair}), {"both": ~mask}, optimizer):
             optimizer.step()
     for element, start in enumerate((1.0, -2.0)):
         single = nn.Parameter(torch.tensor([start]))
@@ -86,10 +85,10 @@ def test_an_element_rests_in_rounds_in_which_no_client_trained_it(name: str) -> 
         for gradient in gradients[trained[:, element], element]:
             single.grad = gradient.reshape(1)
             optimizer.step()
-        torch.testing.assert_close(both[element].detach(), single[0].detach())
+        torch.testing.assert_close(pair[element].detach(), single[0].detach())
 
 
-def test_an_untrained_element_moves_with_what_a_callback_mixes_in() -> None:
+def test_an_untrained_element_moves_if_a_callback_mixes_in_values() -> None:
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([0.5, 0.0])
     optimizer = OPTIMIZERS["momentum"]([parameter])
@@ -101,7 +100,7 @@ def test_an_untrained_element_moves_with_what_a_callback_mixes_in() -> None:
 
 
 class LargestFirst(Assignment):
-    """All train the largest subnet in the first round, and the smallest after it."""
+    """All clients train the largest subnet in the first round, and the smallest in later rounds."""
 
     def plan(self, round):
         arch = round.space.smallest if round.number else round.space.largest
@@ -109,26 +108,26 @@ class LargestFirst(Assignment):
 
 
 @pytest.mark.parametrize("aggregation", [OverlapAverage(), OverlapAverage(trim=0.2), MaxNet()])
-def test_the_part_of_a_supernet_that_no_client_trains_stays(aggregation) -> None:
+def test_untrained_parts_of_a_supernet_stay(aggregation) -> None:
     states = []
     module = make_module(
         tiny_supernet(), assignment=LargestFirst(), aggregation=aggregation, server_optimizer=OPTIMIZERS["momentum"]
     )
-    after = Noted("on_train_epoch_end", lambda trainer, module: states.append(weights(module)))
-    fit(module, tiny_data(), 3, callbacks=[after])
+    recorder = Noted("on_train_epoch_end", lambda trainer, module: states.append(weights(module)))
+    fit(module, tiny_data(), 3, callbacks=[recorder])
     inner = {region.name: region for region in module.supernet.regions(module.supernet.space.smallest).values()}
-    moved = 0
+    num_moved = 0
     for name, present in states[2].items():
         outside = torch.ones_like(present, dtype=torch.bool)
         if name in inner:
             outside[... if inner[name].index is None else inner[name].index] = False
-            moved += bool((present != states[0][name]).any())
+            num_moved += bool((present != states[0][name]).any())
         assert torch.equal(present[outside], states[0][name][outside])
-    assert moved > 4
+    assert num_moved > 4
 
 
 def trained(folder: Path, rounds: int, server_optimizer: Callable, scheduled: bool = False, resumed: bool = False):
-    """The weights after some rounds, and the learning rate of the next."""
+    """Returns the weights after some rounds, and the optimizer's group of parameters."""
     module = make_module(linear_net(), server_optimizer=server_optimizer)
     module.__class__ = Scheduled if scheduled else FederatedLightningModule
     settings = {"enable_checkpointing": True, "default_root_dir": str(folder), "callbacks": [RoundCheckpoint()]}
@@ -142,7 +141,7 @@ def sgd_with(lr: float, momentum: float = 0.0) -> Callable:
 
 
 def test_changed_hyperparameters_apply_on_resume_and_the_momentum_stays(tmp_path: Path) -> None:
-    """Clients train alike in round 2, so a tenth of the rate is a tenth of the step along the same momentum."""
+    """Clients train equally in round 2; with the same momentum, a tenth of the rate is a tenth of the step."""
     after_first, _ = trained(tmp_path, 1, sgd_with(1.0, 0.5))
     straight, _ = trained(tmp_path / "straight", 2, sgd_with(1.0, 0.5))
     resumed, group = trained(tmp_path, 2, sgd_with(0.1, 0.5), resumed=True)
@@ -151,7 +150,7 @@ def test_changed_hyperparameters_apply_on_resume_and_the_momentum_stays(tmp_path
 
 
 def test_another_class_starts_with_an_empty_state_and_says_so(tmp_path: Path, caplog) -> None:
-    """Adam's first step is its rate times g / (|g| + eps), here for eps 1."""
+    """Adam's first step is its rate times g / (|g| + eps), with eps 1."""
     after_first, _ = trained(tmp_path, 1, sgd_with(1.0))
     averages, _ = trained(tmp_path / "straight", 2, sgd_with(1.0))
     resumed, _ = trained(tmp_path, 2, lambda params: torch.optim.Adam(params, lr=0.1, eps=1.0), resumed=True)
@@ -172,7 +171,7 @@ def test_a_schedule_of_the_servers_rate_goes_on_and_follows_a_changed_rate(tmp_p
 
 @pytest.mark.parametrize("rate", [1e38, math.nan])
 def test_a_step_that_breaks_the_weights_stops_the_run(tmp_path: Path, rate: float) -> None:
-    """In round 2, so that the checkpoint stays that of round 1."""
+    """The step of round 2 breaks them, and the checkpoint of round 1 stays."""
 
     def breaks(trainer, module, round):
         if round.number == 1:
@@ -188,7 +187,7 @@ def test_a_step_that_breaks_the_weights_stops_the_run(tmp_path: Path, rate: floa
     assert all(tensor.isfinite().all() for tensor in last["state_dict"].values())
 
 
-def test_an_aggregate_that_is_not_finite_is_the_aggregations_fault() -> None:
+def test_an_aggregate_that_is_not_finite_names_the_aggregation() -> None:
     spoils = Noted("on_results", lambda trainer, module, round: round.mix(lambda averages: averages | nans(averages)))
     nans = lambda averages: {name: tensor * math.nan for name, tensor in averages.items()}  # noqa: E731
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Clients that are trained together, against the same clients trained one by one."""
+"""Stacked clients, against the same clients trained one by one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CLIENTS = 7
 
 
 def unequal_data(num_clients=CLIENTS, normalization=lambda images: images.double() / 255, **settings):
-    """With inputs as doubles, so that float sums in another order differ by next to nothing."""
+    """Returns unequal clients with inputs as doubles, so that the order of sums hardly matters."""
     splits = tiny_examples(), tiny_examples(40, 1), tiny_examples(40, 2)
     settings = {"partitioner": Dirichlet(1.0, min_size=4), **settings}
     return FederatedDataModule(ArraySource(*splits, normalization=normalization), num_clients=num_clients, **settings)
@@ -52,7 +52,7 @@ def plain(*layers):
 
 
 def run(together, supernet=None, data=None, rounds=2, local=None, **settings):
-    """Trains a few rounds in doubles; returns the results of all clients and the weights."""
+    """Trains some rounds in doubles; returns the results of all clients and the weights."""
     results = Results()
     module = make_module(
         copy.deepcopy(supernet or tiny_supernet(norm=GroupNorm(2))).double(),
@@ -64,11 +64,11 @@ def run(together, supernet=None, data=None, rounds=2, local=None, **settings):
         fit(module, data or unequal_data(), rounds, callbacks=[results])
     finally:
         torch.set_default_dtype(torch.float32)
-    return {(one.task.round, one.task.client): one for one in results.all}, weights(module)
+    return {(result.task.round, result.task.client): result for result in results.all}, weights(module)
 
 
 def both(together=4, supernet=None, data=unequal_data, **settings):
-    """Clients one by one and several together, which is the same up to the order of float sums; returns the latter."""
+    """Compares clients trained one by one and stacked, up to the order of float sums; returns the stacked results."""
     (others, other_tensors), (results, tensors) = (
         run(count, supernet and seeded(supernet), data(), **settings) for count in (1, together)
     )
@@ -84,7 +84,7 @@ def both(together=4, supernet=None, data=unequal_data, **settings):
 
 @pytest.fixture
 def stacked_fits(monkeypatch):
-    """How many clients each fit of several has had, of those that came to their end."""
+    """Records the number of clients of each finished stacked fit."""
     seen = []
     end = StackedModule.on_train_end
 
@@ -99,7 +99,7 @@ def stacked_fits(monkeypatch):
 BARE = BatchNorm(affine=False, running_statistics=False)
 SHORT = {"epochs": 2, "batch_size": 9, "optimizer": sgd(0.05, momentum=0.9)}
 ADAM = {"optimizer": partial(torch.optim.Adam, lr=0.003)}
-#: Each setting of a fit once, several together; other networks; and data that are given one pass at a time.
+#: Each setting of a fit, some in combination; other networks; and data that are read one pass at a time.
 CASES = {
     "momentum": {"local": {"epochs": 2, "optimizer": sgd(0.1, momentum=0.9, weight_decay=0.01), "drop_last": True}},
     "nesterov": {
@@ -118,14 +118,14 @@ CASES = {
 }
 
 
-# what torch says of attention under vmap on a CPU: it goes through the clients one by one
+# torch warns that it computes attention under vmap on a CPU client by client
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", one_of_many(CASES, "clip_norm", "running", "transformer"))
 def test_equals_one_by_one(name, stacked_fits):
     case = {"rounds": 1, **CASES[name]}
     results, tensors = both(**case)
     assert stacked_fits == [4, 3] * case["rounds"]
-    assert len({result.num_seen for result in results.values()}) > 1  # some end early
+    assert len({result.num_seen for result in results.values()}) > 1  # some clients end early
     if name == "running":
         assert tensors["network.norm.running_mean"].any()
         assert tensors["network.norm.num_batches_tracked"] > 0
@@ -138,8 +138,8 @@ def six_alike():
 SIX = {"cohort": UniformCohort(count=6), "rounds": 1}
 
 
-def test_a_lone_example_is_passed_over_by_batch_norm(stacked_fits):
-    """Of 20 examples batches of 19 leave one alone, after which the next epoch follows."""
+def test_batch_norm_skips_batches_of_one_example(stacked_fits):
+    """With 20 examples and batches of 19, the last batch of one is skipped, and the next epoch follows."""
     results, _ = both(6, tiny_supernet, six_alike, local={"batch_size": 19, "epochs": 3}, **SIX)
     assert {(r.num_steps, r.num_seen) for r in results.values()} == {(3, 57)}
     assert stacked_fits == [6]
@@ -163,7 +163,7 @@ def test_groups_are_of_one_architecture_and_similar_size(monkeypatch):
 
 
 def test_parameters_without_gradient_stay(stacked_fits):
-    """One is frozen, the other is not used: weight decay touches neither."""
+    """One parameter is frozen, another is not used; weight decay changes neither."""
 
     def partly():
         net = plain(nn.Linear(64, 8), nn.Linear(8, 4))
@@ -195,7 +195,7 @@ def test_only_the_client_with_a_bad_label_is_lost(caplog):
         run(6, data=faulty(), faults=FaultPolicy(on_client_error="raise"), **SIX)
 
 
-def test_weights_that_are_not_finite_are_one_clients_own(stacked_fits):
+def test_weights_that_are_not_finite_affect_one_client(stacked_fits):
     def wild():
         data = six_alike()
         data.setup("fit")
@@ -212,7 +212,7 @@ def test_weights_that_are_not_finite_are_one_clients_own(stacked_fits):
         run(6, linear_net(), wild(), faults=FaultPolicy(on_client_error="raise"), **SIX)
 
 
-# ---- what cannot be ---------------------------------------------------------------------------------------
+# ---- refusals ---------------------------------------------------------------------------------------------
 
 
 class Noise(nn.Module):
@@ -226,7 +226,7 @@ class Peek(nn.Module):
 
 
 class Stateful(CrossEntropy):
-    """Inherits from an objective that may be stacked, and may not itself."""
+    """A subclass of a stackable objective that is not stackable itself."""
 
     def loss(self, network, inputs, targets):
         self.calls = getattr(self, "calls", 0) + 1
@@ -243,7 +243,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_stacked_is_told_before_any_training(settings, message, stacked_fits):
+def test_parts_that_cannot_be_stacked_are_refused_before_training(settings, message, stacked_fits):
     with pytest.raises(ConfigError, match=message) as caught:
         run(4, **settings)
     assert str(caught.value).startswith("client.clients_per_fit: 4")
@@ -251,11 +251,11 @@ def test_what_cannot_be_stacked_is_told_before_any_training(settings, message, s
     assert stacked_fits == []
 
 
-# ---- the device is not waited for --------------------------------------------------------------------------
+# ---- synchronisation with a device -------------------------------------------------------------------------
 
 
-class Looks(TorchDispatchMode):
-    """Counts what makes the processor wait for a device."""
+class Waits(TorchDispatchMode):
+    """Counts the operations that make the processor wait for a device."""
 
     def __init__(self):
         super().__init__()
@@ -267,16 +267,16 @@ class Looks(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_looks_at_the_device_grow_neither_with_steps_nor_with_clients(together):
-    def looks(epochs, clients):
+def test_waits_for_the_device_grow_neither_with_steps_nor_with_clients(together):
+    def waits(epochs, clients):
         local = {"batch_size": 8, "epochs": epochs, "clip_norm": 1.0, "clients_per_fit": together}
         module = make_module(
             tiny_supernet(norm=BatchNorm()),
             client=ClientSettings(sgd(0.1, momentum=0.9), **local),
             cohort=UniformCohort(count=clients),
         )
-        with Looks() as seen:
+        with Waits() as seen:
             fit(module, tiny_data(), 1)
         return seen.count
 
-    assert looks(1, 3) == looks(3, 6)
+    assert waits(1, 3) == waits(3, 6)

@@ -1,4 +1,4 @@
-"""Runs of tasks other than one class per example; numbers are in ``tests/search/test_metrics.py``."""
+"""Runs of token tasks; for regression see ``tests/search/test_metrics.py``."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ from tests.support import fit, make_module, seeded, sgd
 
 
 def test_clients_figures_are_means_over_tokens() -> None:
-    """At a learning rate of 0 every client measures the first weights, on roles with windows of unequal lengths.
-
-    So does the server, by a further metric.
-    """
+    """At a learning rate of 0 clients and server measure the first weights, on windows of unequal lengths."""
     module = make_module(
         seeded(token_net),
         cohort=UniformCohort(ratio=1.0),
@@ -47,21 +44,21 @@ def test_clients_figures_are_means_over_tokens() -> None:
         metrics={"likeliest": MulticlassAccuracy(VOCABULARY, average="micro")},
     )
     data = token_data(client_val=0.4)
-    found = {name: float(value) for name, value in fit(module, data, 1).callback_metrics.items()}
+    metrics = {name: float(value) for name, value in fit(module, data, 1).callback_metrics.items()}
     read, network = data.clients.reader.dataset, module.supernet.requires_grad_(False)
     for split, metric in (("train", "loss"), ("val", "perplexity")):
         rows = torch.cat([data.clients.rows(client, split) for client in range(data.clients.num_clients)])
         expected = by_hand(network(read.inputs[rows]), read.targets[rows])[metric]
-        assert found[f"clients/{metric}"] == pytest.approx(expected, rel=1e-5)
+        assert metrics[f"clients/{metric}"] == pytest.approx(expected, rel=1e-5)
     examples = token_examples(30, 1)
     expected = by_hand(network(examples.inputs), examples.targets)["accuracy"]
-    assert found["val/largest/likeliest"] == pytest.approx(expected)
+    assert metrics["val/largest/likeliest"] == pytest.approx(expected)
 
 
 def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, str]]]]:
-    """A run of tiers with all callbacks that suit any supernet: its trainer, and the tables that it has written."""
+    """Runs tiers with all callbacks that support any supernet; returns the trainer and the written tables."""
     callbacks = [
-        WeightAverage(0.0),  # the mean is the weights
+        WeightAverage(0.0),  # decay 0 makes the mean equal to the weights
         BetaDecay(period=0.5),
         DeviceAverage(),
         DeployedAccuracy(split="val"),
@@ -72,7 +69,7 @@ def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, s
         *default_callbacks(),
     ]
     of_any = {kind for kind in OPTIONAL_CALLBACKS.values() if getattr(kind, "supernet_kind", None) is None}
-    assert of_any - {PoolGrowth} <= set(map(type, callbacks))  # tiers' architectures are no pool
+    assert of_any - {PoolGrowth} <= set(map(type, callbacks))  # architectures by tier are no pool
     supernet = seeded(ElasticTCN, (LENGTH,), VOCABULARY, channels=10, depths=[0, 1], ratios=[0.2, 0.5])
     module = make_module(
         supernet,
@@ -91,22 +88,22 @@ def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, s
     return trainer, {path.name: list(csv.DictReader(path.read_text().splitlines())) for path in files}
 
 
-def test_what_callbacks_write_of_tokens_is_right(tmp_path: Path) -> None:
+def test_callbacks_write_correct_metrics_of_tokens(tmp_path: Path) -> None:
     trainer, rows = followed(tmp_path)
     supernet, clients = trainer.lightning_module.supernet, trainer.datamodule.clients
 
     def compare(row: dict[str, str], examples: Examples) -> None:
         with torch.no_grad():
             outputs = supernet.eval()(examples.inputs, supernet.space.named(row["arch"]))
-        wanted = by_hand(outputs, examples.targets)
-        assert {name: float(row[name]) for name in wanted} == pytest.approx(wanted, rel=1e-4)
+        expected = by_hand(outputs, examples.targets)
+        assert {name: float(row[name]) for name in expected} == pytest.approx(expected, rel=1e-4)
 
     for row in rows["subnets-val.csv"]:
         compare(row, token_examples(30, 1))
     whole = clients.reader.dataset
     for row in rows["clients.csv"]:
-        own = clients.rows(int(row["client"]), "val")
-        compare(row, Examples(whole.inputs[own], whole.targets[own]))
+        rows_of_client = clients.rows(int(row["client"]), "val")
+        compare(row, Examples(whole.inputs[rows_of_client], whole.targets[rows_of_client]))
     perplexities = [float(row["perplexity"]) for row in rows["clients.csv"]]
     figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
     assert len(set(perplexities)) == clients.num_clients

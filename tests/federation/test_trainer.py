@@ -1,4 +1,4 @@
-"""The trainer speaks of rounds, and Lightning's own machinery works around them."""
+"""The trainer's rounds, and Lightning's features around them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support import fit, make_module, make_trainer, refusals, tiny_data
 from tests.testing.own_parts import HiddenUnits
 
 
-def test_a_callback_of_the_users_may_have_a_name_of_lightnings():
+def test_a_users_callback_may_have_a_name_of_lightnings():
     callback = type("ModelPruning", (FederatedCallback,), {})()
     assert callback in make_trainer(callbacks=[callback]).callbacks
 
 
-test_arguments_that_are_refused = refusals(
+test_arguments_are_refused = refusals(
     ({"max_epochs": 3}, "^trainer.max_epochs: 3 has no meaning here.*set max_rounds"),
     ({"gradient_clip_val": 1.0}, "^trainer.gradient_clip_val: 1.0 has no meaning here.*set client.clip_norm"),
     ({"max_rounds": 0}, "^trainer.max_rounds: 0 trains nothing; give at least 1, or -1 for no end"),
@@ -37,17 +37,17 @@ test_arguments_that_are_refused = refusals(
     ({"callbacks": BackboneFinetuning()}, "^trainer.callbacks: BaseFinetuning .*training batches"),
     ({"callbacks": GradientAccumulationScheduler({0: 2})}, "^trainer.callbacks: GradientAccumulationScheduler .*"),
     ({"check_val_every_n_rounds": 0}, "^trainer.check_val_every_n_rounds: 0 must be at least 1"),
-    call=lambda given: FederatedTrainer(**given),
+    call=lambda arguments: FederatedTrainer(**arguments),
 )
 
 
 def test_early_stopping_stops_after_a_round():
     stopping = EarlyStopping("val/largest/accuracy", mode="max", patience=1, min_delta=2.0)
     trainer = fit(make_module(), tiny_data(), 20, callbacks=[stopping])
-    assert trainer.current_epoch == 2  # the first validation is best for ever, one more is waited for
+    assert trainer.current_epoch == 2  # no later validation is better than the first, and patience is 1
 
 
-def test_a_time_that_is_spent_is_said(tmp_path, caplog):
+def test_a_spent_time_is_reported(tmp_path, caplog):
     settings = {"callbacks": [RoundCheckpoint()], "enable_checkpointing": True, "default_root_dir": str(tmp_path)}
     fit(make_module(), tiny_data(), 2, max_time={"hours": 1}, **settings)
     assert "max_time" not in caplog.text
@@ -61,7 +61,7 @@ class ForColours(HiddenUnits):
         return nn.Sequential(nn.Conv2d(3, arch, 3), nn.Flatten(), nn.Linear(36 * arch, self.num_classes))
 
 
-def test_an_own_network_that_cannot_read_the_data_and_a_plain_trainer_are_one_line():
+def test_an_unfit_network_and_a_plain_trainer_are_one_line():
     with pytest.raises(
         ConfigError, match=r"ForColours's network 4 cannot read .* \[1, 8, 8\] .*; build it from self.inp"
     ):

@@ -1,4 +1,4 @@
-"""The methods that scale width or depth, as whole runs: with one network each is federated averaging."""
+"""Methods that scale width or depth: with one network, each equals federated averaging."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def method(supernet: Any, **settings: Any) -> Any:
 
 def trained(module: Any) -> dict[str, Tensor]:
     data = tiny_data(7, partitioner=Dirichlet(alpha=1.0, min_size=4))
-    before = weights(module)
+    start = weights(module)
     fit(module, data, ROUNDS)
-    after = weights(module)
-    assert any(not torch.equal(after[name], before[name]) for name in before)
-    return after
+    final_weights = weights(module)
+    assert any(not torch.equal(final_weights[name], start[name]) for name in start)
+    return final_weights
 
 
 def bases() -> BaseNetworks:
@@ -55,7 +55,7 @@ def exits() -> EarlyExitResNet:
     return seeded(EarlyExitResNet, SHAPE, CLASSES, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2])
 
 
-#: Methods of which every client trains the same network, which is the smallest.
+#: Methods in which every client trains the same network, the smallest.
 OF_ONE_NETWORK = {
     "heterofl": lambda: (net(), ByTier(), CrossEntropy()),
     "fjord-distilled": lambda: (net(), ByTier(), OrderedDropout(distill=True)),
@@ -66,11 +66,11 @@ OF_ONE_NETWORK = {
 
 
 @pytest.mark.parametrize("name", OF_ONE_NETWORK)
-def test_with_one_network_it_is_federated_averaging_of_an_ordinary_one(name):
+def test_with_one_network_each_method_is_federated_averaging(name):
     supernet, assignment, objective = OF_ONE_NETWORK[name]()
     network = copy.deepcopy(supernet.networks[0]) if name == "splitmix" else supernet.subnet(supernet.space.smallest)
     tiers = ClientTiers(ArchitectureTiers({"all": "smallest"}))
-    one = method(supernet, tiers=tiers, assignment=assignment, objective=objective)
-    after = {key.replace("networks.0.", "network."): tensor for key, tensor in trained(one).items()}
+    server = method(supernet, tiers=tiers, assignment=assignment, objective=objective)
+    final_weights = {key.replace("networks.0.", "network."): tensor for key, tensor in trained(server).items()}
     plain = trained(method(PlainNetwork(network, SHAPE, CLASSES)))
-    assert_same({key: after[key] for key in plain}, plain)
+    assert_same({key: final_weights[key] for key in plain}, plain)

@@ -1,4 +1,4 @@
-"""Small texts of tokens, by roles, and what a network makes of them, by hand."""
+"""Small texts of tokens, divided by roles, and metrics by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 56
 
 
 def token_examples(count: int = COUNT, seed: int = 0) -> Examples:
-    """Counting modulo 4 from a random start, in 1..4; windows of different lengths end in padding."""
+    """Windows that count modulo 4 from a random start, in 1..4; shorter windows end in padding."""
     rng = np.random.default_rng(seed)
     windows = 1 + (rng.integers(4, size=(count, 1)) + np.arange(LENGTH + 1)) % 4
     for window, length in zip(windows, rng.integers(1, LENGTH + 1, size=count), strict=True):
@@ -27,7 +27,7 @@ def token_examples(count: int = COUNT, seed: int = 0) -> Examples:
 
 
 def token_data(train: Examples | None = None, **settings: Any) -> FederatedDataModule:
-    """Seven unequal clients, one per role, and 30 examples of the server."""
+    """Seven unequal clients, one per role, and 30 examples for the server."""
     splits = train or token_examples(), token_examples(30, 1), token_examples(30, 2)
     return FederatedDataModule(ArraySource(*splits, task=NextToken(VOCABULARY, PAD)), ByColumn("role"), **settings)
 
@@ -38,7 +38,7 @@ def token_net() -> PlainNetwork:
 
 
 def by_hand(outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """The metrics, token by token, without padding."""
+    """Returns the metrics, computed token by token without padding."""
     losses, right = [], []
     for window, answers in zip(outputs.double(), targets, strict=True):
         for position, target in zip(window, answers.tolist(), strict=True):

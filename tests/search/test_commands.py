@@ -133,7 +133,7 @@ def test_a_supernet_is_a_folder_of_its_own(run, refused, tmp_path, monkeypatch):
     torch.nn.utils.vector_to_parameters(torch.zeros(10**6), fresh.parameters())
     for each in (module, make_module(fresh, initial="mine")):
         assert_same(dict(each.supernet.state_dict(prefix="supernet.")), saved["state_dict"])
-    assert "is not of a run: it has no loops" in refused("fit", "--config=mine/config.yaml", "--ckpt_path=mine")
+    assert "not a run's checkpoint: it has no loops" in refused("fit", "--config=mine/config.yaml", "--ckpt_path=mine")
 
 
 @pytest.mark.parametrize(
