@@ -75,14 +75,14 @@ def test_of_two_processes_that_write_a_file_the_later_replaces_it(tmp_path: Path
     assert not path.exists()
     file.write(b"ond")
     second.__exit__(None, None, None)
-    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {"mine": b"second"}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"mine": b"second"}
 
 
 def test_an_output_of_another_origin_is_not_replaced(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     check_output(first, second)
     second.write_text("a thesis")
-    with pytest.raises(ConfigError, match=r"^output: .*second is there, and not from this command; move it, or add "):
+    with pytest.raises(ConfigError, match=r"^output: .*second exists and is not from this command; move it, or add "):
         check_output(first, second)
     check_output(first, second, overwrite=True)
     first.write_bytes(b"<!--" + MARK)

@@ -1,4 +1,4 @@
-"""The records' file: what is written, read and dropped."""
+"""Writing, reading and dropping the records of rounds, models, subnets and searches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(folder, count=3):
 
 
 def test_records_come_back_as_they_were_written(tmp_path):
-    """Also those that have more keys; numbers that JSON lacks become null."""
+    """Records may have more keys; numbers that JSON lacks become null."""
     folder = tmp_path / "new" / "run"
     assert list(read_rounds(folder)) == []
     forget_from(folder, 0)
@@ -48,8 +48,8 @@ def test_records_come_back_as_they_were_written(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])
-def test_a_last_line_that_was_cut_short_is_left_out(tmp_path, cut):
-    """And removed before the next one is written."""
+def test_a_truncated_last_line_is_left_out(tmp_path, cut):
+    """It is removed before the next line is written."""
     write(tmp_path)
     path = tmp_path / ROUNDS_FILE
     path.write_text(path.read_text()[:-cut])
@@ -59,14 +59,14 @@ def test_a_last_line_that_was_cut_short_is_left_out(tmp_path, cut):
     assert [record["round"] for record in read_rounds(tmp_path)] == [0, 1, 2]
 
 
-def test_a_record_that_is_not_as_it_was_written_is_named(tmp_path):
-    """One digit, or a line that nothing else would miss; what this package adds or replaces is no damage."""
+def test_a_changed_record_is_named(tmp_path):
+    """A changed digit or a lost line is found; changes by this package are no damage."""
     write(tmp_path)
     columns, rows = ["client", "size"], [{"client": 0, "size": 15}, {"client": 1, "size": 16}]
     replace_table(tmp_path / "partition.csv", columns, rows[:1])
     replace_json(tmp_path / "ledger.json", {"rounds": 15})
-    mine = "# of my own, by another tool\n" + "0" * 64 + " *mine.csv\n\n"
-    (tmp_path / "SHA256SUMS").write_text(mine)
+    other_sums = "# lines of another tool\n" + "0" * 64 + " *mine.csv\n\n"
+    (tmp_path / "SHA256SUMS").write_text(other_sums)
     names = ("partition.csv", "ledger.json", ROUNDS_FILE, "missing.csv")
     seal(tmp_path, *names)
     append_round(tmp_path, {"round": 3, "metrics": {"loss": 0.15}, "clients": []})
@@ -78,18 +78,18 @@ def test_a_record_that_is_not_as_it_was_written_is_named(tmp_path):
         ROUNDS_FILE: lambda path: [*read_rounds(path.parent)],
     }
     text = (tmp_path / "SHA256SUMS").read_text()
-    assert text.startswith(mine)
-    sums = dict(reversed(line.split("  ")) for line in text.removeprefix(mine).splitlines())
+    assert text.startswith(other_sums)
+    sums = dict(reversed(line.split("  ")) for line in text.removeprefix(other_sums).splitlines())
     assert sums == {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in read}
     for name, reader in read.items():
         path = tmp_path / name
-        before = path.read_text()
+        original = path.read_text()
         reader(path)
-        path.write_text(before.replace("15", "14"))
-        with pytest.raises(DataError, match=rf"{name}: is not as it was written; .* its line in SHA256SUMS"):
+        path.write_text(original.replace("15", "14"))
+        with pytest.raises(DataError, match=rf"{name}: has another checksum; .* its line in SHA256SUMS"):
             reader(path)
     (tmp_path / "partition.csv").write_text("client,size\n0,15\n")
-    with pytest.raises(DataError, match="is not as it was written"):
+    with pytest.raises(DataError, match="has another checksum"):
         read_table(tmp_path / "partition.csv")
     (tmp_path / "SHA256SUMS").unlink()
     assert [row["size"] for row in read_table(tmp_path / "partition.csv")] == ["15"]
@@ -103,22 +103,22 @@ def test_a_record_that_is_not_as_it_was_written_is_named(tmp_path):
         ("metrics.csv", lambda folder: RunLogger(str(folder), "", "").log_metrics({"loss": 1.0}, 0)),
     ],
 )
-def test_a_full_disk_is_told_of_the_file_that_grows(tmp_path, name, append):
+def test_an_error_of_a_full_disk_names_the_growing_file(tmp_path, name, append):
     (tmp_path / name).symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device") as caught:
         append(tmp_path)
     assert caught.value.filename == str(tmp_path / name)
 
 
-@pytest.mark.parametrize(("round", "kept"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2])])
-def test_forgetting_drops_a_round_and_all_later_ones(tmp_path, round, kept):
+@pytest.mark.parametrize("round", range(4))
+def test_forgetting_drops_a_round_and_all_later_ones(tmp_path, round):
     write(tmp_path)
-    before = (tmp_path / ROUNDS_FILE).read_text().splitlines()
+    lines = (tmp_path / ROUNDS_FILE).read_text().splitlines()
     forget_from(tmp_path, round)
-    assert [record["round"] for record in read_rounds(tmp_path)] == kept
-    assert [path.name for path in tmp_path.iterdir()] == [ROUNDS_FILE][: len(kept)]
-    if kept:
-        assert (tmp_path / ROUNDS_FILE).read_text().splitlines() == before[: len(kept)]
+    assert [record["round"] for record in read_rounds(tmp_path)] == [*range(round)]
+    assert [path.name for path in tmp_path.iterdir()] == [ROUNDS_FILE][:round]
+    if round:
+        assert (tmp_path / ROUNDS_FILE).read_text().splitlines() == lines[:round]
 
 
 def test_records_that_do_not_reach_the_checkpoint_are_not_continued(tmp_path):
@@ -128,7 +128,7 @@ def test_records_that_do_not_reach_the_checkpoint_are_not_continued(tmp_path):
 
 
 def test_a_result_belongs_to_the_round_of_its_weights():
-    """Rounds of version 0.2 name no weights; a result of theirs counts as the last of them."""
+    """Rounds of version 0.2 name no weights; a result of such a run belongs to the last of these rounds."""
     rounds = [{"round": number, "weights": digest} for number, digest in enumerate("abb")]
     unnamed = [{"round": number} for number in range(2)]
     assert [rounds_of(rounds, digest) for digest in ("a", "b", "x", None)] == [1, 3, None, 3]
@@ -137,22 +137,22 @@ def test_a_result_belongs_to_the_round_of_its_weights():
 
 
 def test_subnets_of_other_names_stay_while_the_run_has_their_weights(tmp_path):
-    """Also in the folder of an exported supernet, which has no rounds."""
+    """They stay in the folder of an exported supernet, too, which has no rounds."""
     columns = ("subnet", "arch", "weights")
 
-    def written(*rows):
+    def write_and_read(*rows):
         write_subnets(tmp_path, "val", [dict(zip(columns, row, strict=True)) for row in rows])
         return [tuple(row.values()) for row in read_table(tmp_path / "subnets-val.csv")]
 
     first = ("small", "a", "x"), ("large", "b", "x")
-    assert written(*first) == [*first]
-    assert written(("large", "c", "x")) == [("large", "c", "x"), ("small", "a", "x")]
+    assert write_and_read(*first) == [*first]
+    assert write_and_read(("large", "c", "x")) == [("large", "c", "x"), ("small", "a", "x")]
     append_round(tmp_path, {"round": 0, "weights": "x", "metrics": {}, "clients": []})
     append_round(tmp_path, {"round": 1, "weights": "y", "metrics": {}, "clients": []})
-    assert written(("large", "b", "y")) == [("large", "b", "y"), ("small", "a", "x")]
+    assert write_and_read(("large", "b", "y")) == [("large", "b", "y"), ("small", "a", "x")]
     forget_from(tmp_path, 0)
     append_round(tmp_path, {"round": 0, "weights": "z", "metrics": {}, "clients": []})
-    assert written(("large", "b", "z")) == [("large", "b", "z")]
+    assert write_and_read(("large", "b", "z")) == [("large", "b", "z")]
 
 
 COSTS = {"macs": 4, "parameters": 3, "bytes": 12}
@@ -162,12 +162,12 @@ PRUNED = {"number": 0, "unit": None, "resource": 4.0, "budget": None, "accuracy"
 PRUNED |= {"round": None, "first_round": None, "sizes": {}, "costs": SPENT, "groups": [], "candidates": []}
 SUITE = {"models": [GROWN], "complete": False, "family": None, "tiers": [{"name": "phones"}]}
 SEQUENCE = {"resource": "macs", "initial": 100, "units": {"conv1": ["a"]}, "clients": 4, "models": [PRUNED]}
-#: By file: what is written into it.
+#: The content of each file of models.
 WHOLE: dict[str, dict[str, Any]] = {SUITE_FILE: SUITE, SEQUENCE_FILE: SEQUENCE}
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_file_of_models_comes_back_and_is_replaced_as_a_whole(tmp_path, name):
+def test_a_file_of_models_is_read_as_written_and_replaced_as_a_whole(tmp_path, name):
     """Numbers that JSON lacks become null."""
     content, folder = WHOLE[name], tmp_path / "new" / "run"
     assert read_models(folder, name) is None
@@ -216,11 +216,11 @@ def tiers_of(metric: str, *values: float) -> list[dict[str, Any]]:
         ({}, (0.9, 0.5), " (within ±4.7 points on 600 validation examples)"),
         ({"metric": "loss"}, (0.5, 0.5, 0.6), ""),
         ({"metric": "loss"}, (0.5, 0.499), None),
-        # of tokens, 600 windows say nothing of the noise
+        # the noise of tokens does not follow from 600 windows
         ({"metrics": {"perplexity": False, "accuracy": True}}, (0.5, 0.501), None),
         ({"metrics": {"perplexity": False, "accuracy": True}}, (0.5, 0.5), ""),
         ({"federated": {"rounds": 4}}, (0.5, 0.5), None),
-        ({"num_examples": None}, (0.5, 0.5), None),  # of an earlier version
+        ({"num_examples": None}, (0.5, 0.5), None),  # settings of an earlier version
         ({}, (0.5,), None),
         ({}, (math.nan, math.nan), None),  # a plan evaluates nothing
     ],
@@ -231,8 +231,8 @@ def test_a_front_is_flat_within_the_noise_of_its_examples(settings, values, with
     assert flat_front(search, tiers_of(search["metric"], *values)) == ("" if within is None else expected)
 
 
-def test_equal_networks_are_called_flat_as_often_as_a_95_percent_interval_says():
-    """A gain beyond the upper half has a chance of 2.5 %, if both are right in 80 % of 500 cases each."""
+def test_equal_networks_are_called_flat_as_often_as_the_95_percent_interval_predicts():
+    """A gain above the interval has a chance of 2.5 %, for two accuracies of 80 % on 500 examples."""
     shares = np.random.default_rng(0).binomial(500, 0.8, (8000, 2)) / 500
     flat = [bool(flat_front({**SEARCH, "num_examples": 500}, tiers_of("accuracy", *pair))) for pair in shares]
     assert np.mean(flat) == pytest.approx(0.975, abs=0.007)  # four standard errors

@@ -1,7 +1,4 @@
-"""Tables (pandas) and figures (matplotlib) of finished runs; reads what ``lit_fednas.records`` says a run writes.
-
-``lit-fednas report RUN`` puts a whole run on one HTML page, ``lit-fednas compare`` puts methods beside each other.
-"""
+"""Tables (pandas), figures (matplotlib) and HTML pages of finished runs and comparisons, read from their records."""
 
 from lit_fednas.analysis.charts import fronts_figure, pareto_figure, progress_figure
 from lit_fednas.analysis.clients import fairness_table

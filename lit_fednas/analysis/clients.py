@@ -1,7 +1,7 @@
-"""How alike the clients fare: each one's metric on its own test split, with the network that it would use.
+"""Fairness: the spread over clients of a metric, on each client's test split with the network that it would use.
 
-A search, a fine-tuning, or a run with ``deployed_accuracy`` writes ``clients.csv``. FedorAS' Table 7 and Fig. 4
-(section 4.4), FedTrans' Fig. 6 and "IQR": a client counts once, whatever the number of its examples.
+A search, a fine-tuning, or a run with ``deployed_accuracy`` writes ``clients.csv``. As in FedorAS' Table 7 and Fig. 4
+(section 4.4), and FedTrans' Fig. 6 and "IQR", every client counts once, whatever its number of examples.
 """
 
 import re
@@ -21,15 +21,15 @@ from lit_fednas.records.forms import SETTINGS
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, directions_of
 from lit_fednas.records.tiers import read_cell
 
-#: Folders with ``clients.csv``, of runs that differ in their seeds, by the method's name.
+#: Folders with ``clients.csv`` by the method's name; the runs of a method differ in their seeds.
 Groups: TypeAlias = Mapping[str, Sequence[Path | str]]
 
 
 def read_client_scores(folder: Path | str) -> pd.DataFrame:
-    """Returns the ``clients.csv`` of a search, a fine-tuning or a run; ``attrs`` say ``metric`` and ``higher``."""
+    """Reads the ``clients.csv`` of a search, a fine-tuning or a run; ``attrs`` hold ``metric`` and ``higher``."""
     path = Path(folder) / CLIENTS_FILE
     if not path.is_file():
-        raise DataError(f"{path}: is missing; clients need test data of their own, set data.client_test")
+        raise DataError(f"{path}: is missing; set data.client_test, so that clients have test data")
     directions = directions_of(path.parent)
     metric = next(iter(directions))
     columns = list(dict.fromkeys((*CLIENT_SCORE_COLUMNS, metric, "loss")))
@@ -41,7 +41,7 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
         if table[metric].isna().any() and metric != "loss":
             raise ValueError(f"a client has no {metric}")
     if table.empty:
-        raise DataError(f"{path}: holds no client; it needs a row per client")
+        raise DataError(f"{path}: holds no client; give one row per client")
     for duplicate in table["client"][table["client"].duplicated()]:
         raise DataError(f"{path}: client {duplicate} is duplicated; give one row per client")
     table["tier"] = pd.Categorical(table["tier"], _tiers(path.parent, set(table["tier"])), ordered=True)
@@ -50,36 +50,30 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
 
 
 def _tiers(folder: Path, names: set[str]) -> list[str]:
-    """Returns the tiers in the order of ``settings.json``; others after them, by name and number."""
+    """Returns the tiers in the order of ``settings.json``, then the others by name and number."""
     settings = read_json(folder / "settings.json", SETTINGS)
-    given = [tier["name"] for tier in settings.get("tiers") or [] if tier["name"] in names]
-    return given + sorted(names - set(given), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
+    listed = [tier["name"] for tier in settings.get("tiers") or [] if tier["name"] in names]
+    return listed + sorted(names - set(listed), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
 
 
 def _read(groups: Groups) -> tuple[str, dict[str, list[pd.DataFrame]]]:
-    """Returns the metric of all runs, and their clients by the method's name."""
+    """Returns the metric of all runs, and their client scores by the method's name."""
     for name, folders in groups.items():
         if not folders:
             raise DataError(f"{name}: has no folder; give at least one with {CLIENTS_FILE}")
     tables = {name: [read_client_scores(folder) for folder in folders] for name, folders in groups.items()}
     metrics = sorted({str(table.attrs["metric"]) for runs in tables.values() for table in runs})
     if len(metrics) > 1:
-        raise DataError(f"clients: are measured by {' and by '.join(metrics)}; compare those of one task")
+        raise DataError(f"clients: are measured by {' and by '.join(metrics)}; compare runs of one task")
     return metrics[0], tables
 
 
 def fairness_table(groups: Groups) -> pd.DataFrame:
-    """Returns FedorAS' Table 7, and FedTrans' IQR: what the clients of each tier reach, and how much they differ.
+    """Returns the mean metric of each tier's clients and its spread (FedorAS, Table 7; FedTrans, IQR).
 
-    Figures are of each run, averaged over the runs with clients of the tier. The deviation is divided by the number of
-    clients, which are no sample of others; quartiles are interpolated linearly.
-
-    Returns:
-        ``name``, ``tier`` (``*`` first), ``runs``, ``clients``, and of their metric (accuracies from 0 to 1) ``mean``,
-        ``deviation``, ``iqr``, ``worst``. ``attrs`` name the ``metric``.
-
-    Raises:
-        DataError: A name has no folder, or a file is missing or broken.
+    The columns are ``name``, ``tier`` (``*`` first), ``runs``, ``clients``, and ``mean``, ``deviation``, ``iqr`` and
+    ``worst`` of the metric (accuracies from 0 to 1), which ``attrs`` name. Each figure is an average over the runs that
+    have clients of the tier. The deviation divides by the number of clients, because they are no sample of others.
     """
     metric, methods = _read(groups)
     rows = []
@@ -88,9 +82,9 @@ def fairness_table(groups: Groups) -> pd.DataFrame:
             runs = [table if tier == ALL_TIERS else table[table["tier"] == tier] for table in tables]
             figures = pd.DataFrame([_figures(run[metric], run.attrs["higher"]) for run in runs if len(run)])
             rows.append({"name": name, "tier": tier, "runs": len(figures), **figures.mean()})
-    found = pd.DataFrame(rows)
-    found.attrs["metric"] = metric
-    return found
+    table = pd.DataFrame(rows)
+    table.attrs["metric"] = metric
+    return table
 
 
 def _figures(values: pd.Series, higher: bool) -> dict[str, float]:
@@ -105,21 +99,21 @@ def _figures(values: pd.Series, higher: bool) -> dict[str, float]:
 
 
 def fairness_rows(table: pd.DataFrame, name: str, *columns: str) -> Table:
-    """Returns a :func:`fairness_table` as it is shown: what the first column is called, further ones, and figures."""
+    """Returns a :func:`fairness_table` for display: ``name`` titles its first column, ``columns`` add others."""
     metric = table.attrs["metric"]
     words = {"mean": "mean", "deviation": "deviation_of", "worst": "worst", "iqr": "interquartile_range_of"}
     figures = {column: f"{word}_{metric}" for column, word in words.items()}
-    shown = table.replace({"tier": {ALL_TIERS: "all"}}).rename(columns={"name": name, **figures})
-    return replace(Table.of(shown, [name, *columns, "clients", *figures.values()]), frame=table)
+    titled = table.replace({"tier": {ALL_TIERS: "all"}}).rename(columns={"name": name, **figures})
+    return replace(Table.of(titled, [name, *columns, "clients", *figures.values()]), frame=table)
 
 
 def fairness_chart(groups: Groups) -> Chart:
-    """Draws FedorAS' Fig. 4: clients by ascending metric; the band is the deviation over runs."""
+    """Draws clients by ascending metric, with the deviation over runs as a band (FedorAS, Fig. 4)."""
     metric, methods = _read(groups)
     lines = {}
     for name, tables in methods.items():
         if len({len(table) for table in tables}) > 1:
-            raise DataError(f"{name}: its runs have different numbers of clients; compare those of as many")
+            raise DataError(f"{name}: its runs have different numbers of clients; compare runs with equal numbers")
         scores = pd.DataFrame([table[metric].sort_values(ignore_index=True) for table in tables])
         mean, deviation = scores.mean(), scores.std().fillna(0)
         low, high = ((mean + sign * deviation).clip(0, 1 if metric == "accuracy" else None) for sign in (-1, 1))

@@ -1,4 +1,4 @@
-"""A page that needs no network and no script: headings, sentences, tables and charts."""
+"""Pages of headings, sentences, tables and charts, which need no network and no script."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from lit_fednas.analysis.style import PALETTE
 from lit_fednas.analysis.tables import html
 from lit_fednas.records.files import check_output, replace_text
 
-#: A part of a section: a sentence, or an object that writes itself as HTML.
+#: A part of a section: a sentence, or an object that renders itself as HTML.
 Block: TypeAlias = Any
 
 
@@ -21,11 +21,11 @@ def write_page(
     tiles: Sequence[tuple[str, str, str]] = (),
     notes: Sequence[str] = (),
 ) -> Path:
-    """Writes a page that can be sent as one file, and looks as the report of a run does.
+    """Writes a page as one file, in the look of a run's report.
 
     Args:
         title: The heading of the page.
-        sections: Blocks by the section's heading: sentences, and what ``lit_fednas.analysis.report`` exports.
+        sections: Blocks by the section's heading: sentences, and objects that ``lit_fednas.analysis.report`` exports.
         path: The file to write.
         summary: The text below the heading.
         tiles: Numbers below the summary, each a name, a value and a note.

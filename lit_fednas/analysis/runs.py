@@ -1,4 +1,4 @@
-"""A finished run's folder, and a search's in it, read into tables; what is missing is empty or ``None``."""
+"""The folders of a finished run and its searches as tables; missing records are empty or ``None``."""
 
 import os
 import re
@@ -25,7 +25,7 @@ from lit_fednas.records.run import (
     version_of,
 )
 
-#: What training has taken until a round: its number, from 1; forward passes of all clients; bytes, both ways.
+#: The training until a round: the number of rounds, the MACs of all clients' forward passes, the bytes both ways.
 SPENT = ("rounds", "spent_macs", "spent_bytes")
 _CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_units", "num_steps", "loss"),
@@ -38,12 +38,12 @@ _TEXTS = {"arch", "status", "reason", "tier", "subnet", "split", "weights", "own
 class SearchResult:
     """A search's files (``lit_fednas.records``) as tables."""
 
-    name: str  # of its folder
+    name: str  # the folder's name
     settings: dict[str, Any]  # ``settings.json``
     evaluations: pd.DataFrame  # one row per distinct architecture
     history: pd.DataFrame  # one row per tier and generation
-    front: pd.DataFrame  # non-dominated rows per tier; ``*`` is the front of all
-    tiers: pd.DataFrame  # the best of every tier
+    front: pd.DataFrame  # non-dominated rows per tier; tier ``*`` is the front of all
+    tiers: pd.DataFrame  # the best network of every tier
     models: dict[str, TierModel]  # ``architecture.json`` by tier
 
     @property
@@ -53,7 +53,7 @@ class SearchResult:
 
     @property
     def metric(self) -> str:
-        """What the networks were chosen by."""
+        """The metric that was optimised."""
         return str(self.settings.get("metric", "accuracy"))
 
     @property
@@ -63,24 +63,23 @@ class SearchResult:
 
     @property
     def tier_names(self) -> list[str]:
-        """As they were given to the search."""
+        """The names of the tiers, in the order of the search's settings."""
         return [tier["name"] for tier in self.settings.get("tiers", [])]
 
     @property
     def on_servers_data(self) -> bool:
-        """Whether networks were rated by the server's validation data, not by one client's or by the clients."""
+        """True if networks were rated on the server's validation data, and not on clients' data."""
         return self.settings.get("client") is None and not self.settings.get("federated")
 
     def limits(self, tier: str) -> tuple[float | None, float | None]:
-        """Returns a tier's least (excluded) and greatest traded cost, where it has them."""
-        tiers: list[dict[str, Any]] = self.settings.get("tiers", [])
-        given = next((named for named in tiers if named["name"] == tier), {})
-        above, at_most = ((given.get(key) or {}).get(self.cost) for key in ("above", "at_most"))
+        """Returns the lower (exclusive) and the upper limit of a tier's traded cost, ``None`` without one."""
+        limits: dict[str, Any] = next((other for other in self.settings.get("tiers", []) if other["name"] == tier), {})
+        above, at_most = ((limits.get(key) or {}).get(self.cost) for key in ("above", "at_most"))
         return above, at_most
 
 
 def read_search(folder: Path | str) -> SearchResult:
-    """Returns a search's folder, also that of a search which has not ended, as tables."""
+    """Reads the folder of a search, which may be unfinished."""
     files = SearchFiles(folder)
     if not files.exists():
         raise DataError(f"{folder}: holds no search (no settings.json); make one with lit-fednas search")
@@ -92,7 +91,7 @@ def read_search(folder: Path | str) -> SearchResult:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, usually ``runs/<name>/version_<n>``; its files are read when they are first asked for."""
+    """The folder of a run, usually ``runs/<name>/version_<n>``; files are read on first use."""
 
     folder: Path
 
@@ -103,7 +102,7 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """``config.yaml``."""
+        """The content of ``config.yaml``."""
         path = self.folder / "config.yaml"
         if not path.exists():
             return {}
@@ -114,7 +113,7 @@ class Run:
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """One row per round: ``round`` and the metrics; empty cells where a metric was not logged."""
+        """One row per round: ``round`` and the metrics; cells are empty if a metric was not logged."""
         with reading(self.folder / ROUNDS_FILE):
             rows = [{"round": record["round"], **record["metrics"]} for record in self._records]
             return _frame(rows, dict.fromkeys(["round", *(name for row in rows for name in row)]))
@@ -128,20 +127,20 @@ class Run:
 
     @cached_property
     def spent(self) -> pd.DataFrame:
-        """What all clients had spent by the end of each round (the index, from 0): :data:`SPENT`."""
+        """The training of all clients until the end of each round (the index, from 0): :data:`SPENT`."""
         clients = self.clients.assign(spent_bytes=self.clients["bytes_down"] + self.clients["bytes_up"])
         clients = clients.rename(columns={"macs": "spent_macs"})
         spent = clients.groupby("round")[list(SPENT[1:])].sum(min_count=1).reindex(self.rounds["round"])
         if spent.notna().any(axis=None):
-            spent = spent.fillna(0)  # nobody took part, or all of them failed
+            spent = spent.fillna(0)  # rounds without a client, or with failed clients only
         return spent.cumsum().assign(rounds=spent.index + 1)[list(SPENT)]
 
     def rounds_of(self, weights: str | None) -> int | None:
-        """Returns after how many rounds the run had weights of a digest (``lit_fednas.records.run.rounds_of``)."""
+        """Returns the number of rounds until the run had weights of a digest (``lit_fednas.records.run.rounds_of``)."""
         return rounds_of(self._records, weights)
 
     def spent_by(self, weights: str | None) -> dict[str, float] | None:
-        """Returns :data:`SPENT` until the run had weights of a digest; None if it no longer has them."""
+        """Returns :data:`SPENT` until the run had weights of a digest; ``None`` if it no longer has them."""
         rounds = self.rounds_of(weights)
         return None if rounds is None else dict(self.spent.reindex([rounds - 1]).iloc[0])  # NaN before the first round
 
@@ -151,7 +150,7 @@ class Run:
         return values.astype(float).dropna()
 
     def logged_alone(self, metric: str) -> pd.Series:
-        """Returns the validation metric of the only network of a run, by the rounds that logged it."""
+        """Returns the validation metric of a run's only network, by the rounds that logged it."""
         logged = self.rounds.set_index("round").filter(regex=f"^val/[^/]*/{re.escape(metric)}$").astype(float)
         return logged.iloc[:, 0].dropna() if len(logged.columns) else pd.Series(dtype=float)
 
@@ -163,65 +162,61 @@ class Run:
 
     @cached_property
     def metrics(self) -> Directions:
-        """What the run's task is measured by, the one that counts most first."""
+        """The metrics of the run's task, the most important one first."""
         return directions_of(self.folder)
 
     @property
     def metric(self) -> str:
-        """The metric that counts most."""
+        """The most important metric."""
         return next(iter(self.metrics))
 
     @cached_property
-    def measured(self) -> str:
-        """What its metrics are of, such as ``Classification of 2: cat, dog``; empty where that is not recorded."""
+    def task(self) -> str:
+        """The task and its classes, such as ``Classification of 2: cat, dog``; empty if not recorded."""
         inputs = read_json(self.folder / INPUTS_FILE, INPUTS)
         task, names = inputs.get("task"), inputs.get("class_names") or []
         return f"{task} of {len(names)}: {', '.join(names)}" if task and names else ""
 
     def copies(self, other: "Run") -> bool:
-        """Returns whether a run has the same records as another: a copy, or the same run once more."""
-        rounds, others = ([(each["round"], each.get("metrics")) for each in run._records] for run in (self, other))
-        return (
-            bool(rounds)
-            and self.settings.get("seed_everything") == other.settings.get("seed_everything")
-            and rounds == others
-        )
+        """Returns whether a run has the same seed and records as another, so that it is a copy or a repetition."""
+        rounds, others = ([(line["round"], line.get("metrics")) for line in run._records] for run in (self, other))
+        seeds = {run.settings.get("seed_everything") for run in (self, other)}
+        return bool(rounds) and len(seeds) == 1 and rounds == others
 
     @cached_property
     def ledger(self) -> dict[str, Any] | None:
-        """``ledger.json``."""
+        """The content of ``ledger.json``."""
         return read_json(self.folder / LEDGER_FILE, LEDGER) or None
 
     @cached_property
     def partition(self) -> pd.DataFrame:
-        """One row per client: ``client``, ``owner`` where it has one, ``size``, and the count of each class."""
+        """One row per client: ``client``, ``owner`` if there is one, ``size``, and the count of each class."""
         return self._table("partition.csv")
 
     @property
     def searches(self) -> list[str]:
-        """The names of its searches."""
+        """The names of the run's searches."""
         return [files.folder.name for files in SearchFiles.within(self.folder)]
 
     @property
     def finetunings(self) -> list[str]:
-        """The names of its fine-tunings."""
+        """The names of the run's fine-tunings."""
         return [files.folder.name for files in FinetuneFiles.within(self.folder)]
 
     def search(self, name: str = "search") -> SearchResult | None:
-        """Returns the search of a name, if there was one."""
+        """Returns the search with a name, if it exists."""
         return read_search(self.folder / name) if SearchFiles(self.folder / name).exists() else None
 
     def finetuned(self, name: str = "finetune", table: str = "tiers") -> pd.DataFrame:
-        """Returns a table of a fine-tuning (``tiers``, ``candidates`` or ``models``); empty where it has none."""
+        """Returns a table of a fine-tuning (``tiers``, ``candidates`` or ``models``); empty if it does not exist."""
         files = FinetuneFiles(self.folder / name)
         return _frame(files.rows(table), files.columns(table))
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:
-        records, done = list(read_rounds(self.folder)), (self.ledger or {}).get("rounds", 0)
-        if records and records[-1]["round"] + 1 < done:
-            last = records[-1]["round"]
-            raise DataError(f"{self.folder / ROUNDS_FILE}: has {last + 1} of {done} rounds; {RESTORE}")
+        records, num_rounds = list(read_rounds(self.folder)), (self.ledger or {}).get("rounds", 0)
+        if records and (recorded := records[-1]["round"] + 1) < num_rounds:
+            raise DataError(f"{self.folder / ROUNDS_FILE}: has {recorded} of {num_rounds} rounds; {RESTORE}")
         return records
 
     def _table(self, name: str, columns: Iterable[str] = ()) -> pd.DataFrame:
@@ -239,12 +234,12 @@ def read_run(folder: Path | str) -> Run:
     """Returns the run of a folder."""
     folder = Path(folder).expanduser()
     if not any((folder / name).is_file() for name in ("config.yaml", ROUNDS_FILE)):
-        raise DataError(f"{folder}: is not a run (no config.yaml or {ROUNDS_FILE}); give one, as runs/<name>/version_0")
+        raise DataError(f"{folder}: is not a run (no config.yaml or {ROUNDS_FILE}); give one, such as runs/x/version_0")
     return Run(folder)
 
 
 def run_folders(root: Path | str) -> list[Path]:
-    """Returns the runs under a folder, also those that never finished a round, without those of a fine-tuning."""
+    """Returns the runs under a folder, also those without a finished round, but not the runs of fine-tunings."""
     root = Path(root).expanduser()
     started = (path.parent for path in root.glob(f"**/{INPUTS_FILE}") if path.with_name("config.yaml").is_file())
     folders = {*started, *(path.parent for path in root.glob(f"**/{ROUNDS_FILE}"))}
@@ -252,17 +247,17 @@ def run_folders(root: Path | str) -> list[Path]:
 
 
 def newest_run(root: Path | str = "runs") -> Path:
-    """Returns the last version of the run under a folder that was written to last, of those with a round."""
-    written = [path for folder in run_folders(root) if (path := folder / ROUNDS_FILE).exists()]
-    if not written:
+    """Returns the last version of the run that was written last under a folder, of versions with a finished round."""
+    files = [path for folder in run_folders(root) if (path := folder / ROUNDS_FILE).exists()]
+    if not files:
         raise DataError(f"{root}: holds no run; train one with lit-fednas fit")
-    last = max(written, key=lambda path: path.stat().st_mtime).parent
-    versions = [path.parent for path in written if path.parent.parent == last.parent and version_of(path.parent) >= 0]
-    return max(versions, key=version_of, default=last)
+    newest = max(files, key=lambda path: path.stat().st_mtime).parent
+    versions = [path.parent for path in files if path.parent.parent == newest.parent and version_of(path.parent) >= 0]
+    return max(versions, key=version_of, default=newest)
 
 
 def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
-    """Compares a run's cost with training each evaluated subnet on its own with the same cohorts."""
+    """Compares a run's costs with those of training each evaluated subnet alone with the same cohorts."""
     costs = pd.DataFrame({"this run": ledger["total"], **ledger["independent"]}).T
     table = pd.DataFrame({"macs": costs["macs"], "bytes": costs["bytes_down"] + costs["bytes_up"]})
     table.loc["one by one"] = table.iloc[1:].sum()
@@ -271,12 +266,12 @@ def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def by_rounds_done(table: Any) -> Any:
-    """Returns a table by the records' rounds (from 0) by how many rounds were done after each, as readers count."""
+    """Returns a table with the numbers of finished rounds as its index, instead of the records' rounds from 0."""
     return table.set_axis(table.index + 1, axis=0)
 
 
 def _frame(rows: list[dict[str, Any]], columns: Iterable[str]) -> pd.DataFrame:
-    """Returns rows as a table of just these columns, with numbers as numbers and NaN for none."""
+    """Returns rows as a table of these columns; cells are numbers (NaN if missing), except in columns of texts."""
     table = pd.DataFrame(rows, columns=list(columns))
     for name in table:
         if name not in _TEXTS:

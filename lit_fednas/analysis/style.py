@@ -1,4 +1,4 @@
-"""How all figures look: small, so that they can be read at 300 pixels, and safe for colour-blind readers."""
+"""The look of all figures: readable at a width of 300 pixels, and by colour-blind readers."""
 
 import math
 from typing import Any
@@ -11,22 +11,22 @@ from typing_extensions import override
 
 from lit_fednas.formatting import GRID, PALETTE, figure_text
 
-#: What runs of several seeds are summarised as, for ``DataFrame.agg``.
+#: The summary of runs with several seeds, for ``DataFrame.agg``.
 RANGE = ["mean", "min", "max"]
 LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX"
-#: Rows of a legend for which a figure has room, and the inches that it grows by for every further one.
-_ROWS, _ROW = 2, 0.16
+#: The number of legend rows that fit into a figure, and the inches that it grows by for each additional row.
+_FREE_ROWS, _ROW_HEIGHT = 2, 0.16
 
 
 def look(index: int) -> dict[str, Any]:
-    """Returns colour, line style and marker of the n-th series: the dashes differ where the colours begin anew."""
+    """Returns colour, line style and marker of the n-th series; the line style changes when colours repeat."""
     turn, index = divmod(index, len(PALETTE))
     return {"color": PALETTE[index], "linestyle": LINES[turn % len(LINES)], "marker": _MARKERS[index]}
 
 
 def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
-    """Returns a figure of panels of 3.6 x 3 inches, at most ``in_row`` (else all) side by side."""
+    """Returns a figure of panels of 3.6 x 3 inches, at most ``in_row`` (by default all) side by side."""
     columns = min(panels, in_row or panels)
     rows = math.ceil(panels / columns)
     figure = Figure(figsize=(3.6 * columns, 3.0 * rows), dpi=200, layout="constrained")
@@ -41,7 +41,7 @@ def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
 
 
 def draw_line(axes: Axes, line: pd.DataFrame, index: int, name: str | None = None, **style: Any) -> None:
-    """Draws ``mean`` by ascending x, the index, and a band from ``min`` to ``max`` where they differ."""
+    """Draws ``mean`` over the ascending index, and a band from ``min`` to ``max`` if they differ."""
     style = {**look(index), "marker": "" if len(line) > 1 else "o", "linewidth": 1.3, **style}
     axes.plot(line.index, line["mean"], **style, label=None if name is None else figure_text(name))
     if (line["max"] > line["min"]).any():
@@ -52,13 +52,13 @@ def draw_line(axes: Axes, line: pd.DataFrame, index: int, name: str | None = Non
 
 
 def label(axes: Axes, x: str, y: str) -> None:
-    """Names both axes."""
+    """Labels both axes."""
     axes.set_xlabel(figure_text(x, 100), fontsize=9)
     axes.set_ylabel(figure_text(y, 100), fontsize=9)
 
 
 class _Ticks(LogLocator):
-    """Ticks at 1, 2 and 5 within a factor of 500, else at powers of ten: their numbers do not overlap."""
+    """Ticks at 1, 2 and 5 within a factor of 500, otherwise at powers of ten, so that numbers do not overlap."""
 
     @override
     def tick_values(self, vmin: float, vmax: float) -> Any:
@@ -67,7 +67,7 @@ class _Ticks(LogLocator):
 
 
 def log_axis(axes: Axes) -> None:
-    """Makes the x axis logarithmic, with numbers as they are said: 0.5, 1, 2."""
+    """Makes the x axis logarithmic, with plain numbers at its ticks: 0.5, 1, 2."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(_Ticks())
     axes.xaxis.set_major_formatter("{x:g}")
@@ -75,18 +75,17 @@ def log_axis(axes: Axes) -> None:
 
 
 def legend(figure: Figure) -> None:
-    """Adds one legend of all panels below them, where it covers no point: as wide as it fits, and as high as needed."""
-    entries = {
-        text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    """Adds one legend of all panels below them, as wide as fits and as high as needed."""
+    pairs = (pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True))
+    entries = {text: handle for handle, text in pairs}
     if len(entries) < 2:
         return
-    text = {"fontsize": 8, "frameon": False, "handlelength": 2.2, "columnspacing": 1.2}
+    style = {"fontsize": 8, "frameon": False, "handlelength": 2.2, "columnspacing": 1.2}
     in_row = len({axes.get_position().x0 for axes in figure.axes})
     for columns in range(3 * in_row, 0, -1):
-        made = figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, **text)
-        if columns == 1 or made.get_window_extent().width < figure.bbox.width:
+        box = figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, **style)
+        if columns == 1 or box.get_window_extent().width < figure.bbox.width:
             break
-        made.remove()
+        box.remove()
     rows = math.ceil(len(entries) / columns)
-    figure.set_figheight(figure.get_figheight() + _ROW * max(0, rows - _ROWS))
+    figure.set_figheight(figure.get_figheight() + _ROW_HEIGHT * max(0, rows - _FREE_ROWS))

@@ -1,4 +1,4 @@
-"""The one kind of table: rows as they are shown, as text, Markdown or HTML, and the values behind them as CSV."""
+"""Tables for display: cells as text, Markdown or HTML, and the values behind them as CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COSTS = COST_NAMES[:3]
 
 @dataclass(frozen=True)
 class Code:
-    """A cell with an architecture, which may break after its commas."""
+    """A cell with an architecture; its line may break after commas."""
 
     text: str
 
@@ -37,7 +37,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Bar:
-    """A cell with a bar: a share of its width, the text on it, and what it says on hovering; dashed without text."""
+    """A cell with a bar: its share of the width, its text, and a hovering text; without text, a dashed box."""
 
     share: float
     text: str
@@ -59,20 +59,20 @@ _CODE = {"arch", "cells"}  # columns of architectures
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is shown, and the values that it shows."""
+    """The cells of a table, and the values behind them."""
 
-    head: Sequence[str]  # the columns' names
-    body: Sequence[Sequence[Cell]]  # rows of as many cells
-    left: int = 1  # how many columns are words; of the others, those without any word or architecture are numbers
-    title: str = ""  # above the table
-    notes: Sequence[Cell] = ()  # sentences below it
-    frame: pd.DataFrame = field(default_factory=pd.DataFrame)  # the values behind it, which may be more, for CSV
-    marked: Collection[int] = ()  # rows that have a star behind their words,
-    mark: str = ""  # and what it means
+    head: Sequence[str]  # the names of the columns
+    body: Sequence[Sequence[Cell]]  # rows with a cell per column
+    num_texts: int = 1  # number of first columns with words; of the others, those of numbers alone align right
+    title: str = ""  # the title above the table
+    notes: Sequence[Cell] = ()  # sentences below the table
+    frame: pd.DataFrame = field(default_factory=pd.DataFrame)  # the values for CSV, possibly with more columns
+    marked: Collection[int] = ()  # numbers of the rows with a star behind their words
+    mark: str = ""  # the meaning of the star
 
     @classmethod
     def of(cls, frame: pd.DataFrame, names: Iterable[str], **settings: Any) -> Table:
-        """Returns the table that shows columns of a frame, if it has them; ``settings`` are its other attributes.
+        """Returns a table of those columns that a frame has; ``settings`` are other attributes of the table.
 
         Example:
             >>> frame = pd.DataFrame({"method": ["a", "b"], "macs": [24_123, None]})
@@ -86,37 +86,33 @@ class Table:
         return cls(list(map(heading, columns)), list(zip(*cells, strict=True)), frame=frame, **settings)
 
     def text(self, markdown: bool = False) -> str:
-        """Returns it as text, or as a table of Markdown, without the title."""
+        """Returns the table as text or Markdown, without its title."""
         body = [[str(cell) for cell in row] for row in self._starred()]
-        return "\n\n".join([text_table(self.head, body, self.left, markdown), *map(str, self._notes())])
+        return "\n\n".join([text_table(self.head, body, self.num_texts, markdown), *map(str, self._notes())])
 
     def _starred(self) -> list[list[Cell]]:
-        rows = [list(row) for row in self.body]
-        for place in self.marked:
-            rows[place][self.left - 1] = f"{rows[place][self.left - 1]} *"
+        rows, column = [list(row) for row in self.body], self.num_texts - 1
+        for number in self.marked:
+            rows[number][column] = f"{rows[number][column]} *"
         return rows
 
     def _notes(self) -> list[Cell]:
         return [*([f"* {self.mark}."] if self.marked else []), *self.notes]
 
-    def csv(self) -> str:
-        """Returns the values as a CSV file has them."""
-        return csv_text(self.frame)
-
     def __html__(self) -> Markup:
-        """Returns it as HTML that scrolls in its own box."""
-        numbers = [self._is_number(place) for place in range(len(self.head))]
+        """Returns the table as HTML that scrolls in its own box."""
+        numbers = [self._is_number(column) for column in range(len(self.head))]
         return html("table.html.j2", table=self, rows=self._starred(), notes=self._notes(), numbers=numbers)
 
     def _is_number(self, column: int) -> bool:
         cells = [row[column] for row in self.body]
         words = (isinstance(cell, Code) or (isinstance(cell, str) and cell[:1].isalpha()) for cell in cells)
-        return column >= self.left and not any(words)
+        return column >= self.num_texts and not any(words)
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Tables of a page that are hidden until their summary is clicked."""
+    """Tables of a page that are hidden until a reader clicks on their summary."""
 
     summary: str
     tables: Sequence[Table]
@@ -127,12 +123,12 @@ class Fold:
 
 
 def html(template: str, **content: Any) -> Markup:
-    """Returns a template of the report, filled in: texts are escaped, and what writes itself as HTML is not."""
+    """Renders a template of the report; texts are escaped, except objects that render themselves as HTML."""
     return Markup(_TEMPLATES.get_template(template).render(content))
 
 
 def csv_text(frame: pd.DataFrame, **settings: Any) -> str:
-    """Returns a frame as a CSV file has it, in which no spreadsheet takes a text for a formula."""
+    """Returns a frame as CSV; texts that a spreadsheet would take for formulas are escaped."""
     return str(frame.map(as_cell).rename(columns=as_cell).to_csv(index=False, **settings))
 
 
@@ -141,22 +137,20 @@ def _cell(name: str, value: Any) -> Cell:
 
 
 def cost_words(name: str, number: float) -> str:
-    """Writes a cost with its unit and its name."""
+    """Returns a cost with its unit and its name."""
     return f"{cost_text(name, number)} {heading(name)}"
 
 
 def range_text(name: str, values: pd.Series) -> str:
-    """Returns the mean of a column, and the least and greatest where they differ; a dash unless all rows have one."""
+    """Returns the mean of a column, with its range if values differ; a dash if a value is missing."""
     if values.empty or values.isna().any():
         return DASH
-    mean, least, most = (cell_text(name, value) for value in (values.mean(), values.min(), values.max()))
-    return mean if values.nunique() == 1 else f"{mean} ({least} to {most})"
+    mean, lowest, highest = (cell_text(name, value) for value in (values.mean(), values.min(), values.max()))
+    return mean if values.nunique() == 1 else f"{mean} ({lowest} to {highest})"
 
 
 def repeats(keys: Sequence[Any], names: Sequence[str]) -> list[str]:
-    """Returns ``as in NAME`` for each key that an earlier name had, and else nothing."""
+    """Returns ``as in NAME`` for each key that an earlier name has, otherwise an empty text."""
     first: dict[Any, str] = {}
-    return [
-        "" if first.setdefault(key, name) == name else f"as in {first[key]}"
-        for key, name in zip(keys, names, strict=True)
-    ]
+    pairs = zip(keys, names, strict=True)
+    return ["" if first.setdefault(key, name) == name else f"as in {first[key]}" for key, name in pairs]

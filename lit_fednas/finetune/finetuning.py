@@ -35,7 +35,7 @@ from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, read_rounds
 from lit_fednas.records.files import locked
-from lit_fednas.records.run import chosen, error, note_after_training
+from lit_fednas.records.run import choose_metric, error, note_after_training
 from lit_fednas.rng import isolated
 from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.tier_models import load_tier_network, save_tier_model, tier_model
@@ -102,7 +102,7 @@ class Finetune(AfterTraining):
         self.objective = settings.objective or TaskLoss()
         self.client = settings.client or model.client
         self.directions = model.val_metrics.directions
-        self.metric, self.higher = chosen(settings.metric, self.directions, "finetune.metric")
+        self.metric, self.higher = choose_metric(settings.metric, self.directions, "finetune.metric")
         self.recalibration = model.recalibration_batches(data.clients)
         if settings.architectures > 1 and data.server_batches("val") is None:
             raise ConfigError(

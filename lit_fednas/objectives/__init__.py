@@ -1,7 +1,6 @@
-"""Objectives: what a client optimises locally. The guide *Assignments* composes them into methods.
+"""Objectives: the local losses of clients. The guide *Assignments* composes them into methods.
 
-To add one, subclass :class:`Objective` and implement ``loss``; subclass :class:`WrappedObjective` if it adds to
-another.
+To add one, subclass :class:`Objective` and implement ``loss``; to extend any other one, :class:`WrappedObjective`.
 """
 
 from lit_fednas.objectives.base import CrossEntropy, Objective, TaskLoss

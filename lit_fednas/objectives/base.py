@@ -1,4 +1,4 @@
-"""The contract of objectives, the plain losses, and what is kept of each client between its fits."""
+"""The contract of objectives, the plain losses, and the states that clients keep between fits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -20,19 +20,18 @@ from lit_fednas.supernets import Supernet
 class Objective(Part, ABC):
     """The local loss.
 
-    One fit is :meth:`begin`, :meth:`loss` once per batch, :meth:`report`, :meth:`client_state`, :meth:`end`. One fit
-    runs at a time, so an objective may keep what it needs in attributes.
+    One fit calls :meth:`begin`, :meth:`loss` once per batch, :meth:`report`, :meth:`client_state` and :meth:`end`.
+    Fits run one at a time, so an objective may store values of a fit in attributes.
 
     Attributes:
-        stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once: it keeps and draws
-            nothing, and the other methods are not called. It is False in a subclass that defines one of the five
-            and does not set it.
-        compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
-        testable: Whether a client's network answers by itself, so that ``client.validate`` can test it.
-        report_types: The types of what :meth:`report` returns.
-        data_task: What targets are; that of the clients' data after :meth:`setup`.
-        state: What :meth:`client_state` returned after the client's last fit whose update counted, on the device of the
-            network, set before :meth:`begin`; empty at first. Its tensors are of the architecture of that fit.
+        stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once. It must not store or
+            draw anything, and the other methods are not called. A subclass that overrides any of them must set it.
+        compilable: Whether :meth:`loss` calls the whole network, which ``client.compile`` compiles.
+        testable: Whether a client's network makes predictions by itself, so that ``client.validate`` can test it.
+        report_types: The types of the reports that :meth:`report` returns.
+        data_task: The task that defines the targets; :meth:`setup` sets it to that of the clients' data.
+        state: The client's state on the network's device, set before :meth:`begin`: the result of :meth:`client_state`
+            in its last accepted fit, with tensors of that fit's architecture; empty if there is none.
     """
 
     field: ClassVar[str] = "model.objective"
@@ -45,8 +44,8 @@ class Objective(Part, ABC):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        own = vars(cls)
-        if "stackable" not in own and any(name in own for name in ("begin", "loss", "report", "client_state", "end")):
+        steps = {"begin", "loss", "report", "client_state", "end"}
+        if "stackable" not in vars(cls) and not steps.isdisjoint(vars(cls)):
             cls.stackable = False
 
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
@@ -54,7 +53,7 @@ class Objective(Part, ABC):
 
         Args:
             supernet: The shared weights.
-            clients: The clients' data; a fit may read only its own client's.
+            clients: The clients' data; a fit may read only the data of its client.
 
         Raises:
             ConfigError: The objective does not work with the supernet.
@@ -64,10 +63,7 @@ class Objective(Part, ABC):
         self.data_task = clients.task
 
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        """Called before the first batch, with the weights as they were received.
-
-        All random choices of the fit are drawn from the generator, which is addressed by seed, round and client.
-        """
+        """Prepares a fit, with the received weights; all random choices of the fit use the generator."""
 
     @abstractmethod
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -75,39 +71,34 @@ class Objective(Part, ABC):
 
         Args:
             network: The client's network.
-            inputs: ``[batch, ...]``.
-            targets: ``[batch, ...]``, of the task.
+            inputs: The batch's examples, ``[batch, ...]``.
+            targets: The task's targets, ``[batch, ...]``.
         """
 
     def report(self) -> tuple[Report, ...]:
-        """Returns what the server needs besides weights and figures, at most one report of each type."""
+        """Returns the reports that the server needs besides weights and figures, at most one of each type."""
         return ()
 
     def client_state(self) -> ClientState | None:
-        """Returns what the objective needs at this client's next fit, which may be on another machine.
+        """Returns the state for this client's next fit, which may run on another machine.
 
-        It is called after :meth:`report`, with the weights as they were trained, and kept on disk beside the
-        checkpoints (by each remote client itself) if the client's update counts. An objective that defines it trains
-        clients one by one, and one task of each per round.
+        It is called after :meth:`report`, with the trained weights. If the client's update counts, the state is saved
+        beside the checkpoints, or by a remote client. Stateful objectives train clients one by one, once per round.
 
         Returns:
-            Tensors, numbers and texts by name, which are copied; ``None`` keeps :attr:`state` as it is.
+            Tensors, numbers and texts by name, which are copied; ``None`` keeps :attr:`state` unchanged.
         """
         return None
 
     def end(self, network: nn.Module) -> None:
-        """Ends a fit, also one that failed, even in :meth:`begin`: frees tensors, removes hooks, restores weights.
-
-        Args:
-            network: The client's network, whose weights are sent after this.
-        """
+        """Ends a fit, even if :meth:`begin` failed: frees tensors, removes hooks, restores the weights to send."""
 
     def check_result(self, result: ClientResult) -> None:
-        """Raises ``ValueError`` if no fit of the task gives a remote client's reports, which have the right types."""
+        """Raises ``ValueError`` if no fit of the task can give a remote client's reports; their types are right."""
 
 
 class TaskLoss(Objective):
-    """The loss of the data's task, as it is: cross-entropy for classes (``lit_fednas.data.tasks``).
+    """The loss of the data's task, such as cross-entropy for classes (``lit_fednas.data.tasks``).
 
     Example:
         >>> float(TaskLoss().loss(nn.Identity(), torch.zeros(1, 4), torch.tensor([2])))  # log 4
@@ -125,10 +116,10 @@ class CrossEntropy(Objective):
     """Cross-entropy of the network's logits, with label smoothing.
 
     Args:
-        label_smoothing: As in ``torch.nn.functional.cross_entropy``.
+        label_smoothing: The share of each target that is spread over all classes, from 0 to 1.
 
     Raises:
-        ConfigError: Before training: the task of the data has no classes.
+        ConfigError: The data's task has no classes (before training).
     """
 
     stackable = True
@@ -150,31 +141,29 @@ class CrossEntropy(Objective):
         return cast(Classification, self.data_task).loss(network(inputs), targets, self.label_smoothing)
 
 
-#: What an objective and those inside it keep, by their place: ``""``, ``"objective"``, ``"objective.objective"``.
+#: The states of an objective and its inner objectives, by path: ``""``, ``"objective"``, ``"objective.objective"``.
 ClientStates = Mapping[str, ClientState]
 
 
 def keeps_state(objective: Objective) -> bool:
-    """Returns whether the objective, or one inside it, keeps a state of each client."""
+    """Returns whether the objective or an inner objective keeps a state of each client."""
     return any(type(part).client_state is not Objective.client_state for _, part in _parts(objective))
 
 
 def give_state(objective: Objective, states: ClientStates, device: torch.device | None = None) -> None:
-    """Sets ``state`` of the objective and of those inside it, for the next fit; empty if nothing is kept yet."""
-    for place, part in _parts(objective):
-        part.state = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in states.get(place, {}).items()
-        }
+    """Sets ``state`` of the objective and its inner objectives for the next fit; empty if there is no state yet."""
+    for path, part in _parts(objective):
+        values = states.get(path, {}).items()
+        part.state = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in values}
 
 
 @torch.no_grad()
 def collect_state(objective: Objective) -> ClientStates | None:
-    """Returns copies of what is to be kept after a fit, on the CPU; ``None`` if everything stays as it was."""
-    new = {place: (part, part.client_state()) for place, part in _parts(objective)}
-    if all(state is None for _, state in new.values()):
+    """Returns copies of the states after a fit, on the CPU; ``None`` if all states are unchanged."""
+    new_states = {path: (part, part.client_state()) for path, part in _parts(objective)}
+    if all(state is None for _, state in new_states.values()):
         return None
-    return {place: _copied(part, part.state if state is None else state) for place, (part, state) in new.items()}
+    return {path: _copied(part, part.state if state is None else state) for path, (part, state) in new_states.items()}
 
 
 def is_finite(states: ClientStates) -> bool:
@@ -187,12 +176,12 @@ def is_finite(states: ClientStates) -> bool:
 
 
 def _parts(objective: Objective) -> Iterator[tuple[str, Objective]]:
-    """Yields the objective and those inside it, with their places."""
-    place = ""
+    """Yields the objective and its inner objectives, with their paths."""
+    path = ""
     part: Objective | None = objective
     while isinstance(part, Objective):
-        yield place, part
-        place, part = f"{place}.objective".lstrip("."), getattr(part, "objective", None)
+        yield path, part
+        path, part = f"{path}.objective".lstrip("."), getattr(part, "objective", None)
 
 
 def _copied(part: Objective, state: ClientState) -> ClientState:

@@ -1,9 +1,9 @@
 """Differentiable architecture search on a client: FedNAS' local search (He, Annavaram and Avestimehr, 2020).
 
 In "FedNAS: Federated Deep Learning via Neural Architecture Search", every client alternates between a step of the
-weights and a step of the architecture parameters, and the server averages both. Here the latter comes first. They
-descend on the training loss plus the validation loss (MiLeNAS: He, Ye, Shen and Zhang, 2020, "Mixed-Level
-Reformulation", CVPR); DARTS' bi-level gradients are left out.
+weights and a step of the architecture parameters, and the server averages both. Here the architecture step comes first.
+It minimises the training loss plus the validation loss (MiLeNAS: He, Ye, Shen and Zhang, 2020, "Mixed-Level
+Reformulation", CVPR). DARTS' bi-level gradients are not implemented.
 """
 
 from collections.abc import Iterator
@@ -25,29 +25,29 @@ from lit_fednas.supernets.cells.supernet import MixedNetwork
 
 Batch = tuple[Tensor, Tensor]
 _BETAS = (0.5, 0.999)
-_MOST_PASSES = 8  # of an example that was seen: three are usual, over validation batches up to twice as large
+_MAX_PASSES = 8  # forward passes per training example: usually three; validation batches may be larger
 
 
 @checked("objective")
 class DifferentiableSearch(CountedObjective):
     """Takes a step of a mixture's architecture parameters before every step of its weights.
 
-    The architecture's step is on the training batch and on one of the client's validation data (``data.client_val``;
-    half in DARTS and FedNAS). It is Adam's, with DARTS' settings (App. A.1.1), a new one for each fit. It reports the
-    multiply-accumulates of all forward passes.
+    The architecture step uses the training batch and a batch of the client's validation data (``data.client_val``;
+    half in DARTS and FedNAS). Its optimizer is Adam with DARTS' settings (App. A.1.1), new in each fit. The client
+    reports the multiply-accumulates of all forward passes.
 
     Args:
-        objective: The loss of a batch, of weights and architecture alike.
-        val_weight: lambda, what the validation loss counts in the architecture's step.
+        objective: The loss of a batch in both steps.
+        val_weight: The weight of the validation loss in the architecture step (lambda).
         lr: The learning rate of the architecture parameters.
-        weight_decay: Their weight decay.
+        weight_decay: The weight decay of the architecture parameters.
 
     Raises:
-        ConfigError: A number is out of range; before training: the supernet has no architecture parameters, a client
-            has no validation data, or data are read by workers; in a round: a client trains no mixture.
+        ConfigError: A number is out of range. Before training: the supernet has no architecture parameters, a client
+            has no validation data, or workers read the data. In a round: a client's architecture is no mixture.
     """
 
-    compilable = False  # its loss takes gradients of other parameters, one after the other
+    compilable = False  # the loss also computes gradients of the architecture parameters
     supernet_kind: ClassVar[type] = CellSupernet
 
     def __init__(
@@ -65,12 +65,12 @@ class DifferentiableSearch(CountedObjective):
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
         super().setup(supernet, clients)
-        without = np.flatnonzero((clients.sizes > 0) & (clients.split_sizes("val") == 0))
-        if len(without):
+        no_val = np.flatnonzero((clients.sizes > 0) & (clients.split_sizes("val") == 0))
+        if len(no_val):
             raise ConfigError(
-                f"data.client_val: leaves {len(without)} of {clients.num_clients} clients (client {without[0]}) "
-                f"without validation data, which model.objective {type(self).__name__} trains the architecture on; "
-                f"set it to 0.5, or give every client more examples"
+                f"data.client_val: leaves {len(no_val)} of {clients.num_clients} clients (client {no_val[0]}) "
+                f"without validation data, which model.objective {type(self).__name__} needs to train the "
+                f"architecture; set it to 0.5, or give every client more examples"
             )
         self._clients = clients
 
@@ -99,10 +99,10 @@ class DifferentiableSearch(CountedObjective):
     def check_result(self, result: ClientResult) -> None:
         super().check_result(result)
         macs = result.num_seen * self._supernet.macs(result.task.arch)
-        self.check_macs(result, macs, _MOST_PASSES * macs)
+        self.check_macs(result, macs, _MAX_PASSES * macs)
 
     def _step(self, network: nn.Module, train: Batch, val: Batch) -> None:
-        """Steps the architecture parameters, which require gradients during this step alone."""
+        """Updates the architecture parameters, which require gradients only during this step."""
         for alpha in self._alphas:
             alpha.requires_grad_(True)
         loss = self._loss(network, train) + self.val_weight * self._loss(network, val)
@@ -120,7 +120,6 @@ class DifferentiableSearch(CountedObjective):
 
     def _validation(self, batch_size: int) -> Iterator[Batch]:
         """Yields batches of the client's validation data, pass after pass."""
+        client = self._task.client
         while True:
-            yield from self._clients.batches(
-                self._task.client, batch_size, self._generator, split="val", drop_last=True
-            )
+            yield from self._clients.batches(client, batch_size, self._generator, split="val", drop_last=True)

@@ -1,4 +1,4 @@
-"""SplitMix' local training: base networks side by side, each by its own loss (Hong et al., 2022)."""
+"""SplitMix' local training: base networks side by side, each with its own loss (Hong et al., 2022)."""
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -7,25 +7,25 @@ from lit_fednas.objectives.wrapped import AllOutputs
 
 
 class IndependentBases(AllOutputs):
-    """The sum over a network's outputs of the loss of each: independent training of networks side by side (SplitMix).
+    """The sum of the losses of a network's outputs, which trains networks side by side independently (SplitMix).
 
-    The local training of Hong, Wang, Wang and Zhou (2022, "Efficient Split-Mix Federated Learning for On-Demand and
-    In-Situ Customization", ICLR) in one pass. With an optimizer that steps element by element this equals training
-    each alone on the same batches, but for ``client.clip_norm`` and draws of dropout.
+    It is the local training of Hong, Wang, Wang and Zhou (2022, "Efficient Split-Mix Federated Learning for On-Demand
+    and In-Situ Customization", ICLR) in one pass. With an element-wise optimizer it equals training each network alone
+    on the same batches, except for ``client.clip_norm`` and the draws of dropout.
 
     Args:
-        objective: The loss of one output, which gets its logits alone.
+        objective: The loss of one output; it gets only the output's logits.
 
     Raises:
-        ConfigError: Before training: the supernet's subnets have one output, or the objective inside wraps another.
+        ConfigError: The subnets have one output, or the inner objective contains another one (before training).
     """
 
     @property
     def stackable(self) -> bool:  # type: ignore[override]
-        """Whether the objective inside is."""
+        """The value of the inner objective."""
         return self.objective.stackable
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        first, *others = self.losses(network, inputs, targets)
-        return sum(others, first)
+        first, *rest = self.losses(network, inputs, targets)
+        return sum(rest, first)

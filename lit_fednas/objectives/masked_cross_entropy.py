@@ -15,13 +15,13 @@ from lit_fednas.supernets import Supernet
 
 
 class MaskedCrossEntropy(CrossEntropy):
-    """Cross-entropy in which the logits of the classes that a client has no training example of are zero.
+    """Cross-entropy that sets the logits of a class to zero if the client has no training example of it.
 
-    So training leaves their rows of the classifier as they were received (but for weight decay). It reports the
-    client's classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
+    Training therefore leaves the classifier's row of such a class unchanged, except for weight decay. The client
+    reports its classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
 
     Args:
-        label_smoothing: As in ``torch.nn.functional.cross_entropy``; it is spread over all classes.
+        label_smoothing: The share of each target that is spread over all classes, also masked ones, from 0 to 1.
     """
 
     report_types: ClassVar[tuple[type[Report], ...]] = (ClassesReport,)
@@ -56,4 +56,4 @@ class MaskedCrossEntropy(CrossEntropy):
     def check_result(self, result: ClientResult) -> None:
         report, classes = result.report(ClassesReport), self._clients.classes(result.task.client)
         if report is None or tuple(report.classes) != classes:
-            raise ValueError(f"{report}, and the client has classes {classes}")
+            raise ValueError(f"{report} differs from the client's classes {classes}")

@@ -1,8 +1,4 @@
-"""FjORD's ordered dropout.
-
-Horvath et al. (2021, "FjORD: Fair and Accurate Federated Learning under heterogeneous targets with Ordered Dropout",
-NeurIPS).
-"""
+"""FjORD's ordered dropout (Horvath et al., 2021, NeurIPS)."""
 
 from typing import ClassVar
 
@@ -21,30 +17,30 @@ from lit_fednas.supernets import Supernet, Width, WidthSupernet
 
 
 class OrderedDropout(CountedObjective):
-    """Trains a net of a new width for every batch: the first units of every layer of the client's own.
+    """Trains a new width for every batch: the first units of every layer of the client's network.
 
-    The width is drawn uniformly from the supernet's widths that are not above the client's. So the units come to
-    be ordered by importance, and every narrower net can be cut out. With ``distill`` and a width below the
-    client's the loss of a batch is, with the weight of teaching and the temperature that the paper found best,
+    The width is drawn uniformly from the supernet's widths up to the client's. This orders the units by importance,
+    so that every narrower network can be cut out. With ``distill`` and a width below the client's, the loss is
 
-        CE(teacher) + KL(softmax(teacher) || softmax(student)),
+        CE(teacher) + KL(softmax(teacher) || softmax(student)).
 
-    where the student is the drawn width, the teacher the client's own, and the last term moves the student alone. If
-    the client's own width is drawn, it is CE, once. It reports the multiply-accumulates of all forward passes.
+    The student is the drawn width and the teacher the client's. The last term trains only the student, with the
+    weight and temperature that the paper found best. Otherwise the loss is CE of the drawn width. The client reports
+    the multiply-accumulates of all forward passes.
 
-    The objective inside gets logits alone (``Proximal`` goes around this one). The distance between student and
-    teacher is over all logits, also those that a ``MaskedCrossEntropy`` inside masks.
+    The inner objective gets only logits, so put this one inside ``Proximal``. The distance between student and
+    teacher covers all logits, also those that an inner ``MaskedCrossEntropy`` masks.
 
     Args:
-        objective: CE, the loss of each width.
-        distill: Whether the client's own width teaches.
+        objective: The loss of each width (CE).
+        distill: Whether the client's width teaches the drawn one.
 
     Raises:
-        ConfigError: Before training: the supernet has no widths, or ``distill`` is true and examples have no classes;
-            in a round: a client keeps single units, so that it contains no widths.
+        ConfigError: Before training: the supernet has no widths, or ``distill`` is true and examples have no classes.
+            In a round: a client's architecture selects single units, so it contains no widths.
     """
 
-    compilable = False  # it runs parts of the network
+    compilable = False  # the loss runs parts of the network
     supernet_kind: ClassVar[type] = WidthSupernet
 
     def __init__(self, objective: Objective = TaskLoss(), distill: bool = False) -> None:
@@ -63,29 +59,29 @@ class OrderedDropout(CountedObjective):
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        own = getattr(task.arch, "ratio", None)
-        if own is None:
+        client_width = getattr(task.arch, "ratio", None)
+        if client_width is None:
             raise ConfigError(
                 f"model.objective: OrderedDropout draws widths up to the client's, and client {task.client} has "
                 f"{task.arch}; use an assignment of widths, or another objective"
             )
-        self._widths = [width for width in self._supernet.space.widths if width <= own]
+        self._widths = [width for width in self._supernet.space.widths if width <= client_width]
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         super().begin(network, task, generator)
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        drawn, own = self._widths[int(self._rng.integers(len(self._widths)))], self._widths[-1]
-        self._macs += self._macs_of[drawn] * len(targets)
-        if drawn == own:
+        width, client_width = self._widths[int(self._rng.integers(len(self._widths)))], self._widths[-1]
+        self._macs += self._macs_of[width] * len(targets)
+        if width == client_width:
             return self.objective.loss(network, inputs, targets)
-        student = self._supernet.run_inside(network, Width(drawn), inputs)
+        student = self._supernet.run_inside(network, Width(width), inputs)
         if not self.distill:
             return self.objective.loss(nn.Identity(), student, targets)
-        self._macs += self._macs_of[own] * len(targets)
+        self._macs += self._macs_of[client_width] * len(targets)
         teacher = network(inputs)
-        right = functional.log_softmax(teacher.detach(), 1)
-        distance = functional.kl_div(functional.log_softmax(student, 1), right, log_target=True, reduction="batchmean")
+        teacher_log, student_log = functional.log_softmax(teacher.detach(), 1), functional.log_softmax(student, 1)
+        distance = functional.kl_div(student_log, teacher_log, log_target=True, reduction="batchmean")
         return self.objective.loss(nn.Identity(), teacher, targets) + distance
 
     @override

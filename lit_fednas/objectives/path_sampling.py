@@ -18,22 +18,22 @@ from lit_fednas.supernets.paths.supernet import PathNetwork
 
 @checked("objective")
 class PathSampling(CountedObjective):
-    """Trains a new path for every batch, out of the operators that the client received and under its budget.
+    """Trains a new path for every batch, from the client's operators and within its limits.
 
-    Operators off a batch's path get no gradient, so the local optimizer skips them in that step. It reports the
-    examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`), and the multiply-accumulates.
+    Operators off a batch's path get no gradient, so the local optimizer skips them in that step. The client reports
+    its examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`), and the multiply-accumulates.
 
     Args:
         objective: The loss on a path.
-        least_free: The lowest share of the client's budget that other work on its device leaves free (section 3.1,
-            "dynamic"): one is drawn for every batch, uniformly up to 1. With 0 only the cheapest path may fit.
+        least_free: The lowest share of the client's limits that other work on its device leaves free (section 3.1,
+            "dynamic"), from 0 to 1. Each batch draws a share between it and 1; at 0 only the cheapest path may fit.
 
     Raises:
         ConfigError: A setting is out of range.
     """
 
     supernet_kind: ClassVar[type] = PathSupernet
-    testable = False  # a client holds several paths, and none of them is its network
+    testable = False  # a client holds several paths; none of them is its network
     added_reports: ClassVar[tuple[type[Report], ...]] = (OperatorReport, MacsReport)
 
     def __init__(self, objective: Objective = TaskLoss(), least_free: UnitInterval = 1.0) -> None:
@@ -54,7 +54,7 @@ class PathSampling(CountedObjective):
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         free = 1.0 if self.least_free == 1 else float(self._rng.uniform(self.least_free, 1))
         path, cost = self._sampler.sample(self._rng, free)
-        assert cost <= self._sampler.most, "a path over the client's budget"
+        assert cost <= self._sampler.most, "a path over the client's limits"
         cast(PathNetwork, network).path = path
         loss = self.objective.loss(network, inputs, targets)
         self._examples.update({f"layers.{layer}.{name}": len(targets) for layer, name in enumerate(path)})
@@ -75,8 +75,8 @@ class PathSampling(CountedObjective):
         for layer, costs in enumerate(macs.held(arch)):
             through = {name: examples.pop(f"layers.{layer}.{name}", 0) for name in costs}
             if sum(through.values()) != seen:
-                raise ValueError(f"{sum(through.values())} examples through the operators of layer {layer}, not {seen}")
+                raise ValueError(f"{sum(through.values())} examples passed layer {layer} instead of {seen}")
             total += sum(number * costs[name] for name, number in through.items())
         if examples:
-            raise ValueError(f"examples through {next(iter(examples))}, which {arch} does not have")
+            raise ValueError(f"{arch} has no operator {next(iter(examples))}")
         self.check_macs(result, total, total)

@@ -14,21 +14,21 @@ from lit_fednas.ranges import NonNegativeFloat, checked
 
 @checked("objective")
 class Proximal(WrappedObjective):
-    """Adds ``mu / 2 * ||w - w_received||^2`` over the parameters that are trained (FedProx: Li et al., 2020).
+    """Adds ``mu / 2 * ||w - w_received||^2`` over the trained parameters (FedProx: Li et al., 2020).
 
-    The term also pulls back what a batch does not go through (an operator that is not on its path). The paper's partial
-    work is ``faults.straggler_rate``.
+    The term also pulls back parameters that a batch does not use, such as operators off its path. For the paper's
+    partial work, set ``faults.straggler_rate``.
 
     Args:
         objective: The loss without the term.
-        mu: The strength; 0 is the loss alone.
+        mu: The strength of the term; 0 disables it.
 
     Example:
         >>> from lit_fednas.messages import ClientTask
         >>> net, proximal = nn.Linear(1, 2, bias=False), Proximal(mu=0.5)
         >>> proximal.begin(net, ClientTask(0, 0, "whole", 1), torch.Generator())
         >>> with torch.no_grad():
-        ...     moved = net.weight.add_(2.0)
+        ...     _ = net.weight.add_(2.0)
         >>> loss = proximal.loss(net, torch.zeros(1, 1), torch.tensor([0]))  # log 2 + 0.5 / 2 * (4 + 4)
         >>> round(float(loss.detach()), 4)
         2.6931
@@ -40,7 +40,7 @@ class Proximal(WrappedObjective):
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        # all of them: an objective inside may freeze or thaw some in its loss
+        # all parameters, because the loss of an inner objective may freeze or thaw some
         self._parameters = list(network.parameters()) if self.mu else []
         self._received = [parameter.detach().clone() for parameter in self._parameters]
         super().begin(network, task, generator)
@@ -64,7 +64,7 @@ class Proximal(WrappedObjective):
 class _SquaredDistance(torch.autograd.Function):
     """Sum of squares of all differences; its gradient is 2 (w - w_received)."""
 
-    # only the parameters are kept for the backward pass, which takes a third of the time of autograd's own
+    # saves only the parameters, so that the backward pass takes a third of the time of autograd's
     @staticmethod
     def forward(ctx: Any, received: tuple[Tensor, ...], *parameters: Tensor) -> Tensor:
         ctx.received = received

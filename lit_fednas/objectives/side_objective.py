@@ -16,16 +16,16 @@ from lit_fednas.supernets import OutputsNetwork, Supernet
 
 
 class SideObjective(AllOutputs, CountedObjective):
-    """The loss of the client's network plus those of all exits that it holds (FedHeN, Eq. 2; Alg. 2, lines 8 to 15).
+    """The sum of the losses of all exits in the client's network (FedHeN, Eq. 2; Alg. 2, lines 8 to 15).
 
-    Its gradient is the sum of theirs (Alg. 2, line 13). A client whose architecture has one exit trains that alone
-    (``ClientTraining``). It reports the multiply-accumulates of all forward passes, which contain those of the heads.
+    Its gradient is the sum of the exits' gradients (Alg. 2, line 13). A client with one exit trains this exit alone
+    (``ClientTraining``). The client reports the multiply-accumulates of all forward passes, including the heads.
 
     Args:
-        objective: The loss of one exit, which gets its logits alone (:class:`Proximal` goes around this one).
+        objective: The loss of one exit; it gets only the exit's logits, so put this one inside :class:`Proximal`.
 
     Raises:
-        ConfigError: The supernet has no exits, or the objective inside wraps another one.
+        ConfigError: The supernet has no exits, or the inner objective contains another one.
     """
 
     @override
@@ -33,8 +33,8 @@ class SideObjective(AllOutputs, CountedObjective):
         super().check_supernet(supernet)
         network = cast(OutputsNetwork, supernet.skeleton(supernet.space.largest))
         shape = (2, *supernet.input_shape)  # batch norm refuses a batch of one
-        two = torch.empty(shape, dtype=supernet.input_dtype, device="meta")
-        if len(network.outputs(two)) == 1:
+        batch = torch.empty(shape, dtype=supernet.input_dtype, device="meta")
+        if len(network.outputs(batch)) == 1:
             raise ConfigError(
                 "model.objective: SideObjective trains several exits, and the largest architecture holds one; set "
                 "supernet.early_heads to true, give more exits, or use TaskLoss"
@@ -53,9 +53,8 @@ class SideObjective(AllOutputs, CountedObjective):
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         *early, last = self.losses(network, inputs, targets)
-        loss = sum(early, last)
         self._macs += self._macs_per_example * len(targets)
-        return loss
+        return sum(early, last)
 
     @override
     def check_result(self, result: ClientResult) -> None:

@@ -12,17 +12,17 @@ from lit_fednas.supernets import WidthSupernet
 
 
 class UnitChanges(WrappedObjective):
-    """Trains by the objective inside, and reports the relative change of each unit, for ``InvariantUnits`` (FLuID).
+    """Trains with the inner objective and reports the relative change of each unit, for ``InvariantUnits`` (FLuID).
 
-    A unit's weights are its entries in all parameters whose first dimension is cut by its group: what comes into
-    it, and its norm's scale and shift. Its change is the Euclidean norm of the difference that training made,
-    divided by the norm before. The report is empty unless the client trains the whole network.
+    A unit's weights are its rows of all parameters that its group cuts in the first dimension: its incoming weights,
+    and the scale and shift of its norm. Its change is the Euclidean norm of their difference in training, divided by
+    their norm before. The report is empty unless the client trains the whole network.
 
     Args:
         objective: The loss.
 
     Raises:
-        ConfigError: The supernet is not cut by width (reported before training).
+        ConfigError: The supernet is not cut by width (before training).
     """
 
     supernet_kind: ClassVar[type] = WidthSupernet
@@ -31,11 +31,11 @@ class UnitChanges(WrappedObjective):
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         self._network = network
-        self._before: dict[str, Tensor] = {}  # the parameters whose first dimension is cut, if the network is whole
+        self._received: dict[str, Tensor] = {}  # parameters with a cut first dimension, if the network is whole
         if task.arch == self._supernet.space.largest:
             for name, parameter in network.named_parameters():
                 if any(group for group, _ in self._supernet.axes[name][:1]):
-                    self._before[name] = parameter.detach().clone()
+                    self._received[name] = parameter.detach().clone()
         super().begin(network, task, generator)
 
     @override
@@ -45,19 +45,19 @@ class UnitChanges(WrappedObjective):
     @torch.no_grad()
     @override
     def report(self) -> tuple[Report, ...]:
-        moved: dict[str, Tensor] = {}
-        was: dict[str, Tensor] = {}
-        for name, before in self._before.items():
+        difference: dict[str, Tensor] = {}  # per group, the sums of squares of each unit
+        norm: dict[str, Tensor] = {}
+        for name, received in self._received.items():
             group, weights = self._supernet.axes[name][0][0], self._network.get_parameter(name)
             units = self._supernet.units[group]  # a unit's entries are adjacent: a row of this shape
-            moved[group] = moved.get(group, 0) + (weights - before).reshape(units, -1).square().sum(1)
-            was[group] = was.get(group, 0) + before.reshape(units, -1).square().sum(1)
-        changes = {group: (moved[group].sqrt() / was[group].sqrt().clamp_min(1e-12)).tolist() for group in moved}
+            difference[group] = difference.get(group, 0) + (weights - received).reshape(units, -1).square().sum(1)
+            norm[group] = norm.get(group, 0) + received.reshape(units, -1).square().sum(1)
+        changes = {group: (difference[group].sqrt() / norm[group].sqrt().clamp_min(1e-12)).tolist() for group in norm}
         return (UnitChangesReport(changes), *super().report())
 
     @override
     def end(self, network: nn.Module) -> None:
-        self._before = {}
+        self._received = {}
         super().end(network)
 
     @override
@@ -66,6 +66,6 @@ class UnitChanges(WrappedObjective):
         report = result.report(UnitChangesReport)
         units = self._supernet.units if result.task.arch == self._supernet.space.largest else {}
         if report is None or {group: len(changes) for group, changes in report.changes.items()} != units:
-            raise ValueError(f"changes of other units than those of {result.task.arch}")
+            raise ValueError(f"the units of its changes are not those of {result.task.arch}")
         if any(number < 0 for number in report.numbers):
             raise ValueError("a change of a unit is negative")

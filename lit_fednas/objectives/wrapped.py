@@ -1,4 +1,4 @@
-"""Objectives around another one."""
+"""Base classes of objectives that contain an inner objective."""
 
 from typing import Any, ClassVar, cast
 
@@ -14,7 +14,7 @@ from lit_fednas.supernets import OutputsNetwork, Supernet
 
 
 class WrappedObjective(Objective):
-    """Delegates everything but the loss, which a subclass writes, to the objective inside."""
+    """Delegates every method except the loss, which a subclass defines, to the inner objective."""
 
     #: The types of the reports that the subclass adds.
     added_reports: ClassVar[tuple[type[Report], ...]] = ()
@@ -24,17 +24,17 @@ class WrappedObjective(Objective):
 
     @property
     def compilable(self) -> bool:  # type: ignore[override]
-        """Whether the objective inside is."""
+        """The value of the inner objective."""
         return self.objective.compilable
 
     @property
     def testable(self) -> bool:  # type: ignore[override]
-        """Whether that of the objective inside is."""
+        """The value of the inner objective."""
         return self.objective.testable
 
     @property
     def report_types(self) -> tuple[type[Report], ...]:  # type: ignore[override]
-        """Those of the objective inside, and the subclass's own."""
+        """The types of the inner objective and of the subclass."""
         return (*self.objective.report_types, *self.added_reports)
 
     @override
@@ -66,15 +66,15 @@ class WrappedObjective(Objective):
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         self.objective.load_state_dict(state)
 
-    def check_macs(self, result: ClientResult, least: int, most: int) -> None:
-        """Raises ``ValueError`` unless a client reports multiply-accumulates of all its examples within limits."""
+    def check_macs(self, result: ClientResult, lowest: int, highest: int) -> None:
+        """Raises ``ValueError`` unless the multiply-accumulates that a client reports lie within the bounds."""
         report = result.report(MacsReport)
-        if report is None or not least <= report.macs <= most:
-            raise ValueError(f"{report} of {result.num_seen} examples, which are {least} to {most}")
+        if report is None or not lowest <= report.macs <= highest:
+            raise ValueError(f"{report} is impossible; {result.num_seen} examples need {lowest} to {highest} MACs")
 
 
 class CountedObjective(WrappedObjective):
-    """Reports ``_macs``, the multiply-accumulates of a fit's forward passes, which its loss counts."""
+    """Reports the multiply-accumulates of a fit's forward passes, which the loss adds to ``_macs``."""
 
     added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
@@ -89,9 +89,9 @@ class CountedObjective(WrappedObjective):
 
 
 class AllOutputs(WrappedObjective):
-    """Combines the losses of all outputs of a network; ``objective`` is that of one, which gets its logits alone."""
+    """Combines the losses of all outputs of a network; the inner objective gets the logits of one output at a time."""
 
-    compilable = False  # it runs parts of the network
+    compilable = False  # the loss runs parts of the network
 
     @override
     def check_supernet(self, supernet: Supernet) -> None:
@@ -106,12 +106,12 @@ class AllOutputs(WrappedObjective):
         if isinstance(self.objective, WrappedObjective):
             inner, outer = type(self.objective).__name__, type(self).__name__
             raise ConfigError(
-                f"model.objective.objective: {inner} needs a network, and {outer} has only logits for it; put "
+                f"model.objective.objective: {inner} needs a network, and {outer} gives it only logits; put "
                 f"{outer} inside {inner}"
             )
         super().setup(supernet, clients)
 
     def losses(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """Returns the loss of each output; arguments as of :meth:`loss`."""
+        """Returns the loss of each output; the arguments are those of :meth:`loss`."""
         outputs = cast(OutputsNetwork, network).outputs(inputs)
         return [self.objective.loss(nn.Identity(), logits, targets) for logits in outputs]

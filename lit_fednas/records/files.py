@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: a kill leaves the old one or the new one; and numbers as JSON has them."""
+"""Atomic writing and validated reading of files: after a kill, a file is either the old or the new one."""
 
 import csv
 import errno
@@ -27,16 +27,16 @@ try:
 except ImportError:  # Windows, where folders are not locked
     fcntl = None  # type: ignore[assignment]
 
-#: In every file that a command writes to a place of the user's choice, or in one of several.
+#: Marks files that a command writes to a path of the user's choice; of several files, at least one holds it.
 MARK = b"lit_fednas"
-#: What to do about a damaged file.
+#: The remedy for a damaged file.
 RESTORE = "restore it, or delete it to do without it"
-#: The checksums of a folder's records, as ``sha256sum --check`` reads them.
+#: The checksums of a folder's records, in the format of ``sha256sum --check``.
 SUMS_FILE = "SHA256SUMS"
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _FOLDER = re.compile(r"[\w+]([\w.,=+ -]*[\w,=+-])?")
-_LONGEST = 200  # bytes; some systems take 255, and files in it or beside it have longer names
+_MAX_NAME = 200  # bytes; some systems allow 255, and files inside or beside the folder have longer names
 _UNREADABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 _TAKEN = re.compile(
     r"checkpoints|wandb|sha256sums|(study|compare|report|curves|targets|clients|results|config|metrics|rounds|ledger|"
@@ -47,38 +47,38 @@ _TAKEN = re.compile(
 
 @contextmanager
 def replacing(path: Path | str, sync: bool = False, private: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file that replaces another once the block has ended without an error; of two processes, the later's."""
+    """Opens a new file that replaces ``path`` if the block raises no error; of two processes, the later one wins."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")  # always the same: the next one replaces what a kill has left
-    part.unlink(missing_ok=True)  # a link would be followed, and whoever can read an open file could read on
-    own = None
+    part = path.with_name(f".{path.name}.part")  # a constant name, so that the next call replaces a killed one's file
+    part.unlink(missing_ok=True)  # never writes through a link, or into a file that another process can read
+    status = None
     try:
         opener = partial(os.open, mode=0o600 if private else 0o666)
         with naming(path), open(part, "xb", opener=opener) as file:
-            own = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             yield file
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        if _is_file(part, own):
+        if _is_file(part, status):
             sealed = unseal(path)
             os.replace(part, path)
             if sealed:
                 seal(path.parent, path.name)
     finally:
-        if _is_file(part, own):
+        if _is_file(part, status):
             part.unlink()
 
 
 def _is_file(path: Path, status: os.stat_result | None) -> bool:
-    """Returns whether a path is still of the file that was opened, not of one that another process has begun since."""
+    """Returns whether a path still is the opened file, not a later one of another process."""
     return status is not None and os.path.lexists(path) and os.path.samestat(os.lstat(path), status)
 
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Adds the file's name to errors of writing it; the system names only files that cannot be opened."""
+    """Adds the file's name to errors of writing; the system names only files that cannot be opened."""
     try:
         yield
     except OSError as error:
@@ -88,26 +88,26 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def seal(folder: Path, *names: str) -> None:
-    """Keeps the checksums of those records of a folder that have none; what replaces such a record gets its own."""
+    """Saves the checksums of records that lack one; :func:`replacing` renews them later."""
     lines = _sums(folder)
-    new = [name for name in names if name not in lines and (folder / name).is_file()]
-    if new:
-        _keep_sums(folder, lines | {name: f"{_sum(folder / name)}  {name}" for name in new})
+    unsealed = [name for name in names if name not in lines and (folder / name).is_file()]
+    if unsealed:
+        _save_sums(folder, lines | {name: f"{_sum(folder / name)}  {name}" for name in unsealed})
 
 
 def unseal(path: Path) -> bool:
-    """Forgets the checksum of a record that will change; returns whether there was one."""
+    """Removes the checksum of a record that will change; returns whether there was one."""
     lines = _sums(path.parent)
-    if found := lines.pop(path.name, None) is not None:
-        _keep_sums(path.parent, lines)
-    return found
+    if is_sealed := lines.pop(path.name, None) is not None:
+        _save_sums(path.parent, lines)
+    return is_sealed
 
 
 def check_sum(path: Path) -> None:
-    """Validates that a record is as it was written, where its folder keeps a checksum of it."""
+    """Validates a record against its saved checksum, if there is one."""
     line = _sums(path.parent).get(path.name)
     if line is not None and line[:64] != _sum(path):
-        raise DataError(f"{path}: is not as it was written; restore it, or accept it: delete its line in {SUMS_FILE}")
+        raise DataError(f"{path}: has another checksum; restore it, or delete its line in {SUMS_FILE} to accept it")
 
 
 def _sum(path: Path) -> str:
@@ -116,38 +116,35 @@ def _sum(path: Path) -> str:
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """Returns the lines of checksums by the files that they are of; other lines, of other tools, by themselves."""
+    """Returns the lines of checksums by file name; the key of a line of another tool is the line itself."""
     if not os.path.lexists(path := folder / SUMS_FILE):
         return {}
     with reading(path):
         lines = path.read_text(encoding="utf-8").splitlines()
-    return {found[2] if (found := _SUM.fullmatch(line)) else line: line for line in lines}
+    return {match[2] if (match := _SUM.fullmatch(line)) else line: line for line in lines}
 
 
-def _keep_sums(folder: Path, lines: Mapping[str, str]) -> None:
+def _save_sums(folder: Path, lines: Mapping[str, str]) -> None:
     replace_text(folder / SUMS_FILE, "".join(f"{line}\n" for line in lines.values()))
 
 
 class FolderLock:
-    """Keeps other processes from locking the same folder, until it is released or the process ends.
-
-    ``field`` is the setting that names the folder, for the ConfigError if another process has locked it.
-    """
+    """Locks the folder that the setting ``field`` names, until it is released or the process ends."""
 
     def __init__(self, folder: Path, field: str = "trainer.logger") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file: int | None = None
         if fcntl is None:
             return
-        self._file = opened = os.open(folder, os.O_RDONLY)
+        self._file = descriptor = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
             raise ConfigError(f"{field}: another process writes into {folder}; wait for it, or give another") from None
 
     def release(self) -> None:
-        """Lets others lock the folder; does nothing if it has been released."""
+        """Unlocks the folder; does nothing if it is already unlocked."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -155,44 +152,44 @@ class FolderLock:
 
 @contextmanager
 def locked(folder: Path, field: str) -> Iterator[None]:
-    """Keeps other processes from writing into a folder that a setting names, which is removed if it stays empty."""
+    """Locks the folder that a setting names, and removes it if it stays empty."""
     lock = FolderLock(folder, field)
     try:
         yield
     finally:
-        with suppress(OSError):  # it holds files
+        with suppress(OSError):  # the folder holds files
             folder.rmdir()
         lock.release()
 
 
 @contextmanager
 def changing(path: Path) -> Iterator[None]:
-    """Waits until no other process is in such a block for the same file, if it exists; then keeps others out."""
-    with open(path, "r+b") if path.is_file() else nullcontext() as file:  # some network drives lock no other
+    """Lets only one process at a time enter such a block for the same file, if the file exists."""
+    with open(path, "r+b") if path.is_file() else nullcontext() as file:  # some network drives lock only writable files
         if file is not None and fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def check_output(*paths: Path, overwrite: bool = False) -> None:
-    """Validates, before any work, that files can be written, and replace none but this package's; one tells for all."""
+    """Validates, before any work, that files can be written; one existing file must be from this package."""
     present = [path for path in paths if path.exists()]
     for path in present:
         if not path.is_file():
             raise ConfigError(f"output: {path} is not a file; give the path of a file")
     if present and not overwrite and not any(MARK in path.read_bytes() for path in present):
-        raise ConfigError(f"output: {present[0]} is there, and not from this command; move it, or add --overwrite")
+        raise ConfigError(f"output: {present[0]} exists and is not from this command; move it, or add --overwrite")
     check_room("output", paths[0].absolute().parent)
 
 
 def check_room(field: str, folder: Path | str, size: int = 1) -> None:
-    """Validates, before any work, that a folder can be written to, and its disk has room for a file."""
+    """Validates, before any work, that a folder can be written to and its disk has room for ``size`` bytes."""
     path = Path(folder).absolute()
-    nearest = next(one for one in (path, *path.parents) if one.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"{field}: {nearest} cannot be written to; give another folder")
-    usage = shutil.disk_usage(nearest)
-    if usage.free < size <= usage.total:  # some network drives say 0 of 0
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{field}: {existing} cannot be written to; give another folder")
+    usage = shutil.disk_usage(existing)
+    if usage.free < size <= usage.total:  # some network drives report a total of 0 bytes
         raise ConfigError(f"{field}: the disk of {folder} has {usage.free:,} of {size:,} bytes needed; free more")
 
 
@@ -203,10 +200,10 @@ def replace_text(path: Path | str, text: str, private: bool = False) -> None:
 
 
 def replace_saved(path: Path | str, value: Any, sync: bool = False, private: bool = False) -> None:
-    """Writes what ``torch.load`` reads."""
-    import torch  # by this alone: what reads records starts without it
+    """Writes a value for ``torch.load``."""
+    import torch  # imported here, because readers of records start faster without it
 
-    content = io.BytesIO()  # torch's writer hides why a file cannot be written, or ends the process
+    content = io.BytesIO()  # torch's file writer hides the reason of an error, or ends the process
     torch.save(value, content)
     with replacing(path, sync, private) as file:
         file.write(content.getbuffer())
@@ -225,14 +222,14 @@ def replace_table(
 
 
 def table_text(rows: Iterable[Iterable[Any]], lineterminator: str = "\n") -> str:
-    """Returns lines of a CSV file, in which no spreadsheet takes a text for a formula."""
+    """Returns the lines of a CSV file; :func:`as_cell` escapes texts that look like formulas."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator=lineterminator).writerows(map(as_cell, row) for row in rows)
     return text.getvalue()
 
 
 def as_cell(value: Any) -> Any:
-    """Returns a value as a CSV file has it: a text that looks like a formula with an apostrophe before it.
+    """Returns a value for a CSV file; a text that a spreadsheet would take for a formula gets an apostrophe.
 
     Example:
         >>> [as_cell(value) for value in ("=1+1", "-1.5", -1.5, "'=1", "'a")], from_cell("'=1+1")
@@ -248,13 +245,13 @@ def as_cell(value: Any) -> Any:
 
 
 def from_cell(value: Any) -> Any:
-    """Returns what :func:`as_cell` was given."""
+    """Inverts :func:`as_cell`."""
     return value[1:] if isinstance(value, str) and value.startswith("'") and _FORMULA.match(value) else value
 
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Converts errors of parsing a file's content to :class:`DataError` with its name; opens no pipe."""
+    """Converts errors of parsing to :class:`DataError` with the file's path; refuses folders and pipes."""
     if os.path.lexists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: is not a file; restore it, or move it away to do without it")
     try:
@@ -267,7 +264,7 @@ def reading(path: Path | str) -> Iterator[None]:
 
 
 def read_json(path: Path, form: Any = dict) -> dict[str, Any]:
-    """Reads a JSON object of a form (``lit_fednas.records.forms``); empty where the file is missing."""
+    """Reads a JSON object of a form (``lit_fednas.records.forms``); empty if the file is missing."""
     if not os.path.lexists(path):
         return {}
     with reading(path):
@@ -278,22 +275,22 @@ def read_json(path: Path, form: Any = dict) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Returns what a text in JSON says; its objects name each key once, and numbers are finite."""
-    return json.loads(text, object_pairs_hook=_different, parse_constant=_refused)
+    """Parses a text in JSON; refuses duplicate keys and numbers that are not finite."""
+    return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
 
 
-def _refused(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not a number")
 
 
-def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content := dict(pairs)) < len(pairs):
-        raise ValueError(f"it has a key of {repr([*content])} twice in one object")
+        raise ValueError(f"a key of {repr([*content])} is duplicated")
     return content
 
 
 def read_table(path: Path, needed: Iterable[str] = (), grows: bool = False) -> list[dict[str, str]]:
-    """Reads the texts of a CSV file of this package; one that ``grows`` may repeat rows and end in mid-line."""
+    """Reads the texts of a CSV file of this package; a file that ``grows`` may repeat rows and end within a line."""
     with reading(path):
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
@@ -302,20 +299,20 @@ def read_table(path: Path, needed: Iterable[str] = (), grows: bool = False) -> l
         head, *rows = list(csv.reader(io.StringIO(whole.decode("utf-8-sig"), newline=""), strict=True)) or [[]]
         names = [*map(from_cell, head)]
         if len(set(names)) < len(names) or "" in names:
-            raise ValueError("a column has no name, or that of another")
+            raise ValueError("the name of a column is empty or duplicated")
         if missing := [name for name in needed if name not in names]:
             raise ValueError(f"it has no column {missing[0]}")
         for number, row in enumerate(rows, start=1):
             if len(row) != len(names):
                 raise ValueError(f"row {number} has {len(row)} cells of {len(names)}")
         if not grows and len(set(map(tuple, rows))) < len(rows):
-            raise ValueError("a row is there twice")
+            raise ValueError("a row is duplicated")
         check_sum(path)
         return [dict(zip(names, map(from_cell, row), strict=True)) for row in rows]
 
 
 def plain_numbers(value: Any) -> Any:
-    """Returns a value in which numbers that JSON cannot write are ``None``, and sequences are lists."""
+    """Returns a value with ``None`` for numbers that JSON cannot write, and lists for sequences."""
     if isinstance(value, Mapping):
         return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -326,16 +323,16 @@ def plain_numbers(value: Any) -> Any:
 
 
 def check_folder_name(field: str, name: str) -> None:
-    """Validates that a name can be that of a folder on any system, beside what runs and studies write."""
-    if not _FOLDER.fullmatch(name) or len(name.encode()) > _LONGEST or _TAKEN.fullmatch(name):
-        raise ConfigError(f"{field}: {name!r:.99} cannot name a folder; use up to {_LONGEST} letters, digits, - and _")
+    """Validates that a name can name a folder on any system and is none that runs and studies use."""
+    if not _FOLDER.fullmatch(name) or len(name.encode()) > _MAX_NAME or _TAKEN.fullmatch(name):
+        raise ConfigError(f"{field}: {name!r:.99} cannot name a folder; use up to {_MAX_NAME} letters, digits, - and _")
 
 
 def check_folder_names(field: str, names: Iterable[str]) -> None:
-    """Validates that names can be those of folders beside each other, also where upper and lower case are the same."""
-    known: dict[str, str] = {}
+    """Validates that names can name folders beside each other, also on systems that ignore case."""
+    spellings: dict[str, str] = {}
     for name in names:
         check_folder_name(field, name)
-        if (other := known.get(name.casefold())) is not None:
+        if (other := spellings.get(name.casefold())) is not None:
             raise ConfigError(f"{field}: {other!r} and {name!r} are one folder, at least on some systems; change one")
-        known[name.casefold()] = name
+        spellings[name.casefold()] = name

@@ -1,8 +1,8 @@
-"""What a run's JSON files hold, and the validation of their content.
+"""Forms of a run's JSON files, and the validation of their content.
 
-A form is a type (whole numbers are 0 or more, others finite) or a set of words; ``(form,)`` for what may be null;
-``[form]`` for lists of any length, ``[form, form]`` for those of this one; or forms by key: ``"key?"`` may be missing
-or null, ``"*"`` is any.
+A form is a type (``int`` is at least 0, ``float`` is finite) or a set of words. ``(form,)`` also allows null.
+``[form]`` is a list of any length, ``[form, form]`` a list of this length. In a dictionary of forms by key, ``"key?"``
+may be missing or null, and ``"*"`` is any other key.
 """
 
 import math
@@ -26,7 +26,7 @@ LEDGER = {"rounds": int, "total": _SPENT, "independent": {"*": _SPENT}, "after_t
 LEDGER |= _each("times_less_computation times_less_communication", (float,))
 #: ``inputs.json``.
 INPUTS = {"task": str, "class_names": [str], "metrics": _DIRECTIONS}
-#: What is read of ``config.yaml``, and its last key.
+#: The keys that are read from ``config.yaml``, and its last key, which a truncated file lacks.
 RUN_SETTINGS = {
     "seed_everything?": int,
     "data?": {"num_clients?": int},
@@ -63,17 +63,17 @@ STUDY = {"study": str, "file": str, "runs": [_RUN]}
 
 
 def check_form(value: Any, form: Any, where: str = "content") -> None:
-    """Validates that a plain value has a form; raises ValueError that says where it has not."""
+    """Validates that a plain value has a form; raises ValueError with the path of the fault."""
     match form, value:
         case (inner,), _ if isinstance(form, tuple):
             if value is not None:
                 check_form(value, inner, where)
         case dict(), dict():
-            named = {key.removesuffix("?"): key for key in form}
-            if missing := [key for name, key in named.items() if name == key != "*" and name not in value]:
+            keys = {key.removesuffix("?"): key for key in form}
+            if missing := [key for name, key in keys.items() if name == key != "*" and name not in value]:
                 raise ValueError(f"{where} lacks {missing[0]}")
             for name, item in value.items():
-                key = named.get(name, "*")
+                key = keys.get(name, "*")
                 if key in form and (item is not None or not key.endswith("?")):
                     check_form(item, form[key], f"{where}.{name}")
         case list(), list() if len(form) in (1, len(value)):

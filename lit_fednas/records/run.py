@@ -1,4 +1,4 @@
-"""A run's rounds, costs, scores of clients and models in its folder, and the metrics that it measures."""
+"""The records of a run's rounds, costs, client scores and models, and the metrics that it measures."""
 
 import json
 import os
@@ -31,29 +31,27 @@ METRICS_FILE = "metrics.csv"
 LEDGER_FILE = "ledger.json"
 INPUTS_FILE = "inputs.json"
 CLIENTS_FILE = "clients.csv"
-#: Before the metrics.
+#: The columns of ``clients.csv`` before the metrics.
 CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples")
 SUITE_FILE = "suite.json"
 SEQUENCE_FILE = "sequence.json"
-#: What is complete when training ends; the tables of subnets are when they are written.
+#: The records that are complete when training ends; tables of subnets are complete when they are written.
 RECORDS = (INPUTS_FILE, "partition.csv", ROUNDS_FILE, LEDGER_FILE, CLIENTS_FILE, SUITE_FILE, SEQUENCE_FILE)
-#: What files of models hold.
+#: The forms of the files of models.
 MODELS = {SUITE_FILE: SUITE, SEQUENCE_FILE: SEQUENCE}
-#: In the folder of a supernet that was exported.
+#: The files in the folder of an exported supernet.
 WEIGHTS_FILE, SUPERNET_FILE, CARD_FILE = "weights.ckpt", "supernet.json", "README.md"
 PRETRAINED_FILES = ("config.yaml", WEIGHTS_FILE, SUPERNET_FILE, CARD_FILE)
 
-#: Whether higher is better, by metric; the first counts most. None where it is not known.
+#: Whether higher is better, by metric; ``None`` if unknown. The first metric counts most.
 Directions: TypeAlias = Mapping[str, bool | None]
 
-#: Of classes; where a folder's files do not say what its metrics are, it is these.
+#: The metrics of classes, also the default for folders without a record of their metrics.
 OF_CLASSES: Directions = {"accuracy": True, "loss": False}
 
 _AFTER = "after_training"
-#: Metrics are logged in float32, whose 0.7 is 1e-8 below the target 0.7.
+#: Tolerance of targets, because the float32 number 0.7 of a logged metric is 1e-8 below the target 0.7.
 _TOLERANCE = 1e-6
-
-# ---- rounds, costs, clients -----------------------------------------------------------------------------
 
 
 def append_round(folder: Path, record: dict[str, Any]) -> None:
@@ -66,8 +64,8 @@ def append_round(folder: Path, record: dict[str, Any]) -> None:
 
 
 def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yields a run's records without a last line that a kill cut short; raises DataError for a damaged line."""
-    path, before = folder / ROUNDS_FILE, None
+    """Yields a run's records without a truncated last line; raises DataError for a damaged line."""
+    path, previous = folder / ROUNDS_FILE, None
     if not os.path.lexists(path):
         return
     with reading(path), open(path, "rb") as file:
@@ -81,25 +79,22 @@ def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
                 except (ValueError, RecursionError) as error:
                     fault = f"is not the record of a round ({shorten(str(error), 90, placeholder=' ...')})"
                     raise DataError(f"{path}: line {number} {fault}; {RESTORE}") from None
-                if before is not None and record["round"] != before + 1:
-                    raise DataError(f"{path}: line {number} is of round {record['round']}, after {before}; {RESTORE}")
-                before = record["round"]
+                if previous is not None and record["round"] != previous + 1:
+                    raise DataError(f"{path}: line {number} is of round {record['round']}, after {previous}; {RESTORE}")
+                previous = record["round"]
                 yield record
         check_sum(path)
 
 
 def rounds_of(records: Sequence[Mapping[str, Any]], weights: str | None) -> int | None:
-    """Returns after how many rounds a run had weights of a digest; None if it has trained the rounds again since.
-
-    Results without a digest count as the last round's.
-    """
+    """Returns the number of rounds until a run had weights (by default its last); ``None`` if it replaced them."""
     rounds = {record.get("weights"): record["round"] + 1 for record in records}
-    unnamed = rounds.pop(None, None)  # the rounds of version 0.2, which come first
+    unnamed = rounds.pop(None, None)  # rounds of version 0.2 come first and have no digest
     return rounds.get(weights, unnamed) if weights and rounds else len(records)
 
 
 def write_subnets(folder: Path, split: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the evaluated subnets of a split; rows of other subnets stay if the run still has their weights."""
+    """Writes the evaluated subnets of a split; keeps rows of other subnets if the run still has their weights."""
     path, records, names = folder / f"subnets-{split}.csv", [*read_rounds(folder)], {row["subnet"] for row in rows}
     earlier_rows = read_table(path, ["subnet"]) if path.is_file() else []
     other_rows = [row for row in earlier_rows if row["subnet"] not in names]
@@ -109,7 +104,7 @@ def write_subnets(folder: Path, split: str, rows: Sequence[Mapping[str, Any]]) -
 
 
 def _forget_metrics(path: Path, round: int) -> None:
-    """Drops the rows that training logged in a round and later ones; those of ``validate`` and ``test`` stay."""
+    """Drops the rows that training logged in a round and later; keeps those of ``validate`` and ``test``."""
     if not path.is_file():
         return
     rows, trained = [], set()
@@ -119,28 +114,28 @@ def _forget_metrics(path: Path, round: int) -> None:
             step = int(row["step"])
         if not names <= {"val", "test"}:
             trained.add(step)
-        # a validation in a round is logged after its training, any other before that step is trained
+        # training logs a step before its validation does; any other validation comes before the step is trained
         if step < round or step not in trained or (round and names <= {"test"}):
             rows.append(row)
     if rows:
-        replace_table(path, list(rows[0]), rows, lineterminator="\r\n")  # as Lightning writes it
+        replace_table(path, list(rows[0]), rows, lineterminator="\r\n")  # the line ends of Lightning's logger
     else:
         path.unlink()
 
 
 def forget_from(folder: Path, round: int) -> None:
-    """Drops the records of a round and all later ones, which a resumed run writes anew."""
+    """Drops the records of a round and all later ones, which a resumed run writes again."""
     _forget_metrics(folder / METRICS_FILE, round)
     ledger = read_json(folder / LEDGER_FILE, LEDGER)
     path = folder / ROUNDS_FILE
-    kept = [record for record in read_rounds(folder) if record["round"] < round]
-    if kept and kept[-1]["round"] != round - 1:
-        last = kept[-1]["round"]
+    records = [record for record in read_rounds(folder) if record["round"] < round]
+    if records and records[-1]["round"] != round - 1:
+        last = records[-1]["round"]
         raise DataError(f"{path}: has {last + 1} rounds, and the checkpoint {round}; {RESTORE}")
-    if ledger.get("rounds", 0) > round:  # it is written again when the run ends
+    if ledger.get("rounds", 0) > round:  # the run writes its ledger again when it ends
         replace_json(folder / LEDGER_FILE, {**ledger, "rounds": round})
-    if kept:
-        replace_text(path, "".join(map(_line, kept)))
+    if records:
+        replace_text(path, "".join(map(_line, records)))
     else:
         path.unlink(missing_ok=True)
 
@@ -150,34 +145,31 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def write_ledger(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Writes the costs of training, all keys of the ledger but ``after_training``, which is kept."""
+    """Writes the costs of training into the ledger; keeps its key ``after_training``."""
     with changing(folder / ROUNDS_FILE):
-        after = read_json(folder / LEDGER_FILE, LEDGER).get(_AFTER)
-        replace_json(folder / LEDGER_FILE, {**summary, **({_AFTER: after} if after else {})})
+        after_training = read_json(folder / LEDGER_FILE, LEDGER).get(_AFTER)
+        replace_json(folder / LEDGER_FILE, {**summary, **({_AFTER: after_training} if after_training else {})})
 
 
 def note_after_training(folder: Path, name: str, costs: Mapping[str, int]) -> None:
-    """Adds what the search or fine-tuning in a run's subfolder cost; does nothing for a run without a ledger."""
+    """Adds the costs of the search or fine-tuning in a subfolder; does nothing for a run without a ledger."""
     with changing(folder / ROUNDS_FILE):  # two commands may end at once
         ledger = read_json(folder / LEDGER_FILE, LEDGER)
         if "total" in ledger:
             replace_json(folder / LEDGER_FILE, {**ledger, _AFTER: {**ledger.get(_AFTER, {}), name: costs}})
 
 
-def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further: Sequence[str] = ()) -> None:
-    """Writes ``clients.csv``, a row per client; ``further`` are columns beside those of every such table."""
+def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], last_columns: Sequence[str] = ()) -> None:
+    """Writes ``clients.csv``, a row per client; ``last_columns`` follow the metrics."""
     rows = list(rows)
-    metrics = [name for name in (rows[0] if rows else OF_CLASSES) if name not in (*CLIENT_SCORE_COLUMNS, *further)]
-    replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *metrics, *further), rows)
+    metrics = [name for name in (rows[0] if rows else OF_CLASSES) if name not in (*CLIENT_SCORE_COLUMNS, *last_columns)]
+    replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *metrics, *last_columns), rows)
 
 
 def version_of(folder: Path) -> int:
-    """Returns the number of a run's version; -1 of a folder with another name."""
+    """Returns the number of a run's version; -1 for a folder with another name."""
     number = folder.name.removeprefix("version_")
     return int(number) if number.isdecimal() and number != folder.name else -1
-
-
-# ---- models that a run has added ------------------------------------------------------------------------
 
 
 def read_models(folder: Path, name: str) -> dict[str, Any] | None:
@@ -202,7 +194,7 @@ def suite_of(run: str, field: str) -> dict[str, Any]:
 
 
 def step_words(steps: Iterable[Mapping[str, Any]]) -> str:
-    """Returns how a model was derived, in a few words."""
+    """Returns the derivation of a model as a short text."""
     cells: dict[str, list[str]] = {}
     for step in steps:
         for kind in ("widen", "deepen"):
@@ -211,31 +203,28 @@ def step_words(steps: Iterable[Mapping[str, Any]]) -> str:
     return "; ".join(f"{kind} {', '.join(names)}" for kind, names in cells.items())
 
 
-# ---- metrics --------------------------------------------------------------------------------------------
-
-
 def directions_of(folder: Path) -> Directions:
     """Returns the metrics of a run, a search or a fine-tuning, from the files in its folder."""
     for name, form in (("settings.json", SETTINGS), (INPUTS_FILE, INPUTS)):
-        if found := read_json(folder / name, form).get("metrics"):
-            return dict(found)
+        if metrics := read_json(folder / name, form).get("metrics"):
+            return dict(metrics)
     return OF_CLASSES
 
 
-def chosen(metric: str | None, directions: Directions, field: str) -> tuple[str, bool]:
-    """Returns the metric by which the best is known, and whether higher is better."""
+def choose_metric(metric: str | None, directions: Directions, field: str) -> tuple[str, bool]:
+    """Returns the metric that ranks networks (by default the first), and whether higher is better."""
     metric = metric or next(iter(directions))
-    known = ", ".join(name for name, higher in directions.items() if higher is not None)
+    choices = ", ".join(name for name, higher in directions.items() if higher is not None)
     if metric not in directions:
-        raise ConfigError(f"{field}: {metric!r} is not measured here; choose from {known}")
+        raise ConfigError(f"{field}: {metric!r} is not measured here; choose from {choices}")
     higher = directions[metric]
     if higher is None:
-        raise ConfigError(f"{field}: {metric!r} does not say whether higher is better; choose from {known}")
+        raise ConfigError(f"{field}: {metric!r} does not say whether higher is better; choose from {choices}")
     return metric, higher
 
 
 def error(value: float, higher: bool) -> float:
-    """Returns what is to be minimised: the value, or what it lacks to one where higher is better."""
+    """Returns the value to minimise: the metric, or 1 minus the metric where higher is better."""
     return 1 - value if higher else value
 
 

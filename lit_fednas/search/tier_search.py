@@ -21,7 +21,7 @@ from lit_fednas.formatting import metric_text
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, PositiveShare, checked
 from lit_fednas.records import COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name, check_folder_names
-from lit_fednas.records.run import chosen, error
+from lit_fednas.records.run import choose_metric, error
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search.evaluations import Evaluations, Scorer
@@ -130,7 +130,7 @@ class TierSearch:
         self.files = files
         self.seed = seed if settings.seed is None else settings.seed
         self.watch = watch
-        self.metric, self.higher = chosen(settings.metric, evaluator.directions, "search.metric")
+        self.metric, self.higher = choose_metric(settings.metric, evaluator.directions, "search.metric")
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
         scorer = scorer or Scorer(evaluator, ArchitectureCosts(self.supernet, settings.latency))

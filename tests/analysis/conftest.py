@@ -29,7 +29,7 @@ TINY = {
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Read only."""
+    """The run's folder, which tests only read."""
     root = tmp_path_factory.mktemp("runs")
     settings = {**TINY, "trainer.logger.init_args.save_dir": str(root)}
     options = [word for name, value in settings.items() for word in (f"--{name}", value)]
@@ -38,7 +38,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     supernet = seeded(ElasticResNet, (1, 8, 8), 10, stem_width=4, stage_widths=[8, 12, 16, 16], divisor=4)
     write_search(folder / "search", supernet)
     write_search(folder / "random", supernet, RandomSearch(sample=4), seed=1)
-    for files in SearchFiles.within(folder):  # as if they were of the run's weights
+    for files in SearchFiles.within(folder):  # pretends that they searched the run's weights
         files.write_settings({**files.settings(), "weights": [*read_rounds(folder)][-1]["weights"]})
     return folder
 
@@ -50,6 +50,6 @@ def finished_page(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def run_folder(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy that a test may change: it has no checksums."""
+    """A copy that a test may change, without checksums."""
     unsealed = shutil.ignore_patterns(SUMS_FILE)
     return Path(shutil.copytree(finished_run, tmp_path / "digits" / "version_0", ignore=unsealed))

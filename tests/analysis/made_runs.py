@@ -1,4 +1,4 @@
-"""Runs written by hand, for tables whose values can be worked out: plain ones, pruned sequences, growing suites."""
+"""Runs written by hand, for tables with predictable values: plain ones, pruned sequences, growing suites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lit_fednas.records.files import replace_json
 from lit_fednas.records.run import OF_CLASSES, SEQUENCE_FILE, SUITE_FILE, append_round
 from lit_fednas.records.tiers import WHOLE_COLUMNS
 
-#: Unit, the sizes of conv1, conv2 and fc that are left, MACs, and accuracy on the clients' data.
+#: For each model the pruned unit, the remaining sizes of conv1, conv2 and fc, the MACs, and the clients' accuracy.
 Steps = Sequence[tuple[str, tuple[int, int, int], int, float | None]]
 
 GROUPS = ("conv1.out", "conv2.out", "fc.out")
@@ -26,8 +26,7 @@ FOUR: Steps = [
     ("conv2", (8, 4, 10), 400, 0.625),
 ]
 
-#: What a run writes of a client, a search or a fine-tuning into its settings and into a row of a table, where a test
-#: does not say it.
+#: Default records of a client, of settings of a search or a fine-tuning, and of a row of a table.
 CLIENT = {"client": 0, "arch": "a", "status": "ok", "reason": "", "loss": None, "seconds": 0.0}
 CLIENT |= dict.fromkeys(("num_examples", "num_seen", "num_units", "num_steps", "macs", "bytes_down", "bytes_up"), 0)
 SETTINGS: dict[str, Any] = {"metric": "accuracy", "metrics": OF_CLASSES, "weights": None, "tiers": [], "complete": True}
@@ -48,9 +47,9 @@ def made_run(
     subnets: Mapping[str, int] | None = None,
     weights: str | None = None,
 ) -> Run:
-    """A run with each metric's value in each round, ``None`` where it was not validated.
+    """Writes a run with each metric's value in each round, ``None`` if it was not validated.
 
-    Its two clients spend ``macs`` in each round, and 10 bytes down and 4 up for every one of these; ``seed`` is in its
+    Its two clients spend ``macs`` in each round, and for each of these 10 bytes down and 4 up. ``seed`` is in its
     configuration, ``subnets`` are the MACs of the evaluated ones, a letter of ``weights`` is the digest of a round.
     """
     folder.mkdir(parents=True)
@@ -58,9 +57,9 @@ def made_run(
         metrics = {name: values[number] for name, values in accuracies.items() if values[number] is not None}
         costs = {"macs": macs // 2, "bytes_down": 5 * macs, "bytes_up": 2 * macs}
         clients = [{**CLIENT, "client": client, **costs} for client in (0, 1)]
-        named = {"weights": weights[number]} if weights else {}
+        digest = {"weights": weights[number]} if weights else {}
         metrics = {"clients/loss": 1.0, **metrics}
-        append_round(folder, {"round": number, **named, "metrics": metrics, "clients": clients})
+        append_round(folder, {"round": number, **digest, "metrics": metrics, "clients": clients})
     if seed is not None:
         (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed, "ckpt_path": None}))
     if subnets is not None:
@@ -71,16 +70,16 @@ def made_run(
 
 
 def candidate(unit: str, accuracies: Sequence[float | None], dropped: int | None, resource: float) -> dict[str, Any]:
-    """A candidate; it loses a filter."""
-    ranked = {"accuracies": list(accuracies), "degradations": [0.001] * len(accuracies), "dropped": dropped}
-    made = {"unit": unit, "removed": {f"{unit}.out": 1}, "resource": resource, "macs": resource, "group": 0}
-    return {**made, **ranked}
+    """Returns the record of a candidate that loses a filter."""
+    accuracy_record = {"accuracies": list(accuracies), "degradations": [0.001] * len(accuracies), "dropped": dropped}
+    costs = {"unit": unit, "removed": {f"{unit}.out": 1}, "resource": resource, "macs": resource, "group": 0}
+    return {**costs, **accuracy_record}
 
 
 def made_sequence(
     folder: Path, steps: Steps = FOUR, units: Mapping[str, Sequence[str]] = UNITS, complete: bool = True
 ) -> Run:
-    """A run of ten clients; iteration t takes t + 1 rounds and costs t times as much.
+    """Writes a run of ten clients; iteration t takes t + 1 rounds and costs t times as much as the first.
 
     The first iteration costs all clients 1 MB up, ten times as much down, and a thousand MACs for each byte up; the
     initial model cost 7 bytes up, 9 down and 5 MACs.
@@ -94,12 +93,12 @@ def made_sequence(
         model |= {"groups": [], "candidates": [], "costs": {"macs": 5, "bytes_down": 9, "bytes_up": 7}}
         if number:
             rounds = number + 1
-            tested = (accuracy or 0.0, None, *[accuracy] * rounds)[-rounds:]
-            other = next(one for one in units if one != unit)
+            series = (accuracy or 0.0, None, *[accuracy] * rounds)[-rounds:]
+            other = next(name for name in units if name != unit)
             up = number * 1_000_000
             model |= {"rounds": rounds, "round": last + rounds, "first_round": last + 1, "budget": macs + 20}
             model |= {"groups": [{"clients": 5, "examples": 50, "distance": 0.02}] * 2}
-            model |= {"candidates": [candidate(unit, tested, None, macs), candidate(other, [0.25], 1, macs + 10)]}
+            model |= {"candidates": [candidate(unit, series, None, macs), candidate(other, [0.25], 1, macs + 10)]}
             model |= {"costs": {"macs": 1000 * up, "bytes_down": 10 * up, "bytes_up": up}}
             last += rounds
         models.append(model)
@@ -107,13 +106,13 @@ def made_sequence(
         costs = {"macs": 50, "bytes_down": 20, "bytes_up": 20}
         append_round(folder, {"round": number, "metrics": {"clients/loss": 1.0}, "clients": [CLIENT | costs]})
     sequence = {"resource": "macs", "initial": steps[0][2], "budget": steps[-1][2], "clients": 10}
-    whole = {**sequence, "units": dict(units), "complete": complete, "models": models, "under_way": None}
-    replace_json(folder / SEQUENCE_FILE, whole)
+    record = {**sequence, "units": dict(units), "complete": complete, "models": models, "under_way": None}
+    replace_json(folder / SEQUENCE_FILE, record)
     return Run(folder)
 
 
 def by_clients(run: Run, models: Mapping[int, tuple[float, float | None]], name: str = "finetune") -> Run:
-    """All clients have tested models of a sequence: their accuracies before and after fine-tuning."""
+    """Adds the accuracies of models of a sequence over all clients, before and after fine-tuning."""
     rows = [{**ROW, "arch": f"model: {model}", "accuracy_before": x, "accuracy": y} for model, (x, y) in models.items()]
     FinetuneFiles(run.folder / name).write("models", rows)
     return run
@@ -122,7 +121,7 @@ def by_clients(run: Run, models: Mapping[int, tuple[float, float | None]], name:
 def made_suite(
     folder: Path, grown: Grown = THREE, rounds: Sequence[Sequence[Mapping[str, Any]]] = (), complete: bool = True
 ) -> Run:
-    """A run of a suite, with what is recorded of each client of each round, beside its status and its costs.
+    """Writes a run of a suite; ``rounds`` hold the record of each client, without its status and costs.
 
     A model has a tenth as many parameters as MACs, of four bytes each.
     """
@@ -130,11 +129,11 @@ def made_suite(
     for number, (parent, round, macs, steps) in enumerate(grown):
         model = {"number": number, "parent": parent, "round": round, "cells": f"conv1 {8 + number}, head"}
         costs = {"macs": macs, "parameters": macs // 10, "bytes": 4 * (macs // 10)}
-        why = {"degree_of_convergence": 0.002, "activeness": {"conv1": 0.5, "conv2": 0.25}}
-        without = {"degree_of_convergence": None, "activeness": {}}
-        models.append({**model, **costs, "steps": list(steps), **(without if parent is None else why)})
+        reasons = {"degree_of_convergence": 0.002, "activeness": {"conv1": 0.5, "conv2": 0.25}}
+        no_reasons = {"degree_of_convergence": None, "activeness": {}}
+        models.append({**model, **costs, "steps": list(steps), **(no_reasons if parent is None else reasons)})
     for number, clients in enumerate(rounds):
         costs = {**CLIENT, "macs": 50, "bytes_down": 20, "bytes_up": 20}
-        append_round(folder, {"round": number, "metrics": {}, "clients": [{**costs, **one} for one in clients]})
+        append_round(folder, {"round": number, "metrics": {}, "clients": [{**costs, **client} for client in clients]})
     replace_json(folder / SUITE_FILE, {"models": models, "complete": complete})
     return Run(folder)

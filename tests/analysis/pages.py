@@ -1,4 +1,4 @@
-"""Reads a report's page as its reader does: texts, and what its charts say on hovering."""
+"""A parser of report pages: texts, and the hovering texts of charts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ VOID = {"meta", "wbr", "img"}
 
 
 class Page(HTMLParser):
-    """A page whose elements close in order.
+    """A page; its elements must close in order.
 
     It has all ``elements`` with their attributes, elements by name (``count``) and their ``texts``, the names of all
-    ``attributes``, and what can be read by hovering (``tips``).
+    ``attributes``, and the hovering texts (``tips``).
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A search of random weights, which takes no training."""
+"""A search of random weights, without training."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def write_search(
     folder: Path, supernet: Supernet, method: SearchMethod = NSGA2(population=4, sample=4), seed: int = 0
 ) -> SearchFiles:
     """Searches the networks of two tiers on random examples, in three generations; returns its files."""
-    most = supernet.macs(supernet.space.largest)
-    tiers = Budgets({"small": {"macs": most / 2}, "large": {"macs": float(most)}})
+    largest_macs = supernet.macs(supernet.space.largest)
+    tiers = Budgets({"small": {"macs": largest_macs / 2}, "large": {"macs": float(largest_macs)}})
     draws = generator(seed, "examples")
     inputs = torch.randn(64, *supernet.input_shape, generator=draws)
     evaluator = Evaluator(supernet, [(inputs, torch.randint(supernet.num_classes, (64,), generator=draws))])

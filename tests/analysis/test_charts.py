@@ -1,4 +1,4 @@
-"""What a page is made of: its tables and charts, and what these draw and say."""
+"""The tables and charts of a page: drawings and texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lit_fednas.analysis import SearchResult, pareto_figure
 from lit_fednas.analysis.charts import Chart, Charts, line_chart, say
 from lit_fednas.analysis.report import write_page
 from lit_fednas.analysis.style import new_figure
-from lit_fednas.analysis.tables import Table
+from lit_fednas.analysis.tables import Table, csv_text
 from tests.analysis.pages import Page
 
 
@@ -19,12 +19,12 @@ def line(xs: list[float], ys: list[float | None]) -> pd.Series:
     return pd.Series(ys, xs, dtype=float)
 
 
-def said(chart: Chart) -> list[str | None]:
+def tips_of(chart: Chart) -> list[str | None]:
     return [column.get_gid() for column in chart.figure.axes[0].patches]
 
 
 def test_lines_are_read_at_every_x() -> None:
-    """Missing numbers are left out, and lines of nothing else."""
+    """Missing numbers are left out, and so are lines without any number."""
     bounded = pd.DataFrame({"mean": [0.0, 1.0], "min": [0.0, 0.75], "max": [0.5, 2.0]}, index=[0, 2])
     lines = {"a": bounded, "b": line([2, 3, 4], [0.25, None, 0.5]), "none": line([0], [None])}
     chart = line_chart("title", lines, "round", "loss", zero=True)
@@ -35,15 +35,15 @@ def test_lines_are_read_at_every_x() -> None:
     (band,) = axes.collections
     assert {tuple(corner) for corner in band.get_paths()[0].vertices} >= {(0, 0.5), (2, 2.0), (2, 0.75), (0, 0.0)}
     assert axes.get_ylim()[0] == 0
-    assert said(chart) == ["round 0\na: 0", "round 2\na: 1\nb: 0.25", "round 4\nb: 0.5"]
+    assert tips_of(chart) == ["round 0\na: 0", "round 2\na: 1\nb: 0.25", "round 4\nb: 0.5"]
     assert [(column.get_x(), column.get_width()) for column in axes.patches][1] == (1, 2)  # halfway to its neighbours
 
 
-def test_accuracies_are_in_percent_and_words_say_what_is_drawn(tmp_path: Path) -> None:
+def test_accuracies_are_in_percent_and_described_in_words(tmp_path: Path) -> None:
     chart = line_chart("Curves", {"a": line([1, 20], [0.125, 0.5])}, "rounds", "accuracy")
-    assert said(chart) == ["rounds 1\na: 12.5", "rounds 20\na: 50.0"]
+    assert tips_of(chart) == ["rounds 1\na: 12.5", "rounds 20\na: 50.0"]
     page = Page(write_page("t", {"s": [Charts([chart])]}, tmp_path / "page.html"))
-    (words,) = [given["aria-label"] for kind, given in page.elements if kind == "svg"]
+    (words,) = [attributes["aria-label"] for kind, attributes in page.elements if kind == "svg"]
     assert words == "Curves; accuracy (%) over rounds: a from 12.5 to 50"
     assert "svg text { fill: currentColor; }" in page.text  # else black on a dark page
 
@@ -61,13 +61,13 @@ def test_a_page_of_tables_and_charts_has_no_script(tmp_path: Path) -> None:
     assert (page.texts["h1"], page.texts["h2"]) == (["Two <methods>"], ["Results"])
     assert page.texts["td"] == ["a", "51.2", "3", "<b>", "–", "1,200"]
     assert page.texts["code"] == ["x,", "y", "y"]
-    assert table.csv() == frame.to_csv(index=False)
+    assert csv_text(table.frame) == frame.to_csv(index=False)
     assert page.texts["p"] == ["Three seeds.", "Said.", "The end."]
     assert not {"script", "i", "u", "img"} & page.count.keys()
     assert page.tips == ["x 0\n<i>: 1", "x 4\n<i>: 2", 'one & "only" 1.2345', "patch_2 of two"]
 
 
-def test_very_many_points_are_an_image_beside_what_can_be_read(tmp_path: Path) -> None:
+def test_very_many_points_become_an_image(tmp_path: Path) -> None:
     points = np.random.default_rng(0).random((1001, 2)) + 1
     evaluations = pd.DataFrame(points, columns=["macs", "accuracy"]).assign(tier="*", arch="a")
     best = evaluations[:0].assign(val_accuracy=0.0)

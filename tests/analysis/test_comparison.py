@@ -1,4 +1,4 @@
-"""Comparisons against values worked out by hand, and against brute force."""
+"""Comparisons against values by hand, and against brute force."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ SUBNETS = {"small": 10, "large": 40}
 def searched(
     run: Run, name: str, rows: Mapping[str, tuple], tested: Mapping[str, float] = {}, **settings: object
 ) -> Run:
-    """A search: of each architecture its accuracy and MACs; of those of tiers, the test accuracy, by architecture."""
+    """Writes a search: accuracy and MACs by architecture, and the test accuracies of the tiers' architectures."""
     files = SearchFiles(run.folder / name)
     tiers = [{"name": "t", "at_most": {"macs": 40}}]
     files.write_settings({**SETTINGS, "tiers": tiers, "method": {"class": "A"}, "client": None, **settings})
     costs = {"parameters": 2, "bytes": 8}
     numbered = enumerate(rows.items())
-    found = [{**ROW, "number": n, "arch": a, "accuracy": x, "macs": m, **costs} for n, (a, (x, m)) in numbered]
-    files.write("evaluations", found)
+    table = [{**ROW, "number": n, "arch": a, "accuracy": x, "macs": m, **costs} for n, (a, (x, m)) in numbered]
+    files.write("evaluations", table)
     files.write("tiers", [{**ROW, "tier": f"t-{a}", "arch": a, "test_accuracy": x} for a, x in tested.items()])
     return run
 
 
 def tuned(run: Run, name: str, initial: str, rows: Mapping[str, tuple[float, float, int]]) -> Run:
-    """A fine-tuning: of each architecture the accuracies on both data sets, and the MACs of its training."""
+    """Writes a fine-tuning: validation accuracy, test accuracy and MACs of training by architecture."""
     files = FinetuneFiles(run.folder / name)
     files.write_settings({**SETTINGS, "initial": initial, "search": "search"})
     costs = {"rounds": 3, "bytes_down": 100, "bytes_up": 50, "macs_per_example": 7, "bytes": 8}
@@ -69,8 +69,8 @@ def tuned(run: Run, name: str, initial: str, rows: Mapping[str, tuple[float, flo
     return run
 
 
-def test_networks_are_those_of_searches_and_the_evaluated_subnets_once(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "a", {SMALL: [0.1, 0.2]}, subnets=SUBNETS)  # each 0.5 on the validation data
+def test_searched_and_evaluated_networks_are_merged(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", {SMALL: [0.1, 0.2]}, subnets=SUBNETS)  # both have a validation accuracy of 0.5
     (run.folder / "subnets-test.csv").write_text(
         "subnet,arch,split,accuracy,loss,macs,parameters,bytes\nx,small,test,0.4,1,10,1,4\n"
     )
@@ -78,7 +78,7 @@ def test_networks_are_those_of_searches_and_the_evaluated_subnets_once(tmp_path:
     searched(run, "client3", {"other": (0.99, 20)}, client=3)
     searched(run, "asked", {"asked": (0.98, 20)}, federated={"rounds": 4})
     table = networks(Result(run)).set_index("arch")
-    # "small" was tested after the run, "large" was not: its figures are the search's
+    # "small" was tested after the run; "large" was not, so its metrics are the search's
     assert table["val"].to_dict() == {"new": 0.7, "large": 0.55, "small": 0.5}
     assert table["test"].dropna().to_dict() == {"new": 0.65, "small": 0.4}
     assert table["macs"].to_dict() == {"new": 20, "large": 40, "small": 10}
@@ -89,13 +89,13 @@ def test_networks_are_those_of_searches_and_the_evaluated_subnets_once(tmp_path:
     assert networks(Result(run, "asked"))["val"].tolist() == [0.98]
 
 
-def test_a_figure_is_shown_with_the_training_of_its_own_weights(tmp_path: Path, capsys) -> None:
-    """Four rounds of 100 MACs; searched after two, and after four; ``gone`` is of rounds that were done again."""
+def test_a_metric_is_shown_with_the_training_of_its_weights(tmp_path: Path, capsys) -> None:
+    """Searches follow rounds 2 and 4 of 100 MACs each; ``gone`` belongs to rounds that were trained again."""
     run = made_run(tmp_path / "a", {SMALL: [0.1] * 4}, weights="abcd")
     head = "subnet,arch,split,accuracy,loss,macs,parameters,bytes,weights\n"
     (run.folder / "subnets-val.csv").write_text(f"{head}x,small,val,0.5,1,10,1,4,d\n")
     (run.folder / "subnets-test.csv").write_text(f"{head}x,small,test,0.9,1,10,1,4,b\n")
-    tiers = [{"name": name, "at_most": {"macs": most}} for name, most in (("s", 10), ("l", 40))]
+    tiers = [{"name": name, "at_most": {"macs": limit}} for name, limit in (("s", 10), ("l", 40))]
     searched(run, "search", {"small": (0.6, 10), "large": (0.55, 40)}, {"large": 0.5}, weights="b", tiers=tiers)
     searched(run, "search-2", {"small": (0.4, 10), "large": (0.7, 40)}, {"large": 0.65}, weights="d", tiers=tiers)
     searched(run, "gone", {"large": (0.99, 40)}, {"large": 0.99}, weights="x", tiers=tiers)
@@ -109,18 +109,18 @@ def test_a_figure_is_shown_with_the_training_of_its_own_weights(tmp_path: Path, 
         ["small", 0.6, 2, 200],
     ]
     assert main(["compare", str(run.folder)]) == 0
-    shown = capsys.readouterr().out
-    rows = [line.split() for line in shown.splitlines()[3:5]]
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines()[3:5]]
     # tier, validation, test, and rounds of the best by validation
     best = {row[0]: (row[2], row[3], row[8]) for row in rows}
     assert best == {"s": ("60.0", "90.0", "2"), "l": ("70.0", "65.0", "4")}
-    assert f"{run.folder / 'gone'} is of weights that the run no longer has" in shown
+    assert f"{run.folder / 'gone'} belongs to weights that were replaced" in printed
     assert main(["runs", str(run.folder.parent)]) == 0
     assert "s 90.0%, l 65.0% (test accuracy)" in capsys.readouterr().out
 
 
-def test_a_pruned_model_has_cost_what_was_spent_until_it_was_selected(tmp_path: Path) -> None:
-    """Selected after the rounds 1, 4 and 8 (from 0), each of 50 MACs and 40 bytes; the initial one was given."""
+def test_a_pruned_model_costs_the_training_until_its_selection(tmp_path: Path) -> None:
+    """Models are selected after rounds 1, 4 and 8 (from 0) of 50 MACs and 40 bytes; the initial one is free."""
     run = made_sequence(tmp_path / "a")
     searched(run, "search", {f"model: {n}": (0.5, macs) for n, macs in enumerate((1000, 750, 600, 400))})
     table = networks(Result(run))
@@ -129,13 +129,13 @@ def test_a_pruned_model_has_cost_what_was_spent_until_it_was_selected(tmp_path: 
     assert table["spent_bytes"].tolist() == [0, 80, 200, 360]
 
 
-def test_a_fine_tuning_has_cost_its_weights_too(tmp_path: Path) -> None:
+def test_a_fine_tuning_includes_the_costs_of_its_weights(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a", {SMALL: [0.1, 0.2]}, subnets=SUBNETS)  # 200 MACs, 2800 bytes
     rows = {"a": (0.6, 0.5, 30), "b": (0.7, 0.6, 50)}
-    after = networks(Result(tuned(run, "after", "supernet", rows), "after"))
-    assert after["val"].tolist() == [0.6, 0.7]
-    assert after["macs"].tolist() == [7, 7]
-    assert after[["rounds", "spent_macs", "spent_bytes"]].iloc[0].tolist() == [2 + 6, 200 + 80, 2800 + 300]
+    tuned_networks = networks(Result(tuned(run, "after", "supernet", rows), "after"))
+    assert tuned_networks["val"].tolist() == [0.6, 0.7]
+    assert tuned_networks["macs"].tolist() == [7, 7]
+    assert tuned_networks[["rounds", "spent_macs", "spent_bytes"]].iloc[0].tolist() == [2 + 6, 200 + 80, 2800 + 300]
     scratch = networks(Result(tuned(run, "scratch", "random", rows), "scratch"))
     assert scratch[["rounds", "spent_macs", "spent_bytes"]].iloc[1].tolist() == [6, 80, 300]
     assert set(networks(Result(run))["arch"]) == {"small", "large"}  # other weights
@@ -144,8 +144,8 @@ def test_a_fine_tuning_has_cost_its_weights_too(tmp_path: Path) -> None:
 COSTS = {"parameters": 1, "bytes": 4, "steps": []}
 
 
-def test_the_networks_of_a_round_are_those_that_were_there(tmp_path: Path) -> None:
-    """A run that grows, and has not ended: costs are known from suite.json."""
+def test_a_round_has_only_networks_that_existed(tmp_path: Path) -> None:
+    """The run grows and has not ended; suite.json holds the costs."""
     run = made_run(tmp_path / "a", {"val/model0/accuracy": [0.1, 0.2], "val/model1/accuracy": [None, 0.6]})
     models = [{"number": n, "parent": None, "round": None, "macs": 10 * (n + 1), **COSTS} for n in (0, 1)]
     replace_json(run.folder / SUITE_FILE, {"models": models})
@@ -158,14 +158,14 @@ def test_the_networks_of_a_round_are_those_that_were_there(tmp_path: Path) -> No
     assert table["test"].isna().all()
 
 
-def test_what_has_nothing_to_compare_is_told(tmp_path: Path) -> None:
+def test_a_run_without_networks_is_refused(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a", {SMALL: [0.1]})
     with pytest.raises(DataError, match="has evaluated no network; let the run end, or search it"):
         networks(Result(run))
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_the_best_within_limits_is_that_of_brute_force(higher: bool) -> None:
+def test_the_best_within_limits_equals_brute_force(higher: bool) -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         size = int(rng.integers(1, 8))
@@ -180,22 +180,23 @@ def test_the_best_within_limits_is_that_of_brute_force(higher: bool) -> None:
             and not math.isnan(row["val"])
         ]
         table.attrs["higher"] = higher
-        found = best_within(table.assign(method="m", result="r"), limits)
-        assert len(found) == bool(fitting)
+        best_row = best_within(table.assign(method="m", result="r"), limits)
+        assert len(best_row) == bool(fitting)
         if fitting:
             best = min(fitting, key=lambda row: (-row["val"] if higher else row["val"], row["macs"]))
-            assert found[["val", "macs"]].iloc[0].tolist() == [best["val"], best["macs"]]
+            assert best_row[["val", "macs"]].iloc[0].tolist() == [best["val"], best["macs"]]
 
 
 @pytest.fixture
 def methods(tmp_path: Path) -> dict[str, list[Result]]:
-    """A has a small and a large network and two seeds; B a large one of one seed, at four times the cost."""
+    """Method A has a small and a large network with two seeds; B a large one with one seed, at four times the cost."""
     values = {
         "A0": {SMALL: [0.1, 0.3, 0.4, 0.5], LARGE: [0.2, 0.5, 0.6, 0.8]},
         "A1": {SMALL: [0.1, 0.2, 0.3, 0.3], LARGE: [0.1, 0.4, 0.7, 0.6]},
     }
     runs = [
-        made_run(tmp_path / "A" / name, one, seed=n, subnets=SUBNETS) for n, (name, one) in enumerate(values.items())
+        made_run(tmp_path / "A" / name, metrics, seed=n, subnets=SUBNETS)
+        for n, (name, metrics) in enumerate(values.items())
     ]
     for run, small, large in zip(runs, (0.5, 0.3), (0.8, 0.6), strict=True):
         searched(
@@ -229,49 +230,51 @@ def test_at_equal_computation_the_last_validation_within_it_counts(methods: dict
     assert table["val"].tolist() == [0.4, 0.3]
     assert table["spent_macs"].tolist() == [300, 300]
     assert table["test"].isna().all()
-    both = comparison_table(methods, {"l": TIERS["l"]}, budget={"macs": 400.0})
-    assert both["val"].tolist() == [0.8, 0.6, 0.3]
-    assert both["rounds"].tolist() == [4, 4, 1]
+    at_budget = comparison_table(methods, {"l": TIERS["l"]}, budget={"macs": 400.0})
+    assert at_budget["val"].tolist() == [0.8, 0.6, 0.3]
+    assert at_budget["rounds"].tolist() == [4, 4, 1]
     with pytest.raises(
-        DataError, match=r"macs: B \(B/B0\) had spent 400 by its first validation, and 399 are compared; give more"
+        DataError, match=r"macs: B \(B/B0\) had spent 400 by its first validation, and the budget is 399; give more"
     ):
         comparison_table(methods, TIERS, budget={"macs": 399.0})
 
 
-def test_budgets_that_do_not_overlap_say_what_to_change(tmp_path: Path) -> None:
-    """400 MACs of the short one are in the long one's fourth round of 100, which validates after eight."""
+def test_budgets_that_do_not_overlap_name_a_remedy(tmp_path: Path) -> None:
+    """The short run ends after 400 MACs, four rounds of the long run, which validates after eight."""
     long = made_run(tmp_path / "long", {LARGE: [*[None] * 7, 0.9]}, seed=0, subnets=SUBNETS)
     short = made_run(tmp_path / "short", {LARGE: [None, 0.9]}, macs=200, seed=0, subnets=SUBNETS)
     methods = methods_of({"L": [long], "S": [short]})
     remedy = r"validate every 4 rounds \(check_val_every_n_rounds of trainer or finetune\), or train S 2 times as long"
-    with pytest.raises(DataError, match=f"macs: L .* had spent 800 by its first validation, and 400 are.*; {remedy}$"):
+    with pytest.raises(
+        DataError, match=f"macs: L .* had spent 800 by its first validation, and the budget is 400; {remedy}$"
+    ):
         compared(methods, TIERS, macs="equal")
 
 
 def test_networks_that_are_trained_alone(tmp_path: Path, methods: dict) -> None:
-    """They are curves as if trained side by side, lines in the front, and told where one network is a tier's again."""
+    """Their curves are those of training side by side, fronts have lines, and rows name tiers with the same network."""
     run = methods["A"][0].run
     files = tuned(run, "alone", "random", {"a": (0.6, 0.5, 30), "b": (0.7, 0.6, 50)})
     made_run(files.folder / "alone" / "runs" / "t0-0", {"val/network/accuracy": [0.3, None, None]})
     table = history(Result(run, "alone"))
-    # after a round of three, of six rounds, 80 MACs and 300 bytes in all
+    # after one of three rounds; the total is six rounds, 80 MACs and 300 bytes
     moments = [["a", 2, 80 / 3, 100, 0.3], ["a", 6, 80, 300, 0.6], ["b", 6, 80, 300, 0.7]]
     for row, moment in zip(table[["arch", *SPENT, "val"]].to_numpy().tolist(), moments, strict=True):
         assert row == [moment[0], *map(pytest.approx, moment[1:])]
-    found = compared({**methods, "alone": [Result(run, "alone")]}, TIERS)
-    head, *rows = found.text().splitlines()[2:9]
+    comparison = compared({**methods, "alone": [Result(run, "alone")]}, TIERS)
+    head, *rows = comparison.text().splitlines()[2:9]
     assert head.split()[:2] + head.split()[-1:] == ["tier", "method", "network"]
     assert [row.split()[:3] for row in rows if "*" in row] == [["s", "alone", "*"], ["l", "B", "*"]]
     assert [row.split()[:2] for row in rows if row.endswith("as in s")] == [["l", "alone"]]
-    assert "* The best of its tier, by test accuracy." in found.text()
-    figure = found.figure()
+    assert "* The best of its tier, by test accuracy." in comparison.text()
+    figure = comparison.figure()
     front, *panels = figure.axes
     assert [line.get_ydata()[0] for line in front.lines if line.get_linestyle() == ":"] == [60.0]
     assert [[line.get_label() for line in axes.lines] for axes in panels] == [["A", "alone"], ["A", "B", "alone"]]
 
 
 def test_targets_by_hand(methods: dict) -> None:
-    """The large network of A reaches 0.7 in rounds 4 and 3, and then falls; B, of 400 MACs a round, in its second."""
+    """The large network of A reaches 0.7 in rounds 4 and 3, and then falls; B needs two rounds of 400 MACs."""
     table = target_table(methods, TIERS, [0.7])
     large = table[table["tier"] == "l"]
     assert large["rounds"].tolist() == [4, 3, 2]
@@ -294,13 +297,13 @@ def test_a_metric_that_falls(methods: dict) -> None:
     assert table["arch"].tolist() == ["small", "small", "large"]
 
 
-def test_clients_where_their_own_data_rated_them(methods: dict) -> None:
+def test_clients_scores_are_a_table_if_there_are_any(methods: dict) -> None:
     scores = {0: [0.2, 0.4, 0.6, 0.8], 1: [0.5, 0.5, 0.5, 0.5]}
     for result in methods["A"]:
         write(result.folder if result.seed else result.folder / "search", {"*": scores[result.seed]})
-    shown = compared(methods, TIERS).tables["clients"]
-    assert set(shown.frame["name"]) == {"A"}
-    line = shown.text().splitlines()[1].split()
+    table = compared(methods, TIERS).tables["clients"]
+    assert set(table.frame["name"]) == {"A"}
+    line = table.text().splitlines()[1].split()
     # means of both seeds: deviation sqrt(0.05) and 0, worst 0.2 and 0.5, quartiles 0.35 and 0.65
     assert line == ["A", "2", "4", "50.0", f"{100 * math.sqrt(0.05) / 2:.1f}", "35.0", "15.0"]
     assert "clients" not in compared({"B": methods["B"]}, TIERS).tables
@@ -308,53 +311,53 @@ def test_clients_where_their_own_data_rated_them(methods: dict) -> None:
 
 def test_methods_are_found_by_patterns(tmp_path: Path, methods: dict) -> None:
     root = str(tmp_path)
-    both = {"A": ["A/A0", "A/A1"], "B": ["B/B0"]}
+    names = {"A": ["A/A0", "A/A1"], "B": ["B/B0"]}
     for words, expected in (
-        ([root], both),
-        ([f"{root}/?/*"], both),
-        ([f"ours={root}/A/A0,{root}/A/A1", f"theirs={root}/B"], {"ours": both["A"], "theirs": both["B"]}),
+        ([root], names),
+        ([f"{root}/?/*"], names),
+        ([f"ours={root}/A/A0,{root}/A/A1", f"theirs={root}/B"], {"ours": names["A"], "theirs": names["B"]}),
         ([f"x={root}/A/*/search"], {"x": ["A/A0/search", "A/A1/search"]}),
     ):
-        found = {label: [result.name for result in results] for label, results in read_methods(words).items()}
-        assert found == expected
+        matches = {label: [result.name for result in results] for label, results in read_methods(words).items()}
+        assert matches == expected
     for words, message in (
-        ([f"{root}/nothing"], f"{root}/nothing: finds no run"),
+        ([f"{root}/nothing"], f"{root}/nothing: matches no run"),
         ([f"x={root}/A/A0,{root}/B/B0"], r"x: .*A0 and .*B0 have the same seed 0; give one"),
     ):
         with pytest.raises(DataError, match=message):
             read_methods(words)
 
 
-def test_what_measures_something_else_or_is_a_copy_is_left_out_with_a_line(tmp_path: Path, methods: dict) -> None:
-    """A's seeds 0 and 1 have 80 and 60 %; a copy of the first would make it 73.3, and a model of text is no method."""
+def test_copies_and_runs_of_other_tasks_are_excluded_with_a_line(tmp_path: Path, methods: dict) -> None:
+    """A's seeds have 80 and 60 %, with a copy of the first 73.3 on average; a run of text is not comparable."""
     first, _ = methods["A"]
     copy = Path(shutil.copytree(first.run.folder, tmp_path / "A" / "copied"))
     text = made_run(tmp_path / "C" / "C0", {LARGE: [0.9, 0.99]}, seed=0, subnets=SUBNETS)
     names = {"A": list("ab"), "C": list("abc"), "B": list("ab")}
     tasks = {"A": "Classification", "C": "NextToken", "B": "Classification"}
-    together = methods_of({"A": [*methods["A"], copy], "C": [text], "B": methods["B"]})
-    for method, results in together.items():
+    all_methods = methods_of({"A": [*methods["A"], copy], "C": [text], "B": methods["B"]})
+    for method, results in all_methods.items():
         for result in results:
             record = {"task": tasks[method], "class_names": names[method], "metrics": {"accuracy": True}}
             (result.run.folder / "inputs.json").write_text(json.dumps(record))
-    together = methods_of({method: [result.folder for result in results] for method, results in together.items()})
-    found = compared(together, {"l": TIERS["l"]})
-    lines = found.text().splitlines()
+    all_methods = methods_of({method: [result.folder for result in results] for method, results in all_methods.items()})
+    comparison = compared(all_methods, {"l": TIERS["l"]})
+    lines = comparison.text().splitlines()
     assert lines[-2:] == [
         f"left out: A: {copy} is a copy of {first.run.folder}",
         f"left out: C: {text.folder} measures NextToken of 3: a, b, c, and {first.run.folder} "
         "Classification of 2: a, b",
     ]
     assert "70.0 (60.0 to 80.0)" in next(line for line in lines if " A " in line)
-    assert list(found.methods) == ["A", "B"]
-    found.write(tmp_path / "out")
+    assert list(comparison.methods) == ["A", "B"]
+    comparison.write(tmp_path / "out")
     assert f"{copy} is a copy of" in (tmp_path / "out" / "compare.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "holds no budgets; write"),
+        ("{}", "holds no limits; write"),
         ("small: {macs: -1}", "small.macs: -1 is not a number above 0"),
         ("a: b: c", "cannot be read"),
     ],
@@ -365,12 +368,12 @@ def test_tiers_that_cannot_be_used(tmp_path: Path, content: str, message: str) -
         read_tiers(tmp_path / "tiers.yaml")
 
 
-def test_a_limit_on_what_is_not_recorded_is_told(methods: dict) -> None:
+def test_a_limit_on_an_unrecorded_cost_is_refused(methods: dict) -> None:
     with pytest.raises(DataError, match=r"tiers: operations is not recorded of networks; give limits .* on macs, "):
         comparison_table(methods, {"t": {"macs": 40, "operations": 9}})
 
 
-def test_tiers_are_those_of_the_searches_if_these_agree(methods: dict) -> None:
+def test_tiers_come_from_the_searches_if_these_agree(methods: dict) -> None:
     assert tiers_of(methods) == {"t": {"macs": 40}}
     searched(methods["B"][0].run, "again", {}, tiers=[{"name": "u", "at_most": {"macs": 50}}])
     assert tiers_of(methods) == {"t": {"macs": 40}, "u": {"macs": 50}}
@@ -387,9 +390,9 @@ def test_the_command_writes_what_it_prints(
     assert cli.main([*words, "--targets", "0.5", "0.7", "--output", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "No network within the tier: B (s)." in printed
-    assert cli.main([*words, "--output", str(out), "--targets", "0.5", "0.7"]) == 0  # its own files are replaced
+    assert cli.main([*words, "--output", str(out), "--targets", "0.5", "0.7"]) == 0  # replaces the command's files
     (out / "compare.html").write_text("mine")
-    assert "is there, and not from this command; move it" in refused(*words, "--output", str(out))
+    assert "exists and is not from this command; move it" in refused(*words, "--output", str(out))
     assert (out / "compare.html").read_text() == "mine"
 
     table = pd.read_csv(out / "compare.csv")

@@ -15,7 +15,7 @@ from lit_fednas.analysis import SearchResult, fronts_figure
 from lit_fednas.analysis.charts import line_chart
 from lit_fednas.records.partition import plot_partition
 
-#: What is given, and what is to be read in the figure.
+#: Names, and the texts that a figure must show for them.
 NAMES = {
     "$0_to_$50": "$0_to_$50",
     "$\\frac$": "$\\frac$",
@@ -49,16 +49,16 @@ FIGURES: dict[str, Callable[[str, Path], Figure]] = {
 @pytest.mark.parametrize("kind", FIGURES)
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_users_texts_are_drawn_as_they_are(kind: str, tmp_path: Path) -> None:
-    for number, (name, shown) in enumerate(NAMES.items()):
+    for number, (name, expected) in enumerate(NAMES.items()):
         figure = FIGURES[kind](name, tmp_path / str(number))
         figure.draw_without_rendering()
         texts = [text._preprocess_math(text.get_text()) for text in figure.findobj(Text)]
         assert not any(math for text, math in texts)
-        assert shown[:15] in " ".join(text for text, _ in texts), name
-        for one in figure.legends:
-            assert len(one.get_texts()) == 2, name
+        assert expected[:15] in " ".join(text for text, _ in texts), name
+        for item in figure.legends:
+            assert len(item.get_texts()) == 2, name
 
 
-def test_folders_whose_names_are_no_text_are_classes() -> None:
+def test_names_of_folders_that_are_no_text_are_classes() -> None:
     figure = plot_partition(np.array([[1, 2]]), ["cat\udcff", "b"])
-    assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == ["cat?", "b"]
+    assert [item.get_text() for item in figure.axes[0].get_yticklabels()] == ["cat?", "b"]

@@ -1,4 +1,4 @@
-"""What the figures draw, read back from their artists."""
+"""The drawings of figures, read back from their artists."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from notebooks.reproduction.results import draw_rows, means, spread_table
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:
-    """Points by label; lines without one by their place."""
+    """Returns points by label, and those of unlabelled lines by number."""
     return {str(line.get_label()): np.array(line.get_data()).T for line in figure.axes[panel].lines}
 
 
 def searched(*points: tuple[float, float]) -> SearchResult:
-    """A search's front."""
+    """Returns a search with a front."""
     front = pd.DataFrame(points, columns=["macs", "accuracy"]).assign(tier="*")
     empty = pd.DataFrame(columns=["tier"])
     return SearchResult("search", {"cost": "macs"}, front, empty, front, empty, {})
 
 
 def generations(*points: tuple[int, float], tier: str = "t") -> SearchResult:
-    """A search's history."""
+    """Returns a search with a history."""
     history = pd.DataFrame(points, columns=["evaluations", "best_accuracy"])
     history = history.assign(tier=tier, generation=range(len(points)), hypervolume=history["best_accuracy"] / 2)
     nothing = pd.DataFrame()
@@ -45,33 +45,36 @@ def test_pareto_figure(finished_run: Path, run_folder: Path) -> None:
     assert np.allclose(axes.collections[0].get_offsets(), cloud)
     stars = [line.get_data() for line in axes.lines if line.get_marker() == "*"]
     upright = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
-    for place, tier in enumerate(["small", "large"]):
+    for number, tier in enumerate(["small", "large"]):
         front = search.front[search.front["tier"] == tier]
         assert np.allclose(lines(figure)[tier], front[["macs", "accuracy"]].to_numpy() / [1e3, 0.01])
         best = search.tiers[search.tiers["tier"] == tier].iloc[0]
-        assert np.allclose(np.ravel(stars[place]), [best["macs"] / 1e3, 100 * best["val_accuracy"]])
-        assert upright[place] == pytest.approx(search.limits(tier)[1] / 1e3)
+        assert np.allclose(np.ravel(stars[number]), [best["macs"] / 1e3, 100 * best["val_accuracy"]])
+        assert upright[number] == pytest.approx(search.limits(tier)[1] / 1e3)
     for name in ("history", "front", "tiers"):  # a search that has just begun
         (run_folder / "search" / f"{name}.csv").unlink()
-    begun = pareto_figure(read_run(run_folder).search())
-    assert np.allclose(begun.axes[0].collections[0].get_offsets(), cloud)
+    started = pareto_figure(read_run(run_folder).search())
+    assert np.allclose(started.axes[0].collections[0].get_offsets(), cloud)
 
 
 def test_fronts_compared_by_hand() -> None:
     figure = fronts_figure({"a": [searched((1, 0.2), (3, 0.6)), searched((2, 0.4))], "b": [searched((2, 0.9))]})
-    drawn = lines(figure)
-    assert drawn["a"].tolist() == [[2, pytest.approx(30)], [3, pytest.approx(50)]]  # where both have something
-    assert drawn["b"].tolist() == [[2, 90], [3, 90]]
+    drawn_lines = lines(figure)
+    assert drawn_lines["a"].tolist() == [
+        [2, pytest.approx(30)],
+        [3, pytest.approx(50)],
+    ]  # begins at the first x of both
+    assert drawn_lines["b"].tolist() == [[2, 90], [3, 90]]
     (band,) = figure.axes[0].collections
     heights = {round(float(y), 6) for _, y in band.get_paths()[0].vertices}
     assert heights == {20, 40, 60}
 
 
 def test_progress_by_hand() -> None:
-    """Of generations without anything new the last one counts; a search without the tier is left out."""
-    left, right = generations((2, 0.1), (2, 0.3), (4, 0.4)), generations((3, 0.5), (4, 0.5))
+    """The last of several generations without new evaluations counts; a search without the tier is left out."""
+    first_history, second_history = generations((2, 0.1), (2, 0.3), (4, 0.4)), generations((3, 0.5), (4, 0.5))
     other = generations((2, 0.1), tier="other")
-    figure = progress_figure({"a": [left, right, other], "b": [left]}, "t")
+    figure = progress_figure({"a": [first_history, second_history, other], "b": [first_history]}, "t")
     for axes, factor in zip(figure.axes, (0.5, 100), strict=True):
         mean, alone = axes.get_lines()
         assert mean.get_xydata().tolist() == [[x, pytest.approx(y * factor)] for x, y in ((3, 0.4), (4, 0.45))]
@@ -80,8 +83,8 @@ def test_progress_by_hand() -> None:
     assert progress_figure({"a": [other]}, "t").axes[0].get_lines()[0].get_xydata().size == 0
 
 
-def test_measurements_that_are_kept_with_their_spread(tmp_path: Path) -> None:
-    """Tables show digits as they are kept; points are in their rows, and lines end where the spreads do."""
+def test_measurements_with_their_spread(tmp_path: Path) -> None:
+    """Tables keep the digits of the file; points are in their rows, and lines have the ends of the spreads."""
     path = tmp_path / "table.csv"
     head = "method,accuracy_percent,accuracy_percent_low,accuracy_percent_high,gb"
     path.write_text(f"{head}\nA,50.10,49.6,50.7,1.20\nB,40.0,,,\n")
@@ -100,16 +103,16 @@ def test_measurements_that_are_kept_with_their_spread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "shown"), [(0.2, 20, "0.2 0.5 1 2 5 10 20"), (1, 1e8, "1 100 10000 1e+06 1e+08")]
+    ("lowest", "highest", "expected"), [(0.2, 20, "0.2 0.5 1 2 5 10 20"), (1, 1e8, "1 100 10000 1e+06 1e+08")]
 )
-def test_numbers_of_a_logarithmic_axis_do_not_overlap(least: float, most: float, shown: str) -> None:
+def test_numbers_of_a_logarithmic_axis_do_not_overlap(lowest: float, highest: float, expected: str) -> None:
     figure = new_figure(2)
     axes = figure.axes[0]
-    axes.plot([least, most], [0, 1])
+    axes.plot([lowest, highest], [0, 1])
     log_axis(axes)
     figure.draw_without_rendering()
     low, high = axes.get_xlim()
     labels = [label for label in axes.xaxis.get_ticklabels() if low <= label.get_position()[0] <= high]
-    assert [label.get_text() for label in labels] == shown.split()
+    assert [label.get_text() for label in labels] == expected.split()
     boxes = [label.get_window_extent() for label in labels]
-    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    assert all(box.x1 < next_box.x0 for box, next_box in itertools.pairwise(boxes))

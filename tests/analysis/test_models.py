@@ -1,4 +1,4 @@
-"""How suites grew and networks were pruned: tables of runs that can be worked out by hand."""
+"""Tables of growing suites and pruned sequences, against values by hand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lit_fednas.records.run import SEQUENCE_FILE, SUITE_FILE, read_models
 from tests.analysis.made_runs import made_sequence, made_suite
 
 
-def client(number: int, model: str, loss: float | None, seen: int = 10, **further: Any) -> dict[str, Any]:
-    return {"client": number, "arch": f"model: {model}", "loss": loss, "num_units": seen, **further}
+def client(number: int, model: str, loss: float | None, seen: int = 10, **values: Any) -> dict[str, Any]:
+    return {"client": number, "arch": f"model: {model}", "loss": loss, "num_units": seen, **values}
 
 
 #: Model 1 is added in round 1, model 2 in round 2; two clients fail.
@@ -38,11 +38,11 @@ def pruned(tmp_path: Path) -> Run:
 
 
 def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
-    columns = ["model", "from", "round", "macs", "parameters", "bytes", "clients", "trainings", "what was done"]
+    columns = ["model", "from", "round", "macs", "parameters", "bytes", "clients", "trainings", "derivation"]
     assert suite_table(grown, read_models(grown.folder, SUITE_FILE)["models"]).frame[columns].astype(object).fillna(
         ""
     ).to_numpy().tolist() == [
-        [0, "", "", 1000, 100, 400, 2, 4, ""],  # of clients 0 and 1
+        [0, "", "", 1000, 100, 400, 2, 4, ""],  # clients 0 and 1 trained it
         [1, 0, 1, 2500, 250, 1000, 2, 2, "widen conv1"],
         [2, 1, 2, 6_000_000, 600_000, 2_400_000, 1, 1, "widen conv1; deepen conv2"],
     ]
@@ -51,7 +51,7 @@ def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
 
 
 def test_the_models_of_a_sequence(pruned: Run) -> None:
-    """Costs are cumulated per client without the initial model's.
+    """Costs per client are cumulative, without the initial model's.
 
     Iteration t costs t MB up of all ten clients, ten times as many down, and 1000 MACs per byte up.
     """
@@ -67,13 +67,13 @@ def test_the_models_of_a_sequence(pruned: Run) -> None:
     np.testing.assert_allclose(spent, [[0, 1e5, 3e5, 6e5], [0, 1e6, 3e6, 6e6], [0, 1e8, 3e8, 6e8]])
 
 
-def test_what_is_left_of_the_layers(pruned: Run, tmp_path: Path) -> None:
-    kept = kept_units(read_models(pruned.folder, SEQUENCE_FILE))
-    assert list(kept.index) == ["conv1", "conv2", "fc"]
-    assert kept.to_dict("list") == {0: [8, 16, 20], 1: [8, 12, 20], 2: [8, 12, 10], 3: [8, 4, 10]}
+def test_the_remaining_units_of_layers(pruned: Run, tmp_path: Path) -> None:
+    units = kept_units(read_models(pruned.folder, SEQUENCE_FILE))
+    assert list(units.index) == ["conv1", "conv2", "fc"]
+    assert units.to_dict("list") == {0: [8, 16, 20], 1: [8, 12, 20], 2: [8, 12, 10], 3: [8, 4, 10]}
     run = made_sequence(tmp_path, units={"conv2": ["conv2.out"], "rest": ["fc.out", "conv1.out"]})
     assert kept_units(read_models(run.folder, SEQUENCE_FILE))[3].to_dict() == {
         "conv2": 4,
         "fc.out": 10,
         "conv1.out": 8,
-    }  # of several groups
+    }  # a unit of several groups has a row per group

@@ -1,4 +1,4 @@
-"""The page of a run: complete, by itself, escaped, and true to the run's files."""
+"""The page of a run: complete, self-contained, escaped, and equal to the run's files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BEST = ["best of small", "best of large"]
 SECTIONS = ["Training", "Subnets", "Costs", "Clients' data", "Search", "Search: random", "Settings"]
 
 
-def cells_from(page: Page, text: str, count: int, before: int = 0) -> list[str]:
-    """Cells of the page's tables, beginning some before the first of a text."""
-    start = page.texts["td"].index(text) - before
+def cells_from(page: Page, text: str, count: int, offset: int = 0) -> list[str]:
+    """Returns cells of the page's tables, from ``offset`` cells before the first with a text."""
+    start = page.texts["td"].index(text) - offset
     return page.texts["td"][start : start + count]
 
 
@@ -45,7 +45,7 @@ def test_the_command_writes_a_page_that_needs_nothing_else(run_folder: Path, tmp
     assert not page.attributes & {"src", "href", "srcset", "onclick", "onload"}
     assert not {"link", "img", "iframe", "script"} & page.count.keys()
     assert page.count["style"] == 1
-    assert len(page.text) < 300_000  # with two searches
+    assert len(page.text) < 300_000  # the run has two searches
     assert "is not a run" in refused("report", str(tmp_path / "none"))
 
 
@@ -56,7 +56,7 @@ def test_the_page_says_what_the_files_say(finished_run: Path, finished_page: Pag
     assert run.ledger is not None
     tiles = page.text.partition('<div class="tiles">')[2].partition("</header>")[0]
     assert re.findall("<small>(.*?)</small>", tiles) == ["rounds", "best evaluated subnet", *BEST]
-    for name in ("computation", "communication"):  # of all that were evaluated
+    for name in ("computation", "communication"):  # relative to training each evaluated subnet alone
         assert f"{run.ledger[f'times_less_{name}']:.2f}" in cells
 
     assert [tip[0] for tip in tips_of(page, "client ")] == [f"client {client}" for client in run.partition["client"]]
@@ -72,8 +72,8 @@ def test_the_page_says_what_the_files_say(finished_run: Path, finished_page: Pag
             assert any(tip.endswith("\n" + row["arch"]) and f"{row['accuracy']:.1%}" in tip for tip in page.tips)
 
 
-def test_whatever_a_file_says_is_text(run_folder: Path, tmp_path: Path) -> None:
-    """Every place where a name or a text comes from a file."""
+def test_texts_of_files_are_escaped(run_folder: Path, tmp_path: Path) -> None:
+    """Every name and text from a file is tried."""
     records = [json.loads(line) for line in (run_folder / ROUNDS_FILE).read_text().splitlines()]
     for record in records:
         record["metrics"][f"val/{EVIL}/accuracy"] = 0.5
@@ -109,29 +109,29 @@ def test_whatever_a_file_says_is_text(run_folder: Path, tmp_path: Path) -> None:
     assert EVIL in of_pruned.texts["td"]
     assert EVIL in of_pruned.texts["th"]
     assert EVIL in of_grown.texts["code"]
-    for one in (page, of_pruned, of_grown):
-        assert "script" not in one.count
-        assert not one.attributes & {"onerror", "onclick"}
-    assert all(any("alert" in tip for tip in one.tips) for one in (page, of_pruned))
+    for report in (page, of_pruned, of_grown):
+        assert "script" not in report.count
+        assert not report.attributes & {"onerror", "onclick"}
+    assert all(any("alert" in tip for tip in charts.tips) for charts in (page, of_pruned))
 
 
 @pytest.mark.parametrize(
-    ("removed", "left_out"),
+    ("removed", "missing_titles"),
     [
         ([ROUNDS_FILE, "partition.csv", "search/settings.json"], ["Training", "Clients' data", "Search"]),
         (["config.yaml", "subnets-val.csv"], ["Subnets", "Settings"]),
     ],
 )
 def test_a_section_without_its_file_is_one_line(
-    run_folder: Path, removed: Sequence[str], left_out: Sequence[str]
+    run_folder: Path, removed: Sequence[str], missing_titles: Sequence[str]
 ) -> None:
-    """Also of a search, if there is another one."""
+    """This holds for a search, too, if there is another one."""
     for name in removed:
         (run_folder / name).unlink()
     page = Page(write_report(run_folder))
     missing = [line for line in page.texts["p"] if line.startswith("Left out")]
-    assert page.texts["h2"] == [title for title in SECTIONS if title not in left_out]
-    assert [re.sub(r"Left out: (.*), because.*", r"\1", line) for line in missing] == left_out
+    assert page.texts["h2"] == [title for title in SECTIONS if title not in missing_titles]
+    assert [re.sub(r"Left out: (.*), because.*", r"\1", line) for line in missing] == missing_titles
 
 
 MODEL = {"tier": "small", "arch": "a", "encoding": [], "supernet": "A", "input_shape": [1], "num_classes": 2}
@@ -163,7 +163,7 @@ DAMAGED = [
     ("config.yaml", "seed_everything: 0\n"),
     ("inputs.json", "{}"),
 ]
-#: What is left after a line or a word is gone, or one has become another.
+#: Files with a lost or changed line or word: the pattern, its replacement, and the fault.
 CHANGED = [
     (ROUNDS_FILE, r"(?s)\A.*?\n(.*?\n).*", r"\1", "has 2 of 3 rounds"),
     (ROUNDS_FILE, r"(?s)\A(.*?\n).*?\n", r"\1", "line 2 is of round 2, after 0"),
@@ -189,9 +189,9 @@ def test_a_lost_line_or_word_is_one_line(
     run_folder: Path, name: str, pattern: str, text: str, fault: str, refused: Any
 ) -> None:
     path = run_folder / name
-    before = path.read_text()
-    path.write_text(re.sub(pattern, text, before, count=1))
-    assert path.read_text() != before
+    original = path.read_text()
+    path.write_text(re.sub(pattern, text, original, count=1))
+    assert path.read_text() != original
     line = refused("report", str(run_folder))
     assert line.startswith(f"lit-fednas: {path}: ")
     assert fault in line
@@ -214,9 +214,9 @@ def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_pag
 
 
 def suite_run(folder: Path, cells: str = "conv1 8, head", rounds: int = 2) -> Path:
-    """Three models; in round 0 one client trains model 0, in each later round clients of models 0 and 1 do."""
+    """Writes a run with three models; a client trains model 0, from round 1 on another one model 1."""
     fitted = {"num_units": 10, "num_steps": 1, "num_examples": 10, "seconds": 0.1, "reason": ""}
-    clients = [{"client": one, "arch": f"model: {one}", "loss": 1.0 + one, **fitted} for one in (0, 1)]
+    clients = [{"client": number, "arch": f"model: {number}", "loss": 1.0 + number, **fitted} for number in (0, 1)]
     run = made_suite(folder, rounds=[clients[:1], *[clients] * (rounds - 1)], complete=False)
     suite = json.loads((run.folder / "suite.json").read_text())
     suite["models"][1] |= {"cells": cells, "activeness": {cells: 0.5}, "steps": [{"widen": cells}]}
@@ -230,7 +230,7 @@ def test_models_of_a_suite(finished_page: Page, tmp_path: Path) -> None:
     assert page.texts["h2"] == ["Training", "Models", "Costs"]
     assert "3 models; training ended before the largest." in page.texts["p"]
     row = ["1", "0", "after 2 rounds", "2.5 k", "250", "1 kB", "1", "1", "0.0020"]
-    assert cells_from(page, "after 2 rounds", 9, before=2) == row
+    assert cells_from(page, "after 2 rounds", 9, offset=2) == row
 
 
 def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> None:
@@ -238,21 +238,21 @@ def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> Non
     page = Page(write_report(made_sequence(tmp_path / "run").folder))
     assert page.texts["h2"] == ["Pruned models", "Costs"]
     (summary,) = [text for text in page.texts["p"] if text.startswith("3 iterations")]
-    said = "down to 40% of the initial network's MACs; complete. The initial model took 0.5 MACs, 0.7 B up and"
-    assert summary == f"3 iterations, {said} 0.9 B down per client."
+    middle = "down to 40% of the initial network's MACs; complete. The initial model took 0.5 MACs, 0.7 B up and"
+    assert summary == f"3 iterations, {middle} 0.9 B down per client."
     row = ["1", "conv2", "2", "770", "75%", "750", "75", "300 B", "70.0", "2", "2", "100 M", "100 kB", "1 MB"]
-    assert cells_from(page, "conv2", 14, before=1) == row
+    assert cells_from(page, "conv2", 14, offset=1) == row
     captions = [text for text in page.texts["figcaption"] if text.startswith("Candidates")]
     assert captions == [f"Candidates of iteration {number}: conv2 is selected" for number in (1, 3)]
 
 
-def test_models_that_all_clients_tested_or_nobody(tmp_path: Path) -> None:
+def test_models_with_and_without_tests_by_all_clients(tmp_path: Path) -> None:
     run = by_clients(made_sequence(tmp_path / "all"), {1: (0.61, 0.66), 0: (0.72, None)})
     page = Page(write_report(run.folder))
-    cells = cells_from(page, "conv2", 32, before=17)
+    cells = cells_from(page, "conv2", 32, offset=17)
     assert cells[8:13] == ["75.0", "72.0", "–", "0", "0"]
     assert cells[24:28] == ["70.0", "61.0", "66.0", "2"]
     steps = [("", (8, 16, 20), 1000, 0.75), ("conv1", (6, 16, 20), 740, 0.6), ("conv2", (6, 8, 20), 480, None)]
     page = Page(write_report(made_sequence(tmp_path / "nobody", steps).folder))
-    assert cells_from(page, "conv2", 10, before=1)[8:] == ["–", "3"]
+    assert cells_from(page, "conv2", 10, offset=1)[8:] == ["–", "3"]
     assert "nan" not in page.text.lower()

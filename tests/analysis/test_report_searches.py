@@ -1,4 +1,4 @@
-"""The report's sections on searches and fine-tunings: one for each that a run's folder holds."""
+"""The report's sections on searches and fine-tunings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def section(page: Page, title: str) -> str:
     return html.unescape(page.text.partition(f"<h2>{title}</h2>")[2].partition("</section>")[0])
 
 
-def candidate(tier: str, number: int, before: float, after: float, **costs: Any) -> dict[str, Any]:
-    """A row of a fine-tuning's tables."""
-    metrics = {"val_accuracy_before": before, "val_accuracy": after, "test_accuracy": after - 0.125}
+def candidate(tier: str, number: int, first: float, last: float, **costs: Any) -> dict[str, Any]:
+    """Returns a row of a fine-tuning's tables, with its validation accuracies before and after training."""
+    metrics = {"val_accuracy_before": first, "val_accuracy": last, "test_accuracy": last - 0.125}
     spent = {"macs": 2_000_000, "bytes_down": 3000, "bytes_up": 4000, "macs_per_example": 632, "parameters": 50}
     row = {"tier": tier, "number": number, "arch": f"arch-{tier}-{number}", "eligible": 8, "rounds": 2, "bytes": 200}
     return {**ROW, **row, **metrics, **spent, **costs}
@@ -44,8 +44,8 @@ def test_searches_that_have_not_ended_or_that_clients_scored(run_folder: Path, f
     (run_folder / "random" / "tiers.csv").unlink()
     page = Page(write_report(run_folder))
     first, second = section(page, "Search"), section(page, "Search: random")
-    said = "on the validation data of client 3. The search has not ended. The clients were sent 2 kB, sent 30 B, and"
-    assert f"{said} computed 5 M MACs." in first
+    start = "on the validation data of client 3. The search has not ended. The clients were sent 2 kB, sent 30 B, and"
+    assert f"{start} computed 5 M MACs." in first
     words = ("Hypervolume", "test accuracy (%)", "All")
     assert [f">{word}<" in first for word in words] == [False, True, True]
     assert [f">{word}<" in second for word in words] == [True, False, False]
@@ -70,12 +70,12 @@ def test_a_fine_tuning(run_folder: Path) -> None:
 
 
 def test_networks_that_are_trained_alone_come_first(run_folder: Path, finished_page: Page) -> None:
-    """Beside the supernet's, each tier's best by validation; nothing on them is called a fine-tuning."""
+    """The best of each tier by validation is beside the supernet's; the page does not call it a fine-tuning."""
     rows = [candidate("small", 0, 0.09, 0.75), candidate("large", 0, 0.08, 0.5), candidate("large", 1, 0.08, 0.25)]
     tiers = SearchFiles(run_folder / "search").settings()["tiers"]
     finetune(run_folder, rows, "thirds", initial="random", tiers=tiers, complete=False)
-    begun = {"search": "search", "models": None, "initial": "random", "complete": False}
-    FinetuneFiles(run_folder / "begun").write_settings(SETTINGS | begun)
+    unfinished = {"search": "search", "models": None, "initial": "random", "complete": False}
+    FinetuneFiles(run_folder / "begun").write_settings(SETTINGS | unfinished)
     page = Page(write_report(run_folder))
     title = "One supernet and networks trained alone"
     assert page.texts["h2"][:2] == [title, "Training"]
@@ -99,25 +99,25 @@ def test_networks_that_are_trained_alone_come_first(run_folder: Path, finished_p
     assert Page(write_report(run_folder)).texts["h2"][0] == "Training"  # nothing to compare with
 
 
-def test_a_flat_front_is_said_where_the_number_of_examples_is_known(run_folder: Path) -> None:
+def test_a_flat_front_is_reported_if_the_number_of_examples_is_known(run_folder: Path) -> None:
     files = SearchFiles(run_folder / "search")
     small, large = files.rows("tiers")
-    said = "Larger networks are not better here (within ±"
+    start = "Larger networks are not better here (within ±"
     for accuracies, count, expected in (((0.5, 0.5), 64, True), ((0.5, 0.9), 64, False), ((0.5, 0.5), None, False)):
         changed = [{**row, "val_accuracy": share} for row, share in zip((small, large), accuracies, strict=True)]
         files.write("tiers", changed)
         files.write_settings({**files.settings(), "num_examples": count})
         text = section(Page(write_report(run_folder)), "Search")
-        assert (f"{said}17.3 points on 64 validation examples); train `{small['arch']}` alone" in text) == expected
-        assert (said in text) == expected
+        assert (f"{start}17.3 points on 64 validation examples); train `{small['arch']}` alone" in text) == expected
+        assert (start in text) == expected
 
 
 def test_models_that_clients_tested_and_a_fine_tuning_that_has_just_begun(run_folder: Path) -> None:
     files = finetune(run_folder, [candidate("small", 0, 0.5, 0.75)], models=["a"], complete=False)
     row = {**ROW, "macs_per_example": 1000, "clients": 3, "examples": 1234, "accuracy_before": 0.25}
     files.write("models", [{**row, "accuracy": 0.5}, {**row, "arch": "b"}])
-    begun = {"search": "search", "models": None, "complete": False}
-    FinetuneFiles(run_folder / "begun").write_settings(SETTINGS | begun)
+    unfinished = {"search": "search", "models": None, "complete": False}
+    FinetuneFiles(run_folder / "begun").write_settings(SETTINGS | unfinished)
     page = Page(write_report(run_folder))
     text = section(page, "Fine-tuning")
     assert "The models that were named, trained from the supernet's weights. The fine-tuning has not ended." in text

@@ -1,4 +1,4 @@
-"""The command ``runs``: rows whose values can be worked out."""
+"""The command ``runs``, against the files of runs."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.analysis.made_runs import made_run
 
 @pytest.fixture
 def runs(tmp_path, finished_run, monkeypatch):
-    """A finished run, two that never ended a round, one that was stopped with a fine-tuning's training in it."""
+    """A finished run, two without a finished round, and one that stopped and contains a fine-tuning's run."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(finished_run, "runs/digits/version_0")
     for name in ("version_1", "version_2"):
@@ -24,20 +24,20 @@ def runs(tmp_path, finished_run, monkeypatch):
     return tmp_path / "runs"
 
 
-def test_rows_are_what_the_runs_files_say(runs, capsys):
+def test_rows_agree_with_the_runs_files(runs, capsys):
     assert main(["runs"]) == 0
     _, *rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows] == [f"runs/digits/version_{n}" for n in (0, 1, 2)] + ["runs/made/version_0"]
     tiers = SearchFiles(runs / "digits/version_0/search").rows("tiers")
-    found = ", ".join(f"{row['tier']} {100 * row['test_accuracy']:.1f}%" for row in tiers)
-    assert f"ElasticResNet, TrackingSandwich  {found} (test accuracy)  " in rows[0]
+    expected = ", ".join(f"{row['tier']} {100 * row['test_accuracy']:.1f}%" for row in tiers)
+    assert f"ElasticResNet, TrackingSandwich  {expected} (test accuracy)  " in rows[0]
     assert "0 of 3" in rows[1]
     assert " mean 50.0% (val accuracy)  " in rows[3]
     assert rows[3].endswith(f"  {sum(file.stat().st_size for file in runs.glob('made/**/*.jsonl')) / 1000:.3g} kB")
 
 
-def test_a_run_of_which_only_another_weights_search_is_left_shows_its_last_mean(runs, capsys):
-    """Nothing is damaged: its rounds were trained again."""
+def test_a_run_with_a_search_of_replaced_weights_shows_its_last_mean(runs, capsys):
+    """The run is not damaged: its rounds were trained again."""
     folder = runs / "digits/version_0"
     for path in folder.glob("subnets-*.csv"):
         path.unlink()

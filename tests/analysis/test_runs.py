@@ -1,4 +1,4 @@
-"""A run's folder as tables: what is in the files, what happens without them, and values worked out by hand."""
+"""A run's folder as tables, against its files and values by hand, and without files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.analysis.made_runs import CLIENT
 from tests.analysis.pages import Page
 
 
-def test_tables_are_those_of_the_files(finished_run: Path) -> None:
+def test_tables_agree_with_the_files(finished_run: Path) -> None:
     run = read_run(finished_run)
     records = [json.loads(line) for line in (finished_run / ROUNDS_FILE).read_text().splitlines()]
     assert run.name == "digits/version_0"
@@ -43,7 +43,7 @@ def test_tables_are_those_of_the_files(finished_run: Path) -> None:
     assert run.logged("val/largest/accuracy").tolist() == run.rounds["val/largest/accuracy"].tolist()
 
 
-def test_costs_are_those_that_the_run_counted_itself(finished_run: Path) -> None:
+def test_costs_agree_with_those_that_the_run_counted(finished_run: Path) -> None:
     run = read_run(finished_run)
     ledger = json.loads((finished_run / "ledger.json").read_text())
     assert run.ledger == ledger
@@ -76,7 +76,7 @@ def test_search(finished_run: Path, run_folder: Path) -> None:
     assert search.limits("*") == (None, None)
     tiers = [{"name": "small", "at_most": {"macs": 9, "bytes": 7}, "above": {"bytes": 3}}]
     path.write_text(json.dumps({**settings, "cost": "bytes", "tiers": tiers}))
-    assert read_search(path.parent).limits("small") == (3, 7)  # of the traded cost
+    assert read_search(path.parent).limits("small") == (3, 7)  # the limits of the traded cost
 
 
 def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:
@@ -105,16 +105,16 @@ def test_newer_records_have_more_keys(tmp_path: Path) -> None:
 
 
 def test_the_newest_run_is_the_one_written_to_last(tmp_path: Path) -> None:
-    """The trainings of a fine-tuning are no runs."""
-    written = {"b/version_0": 99, "a/version_0": 99.5, "a/version_0/finetune/runs/small-0": 200, "c/version_0": 99.2}
-    for place, (name, time) in enumerate(written.items()):
+    """The runs of a fine-tuning do not count."""
+    times = {"b/version_0": 99, "a/version_0": 99.5, "a/version_0/finetune/runs/small-0": 200, "c/version_0": 99.2}
+    for number, (name, time) in enumerate(times.items()):
         append_round(tmp_path / name, {"round": 0, "metrics": {}, "clients": []})
-        os.utime(tmp_path / name / ROUNDS_FILE, (300 - place, time))
+        os.utime(tmp_path / name / ROUNDS_FILE, (300 - number, time))
     assert newest_run(tmp_path) == tmp_path / "a/version_0"
 
 
 def test_a_fine_tuning(tmp_path: Path) -> None:
-    """Candidates are written as they end, tiers at the end of all."""
+    """Candidates are written when they end, tiers at the end of the fine-tuning."""
     (tmp_path / "config.yaml").write_text("ckpt_path: null")
     files = FinetuneFiles(tmp_path / "finetune")
     columns = list(files.columns("tiers"))
@@ -130,9 +130,9 @@ def test_a_fine_tuning(tmp_path: Path) -> None:
 
 
 def test_stairs_by_hand() -> None:
-    left = pd.Series({2: 0.1, 4: 0.2, 6: 0.3, 8: 0.4})
-    reached = stairs([left, pd.Series({3: 0.5, 7: 0.7})])
-    assert reached.index.tolist() == [3, 4, 6, 7]  # where both have begun and none has ended
-    assert reached.to_numpy().tolist() == [[0.1, 0.5], [0.2, 0.5], [0.3, 0.5], [0.3, 0.7]]
-    apart = stairs([pd.Series({5: 0.1}), pd.Series({8: 0.3})])  # of which one ends before the other begins
+    first = pd.Series({2: 0.1, 4: 0.2, 6: 0.3, 8: 0.4})
+    stacked = stairs([first, pd.Series({3: 0.5, 7: 0.7})])
+    assert stacked.index.tolist() == [3, 4, 6, 7]  # begins with the last curve and ends with the first
+    assert stacked.to_numpy().tolist() == [[0.1, 0.5], [0.2, 0.5], [0.3, 0.5], [0.3, 0.7]]
+    apart = stairs([pd.Series({5: 0.1}), pd.Series({8: 0.3})])  # one ends before the other begins
     assert apart.agg("mean", axis=1).to_dict() == {8: pytest.approx(0.2)}

@@ -78,5 +78,5 @@ def test_the_command_needs_the_data_alone(
     rows = (tmp_path / "partition" / "partition.csv").read_text().splitlines()
     assert [row.split(",")[:2] for row in rows[1:]] == [["0", "432"], ["1", "431"], ["2", "431"]]
     Path("partition/partition.png").write_text("mine")
-    assert "output: partition/partition.csv is there" in refused("partition", "--config", "data.yaml")
+    assert "output: partition/partition.csv exists" in refused("partition", "--config", "data.yaml")
     assert main(["partition", "--config", "data.yaml", "--overwrite", "true"]) == 0

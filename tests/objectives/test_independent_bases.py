@@ -1,4 +1,4 @@
-"""The sum of the bases' losses: that it trains each as if it were alone."""
+"""The sum of the bases' losses, against training each base alone."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_training_together_is_training_each_alone(optimizer):
 def test_the_loss_is_the_sum_and_takes_one_pass():
     network = bases(GroupNorm(2)).subnet(Bases((1, 2)))
     inputs, targets = next(batches())
-    expected = sum(cross_entropy(one(inputs), targets, label_smoothing=0.1) for one in network.networks)
+    expected = sum(cross_entropy(base(inputs), targets, label_smoothing=0.1) for base in network.networks)
     passes = []
-    for one in network.networks:
-        one.register_forward_hook(lambda *_: passes.append(1))
+    for base in network.networks:
+        base.register_forward_hook(lambda *_: passes.append(1))
     loss = IndependentBases(CrossEntropy(label_smoothing=0.1)).loss(network, inputs, targets)
     torch.testing.assert_close(loss, expected)
     assert len(passes) == 2

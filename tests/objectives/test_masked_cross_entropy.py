@@ -1,4 +1,4 @@
-"""The masked cross-entropy, by hand, and what it leaves of a classifier."""
+"""The masked cross-entropy, by hand, and its effect on a classifier."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EXAMPLES = Examples(torch.rand(8, 2), torch.tensor([3, 1, 3, 0, 1, 2, 3, 2]))
 CLIENTS = ClientData(TensorReader(EXAMPLES), {"train": ROWS})
 
 
-def begun(client: int, **settings: float) -> tuple[nn.Linear, MaskedCrossEntropy]:
+def start_fit(client: int, **settings: float) -> tuple[nn.Linear, MaskedCrossEntropy]:
     supernet = seeded(lambda: PlainNetwork(nn.Linear(2, 4), (2,), 4))
     network = supernet.subnet("whole")
     assert isinstance(network, nn.Linear)
     objective = MaskedCrossEntropy(**settings)
     objective.setup(supernet, CLIENTS)
-    for one in ((client + 1) % 3, client):  # another client's fit leaves nothing behind
-        objective.begin(network, ClientTask(0, one, "whole", len(ROWS[one])), torch.Generator())
+    for number in ((client + 1) % 3, client):  # an earlier fit of another client has no effect
+        objective.begin(network, ClientTask(0, number, "whole", len(ROWS[number])), torch.Generator())
     return network, objective
 
 
@@ -37,8 +37,8 @@ def batch(client: int) -> tuple[Tensor, Tensor]:
     return examples.inputs[ROWS[client]], examples.targets[ROWS[client]]
 
 
-class Says(nn.Module):
-    """Says the same of every example."""
+class ConstantLogits(nn.Module):
+    """Gives the same logits for every example."""
 
     def __init__(self, logits: list[float]) -> None:
         super().__init__()
@@ -50,25 +50,25 @@ class Says(nn.Module):
 
 def test_by_hand() -> None:
     """Client 0 has classes 1 and 3: logits 0 and 2 count as 0. A smoothing of 0.2 is 0.05 for each of four classes."""
-    _, objective = begun(0)
-    says = Says([5.0, 1.0, -7.0, 2.0])
-    loss = objective.loss(says, torch.zeros(1, 2), torch.tensor([3]))
+    _, objective = start_fit(0)
+    constant = ConstantLogits([5.0, 1.0, -7.0, 2.0])
+    loss = objective.loss(constant, torch.zeros(1, 2), torch.tensor([3]))
     total = 1 + exp(1) + 1 + exp(2)
     assert float(loss.detach()) == pytest.approx(log(total) - 2)
     loss.backward()
-    assert says.logits.grad is not None
-    _, smoothed = begun(0, label_smoothing=0.2)
-    assert float(smoothed.loss(says, torch.zeros(1, 2), torch.tensor([3])).detach()) == pytest.approx(
+    assert constant.logits.grad is not None
+    _, smoothed = start_fit(0, label_smoothing=0.2)
+    assert float(smoothed.loss(constant, torch.zeros(1, 2), torch.tensor([3])).detach()) == pytest.approx(
         log(total) - 0.85 * 2 - 0.05 * 1
     )
-    assert says.logits.grad[0].tolist() == pytest.approx([0, exp(1) / total, 0, exp(2) / total - 1])
+    assert constant.logits.grad[0].tolist() == pytest.approx([0, exp(1) / total, 0, exp(2) / total - 1])
 
 
 @pytest.mark.parametrize("client", [0, 1, 2])
 def test_rows_of_absent_classes_stay_and_the_others_move(client: int) -> None:
-    network, objective = begun(client)
+    network, objective = start_fit(client)
     assert objective.report() == (ClassesReport(CLASSES[client]),)
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    received = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.9)
     for _ in range(3):
         optimizer.zero_grad()
@@ -76,9 +76,9 @@ def test_rows_of_absent_classes_stay_and_the_others_move(client: int) -> None:
         optimizer.step()
     for row in range(4):
         for name, tensor in network.state_dict().items():
-            assert torch.equal(tensor[row], before[name][row]) == (row not in CLASSES[client]), (name, row)
+            assert torch.equal(tensor[row], received[name][row]) == (row not in CLASSES[client]), (name, row)
 
 
 def test_with_all_classes_it_is_cross_entropy() -> None:
-    network, objective = begun(1, label_smoothing=0.1)
+    network, objective = start_fit(1, label_smoothing=0.1)
     assert torch.equal(objective.loss(network, *batch(1)), CrossEntropy(0.1).loss(network, *batch(1)))

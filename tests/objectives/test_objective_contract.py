@@ -1,6 +1,6 @@
-"""What every objective of the methods' table promises, by what it needs of the shared weights.
+"""The contract of every objective of the methods' table, by the supernet that it needs.
 
-A new objective needs a line in ``tests/federation/methods.py``, and its name here; a test fails as long as it has none.
+A new objective needs a line in ``tests/federation/methods.py``, and its name here; otherwise a test fails.
 """
 
 from collections.abc import Callable

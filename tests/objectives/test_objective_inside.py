@@ -1,4 +1,4 @@
-"""Objectives around another one: its loss, its reports, and that it is prepared."""
+"""Objectives with an inner objective use its loss and reports, and prepare it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lit_fednas.objectives import Objective, TaskLoss
 from tests.federation.methods import IMAGE, NETS, OBJECTIVES, OUTPUTS
 from tests.support import NO_DATA
 
-#: By name in the methods' table: shared weights that it works with.
-AROUND = {"bases": "bases", "changes": "widths", "ordered": "widths", "paths": "operators"}
-AROUND |= {"proximal": "widths", "side": "exits"}
+#: A suitable supernet for each objective, by their names in the methods' table.
+SUPERNETS = {"bases": "bases", "changes": "widths", "ordered": "widths", "paths": "operators"}
+SUPERNETS |= {"proximal": "widths", "side": "exits"}
 
 
-class Doubled(Objective):
-    """Twice cross-entropy; notes how it is called."""
+class DoubleCrossEntropy(Objective):
+    """Twice the cross-entropy; records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -37,9 +37,9 @@ class Doubled(Objective):
         return (ClassesReport([5]), MacsReport(-1))
 
 
-@pytest.mark.parametrize("name", AROUND)
-def test_the_objective_inside_is_the_loss_and_reports(name: str) -> None:
-    net, inside = NETS[AROUND[name]](IMAGE, OUTPUTS), Doubled()
+@pytest.mark.parametrize("name", SUPERNETS)
+def test_the_inner_objective_gives_loss_and_reports(name: str) -> None:
+    net, inside = NETS[SUPERNETS[name]](IMAGE, OUTPUTS), DoubleCrossEntropy()
     doubled, plain = OBJECTIVES[name](inside), OBJECTIVES[name](TaskLoss())
     task = ClientTask(3, 1, net.space.superset, 48)
     inputs, targets = torch.randn(8, *IMAGE), torch.randint(OUTPUTS, (8,))
@@ -51,6 +51,8 @@ def test_the_objective_inside_is_the_loss_and_reports(name: str) -> None:
         losses.append(torch.stack([objective.loss(network, inputs, targets).detach() for _ in range(6)]))
     torch.testing.assert_close(losses[0], 2 * losses[1])
     assert inside.calls == [net, task]
-    reports, own = (ClientResult(task, reports=objective.report()) for objective in (doubled, plain))
+    reports, plain_reports = (ClientResult(task, reports=objective.report()) for objective in (doubled, plain))
     assert reports.report(ClassesReport) == ClassesReport([5])
-    assert reports.report(MacsReport) == (own.report(MacsReport) or MacsReport(-1))  # of the outer one first
+    assert reports.report(MacsReport) == (
+        plain_reports.report(MacsReport) or MacsReport(-1)
+    )  # the outer report comes first

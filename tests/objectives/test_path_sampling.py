@@ -1,4 +1,4 @@
-"""Client-side path sampling (section 3.1, Eq. 2 to 4), batch by batch against what the network was seen to run."""
+"""Client-side path sampling (section 3.1, Eq. 2 to 4), batch by batch against the paths that the network ran."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = (8, 8, 8, 5)
 
 
 def batches(count: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of 8, 8, 8 and 5 examples, over and over."""
+    """Yields batches of 8, 8, 8 and 5 examples in turn."""
     draws = torch.Generator().manual_seed(seed)
     for number in range(count):
         size = SIZES[number % 4]
@@ -34,7 +34,7 @@ def batches(count: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 class Step(NamedTuple):
-    """What was seen of one batch."""
+    """The path, the size and the loss of one batch."""
 
     path: Operators
     size: int
@@ -45,17 +45,19 @@ def task(arch: Operators = HALF, **settings: Any) -> ClientTask:
     return ClientTask(round=3, client=1, arch=arch, num_examples=29, **settings)
 
 
-def begun(objective: PathSampling, asked: ClientTask, seed: int = 0) -> nn.Module:
-    """The client's network, and the objective ready for its first batch."""
-    network = seeded(NET.subnet, asked.arch)
+def start_fit(objective: PathSampling, client_task: ClientTask, seed: int = 0) -> nn.Module:
+    """Starts a fit of the objective, and returns the client's network."""
+    network = seeded(NET.subnet, client_task.arch)
     objective.setup(NET, NO_DATA)
-    objective.begin(network, asked, torch.Generator().manual_seed(seed))
+    objective.begin(network, client_task, torch.Generator().manual_seed(seed))
     return network
 
 
-def train(objective: PathSampling, asked: ClientTask, count: int, seed: int = 0, inputs_seed: int = 0) -> list[Step]:
-    """A plain fit."""
-    network = begun(objective, asked, seed)
+def train(
+    objective: PathSampling, client_task: ClientTask, count: int, seed: int = 0, inputs_seed: int = 0
+) -> list[Step]:
+    """Runs a plain fit, and returns its steps."""
+    network = start_fit(objective, client_task, seed)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
     steps = []
     for inputs, targets in batches(count, inputs_seed):
@@ -69,18 +71,18 @@ def train(objective: PathSampling, asked: ClientTask, count: int, seed: int = 0,
 
 
 def limited(share: float, cost: str = "operations") -> dict[str, float]:
-    """A limit between the cheapest and the dearest path of the subspace."""
+    """Returns a limit between the cheapest and the most expensive path of the subspace."""
     costs = NET.path_costs(cost)
-    least = costs.fixed + sum(min(layer.values()) for layer in costs.held(HALF))
-    return {cost: float(least + share * (costs.of(HALF) - least))}
+    lowest = costs.fixed + sum(min(layer.values()) for layer in costs.held(HALF))
+    return {cost: float(lowest + share * (costs.of(HALF) - lowest))}
 
 
 def test_a_new_path_of_the_subspace_for_every_batch():
     steps = train(PathSampling(), task(), 60)
-    assert len({step.path for step in steps}) > 25  # of 48
+    assert len({step.path for step in steps}) > 25  # there are 48 paths
     for step in steps:
         assert step.path.is_path
-        assert all(name in held for (name,), held in zip(step.path.layers, HALF.layers, strict=True))
+        assert all(name in names for (name,), names in zip(step.path.layers, HALF.layers, strict=True))
     seen = {(layer, name) for step in steps for layer, (name,) in enumerate(step.path.layers)}
     assert seen == {(layer, name) for layer, names in enumerate(HALF.layers) for name in names}
 
@@ -94,19 +96,19 @@ def test_no_path_is_above_the_limit(cost, share):
     assert (len(set(costs)) == 1) == (share == 0)
 
 
-def test_a_single_path_is_what_plain_training_trains():
-    """Degenerate case: a client that received one path takes the very steps of cross-entropy."""
+def test_a_single_path_trains_as_without_sampling():
+    """Degenerate case: a client that received one path takes the same steps as with cross-entropy."""
     path = NET.space.parse("sep_e1 mb1_e2 conv1")
     objective = PathSampling()
-    network = begun(objective, task(path))
+    network = start_fit(objective, task(path))
     plain = NET.subnet(path)
     plain.load_state_dict(network.state_dict())
     for inputs, targets in batches(4):
-        for one, loss in ((network, objective.loss(network, inputs, targets)), (plain, None)):
+        for trained, loss in ((network, objective.loss(network, inputs, targets)), (plain, None)):
             loss = functional.cross_entropy(plain(inputs), targets) if loss is None else loss
-            one.zero_grad()
+            trained.zero_grad()
             loss.backward()
-            torch.optim.SGD(one.parameters(), lr=0.1).step()
+            torch.optim.SGD(trained.parameters(), lr=0.1).step()
     assert_same(dict(network.state_dict()), dict(plain.state_dict()))
 
 
@@ -123,19 +125,19 @@ def test_examples_by_operator_and_multiply_accumulates():
 
 
 def operator(name: str) -> str | None:
-    """``layers.3.sep_e1.block.0.0.weight`` belongs to ``3.sep_e1``; the fixed parts to no operator."""
+    """Returns the operator of a tensor: ``3.sep_e1`` of ``layers.3.sep_e1.block.0.0.weight``; none of fixed parts."""
     first, *rest = name.split(".")
     return ".".join(rest[:2]) if first == "layers" else None
 
 
-def test_operators_off_the_path_are_left_alone():
-    """No gradient; weights, statistics and momentum stay, also of those that were trained before."""
+def test_operators_off_the_path_stay_unchanged():
+    """They get no gradient; weights, statistics and momentum stay, also of operators that an earlier batch trained."""
     objective = PathSampling()
-    network = begun(objective, task())
+    network = start_fit(objective, task())
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-    stayed, moved, kept_momentum = 0, 0, 0
+    num_unchanged, num_changed, num_momenta = 0, 0, 0
     for inputs, targets in batches(12):
-        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         momentum = {
             name: optimizer.state[parameter]["momentum_buffer"].clone()
             for name, parameter in network.named_parameters()
@@ -151,30 +153,30 @@ def test_operators_off_the_path_are_left_alone():
                 continue
             assert parameter.grad is None, name
             if name in momentum:
-                kept_momentum += 1
+                num_momenta += 1
                 assert torch.equal(optimizer.state[parameter]["momentum_buffer"], momentum[name]), name
         for name, tensor in network.state_dict().items():
             if operator(name) is None or operator(name) in running:
-                moved += not torch.equal(tensor, before[name])
+                num_changed += not torch.equal(tensor, weights[name])
             else:
-                stayed += 1
-                assert torch.equal(tensor, before[name]), name
-    assert min(stayed, moved, kept_momentum) > 50
+                num_unchanged += 1
+                assert torch.equal(tensor, weights[name]), name
+    assert min(num_unchanged, num_changed, num_momenta) > 50
 
 
-def test_a_busy_client_keeps_to_what_is_free(monkeypatch):
-    """A share is drawn for every batch, uniformly up to 1."""
+def test_a_busy_client_uses_only_its_free_share(monkeypatch):
+    """Every batch draws a share uniformly up to 1."""
     shares, sample = [], PathSampler.sample
 
-    def noted(sampler, rng, free):
+    def recording_sample(sampler, rng, free):
         shares.append(free)
         return sample(sampler, rng, free)
 
-    monkeypatch.setattr(PathSampler, "sample", noted)
+    monkeypatch.setattr(PathSampler, "sample", recording_sample)
     limits = limited(0.8)
     steps = train(PathSampling(least_free=0.2), task(limits=limits), 200)
     assert (min(shares), np.mean(shares), max(shares)) == pytest.approx((0.2, 0.6, 1.0), abs=0.05)
-    least, most = NET.operations(NET.space.parse("id id id")), limits["operations"]
+    lowest, highest = NET.operations(NET.space.parse("id id id")), limits["operations"]
     costs = [NET.operations(step.path) for step in steps]
-    assert all(cost <= least + free * (most - least) + 1e-6 for cost, free in zip(costs, shares, strict=True))
-    assert max(costs) > least + 0.6 * (most - least)
+    assert all(cost <= lowest + free * (highest - lowest) + 1e-6 for cost, free in zip(costs, shares, strict=True))
+    assert max(costs) > lowest + 0.6 * (highest - lowest)

@@ -1,4 +1,4 @@
-"""FedProx' term, against its gradient worked out by hand."""
+"""FedProx' term, against a value and a gradient by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_fednas.objectives import CrossEntropy, Proximal
 
 @pytest.mark.parametrize("mu", [0.01, 2.0])
 def test_value_and_gradient_by_hand(mu: float) -> None:
-    """Of two layers with a norm between, one bias of them frozen; all parameters move at random, the frozen one too."""
+    """Moves all parameters of two layers with a norm between at random, also a frozen bias."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))

@@ -1,4 +1,4 @@
-"""The side objective: one pass, the gradient of two (FedHeN, Alg. 2)."""
+"""The side objective: one pass has the gradient of several (FedHeN, Alg. 2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def net(exits=(1, 3), **settings) -> EarlyExitResNet:
     return seeded(EarlyExitResNet, INPUTS, 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=exits, **settings)
 
 
-def begun(supernet, arch):
+def start_fit(supernet, arch):
     objective = SideObjective()
     objective.setup(supernet, NO_DATA)
     network = supernet.subnet(arch)
@@ -39,23 +39,23 @@ def gradients(network, loss):
 def test_the_gradient_is_the_sum_of_separate_backward_passes():
     supernet = net((1, 2, 3))
     x, y = torch.randn(6, *INPUTS), torch.tensor([0, 1, 2, 3, 4, 0])
-    objective, network = begun(supernet, supernet.space.largest)
+    objective, network = start_fit(supernet, supernet.space.largest)
     together = gradients(network, objective.loss(network, x, y))
 
-    # each exit's own network, taken out and run alone: [w]_M of Alg. 2, line 12
-    want = {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}
+    # the network of each exit runs alone: [w]_M of Alg. 2, line 12
+    expected = {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}
     for arch in supernet.space.each():
         alone = supernet.subnet(arch)
         for name, gradient in gradients(alone, functional.cross_entropy(alone(x), y)).items():
-            want[name] += gradient
-    for name in want:
-        torch.testing.assert_close(together[name], want[name], msg=name)
+            expected[name] += gradient
+    for name in expected:
+        torch.testing.assert_close(together[name], expected[name], msg=name)
     assert together["heads.1.classifier.weight"].abs().sum() > 0
 
 
 def test_macs_contain_the_heads():
     supernet = net()
-    objective, network = begun(supernet, supernet.space.largest)
+    objective, network = start_fit(supernet, supernet.space.largest)
     for size in (4, 2):
         objective.loss(network, torch.randn(size, *INPUTS), torch.zeros(size, dtype=torch.int64))
     head = 16 * 4 * 5  # the first exit's classifier: four channels of 4x4 pixels, five classes
@@ -64,8 +64,8 @@ def test_macs_contain_the_heads():
     assert objective.report() == (MacsReport(0),)
 
 
-def test_errors():
-    with pytest.raises(ConfigError, match="Proximal needs a network, and SideObjective has only logits for it"):
+def test_wrong_compositions():
+    with pytest.raises(ConfigError, match="Proximal needs a network, and SideObjective gives it only logits"):
         SideObjective(Proximal()).setup(net(), NO_DATA)
     with pytest.raises(ConfigError, match=r"the largest architecture holds one; set supernet.early_heads to true"):
         SideObjective().setup(net(early_heads=False), NO_DATA)

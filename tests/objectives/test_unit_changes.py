@@ -1,4 +1,4 @@
-"""How far each unit went: by hand, and in a run."""
+"""The changes of units in a fit, by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def changes_of(objective: UnitChanges) -> dict[str, list[float]]:
     return dict(report.changes)
 
 
-def begun(net: WidthSupernet, arch, objective: UnitChanges | None = None) -> tuple[UnitChanges, nn.Module]:
+def start_fit(net: WidthSupernet, arch, objective: UnitChanges | None = None) -> tuple[UnitChanges, nn.Module]:
     objective = objective or UnitChanges()
     objective.setup(net, NO_DATA)
     network = net.subnet(arch)
@@ -44,33 +44,33 @@ def begun(net: WidthSupernet, arch, objective: UnitChanges | None = None) -> tup
 
 
 def test_a_unit_s_change_by_hand():
-    """Weights of 2 that become 5: a difference of 3, whatever their number; others stay, or change by half."""
+    """Weights of 2 become 5, a difference of 3 in any number of them; other units stay, or change in part."""
     net = WidthSupernet((1, 2, 2), 3, Pairs(), widths=[1])
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.fill_(2.0)
-    objective, network = begun(net, Width(1.0))
+    objective, network = start_fit(net, Width(1.0))
     with torch.no_grad():
         network[1].weight[2:4] = 5.0  # both entries of the second unit, with its bias
         network[1].bias[2:4] = 5.0
         network[1].weight[4] = 4.0  # one of the third unit's two, without its bias: 4 of 10 numbers
-        network[2].weight.fill_(9.0)  # what goes out of a unit is the next layer's
+        network[2].weight.fill_(9.0)  # outgoing weights of a unit belong to the next layer
     assert changes_of(objective) == {"hidden": pytest.approx([0.0, 1.5, 0.4**0.5])}
 
 
 def test_statistics_are_no_weights():
     net = cnn(BatchNorm())
-    objective, network = begun(net, net.space.largest)
+    objective, network = start_fit(net, net.space.largest)
     for buffer in network.buffers():
         buffer.add_(1)
     assert changes_of(objective) == {group: [0.0] * full for group, full in GROUPS.items()}
 
 
 @pytest.mark.parametrize("arch", [Width(0.5), Width(0.5, 2), UnitMask((tuple(range(4)), (0, 1, 2, 5)))])
-def test_who_trains_a_part_reports_nothing(arch):
+def test_a_client_with_a_part_reports_nothing(arch):
     net = cnn()
-    begin_whole, _ = begun(net, net.space.largest)  # so that there is something to be forgotten
-    objective, network = begun(net, arch, begin_whole)
+    objective_of_whole, _ = start_fit(net, net.space.largest)  # the objective must forget this fit
+    objective, network = start_fit(net, arch, objective_of_whole)
     with torch.no_grad():
         network.layer0.conv.weight += 1
     assert objective.report() == (UnitChangesReport({}),)

@@ -174,7 +174,7 @@ def test_a_folder_with_other_pages_is_left_as_it_is(
     (tmp_path / "index.html").write_text("mine")
     with pytest.raises(SystemExit):
         pages.main([str(tmp_path)])
-    assert f"{tmp_path / 'index.html'} is there, and not from this command; move it" in capsys.readouterr().err
+    assert f"{tmp_path / 'index.html'} exists and is not from this command; move it" in capsys.readouterr().err
     assert (tmp_path / "index.html").read_text() == "mine"
 
 

@@ -182,7 +182,7 @@ def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, t
     longer = search(trained, tmp_path)
     assert longer.rows("history") == straight.rows("history")
     assert longer.rows("tiers") == straight.rows("tiers")
-    with pytest.raises(ConfigError, match=r"a search with other method .*give another name, as --search.name \S+-2$"):
+    with pytest.raises(ConfigError, match=r"a search with other method .*, such as --search.name \S+-2$"):
         search(trained, tmp_path, method=RandomSearch())
     with pytest.raises(ConfigError, match="other weights"):
         search((make_module(tiny_supernet(seed=1)), trained[1]), tmp_path)

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs no network and no script, and what other pages of the same look are made of."""
+"""A run as one HTML page that needs no network and no script, and the parts of other pages with the same look."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -18,8 +18,8 @@ from lit_fednas.records.run import CLIENTS_FILE, LEDGER_FILE, ROUNDS_FILE, SEQUE
 __all__ = ["Chart", "Charts", "Fold", "Table", "line_chart", "report", "write_page", "write_report"]
 
 _SEARCH = "Search"
-#: By heading: the file that a section is made of above all, and what returns its blocks, none where the run lacks it.
-#: Searches and fine-tunings follow them.
+#: The main file of each section, and the function that returns its blocks (none if the run lacks them). The sections of
+#: searches and fine-tunings follow, then those of ``LAST``.
 SECTIONS = {
     "Training": (ROUNDS_FILE, run_sections.training),
     "Models": (SUITE_FILE, model_sections.suite),
@@ -28,10 +28,7 @@ SECTIONS = {
     "Costs": (LEDGER_FILE, run_sections.costs),
     "Clients' data": ("partition.csv", run_sections.partition),
 }
-LAST = {
-    "Fairness": (CLIENTS_FILE, run_sections.fairness),
-    "Settings": ("config.yaml", run_sections.settings),
-}
+LAST = {"Fairness": (CLIENTS_FILE, run_sections.fairness), "Settings": ("config.yaml", run_sections.settings)}
 #: Sections that only few runs have.
 _RARE = ("Models", "Pruned models", "Fairness")
 
@@ -40,8 +37,8 @@ def report(run: Path, output: Path | None = None, overwrite: bool = False) -> No
     """Writes a finished run's folder as one HTML page that needs no network.
 
     Args:
-        run: A run's folder, as runs/digits/version_0.
-        output: The file; report.html in the run's folder if not given.
+        run: A run's folder, such as runs/digits/version_0.
+        output: The file to write; by default report.html in the run's folder.
         overwrite: Whether to replace an output that this command has not written.
     """
     if output is not None:
@@ -50,7 +47,7 @@ def report(run: Path, output: Path | None = None, overwrite: bool = False) -> No
 
 
 def write_report(run_folder: Path | str, output: Path | str | None = None) -> Path:
-    """Writes a run as one HTML page that needs no network, by default in its folder; returns the page's path."""
+    """Writes a run as one HTML page, by default report.html in its folder; returns the page's path."""
     run = read_run(run_folder)
     searches = Result(run).searches
     latest = [search for search in searches if run.rounds_of(search.weights) == run.rounds_of(searches[0].weights)]
@@ -73,28 +70,28 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
 
 
 def _sections(run: Run, searches: Sequence[SearchResult]) -> Iterator[tuple[str, list[Block]]]:
-    """Yields all sections in their order; those that the run lacks have no blocks."""
-    yield "One supernet and networks trained alone", _made(run.folder / ROUNDS_FILE, search_sections.comparison, run)
+    """Yields all sections in their order; sections that the run lacks have no blocks."""
+    yield "One supernet and networks trained alone", _blocks(run.folder / ROUNDS_FILE, search_sections.comparison, run)
     tiers = list(dict.fromkeys(tier for search in searches for tier in search.tier_names))
     for title, (file, make) in SECTIONS.items():
-        yield title, _made(run.folder / file, make, run)
+        yield title, _blocks(run.folder / file, make, run)
     titles = {name: "Trained alone" if Result(run, name).trained_alone else "Fine-tuning" for name in run.finetunings}
     kinds: list[tuple[str, str, Mapping[str, Callable[..., list[Block]]], tuple[Any, ...]]] = [
         *((_SEARCH, search.name, search_sections.SEARCH, (search,)) for search in searches),
         *((title, name, search_sections.FINETUNING, (run, name)) for name, title in titles.items()),
     ]
-    for title, name, parts, given in kinds:
-        made = (_made(run.folder / name / f"{table}.csv", make, *given, tiers) for table, make in parts.items())
-        blocks = [*chain.from_iterable(made)]
+    for title, name, parts, arguments in kinds:
+        files = {run.folder / name / f"{table}.csv": make for table, make in parts.items()}
+        blocks = [*chain.from_iterable(_blocks(file, make, *arguments, tiers) for file, make in files.items())]
         rounds = run.rounds_of(TierFiles(run.folder / name).settings().get("weights"))
         if blocks and rounds != len(run.rounds):
-            of_weights = f"the weights after {rounds} rounds" if rounds else "weights that the run no longer has"
-            blocks.insert(0, f"The results are of {of_weights}.")
+            weights = f"the weights after {rounds} rounds" if rounds else "weights that the run no longer has"
+            blocks.insert(0, f"The results are of {weights}.")
         yield title if name in ("search", "finetune") else f"{title}: {name}", blocks
     for title, (file, make) in LAST.items():
-        yield title, _made(run.folder / file, make, run)
+        yield title, _blocks(run.folder / file, make, run)
 
 
-def _made(file: Path, make: Callable[..., list[Block]], *given: Any) -> list[Block]:
+def _blocks(file: Path, make: Callable[..., list[Block]], *arguments: Any) -> list[Block]:
     with reading(file):
-        return make(*given)
+        return make(*arguments)

@@ -1,4 +1,4 @@
-"""What every run has to show: headline, curves, subnets, costs, the clients' data, fairness, settings."""
+"""Sections of every run: headline, curves, subnets, costs, the clients' data, fairness, settings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,13 @@ from lit_fednas.records.run import CLIENTS_FILE
 
 
 def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, str]]:
-    """Returns the headline's numbers: what each is, its value, and a note; of searches the best networks.
-
-    Networks are chosen by validation data; where they are tested, the test's figure is shown.
-    """
-    shown = [("rounds", f"{len(run.rounds):,}", "")]
+    """Returns the numbers of the headline with names and notes; of networks, the best by validation data."""
+    numbers = [("rounds", f"{len(run.rounds):,}", "")]
     of_subnets = run.subnets("val").sort_values(run.metric, ascending=run.metrics[run.metric] is not False)
     tested = run.subnets("test").set_index("subnet")[run.metric]
     for _, row in of_subnets.tail(1).iterrows():
         name = str(row["subnet"])
-        shown.append(_headline("best evaluated subnet", tested.get(name), row[run.metric], run.metric, name))
+        numbers.append(_headline("best evaluated subnet", tested.get(name), row[run.metric], run.metric, name))
     for search in searches[:1]:
         metric, higher = search.metric, search.settings["metrics"][search.metric]
         tables = [other.tiers for other in searches if (other.metric, other.cost) == (metric, search.cost)]
@@ -36,21 +33,21 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
         for (_, row), same in zip(best.iterrows(), repeats(best["arch"], best["tier"]), strict=True):
             cost = cost_words(search.cost, row[search.cost])
             values = row.get(f"test_{metric}"), row[f"val_{metric}"]
-            shown.append(_headline(f"best of {row['tier']}", *values, metric, same or cost))
+            numbers.append(_headline(f"best of {row['tier']}", *values, metric, same or cost))
     if len(spent := run.logged("privacy/epsilon")):
         delta = (run.settings.get("privacy") or {}).get("delta", "?")
-        shown.append(("epsilon", f"{spent.iloc[-1]:.2f}", f"of a client, at delta {delta}"))
-    return shown
+        numbers.append(("epsilon", f"{spent.iloc[-1]:.2f}", f"of a client, at delta {delta}"))
+    return numbers
 
 
 def _headline(title: str, test: Any, val: float, metric: str, note: str) -> tuple[str, str, str]:
-    """Returns a figure that says on which data it was found."""
+    """Returns the test metric of a network as a number of the headline, or else its validation metric."""
     value, split = (val, "validation") if pd.isna(test) else (test, "test")
     return title, metric_text(metric, value, "%"), f"{split} {metric}, {note}"
 
 
 def summary(settings: Mapping[str, Any]) -> str:
-    """Returns a sentence on what was composed, as far as the settings tell."""
+    """Returns a sentence on the composition of the run, from its settings."""
     model, data = settings.get("model") or {}, settings.get("data") or {}
     supernet = class_name(model.get("supernet"))
     if supernet is None:
@@ -95,7 +92,7 @@ def subnets(run: Run) -> list[Any]:
 
 
 def costs(run: Run) -> list[Any]:
-    """Shows what the clients spent, and what training the evaluated subnets on their own would have taken."""
+    """Shows the costs of all clients, and the costs of training each evaluated subnet alone."""
     charts = []
     for name, title in (("spent_macs", "Computation of all clients"), ("spent_bytes", "Communication, both ways")):
         spent = by_rounds_done(run.spent[name])
@@ -114,7 +111,7 @@ def costs(run: Run) -> list[Any]:
 
 
 def partition(run: Run) -> list[Any]:
-    """Shows which client has how many examples of which class."""
+    """Shows the number of examples per client and class."""
     table = run.partition
     owners = list(table["owner"].astype(str)) if list(table.columns[1:3]) == ["owner", "size"] else []
     classes = list(table.columns[3 if owners else 2 :])
@@ -122,7 +119,7 @@ def partition(run: Run) -> list[Any]:
         return []
     counts = table[classes].to_numpy(dtype=int)
     figure = plot_partition(counts, classes, owners)
-    if not figure.axes[0].get_title():  # which says that some are left out
+    if not figure.axes[0].get_title():  # a title says that clients or classes are left out
         rows = table.set_index("client")[classes].astype(int).iterrows()
         texts = [
             [f"client {client} {owner}".rstrip(), *(f"{name}: {number:,}" for name, number in row.items() if number)]
@@ -142,8 +139,8 @@ def fairness(run: Run) -> list[Any]:
     if not groups:
         return []
     return [
-        f"Each client's {run.metric} on its own test data, with the network of its tier (of the run: what it deploys).",
-        replace(fairness_rows(fairness_table(groups), "folder", "tier"), left=2),
+        f"Each client's {run.metric} on its own test data, with the network that its tier or the run deploys.",
+        replace(fairness_rows(fairness_table(groups), "folder", "tier"), num_texts=2),
         Charts([fairness_chart(groups)]),
     ]
 

@@ -1,7 +1,4 @@
-"""What a search has to show (fronts per tier, progress, the networks found), and a fine-tuning of such networks.
-
-A part whose table is missing is left out.
-"""
+"""Sections of a search (fronts per tier, progress, best networks) and of a fine-tuning."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +18,7 @@ from lit_fednas.records.tiers import flat_front
 
 
 def comparison(run: Run) -> list[Any]:
-    """Shows the best network of each tier beside those that were trained alone; nothing where there are none."""
+    """Compares the best network of each tier with networks that were trained alone; nothing if there are none."""
     val, trainings = f"val_{run.metric}", {name: Result(run, name) for name in run.finetunings}
     methods = {
         f"alone: {name}": [result]
@@ -31,12 +28,12 @@ def comparison(run: Run) -> list[Any]:
     if not methods or networks_of_weights(Result(run), run.metric)["val"].isna().all():
         return []
     results = compared({"one supernet": [Result(run)], **methods})
-    remarks = [f"Left out: {line}." for line in results.left_out]
+    remarks = [f"Left out: {line}." for line in results.exclusions]
     return [replace(results.tables["compare"], title=""), *remarks, *results.charts()]
 
 
 def summary(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
-    """Returns how the architectures were found, and what that cost clients."""
+    """Returns the method of the search and its costs for clients."""
     if search.evaluations.empty:
         return []
     settings = search.settings
@@ -56,10 +53,10 @@ def fronts(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
     """Shows a chart per tier: all evaluated architectures, the tier's front, its limits and its best."""
     if search.evaluations.empty:
         return []
-    shown = [tier for tier in (*tiers, ALL_TIERS) if (search.front["tier"] == tier).any()]
-    if shown[1:] == [ALL_TIERS]:
-        shown = shown[:1]  # of one tier, both are the same
-    return [Charts([_front(search, tier, [*tiers, ALL_TIERS].index(tier)) for tier in shown])]
+    names = [tier for tier in (*tiers, ALL_TIERS) if (search.front["tier"] == tier).any()]
+    if names[1:] == [ALL_TIERS]:
+        names = names[:1]  # the front of the only tier is that of all
+    return [Charts([_front(search, tier, [*tiers, ALL_TIERS].index(tier)) for tier in names])]
 
 
 def _front(search: SearchResult, tier: str, index: int) -> Chart:
@@ -70,7 +67,7 @@ def _front(search: SearchResult, tier: str, index: int) -> Chart:
 
 
 def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
-    """Shows hypervolume and best metric of each tier against evaluations, of three generations or more."""
+    """Shows hypervolume and best metric of each tier over evaluations, if there are three generations or more."""
     if search.history["tier"].value_counts().max() < 3 or search.history.empty:
         return []
     charts = []
@@ -82,7 +79,7 @@ def progress(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
 
 
 def architectures(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
-    """Shows the best of every tier: a table, and each network drawn once."""
+    """Shows the best network of every tier in a table, and each network in one drawing."""
     if search.tiers.empty:
         return []
     best = search.tiers
@@ -96,31 +93,31 @@ def architectures(search: SearchResult, tiers: Sequence[str]) -> list[Any]:
 
 
 def _with_repeats(tiers: pd.DataFrame) -> pd.DataFrame:
-    """Returns a table with a column that names the earlier tier of the same network, where one has one."""
-    again = repeats(tiers["arch"], tiers["tier"])
-    return tiers.assign(network=again) if any(again) else tiers
+    """Adds a column that names an earlier tier with the same network, if there is one."""
+    same_as = repeats(tiers["arch"], tiers["tier"])
+    return tiers.assign(network=same_as) if any(same_as) else tiers
 
 
 def draw_all(archs: Mapping[str, str], models: Mapping[str, TierModel]) -> list[Any]:
-    """Returns a drawing of each tier's architecture, all to the same measure; text alone without recorded stages."""
-    stages = {tier: models[tier].stages if tier in models else () for tier in archs}
-    sizes = [block[1] for drawn in stages.values() for stage in drawn for block in stage if block is not None]
-    most = max(sizes, default=0) or 1
+    """Returns a drawing of each tier's architecture, all at one scale; without recorded stages, its text alone."""
+    stages_of = {tier: models[tier].stages if tier in models else () for tier in archs}
+    sizes = [block[1] for stages in stages_of.values() for stage in stages for block in stage if block is not None]
+    largest = max(sizes, default=0) or 1
     tables = []
     for tier, arch in archs.items():
-        bars = [[_bar(block, most) for block in stage] for stage in stages[tier]]
+        bars = [[_bar(block, largest) for block in stage] for stage in stages_of[tier]]
         head = [f"stage {number}" for number in range(1, len(bars) + 1)]
-        drawn = Table(head, list(zip_longest(*bars, fillvalue="")), len(head), tier, [Code(arch)])
-        tables.append(drawn if bars else Table(["architecture"], [[Code(arch)]], title=tier))
+        drawing = Table(head, list(zip_longest(*bars, fillvalue="")), len(head), tier, [Code(arch)])
+        tables.append(drawing if bars else Table(["architecture"], [[Code(arch)]], title=tier))
     note = "A box is a block; its bar is its expand ratio, or its operator's MACs. Dashed boxes are left out."
     return [*([note] if sizes else []), Charts(tables)]
 
 
-def _bar(block: Sequence[Any] | None, most: float) -> Bar:
-    return Bar(0, "") if block is None else Bar(block[1] / most, str(block[0]))
+def _bar(block: Sequence[Any] | None, largest: float) -> Bar:
+    return Bar(0, "") if block is None else Bar(block[1] / largest, str(block[0]))
 
 
-#: What each table of a search is shown as, in this order.
+#: The function that shows each table of a search, in this order.
 SEARCH: Mapping[str, Callable[[SearchResult, Sequence[str]], list[Any]]] = {
     "evaluations": summary,
     "front": fronts,
@@ -130,7 +127,7 @@ SEARCH: Mapping[str, Callable[[SearchResult, Sequence[str]], list[Any]]] = {
 
 
 def tuned(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
-    """Shows each tier's network: its costs, its clients, metrics before and after, and what its training cost."""
+    """Shows the metrics, the costs and the training of each tier's network."""
     files = FinetuneFiles(run.folder / name)
     settings, table = files.settings(), run.finetuned(name)
     summary = _finetuning(files, settings)
@@ -138,28 +135,28 @@ def tuned(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
         return [summary]
     metric = settings["metric"]
     lines = {row["tier"]: _curve(run, name, row, metric) for _, row in table.iterrows()}
-    shown = [summary, _trained(_with_repeats(table), settings)]
+    blocks = [summary, _trained(_with_repeats(table), settings)]
     if max(map(len, lines.values())) < 3:
-        return shown  # the table has both
+        return blocks  # the table has both points
     chart = line_chart(f"Validation {metric} in {_kind(settings)}", lines, "rounds", metric, names=tiers)
-    return [*shown, Charts([chart])]
+    return [*blocks, Charts([chart])]
 
 
 def candidates(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
-    """Lists all networks that were trained, where a tier had several."""
+    """Lists all networks that were trained, if a tier had several."""
     table = run.finetuned(name, "candidates")
     if table["tier"].is_unique:
         return []
     settings, best = FinetuneFiles(run.folder / name).settings(), run.finetuned(name)
-    chosen = {*zip(best["tier"], best["number"], strict=True)}
-    marked = [place for place, key in enumerate(zip(table["tier"], table["number"], strict=True)) if key in chosen]
+    best_keys = {*zip(best["tier"], best["number"], strict=True)}
+    marked = [row for row, key in enumerate(zip(table["tier"], table["number"], strict=True)) if key in best_keys]
     mark = f"The tier's best, by validation {settings['metric']}"
-    shown = replace(_trained(table, settings, "number"), marked=marked, mark=mark)
-    return [Fold(f"All {len(table)} networks that were trained", [shown])]
+    rows = replace(_trained(table, settings, "number"), marked=marked, mark=mark)
+    return [Fold(f"All {len(table)} networks that were trained", [rows])]
 
 
 def tested(run: Run, name: str, tiers: Sequence[str]) -> list[Any]:
-    """Lists the models that all clients tested, before and after fine-tuning."""
+    """Lists the test metrics of models over all clients, before and after fine-tuning."""
     table, metric = run.finetuned(name, "models"), FinetuneFiles(run.folder / name).settings()["metric"]
     if table.empty or metric not in table:
         return []
@@ -172,14 +169,12 @@ def _kind(settings: Mapping[str, Any]) -> str:
 
 
 def _finetuning(files: FinetuneFiles, settings: Mapping[str, Any]) -> str:
-    drawn, start = (
-        settings.get("architectures"),
-        {"random": "alone, from scratch", "supernet": "from the supernet's weights"},
-    )
-    text = f"{drawn} networks per tier, drawn at random" if drawn else f"The networks of {settings['search']}"
+    count = settings.get("architectures")
+    starts = {"random": "alone, from scratch", "supernet": "from the supernet's weights"}
+    text = f"{count} networks per tier, drawn at random" if count else f"The networks of {settings['search']}"
     text = text if settings.get("models") is None else "The models that were named"
-    if settings.get("initial") in start:
-        text += f", trained {start[settings['initial']]}"
+    if settings.get("initial") in starts:
+        text += f", trained {starts[settings['initial']]}"
     text += "." if settings.get("complete") else f". The {_kind(settings)} has not ended."
     tau, metric = files.rank_correlation(), settings["metric"]
     return text if tau is None else f"{text} Kendall's tau of validation {metric} before and test {metric}: {tau:.2f}."
@@ -187,21 +182,21 @@ def _finetuning(files: FinetuneFiles, settings: Mapping[str, Any]) -> str:
 
 def _trained(table: pd.DataFrame, settings: Mapping[str, Any], *more: str) -> Table:
     metric = settings["metric"]
-    rated = [f"val_{metric}_before", f"val_{metric}", f"test_{metric}"]
-    rated = rated[1:] if settings.get("initial") == "random" else rated  # random weights have no accuracy of interest
+    metrics = [f"val_{metric}_before", f"val_{metric}", f"test_{metric}"]
+    metrics = metrics[1:] if settings.get("initial") == "random" else metrics  # the metric of random weights is useless
     costs = ["macs_per_example", "parameters", "bytes", "eligible", "rounds", "macs_in_all", "bytes_down", "bytes_up"]
     table = table.fillna({"eligible": 0, "rounds": 0}).rename(columns={"macs": "macs_in_all"})
-    return Table.of(table, ["tier", *more, *rated, *costs, "network", "arch"])
+    return Table.of(table, ["tier", *more, *metrics, *costs, "network", "arch"])
 
 
 def _curve(run: Run, name: str, row: pd.Series, metric: str) -> pd.Series:
     """Returns the validation metric by the number of rounds that a network was trained."""
-    known = Run(run.folder / name / "runs" / f"{row['tier']}-{row['number']}").logged_alone(metric)
+    logged = Run(run.folder / name / "runs" / f"{row['tier']}-{row['number']}").logged_alone(metric)
     ends = {0: row[f"val_{metric}_before"], row["rounds"]: row[f"val_{metric}"]}
-    return pd.Series({**by_rounds_done(known), **ends}, dtype=float).sort_index()
+    return pd.Series({**by_rounds_done(logged), **ends}, dtype=float).sort_index()
 
 
-#: What each table of a fine-tuning is shown as, in this order.
+#: The function that shows each table of a fine-tuning, in this order.
 FINETUNING: Mapping[str, Callable[[Run, str, Sequence[str]], list[Any]]] = {
     "tiers": tuned,
     "candidates": candidates,
