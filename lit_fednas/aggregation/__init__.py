@@ -1,4 +1,4 @@
-"""Aggregation: how the clients' updates become the next global weights.
+"""Aggregations, which merge the clients' updates into the next global weights.
 
 To add one, subclass :class:`OverlapAverage` and implement ``coefficient``, or :class:`Aggregation` and implement
 ``start``, ``add``, ``sums`` and ``finish``. The guide *Aggregations* lists the methods.

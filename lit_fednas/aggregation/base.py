@@ -1,4 +1,4 @@
-"""The contract of aggregations: how the clients' updates become the next global weights."""
+"""The contract of aggregations, which merge the clients' updates into the next global weights."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,37 +13,28 @@ from lit_fednas.supernets import Supernet
 
 
 class Aggregation(Part, ABC):
-    """The rule that merges a round's updates, as a running sum: the server holds one, whatever the size of the cohort.
+    """The rule that merges a round's updates into a running sum, so that memory does not depend on the cohort's size.
 
     A round is :meth:`start` with its tasks, :meth:`add` as each client ends, and :meth:`finish`. Each rank adds its own
     clients; the :meth:`sums` of all ranks are added before :meth:`finish`.
 
     Attributes:
-        untrained: Masks of the elements that no client of the finished round trained, by tensor: true where no update
-            counted, in the tensor's shape or one that expands to it. The server optimizer does not move them. An
-            aggregation that does not set it in :meth:`finish` leaves none at rest.
+        untrained: Boolean masks by tensor name, true for elements that no client trained in the finished round; a mask
+            broadcasts to its tensor's shape. The server optimizer does not move these elements. Set in :meth:`finish`;
+            an empty mapping lets all elements move.
     """
 
     field: ClassVar[str] = "model.aggregation"
     untrained: Mapping[str, Tensor] = MappingProxyType({})
 
     def setup(self, supernet: Supernet) -> None:
-        """Prepares for a run.
-
-        Raises:
-            ConfigError: The aggregation does not work with the supernet.
-        """
+        """Prepares for a run, or raises ``ConfigError`` if the aggregation does not work with the supernet."""
         self.check_supernet(supernet)
         self._supernet = supernet
 
     @abstractmethod
     def start(self, tasks: Sequence[ClientTask], values: RoundValues | None = None) -> None:
-        """Begins a round.
-
-        Args:
-            tasks: All tasks of the round, of every rank; none if no client takes part.
-            values: What schedules gave for the round, if there are any.
-        """
+        """Begins a round with the tasks of all ranks (empty without clients) and the values set by schedules."""
 
     @abstractmethod
     def add(self, update: ClientUpdate) -> None:
@@ -51,13 +42,11 @@ class Aggregation(Part, ABC):
 
     @abstractmethod
     def sums(self) -> list[Tensor]:
-        """Returns the running sums, to be added over the ranks in place."""
+        """Returns the running sums, which the engine adds over the ranks in place."""
 
     @abstractmethod
     def finish(self) -> dict[str, Tensor]:
-        """Ends the round.
+        """Returns the new value of every shared tensor, by the supernet's names; the caller may overwrite the tensors.
 
-        Returns:
-            The new value of every shared tensor, by the supernet's names, in tensors that the caller may
-            overwrite. Elements that no client trained have their old value.
+        Elements that no client trained keep their value.
         """

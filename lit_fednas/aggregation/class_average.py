@@ -1,4 +1,4 @@
-"""HeteroFL's average of the classifier's rows, by the classes that clients report (Diao et al., 2021)."""
+"""HeteroFL's average of the classifier's rows over the clients that report the row's class (Diao et al., 2021)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,19 +14,18 @@ from lit_fednas.supernets import Region, Supernet
 
 
 class ClassAverage(OverlapAverage):
-    """Overlap averaging in which a client counts in the classifier's rows of its own classes alone (HeteroFL).
+    """Overlap averaging in which a client counts only in the classifier's rows of its own classes (HeteroFL).
 
-    Clients train with other logits at zero (:class:`~lit_fednas.objectives.MaskedCrossEntropy`), so those rows say
-    nothing; rows of classes that no client has keep their value. HeteroFL has ``weighted=False``.
+    Clients train with the other logits at zero (:class:`~lit_fednas.objectives.MaskedCrossEntropy`), so the other rows
+    carry no information. Rows of classes that no client has keep their value. HeteroFL uses ``weighted=False``.
 
     Args:
-        weighted: Whether a client counts by its examples n_k, or all count alike.
-        classifier: The module of the clients' networks with one row of ``weight`` and ``bias`` per class.
-        trim: As for :class:`OverlapAverage`.
+        weighted: Whether clients are weighted by their number of examples n_k; if not, all have equal weight.
+        classifier: Name of the module with one row of ``weight`` and ``bias`` per class.
+        trim: The share of values that a mean leaves out at either end (:class:`OverlapAverage`).
 
     Raises:
-        ConfigError: The networks have no such module, or the objective does not report the clients' classes
-            (reported before training).
+        ConfigError: The networks have no such module, or the objective does not report the clients' classes.
     """
 
     needs = (ClassesReport,)
@@ -40,27 +39,25 @@ class ClassAverage(OverlapAverage):
         super().check_supernet(supernet)
         for arch in (supernet.space.smallest, supernet.space.largest):
             modules = supernet.skeleton(arch).named_modules()
-            with_rows = [name for name, module in modules if _rows(module) == supernet.num_classes]
-            if self.classifier not in with_rows:
+            candidates = [name for name, module in modules if _rows(module) == supernet.num_classes]
+            if self.classifier not in candidates:
+                remedy = (
+                    f"choose from {', '.join(candidates)}" if candidates else "use OverlapAverage, no module has one"
+                )
                 raise ConfigError(
                     f"model.aggregation.classifier: {self.classifier!r} is not a module with a row for each of the "
-                    f"{supernet.num_classes} classes in the network of {arch}; "
-                    + (
-                        f"choose from {', '.join(with_rows)}"
-                        if with_rows
-                        else "no module has such rows, use OverlapAverage"
-                    )
+                    f"{supernet.num_classes} classes in the network of {arch}; {remedy}"
                 )
 
     @override
     def partially_covered(self, tasks: Sequence[ClientTask]) -> set[str]:
-        classifier = {
+        classifier_tensors = {
             region.name
             for arch in {task.arch for task in tasks}
             for name, region in self._supernet.regions(arch).items()
             if self._has_rows(name)
         }
-        return super().partially_covered(tasks) | classifier
+        return super().partially_covered(tasks) | classifier_tensors
 
     @override
     def contributions(self, update: ClientUpdate) -> Iterator[tuple[str, Region, Tensor]]:
@@ -84,15 +81,15 @@ class ClassAverage(OverlapAverage):
 
 
 def _rows(module: nn.Module) -> int | None:
-    """Returns the first dimension of a module's own weight."""
+    """Returns the first dimension of a module's ``weight``, or ``None`` if it has no such parameter."""
     weight = module._parameters.get("weight")
     return None if weight is None else weight.shape[0]
 
 
 def _rows_of(region: Region, rows: Tensor, shape: Sequence[int]) -> Region:
-    """Returns some rows of a region."""
+    """Returns the given rows of a region."""
     index = region.index or ()
-    parts = [*index, *[slice(None)] * (len(shape) - len(index))]
-    entries = [torch.arange(size, device="cpu")[part].flatten() for part, size in zip(parts, shape, strict=True)]
-    entries[0] = entries[0][rows]
-    return Region(region.name, tuple(map(torch.from_numpy, np.ix_(*entries))))
+    full_index = [*index, *[slice(None)] * (len(shape) - len(index))]
+    positions = [torch.arange(size, device="cpu")[part].flatten() for part, size in zip(full_index, shape, strict=True)]
+    positions[0] = positions[0][rows]
+    return Region(region.name, tuple(map(torch.from_numpy, np.ix_(*positions))))

@@ -15,27 +15,28 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Beta:
-    """The largest architecture's weight in one round, between 0 and 1, where a schedule gives it."""
+    """The largest architecture's weight in one round, between 0 and 1, as set by a schedule."""
 
     value: float
 
 
 @checked("aggregation")
 class MaxNet(OverlapAverage):
-    """Overlap averaging in which the largest architecture's client counts by beta (SuperFed, Algorithm 2).
+    """Overlap averaging in which beta weights the client of the largest architecture (SuperFed, Algorithm 2).
 
-    Its client j has the weight beta_t n_j, each other client (1 - beta_t) / (|S_t| - 1) n_k. A beta that starts high
-    lets the largest network train first (section 2.4.1); the callback ``BetaDecay`` lowers it from round to round. A
-    beta of 0.9 throughout is the worst of Figure 5b, so a run without a schedule logs a warning.
+    Client j, which trains the largest architecture, has the weight beta_t n_j; each other client has
+    (1 - beta_t) / (|S_t| - 1) n_k. A high initial beta lets the largest network train first (section 2.4.1); the
+    callback ``BetaDecay`` lowers it over the rounds. A constant beta of 0.9 is the worst setting of Figure 5b, so a run
+    without a schedule logs a warning.
 
-    Where the paper is silent: the largest architecture is the space's, or that of the pool that the assignment draws
-    from (DeepFedNAS); of several clients with it the first in the cohort is j; if nobody
-    has it, or j is alone, all count alike; |S_t| counts the clients that were asked, also if some of them failed.
+    Choices where the paper is silent: The largest architecture is that of the space, or of the pool that the assignment
+    draws from (DeepFedNAS). If several clients train it, j is the first in the cohort. If no client trains it, or only
+    j takes part, beta is not used. |S_t| includes clients that failed.
 
     Args:
-        beta: The largest architecture's weight, in rounds for which no schedule gives one.
-        weighted: Whether a client counts by its examples n_k as well.
-        trim: As for :class:`OverlapAverage`; beta weighs the remaining values.
+        beta: The largest architecture's weight in rounds without a scheduled one.
+        weighted: Whether weights are also multiplied by the client's number of examples n_k.
+        trim: The share of values that a mean leaves out at either end (:class:`OverlapAverage`); beta weights the rest.
     """
 
     reads = (Beta,)
@@ -43,7 +44,7 @@ class MaxNet(OverlapAverage):
     def __init__(self, beta: OpenUnitInterval = 0.9, weighted: bool = True, trim: Trim = 0.0) -> None:
         super().__init__(weighted, trim)
         self.beta = beta
-        self._present = beta
+        self._round_beta = beta
         self._warned = False
 
     @override
@@ -52,20 +53,19 @@ class MaxNet(OverlapAverage):
         if scheduled is None and not self._warned:
             self._warned = True
             log.warning(
-                "aggregation.beta: %g in every round, as no schedule gives another; set beta_decay, with decay: "
-                "constant to keep it",
+                "aggregation.beta: %g in every round, without a schedule; set beta_decay (decay: constant keeps it)",
                 self.beta,
             )
-        self._present = self.beta if scheduled is None else scheduled.value
+        self._round_beta = self.beta if scheduled is None else scheduled.value
         largest = values.get(Largest) or Largest(self._supernet.space.largest)
-        self._largest = next((task.client for task in tasks if task.arch == largest.arch), None)
-        self._others = len(tasks) - 1
+        self._largest_client = next((task.client for task in tasks if task.arch == largest.arch), None)
+        self._num_others = len(tasks) - 1
 
     @override
     def coefficient(self, task: ClientTask) -> float:
         examples = super().coefficient(task)
-        if self._largest is None or self._others == 0:
+        if self._largest_client is None or self._num_others == 0:
             return examples
-        if task.client == self._largest:
-            return self._present * examples
-        return (1 - self._present) / self._others * examples
+        if task.client == self._largest_client:
+            return self._round_beta * examples
+        return (1 - self._round_beta) / self._num_others * examples

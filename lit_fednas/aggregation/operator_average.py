@@ -1,4 +1,4 @@
-"""Averages by operators' reports (FedorAS' OPA, Eq. 5)."""
+"""FedorAS' OPA: the average of each operator over the clients that trained it (Eq. 5)."""
 
 from typing_extensions import override
 
@@ -11,16 +11,16 @@ from lit_fednas.ranges import PositiveInt, checked
 class OperatorAverage(OverlapAverage):
     """Mean of an operator over the clients that trained it, weighted by the examples that went through it (Eq. 5).
 
-    Buffers are averaged as the weights of their operator, fixed layers by all examples (section 3.1). The examples come
-    from the clients' reports (:class:`~lit_fednas.objectives.PathSampling`). An operator that few clients trained keeps
-    its weights, so that no single update can be read off the server's; this is no differential privacy.
+    Buffers have the weight of their operator; fixed layers are weighted by all examples (section 3.1). Clients report
+    the number of examples (:class:`~lit_fednas.objectives.PathSampling`). An operator that few clients trained keeps
+    its weights, so that the server's weights disclose no single update; this is no differential privacy.
 
     Args:
-        min_clients: Operators trained by fewer clients than this keep their weights (the paper: 2).
-        trim: As for :class:`OverlapAverage`.
+        min_clients: Minimum number of clients that change an operator (the paper: 2).
+        trim: The share of values that a mean leaves out at either end (:class:`OverlapAverage`).
 
     Raises:
-        ConfigError: A setting is out of range, or the objective does not report the examples.
+        ConfigError: A setting is out of range, or the objective does not report the number of examples.
     """
 
     needs = (OperatorReport,)
@@ -33,5 +33,5 @@ class OperatorAverage(OverlapAverage):
     def weight(self, update: ClientUpdate, name: str) -> float:
         report = update.result.report(OperatorReport)
         assert report is not None
-        through = report.through(name)
-        return float(update.result.num_seen if through is None else through)
+        examples = report.through(name)
+        return float(update.result.num_seen if examples is None else examples)

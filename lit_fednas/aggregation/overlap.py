@@ -1,7 +1,7 @@
-"""Averaging by overlap (SuperFed, Algorithm 1, lines 9 to 15).
+"""Overlap averaging (SuperFed, Algorithm 1, lines 9 to 15).
 
-Elements in no update are known by counting, never by testing for zero (the paper's ``replace_zeros`` would mistake a
-weight that is exactly zero for one that nobody trained). With one architecture this is federated averaging (App. C).
+Untrained elements are recognised by their count; the paper's ``replace_zeros`` would also take a trained weight of
+exactly zero for an untrained one. With one architecture this is federated averaging (App. C).
 """
 
 import logging
@@ -20,28 +20,28 @@ from lit_fednas.supernets import Region
 
 log = logging.getLogger(__name__)
 
-#: The share of an element's values that a mean leaves out at either end; 0.5 for the median.
+#: The share of an element's values that a mean leaves out at either end; 0.5 gives the median.
 Trim = Annotated[float, Range(at_least=0, at_most=0.5)]
 
 
 @checked("aggregation")
 class OverlapAverage(Aggregation):
-    """Weighted mean over the clients that hold an element; one that nobody trained keeps its value.
+    """Weighted mean of each element over the clients that trained it; untrained elements keep their value.
 
     Args:
-        weighted: Whether a client counts by its examples n_k, or all count alike.
+        weighted: Whether clients are weighted by their number of examples n_k; if not, all have equal weight.
         trim: The share of an element's values that its mean leaves out at either end, rounded up to whole values; 0.5
-            for the median. It needs three clients or more. Above 0 a round's updates are kept in memory.
+            gives the median. It needs at least three clients, and keeps a round's updates in memory.
     """
 
-    #: Elements that fewer clients trained keep their value.
+    #: Minimum number of clients that change an element.
     min_clients = 1
 
     def __init__(self, weighted: bool = True, trim: Trim = 0.0) -> None:
         self.weighted = weighted
         self.trim = trim
         self._sums: OverlapSums | TrimmedSums | None = None
-        self._told = False
+        self._logged_memory = False
 
     def prepare(self, tasks: Sequence[ClientTask], values: RoundValues) -> None:
         """Prepares :meth:`coefficient` for a round, with the arguments of :meth:`start`."""
@@ -55,12 +55,12 @@ class OverlapAverage(Aggregation):
         return self.coefficient(update.task)
 
     def contributions(self, update: ClientUpdate) -> Iterator[tuple[str, Region, Tensor]]:
-        """Yields what counts of an update: each tensor's name in the subnet, its region and its value."""
+        """Yields the tensors of an update that count: the name in the subnet, the region and the value of each."""
         for name, region in self._supernet.regions(update.task.arch).items():
             yield name, region, update.weights[name]
 
     def partially_covered(self, tasks: Sequence[ClientTask]) -> set[str]:
-        """Returns the shared tensors of which a client may answer a part only; these have a weight per element."""
+        """Returns the names of shared tensors that some client trains in part; these have a weight per element."""
         return {
             region.name
             for arch in {task.arch for task in tasks}
@@ -71,24 +71,24 @@ class OverlapAverage(Aggregation):
     @override
     def start(self, tasks: Sequence[ClientTask], values: RoundValues | None = None) -> None:
         self.prepare(tasks, values or RoundValues())
-        self._shared, partial = self._supernet.shared_tensors(), self.partially_covered(tasks)
+        self._shared, partial_names = self._supernet.shared_tensors(), self.partially_covered(tasks)
         total = sum(map(self.coefficient, tasks))
         if tasks and total <= 0:
             raise ConfigError(
                 f"aggregation.weighted: true, and the round's {len(tasks)} clients have no examples; set it to false"
             )
         self._scale = 1.0 / total if tasks else 1.0  # the sums stay in the range of the weights
-        self._sums = None  # the last round's memory is free before this one's is taken
-        self._sums = self._trimmed(tasks) if self.trim else OverlapSums(self._shared, partial, self.min_clients)
+        self._sums = None  # frees the last round's memory before the next allocation
+        self._sums = self._trimmed(tasks) if self.trim else OverlapSums(self._shared, partial_names, self.min_clients)
 
     def _trimmed(self, tasks: Sequence[ClientTask]) -> TrimmedSums:
-        holders: dict[str, list[Any]] = {}  # of each shared tensor: the clients with architectures that hold some of it
+        holders: dict[str, list[Any]] = {}  # keys of the clients that train each tensor
         for task in tasks:
             for name in {region.name for region in self._supernet.regions(task.arch).values()}:
                 holders.setdefault(name, []).append(task.key)
         sums = TrimmedSums(self._shared, holders, self.trim, self.min_clients)
-        if holders and not self._told:
-            self._told = True
+        if holders and not self._logged_memory:
+            self._logged_memory = True
             size = nbytes(sums.values.values())
             log.info("aggregation.trim: a round's updates are kept in memory, %.1f MB", size / 1e6)
         return sums

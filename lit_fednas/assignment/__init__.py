@@ -1,4 +1,4 @@
-"""Assignment: which subnet each client trains in a round.
+"""Assignments, which choose the subnet that each client trains in a round.
 
 To add one, subclass :class:`Assignment` and implement ``plan``, which returns ``round.task(client, arch)`` for the
 clients of ``round.cohort``. The guide *Assignments* lists the methods.

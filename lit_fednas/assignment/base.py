@@ -16,24 +16,24 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.tiers import ArchitectureCosts, Population
 
-_PROBED = 4  # plans before the first round
+_NUM_TEST_PLANS = 4
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a plan of a round is made from.
+    """The data from which an assignment plans a round.
 
     Attributes:
-        number: The round, from 0.
-        cohort: The clients that take part, ascending.
+        number: The number of the round, from 0.
+        cohort: The participating clients, ascending.
         space: The supernet's architectures.
-        population: All clients, their tiers and training examples.
-        rng: The round's own generator.
-        lr_factor: What the round multiplies the local learning rate with.
-        values: What schedules gave for the round.
-        max_rounds: Rounds of the whole run; -1 if it has no end.
-        progress: The share of the run that was over before the round, of its rounds or of its budget (``cost_ledger``);
-            ``None`` if it has no end.
+        population: All clients, their tiers and numbers of training examples.
+        rng: The round's generator.
+        lr_factor: The factor of the local learning rate in the round.
+        values: The values that schedules set for the round.
+        max_rounds: The number of rounds of the run; -1 if it has no end.
+        progress: The share of the run's rounds or budget (``cost_ledger``) that is used up before the round; ``None``
+            if the run has no end.
     """
 
     number: int
@@ -47,13 +47,9 @@ class Round:
     progress: float | None = None
 
     def task(self, client: int, arch: Any, group: int | None = None, steps: int | None = None) -> ClientTask:
-        """Returns the task of a client, which trains ``arch``.
+        """Returns the task in which ``client`` trains ``arch``, as a member of ``group`` if clients are grouped.
 
-        Args:
-            client: The client.
-            arch: The architecture.
-            group: The group of clients that it belongs to, if they are grouped.
-            steps: Of the local optimizer, at least 1; as ``client.steps`` or ``client.epochs`` say if not given.
+        ``steps`` is the number of local optimizer steps, at least 1; ``client.steps`` or ``client.epochs`` by default.
         """
         tier, sizes = self.population.tier(client), self.population.sizes
         limits = tier.name if self.population.tiers else "", tier.at_most, tier.unsupported
@@ -62,18 +58,19 @@ class Round:
 
 
 class Assignment(Part, ABC):
-    """Decides which subnet each client trains.
+    """Chooses the subnet that each client trains.
 
-    A plan is a function of the round, which it does not change, and of the state that earlier rounds left; the state
-    changes in :meth:`observe` alone, and is saved in every checkpoint (:meth:`state_dict`).
+    A plan is a function of the round, which it does not change, and of the state after earlier rounds. Only
+    :meth:`observe` changes the state, which every checkpoint contains (:meth:`state_dict`).
 
     Attributes:
-        state_names: The names of the attributes that are the state; dictionaries among them are by client.
-        depends_on: What a client's architecture depends on, beside the round and chance: on the ``client`` alone, also
-            on who else is or was in the ``cohort``, or on what clients report. Differential privacy asks for it.
+        state_names: The names of the attributes that hold the state; dictionaries among them are by client.
+        depends_on: The data on which a client's architecture depends beside the round and chance: only the ``client``,
+            also the other clients of past and present cohorts (``cohort``), or also the clients' ``reports``.
+            Differential privacy restricts it.
         pool: The :class:`Pool` of architectures that clients draw from, or ``None``; a search begins with them.
-        pools: The pool within the tiers' limits (:class:`PoolOfTiers`) after :meth:`setup`; rounds are given its
-            ``largest``, to which ``MaxNet`` gives most weight.
+        pools: The pool within the tiers' limits (:class:`PoolOfTiers`) after :meth:`setup`; its ``largest`` is the
+            architecture that ``MaxNet`` prefers.
     """
 
     field: ClassVar[str] = "model.assignment"
@@ -82,11 +79,7 @@ class Assignment(Part, ABC):
     pools: Any = None
 
     def setup(self, supernet: Supernet, population: Population) -> None:
-        """Prepares for a run; called before the first round, and before a checkpoint is loaded.
-
-        Raises:
-            ConfigError: The parts or settings do not fit together.
-        """
+        """Prepares for a run before a checkpoint is loaded; raises ``ConfigError`` if the parts are incompatible."""
         self.check_supernet(supernet)
         self._supernet: Any = supernet
         self._population = population
@@ -94,42 +87,34 @@ class Assignment(Part, ABC):
 
     @abstractmethod
     def plan(self, round: Round) -> list[ClientTask]:
-        """Returns the round's tasks (:meth:`Round.task`), in the order of training: none, one or several per client."""
+        """Returns the round's tasks (:meth:`Round.task`) in the order of training; any number per client."""
 
     def observe(self, results: Sequence[ClientResult]) -> None:
-        """Updates the state after a round; ``results`` has one per task, in the plan's order."""
+        """Updates the state after a round; ``results`` has one entry per task, in the plan's order."""
 
     def deployed(self, client: int) -> Any:
-        """Returns the architecture that a client uses once training is over.
-
-        Raises:
-            ConfigError: The assignment does not define one.
-        """
+        """Returns the architecture that a client uses after training; raises ``ConfigError`` if it is undefined."""
         raise ConfigError(
-            f"{self.field}: {type(self).__name__} does not define which architecture client {client} uses once "
-            f"training is over; name the architectures to evaluate, or use an assignment that does, as ByTier"
+            f"{self.field}: {type(self).__name__} does not define the architecture that client {client} uses after "
+            f"training; name the architectures to evaluate, or use another assignment, such as ByTier"
         )
 
     def check_limits(self, tasks: Sequence[ClientTask]) -> None:
-        """Validates that every task is within the limits of its client's tier, unless these are not enforced.
-
-        Raises:
-            ConfigError: One is not.
-        """
+        """Raises ``ConfigError`` if limits are enforced and a task exceeds the limits of its client's tier."""
         for task in tasks if self._population.enforced else ():
             tier = self._population.tier(task.client)
-            # of a subspace of paths the objective trains those that are within the limits
+            # In a subspace of paths the objective trains only paths within the limits.
             if getattr(task.arch, "is_path", True) and not self._costs.affordable(task.arch, tier):
                 raise ConfigError(
                     f"{self.field}: {type(self).__name__} gives client {task.client} of tier {tier.name} the "
-                    f"architecture {task.arch}, which exceeds its limits ({tier}); choose an assignment that keeps to "
-                    f"them, as ByTier or CostWeighted, or set model.tiers.enforced to false"
+                    f"architecture {task.arch}, which exceeds its limits ({tier}); choose an assignment within the "
+                    f"limits, such as ByTier or CostWeighted, or set model.tiers.enforced to false"
                 )
 
     def check_first_plans(self, seed: int) -> None:
-        """Validates what the first client of each tier would be given in some rounds, before there is one."""
+        """Validates plans for the first client of each tier, so that errors are raised before training."""
         _, firsts = np.unique(self._population.places, return_index=True)
-        for number in range(_PROBED if len(firsts) else 0):
+        for number in range(_NUM_TEST_PLANS if len(firsts) else 0):
             rng, space = numpy_generator(seed, "first-plans", number), self._supernet.space
             self.check_limits(self.plan(Round(number, sorted(firsts.tolist()), space, self._population, rng)))
 
@@ -139,7 +124,7 @@ class Assignment(Part, ABC):
         for client in chain.from_iterable(by_client):
             if not 0 <= client < self._population.num_clients:
                 raise CheckpointError(
-                    f"{self.field}: the checkpoint knows client {client}, the data have {self._population.num_clients} "
-                    f"clients; set data.num_clients as the run had it"
+                    f"{self.field}: the checkpoint has client {client}, the data have {self._population.num_clients} "
+                    f"clients; set data.num_clients to the run's value"
                 )
         super().load_state_dict(state)

@@ -1,7 +1,7 @@
 """One architecture per tier of devices.
 
-FedHeN's simple and complex devices (section 2), HeteroFL's fixed levels (Diao et al., 2021, section 3.2), FjORD's
-greatest widths p_max (Horvath et al., 2021, section 4).
+Used for FedHeN's simple and complex devices (section 2), HeteroFL's fixed levels (Diao et al., 2021, section 3.2), and
+FjORD's greatest widths p_max (Horvath et al., 2021, section 4).
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,7 @@ class ByTier(Assignment):
     """Every client trains its tier's architecture.
 
     Args:
-        archs: Per tier, ``smallest``, ``largest``, or an architecture as the space writes it; if not given, the
-            most expensive that its limits allow.
-
-    Attributes:
-        of_tier: The architecture of each tier, by its name; filled in :meth:`setup`.
+        archs: Architecture of each tier: ``smallest``, ``largest``, or its text; by default the most expensive allowed.
 
     Raises:
         ConfigError: Before training: there are no tiers, or a tier has no architecture or one beyond its limits.
@@ -44,9 +40,9 @@ class ByTier(Assignment):
     """
 
     depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "client"
-    #: The argument that names what a tier trains, for errors.
+    #: The name of the argument with the tiers' architectures, for errors.
     setting: ClassVar[str] = "archs"
-    #: Whether it is refused where there are no tiers; else all clients are of one without limits.
+    #: Whether a run without tiers is an error; otherwise all clients form one tier without limits.
     needs_tiers: ClassVar[bool] = True
 
     archs: Mapping[str, str] | None = None
@@ -56,24 +52,24 @@ class ByTier(Assignment):
         super().setup(supernet, population)
         if not population.tiers and (self.needs_tiers or self.archs is not None):
             raise ConfigError(
-                "model.tiers: is null, and the assignment goes by tiers; set it, for instance to ArchitectureTiers"
+                "model.tiers: is null, and the assignment needs tiers; set it, such as to ArchitectureTiers"
             )
         tiers = population.tiers or (EVERYBODY,)
         names = [tier.name for tier in tiers]
         archs = dict.fromkeys(names) if self.archs is None else self.archs
         if set(archs) != set(names):
             raise ConfigError(
-                f"assignment.{self.setting}: names {', '.join(sorted(archs)) or 'no tier'}; give one for "
-                f"each of: {', '.join(names)}"
+                f"assignment.{self.setting}: has {', '.join(sorted(archs)) or 'no tier'}; set a value for each of: "
+                f"{', '.join(names)}"
             )
-        self.of_tier = {}
+        self.of_tier = {}  # architectures by the tier's name
         for tier in tiers:
             name = archs[tier.name]
             arch = self._most_expensive(tier) if name is None else self.named(name)
             if self._costs.excess(arch, tier) > 0:
                 raise ConfigError(
-                    f"assignment.{self.setting}.{tier.name}: {name} is outside of the tier's limits "
-                    f"({tier}); choose another, or other limits in model.tiers"
+                    f"assignment.{self.setting}.{tier.name}: {name} exceeds the tier's limits ({tier}); choose a "
+                    f"smaller one, or raise the limits in model.tiers"
                 )
             self.of_tier[tier.name] = arch
 
@@ -86,21 +82,21 @@ class ByTier(Assignment):
         return self.of_tier[self._population.tier(client).name]
 
     def named(self, text: str) -> Any:
-        """Returns what the setting names, or raises ``ConfigError``."""
+        """Returns the architecture that a text describes, or raises ``ConfigError``."""
         return self._supernet.space.named(text)
 
     def _most_expensive(self, tier: Tier) -> Any:
-        """Returns the affordable architecture with the highest cost of the kind that the tier limits first."""
+        """Returns the affordable architecture with the highest cost, measured by the tier's first limit."""
         space = self._supernet.space
         if space.size > _MAX_ENUMERATED:
             raise ConfigError(
                 f"assignment.{self.setting}: is null, and the space has {space.size} architectures, too many to "
-                f"compare; give {self.setting}, one per tier"
+                f"compare; set {self.setting} for each tier"
             )
-        fitting = [arch for arch in space.each() if self._costs.excess(arch, tier) == 0]
-        if not fitting:
+        affordable = [arch for arch in space.each() if self._costs.excess(arch, tier) == 0]
+        if not affordable:
             raise ConfigError(
-                f"model.tiers: no architecture fits tier {tier.name!r}; raise its limits, or give a smaller supernet"
+                f"model.tiers: no architecture fits tier {tier.name!r}; raise its limits, or use a smaller supernet"
             )
         cost = (*tier.limited, "macs")[0]
-        return max(fitting, key=lambda arch: self._costs.cost(arch, cost))
+        return max(affordable, key=lambda arch: self._costs.cost(arch, cost))

@@ -1,4 +1,4 @@
-"""FedTrans' Client Manager (section 4.2): each client's model of the suite, drawn by utilities."""
+"""FedTrans' Client Manager (section 4.2), which draws each client's model from the suite by utilities."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from lit_fednas.tiers import Population
 
 
 class ByUtility(Assignment):
-    """Draws each client's model by its utilities, which its training losses change, as the paper describes.
+    """Draws each client's model by utilities that its training losses change, as the paper describes.
 
-    A client has a utility for every model of the suite, 0 at first; a model that is added later starts with that
-    of the model it comes from (Alg. 1, line 19). The client's model is drawn among those within its tier's limits,
-    by the softmax of their utilities (Eq. 2 and 3). After the round the survivors' losses are standardised (over
-    the round's survivors, which the paper leaves open), and the utilities of a client's compatible models go down
-    by its loss times their similarity to the model that it trained (Eq. 4).
+    A client has a utility for every model of the suite, initially 0; an added model starts with its parent's utility
+    (Alg. 1, line 19). The client's model is drawn from the models within its tier's limits, by the softmax of their
+    utilities (Eq. 2 and 3). After the round the losses are standardised over the round's survivors (the paper does not
+    define the set). The utilities of a client's compatible models decrease by its loss times their similarity to the
+    trained model (Eq. 4).
 
     Raises:
         ConfigError: Before training: the supernet is not a suite, or a tier cannot afford the first model.
@@ -37,7 +37,7 @@ class ByUtility(Assignment):
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
         self._suite: ModelSuite = self._supernet
-        self.known_utilities: dict[int, list[float]] = {}  # by client, then by the model's number
+        self.known_utilities: dict[int, list[float]] = {}  # lists by the model's number
         first = Model(self._suite.models[0].number)
         for tier in population.tiers:
             if self._costs.excess(first, tier) > 0:
@@ -47,7 +47,7 @@ class ByUtility(Assignment):
                 )
                 raise ConfigError(
                     f"model.tiers: tier {tier.name!r} cannot afford the first model: {limits}; raise its limits, "
-                    f"or give a smaller model.supernet.family"
+                    f"or use a smaller model.supernet.family"
                 )
 
     @override
@@ -72,21 +72,21 @@ class ByUtility(Assignment):
 
     @override
     def deployed(self, client: int) -> Model:
-        """Returns the compatible model of the highest utility (section 5.1); of equals the one with the most MACs."""
+        """Returns the compatible model with the highest utility (section 5.1), and among ties with the most MACs."""
         utilities = self.utilities(client)
         models = map(Model, self._compatible(client))
         return max(models, key=lambda model: (utilities[model.number], self._costs.cost(model, "macs"), model))
 
     def utilities(self, client: int) -> list[float]:
-        """Returns a client's utility for each model, by its number; a list that the caller may change."""
+        """Returns a new list of a client's utilities, by the model's number."""
         utilities = list(self.known_utilities.get(client, ()))
-        # models that were added since its last round inherit only now (Alg. 1, line 19): utilities stay between rounds
+        # Models added since the client's last round inherit their parent's utility here (Alg. 1, line 19).
         for model in self._suite.models[len(utilities) :]:
             utilities.append(0.0 if model.parent is None else utilities[model.parent])
         return utilities
 
     def _compatible(self, client: int) -> list[int]:
-        """Returns the models within the limits of a client's tier (Alg. 1, line 7); the suite may have grown."""
+        """Returns the numbers of the models within the limits of a client's tier (Alg. 1, line 7)."""
         tier = self._population.tier(client)
         numbers = [model.number for model in self._suite.models]
         return [number for number in numbers if self._costs.excess(Model(number), tier) == 0]
@@ -95,21 +95,22 @@ class ByUtility(Assignment):
 @checked("assignment")
 @dataclass(eq=False)
 class ByOwnUtility(ByUtility):
-    """Draws each client's model by how it compares with the client's other models.
+    """Draws each client's model by comparing the losses of the client's models with each other.
 
-    Losses that are standardised over a round's clients tell how hard a client's data are, not which model suits it.
-    Here a client keeps a moving average of its training loss with every model that it has tried; when it trains one,
-    the others move along by their similarity (as in Eq. 4), since all models learn in the meantime. Utilities are these
-    averages, standardised over the client's models and negated; an untried model has the utility of the best.
+    Losses standardised over a round's clients measure the difficulty of a client's data rather than the fit of a model.
+    Here each client has a moving average of its training loss for every model that it has trained. After a round the
+    averages of the client's other models change in proportion to their similarity (as in Eq. 4), since all models
+    learn in the meantime. Utilities are these averages, standardised over the client's models and negated; an untrained
+    model has the highest utility.
 
-    A client uses the model of the best accuracy on its own validation data (``client.validate``), else of the lowest
-    loss. A client that was in no round uses the best model of its tier's clients, or else the first model.
+    After training a client uses the model with the best accuracy on its validation data (``client.validate``), or else
+    with the lowest loss. A client that never trained uses the best model of its tier's clients, or the first model.
 
     Args:
-        momentum: What is left of an average when a client trains the model again.
+        momentum: The weight of the previous average when a client trains the model again.
 
     Raises:
-        ConfigError: ``momentum`` is out of range; before training: as :class:`ByUtility`.
+        ConfigError: ``momentum`` is out of range; before training: the errors of :class:`ByUtility`.
     """
 
     state_names = ("losses", "accuracies")
@@ -119,7 +120,7 @@ class ByOwnUtility(ByUtility):
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        # moving averages by client, then by the model's number
+        # Moving averages by client, then by the model's number.
         self.losses: dict[int, dict[int, float]] = {}
         self.accuracies: dict[int, dict[int, float]] = {}
         self._of_tiers: dict[str, dict[int, float]] | None = None
@@ -132,24 +133,24 @@ class ByOwnUtility(ByUtility):
                 continue
             client, trained = result.task.client, result.task.arch.number
             losses = self.losses.setdefault(client, {})
-            moved = self._move(losses, trained, result.loss)
+            change = self._move(losses, trained, result.loss)
             for number in losses.keys() - {trained}:
-                losses[number] += self._suite.similarity(number, trained) * moved
+                losses[number] += self._suite.similarity(number, trained) * change
             if "accuracy" in result.tested:
                 self._move(self.accuracies.setdefault(client, {}), trained, result.tested["accuracy"])
 
     def _move(self, averages: dict[int, float], number: int, value: float) -> float:
-        """Moves a model's average towards a value, and returns by how much."""
-        before = averages.get(number, value)
-        averages[number] = self.momentum * before + (1 - self.momentum) * value
-        return averages[number] - before
+        """Moves a model's average towards a value, and returns the change."""
+        previous = averages.get(number, value)
+        averages[number] = self.momentum * previous + (1 - self.momentum) * value
+        return averages[number] - previous
 
     @override
     def utilities(self, client: int) -> list[float]:
         losses = self.losses.get(client, {})
-        tried = dict(zip(losses, standardised(list(losses.values())), strict=True))
-        best = -min(tried.values(), default=0.0)
-        return [-tried[number] if number in tried else best for number in range(len(self._suite.models))]
+        scores = dict(zip(losses, standardised(list(losses.values())), strict=True))
+        highest = -min(scores.values(), default=0.0)
+        return [-scores[number] if number in scores else highest for number in range(len(self._suite.models))]
 
     @override
     def deployed(self, client: int) -> Model:
@@ -159,7 +160,7 @@ class ByOwnUtility(ByUtility):
         return Model(min(losses, key=lambda number: (losses[number], -number))) if losses else Model(0)
 
     def _tiers_losses(self) -> dict[str, dict[int, float]]:
-        """Returns the mean of the clients' averages, by tier, then by model."""
+        """Returns the mean of the clients' average losses, by tier, then by model."""
         if self._of_tiers is None:
             losses_of: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
             for client, losses in sorted(self.losses.items()):
@@ -178,8 +179,8 @@ class ByOwnUtility(ByUtility):
 
 
 def standardised(losses: Sequence[float]) -> list[float]:
-    """Returns losses with mean 0 and standard deviation 1; zeros if they are all equal."""
-    if not losses or min(losses) == max(losses):  # a deviation of rounding errors would make large numbers of them
+    """Returns losses with mean 0 and standard deviation 1; zeros if all losses are equal."""
+    if not losses or min(losses) == max(losses):  # dividing by a deviation near 0 would amplify rounding errors
         return [0.0] * len(losses)
-    values = np.array(losses, dtype=float)  # scipy's zscore has NaN where they differ by a rounding error
+    values = np.array(losses, dtype=float)  # scipy's zscore returns NaN for nearly equal values
     return ((values - values.mean()) / values.std()).tolist()

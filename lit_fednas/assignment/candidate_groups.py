@@ -1,4 +1,4 @@
-"""FedNAS' groups of clients, each of which trains and tests a candidate (sections 4.2 and 4.3)."""
+"""FedNAS' groups of clients, each of which trains and tests candidates (sections 4.2 and 4.3)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,9 +14,9 @@ from lit_fednas.supernets import Model, PrunedSequence
 
 @dataclass(frozen=True)
 class CandidateSchedule:
-    """Which clients try which candidates in a round; a value of the round, given by ``PruneByBudgets``."""
+    """The candidates of a round and their groups of clients, a value of the round set by ``PruneByBudgets``."""
 
-    candidates: tuple[tuple[Model, int], ...] = ()  # that have not been dropped, each with its group
+    candidates: tuple[tuple[Model, int], ...] = ()  # remaining candidates with their group's number
     groups: tuple[tuple[int, ...], ...] = ()  # the clients of each group
 
 
@@ -25,12 +25,12 @@ class CandidateSchedule:
 class CandidateGroups(Assignment):
     """Every candidate is trained and tested by its group of clients.
 
-    The clients of a group that are in the round's cohort take part; of several candidates a client trains one after
-    the other. Without candidates clients train the newest model: all of them if the round's schedule is empty, to
-    measure it; ``initial_clients`` of them if the round has no schedule.
+    The group's clients in the round's cohort take part; a client trains several candidates one after the other.
+    Without candidates clients train the newest model: all clients if the round's schedule is empty, to measure the
+    model; ``initial_clients`` if the round has no schedule.
 
     Args:
-        initial_clients: How many clients of the cohort train the initial model in a round; all if not given.
+        initial_clients: Number of clients of the cohort that train the initial model in a round; by default all.
 
     Raises:
         ConfigError: A setting is out of range, or the supernet has no candidates (reported before training).
@@ -53,9 +53,9 @@ class CandidateGroups(Assignment):
                 for client in schedule.groups[group]
                 if client in present
             ]
-        few = self.initial_clients
-        if schedule is None and few is not None and few < len(cohort):
-            cohort = [cohort[index] for index in sorted(round.rng.choice(len(cohort), size=few, replace=False))]
+        max_clients = self.initial_clients
+        if schedule is None and max_clients is not None and max_clients < len(cohort):
+            cohort = [cohort[index] for index in sorted(round.rng.choice(len(cohort), size=max_clients, replace=False))]
         return [round.task(client, self._newest) for client in cohort]
 
     @property
@@ -64,7 +64,7 @@ class CandidateGroups(Assignment):
 
     @override
     def deployed(self, client: int) -> Model:
-        """Returns the largest model that a client's tier affords; without tiers the newest, which is the smallest."""
+        """Returns the largest model within the limits of a client's tier; without tiers the newest, smallest model."""
         if not self._population.tiers:
             return self._newest
         tier = self._population.tier(client)

@@ -1,4 +1,4 @@
-"""Draws from a pool by cost: cheap architectures are drawn often, so that the same computation buys more rounds."""
+"""Random draws from a pool that favour cheap architectures, so that the same computation buys more rounds."""
 
 import logging
 from dataclasses import dataclass, field
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 @checked("assignment")
 @dataclass(eq=False)
 class CostWeighted(Assignment):
-    """Each client draws from a pool what its tier affords, with a probability proportional to ``cost ** -power``.
+    """Draws for each client an architecture within its tier's limits, with a chance proportional to ``cost ** -power``.
 
-    With ``power`` 1 each architecture is given the same computation in the long run; with 0 all are equally likely.
+    With ``power`` 1 all architectures receive the same computation in the long run; with 0 all are equally likely.
 
     Args:
-        pool: The architectures.
-        power: How much more often cheaper ones are drawn.
-        cost: What is meant by cost.
+        pool: The pool of architectures to draw from.
+        power: The exponent of the inverse cost, at least 0.
+        cost: The cost by which architectures are weighted.
 
     Raises:
         ConfigError: ``power`` is negative, or (before training) no architecture of the pool fits a tier.
@@ -56,5 +56,5 @@ class CostWeighted(Assignment):
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         limit = round.values.get(PoolLimit)
-        most = inf if limit is None else limit.cost
-        return [round.task(client, self.pools.draw(client, round.rng, most)) for client in round.cohort]
+        max_cost = inf if limit is None else limit.cost
+        return [round.task(client, self.pools.draw(client, round.rng, max_cost)) for client in round.cohort]

@@ -1,4 +1,4 @@
-"""The same architecture for all (SuperFed's baseline, section 3.1)."""
+"""The same architecture for all clients (SuperFed's baseline, section 3.1)."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ class FixedArchitecture(Assignment):
     """Every client trains the same architecture in every round: federated averaging, and SuperFed's iFedAvg.
 
     Args:
-        arch: ``largest``, ``smallest``, or an architecture as the space writes it.
+        arch: ``largest``, ``smallest``, or the text of an architecture.
 
     Raises:
         ConfigError: The space has no such architecture (reported before training).

@@ -1,4 +1,4 @@
-"""FLuID's invariant dropout: stragglers leave out the units that have stopped changing (Wang et al., 2023)."""
+"""FLuID's invariant dropout: stragglers do not train units that have stopped changing (Wang et al., 2023)."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, log
@@ -21,23 +21,22 @@ class InvariantUnits(ByTier):
     """Stragglers leave out the units that have stopped changing for clients that train the whole network.
 
     After Wang, Nair and Mahajan (2023, "FLuID: Mitigating Stragglers in Federated Learning using Invariant Dropout"). A
-    unit is invariant if, for the majority of the non-stragglers, its relative change over their local training is not
-    above its group's threshold. The threshold starts at the least change above zero that any of them saw in the group,
-    and is multiplied by ``step`` until there are as many invariant units as the straggler must leave out. If there
-    are more, those that change least on average are left out; of equals the last.
+    unit is invariant if its relative change over local training is at most its layer group's threshold, for the
+    majority of the non-stragglers. The threshold starts at the group's smallest positive change, and is multiplied by
+    ``step`` until enough units are invariant. Of the invariant units the straggler leaves out those with the smallest
+    mean change, and of ties the last.
 
-    What counts is the last round in which a non-straggler reported (by
-    :class:`~lit_fednas.objectives.UnitChanges`); until then stragglers train the first units. Tiers and ratios are
-    given, or follow from a trace (:class:`~lit_fednas.tiers.TraceTiers`); the paper measures the times of past rounds.
+    Changes are those of the last round in which a non-straggler reported them
+    (:class:`~lit_fednas.objectives.UnitChanges`); before that, stragglers train the first units. Tiers come from the
+    settings or from a trace (:class:`~lit_fednas.tiers.TraceTiers`); the paper measures the times of past rounds.
 
     Args:
-        ratios: Per tier the share of units that its clients train, 1 for non-stragglers; if not given, the
-            greatest width that its limits allow.
-        step: What the threshold is multiplied with.
+        ratios: Share of units that each tier's clients train, 1 for non-stragglers; by default the greatest allowed.
+        step: The factor by which the threshold grows, above 1.
 
     Raises:
-        ConfigError: The step is not above 1; before training: as :class:`ByTier`, the supernet is not cut by width,
-            the objective does not report changes, or no tier has the ratio 1.
+        ConfigError: The step is not above 1; before training: the errors of :class:`ByTier`, the supernet does not have
+            widths, the objective does not report changes, or no tier has the ratio 1.
     """
 
     supernet_kind: ClassVar[type] = WidthSupernet
@@ -56,11 +55,11 @@ class InvariantUnits(ByTier):
         if supernet.space.largest not in self.of_tier.values():
             ratios = ", ".join(f"{name} {width.ratio:g}" for name, width in self.of_tier.items())
             raise ConfigError(
-                f"assignment.ratios: {ratios}; the clients of at least one tier must train the whole network "
-                f"(ratio 1), because the changes there decide what stragglers leave out"
+                f"assignment.ratios: {ratios}; the clients of at least one tier must train the whole network, "
+                f"as their changes select the stragglers' units; set a ratio to 1"
             )
         self.unit_changes: list[Mapping[str, Sequence[float]]] = []
-        self._masks: dict[float, UnitMask] = {}  # by the ratio, of these changes
+        self._masks: dict[float, UnitMask] = {}  # masks for these changes, by ratio
 
     @override
     def deployed(self, client: int) -> WidthArch:
@@ -89,28 +88,28 @@ class InvariantUnits(ByTier):
         """Returns the units of each group that a straggler trains."""
         sizes = self._supernet.sizes(ratio)
         trained_units = []
-        for group, full in self._supernet.units.items():
+        for group, num_units in self._supernet.units.items():
             changes = np.array([report[group] for report in self.unit_changes])  # [clients, units]
-            out = left_out(changes, full - sizes[group], self.step)
-            trained_units.append(tuple(unit for unit in range(full) if unit not in out))
+            dropped = left_out(changes, num_units - sizes[group], self.step)
+            trained_units.append(tuple(unit for unit in range(num_units) if unit not in dropped))
         return UnitMask(tuple(trained_units))
 
 
 def left_out(changes: np.ndarray, count: int, step: float) -> list[int]:
-    """Returns the ``count`` units that a group's stragglers leave out; changes are ``[non-stragglers, units]``."""
+    """Returns the ``count`` units of a group that stragglers leave out; ``changes`` are ``[non-stragglers, units]``."""
     if count == 0:
         return []
-    # the least threshold that more than half of the clients are not above
-    needed = np.sort(changes, axis=0)[len(changes) // 2]
-    invariant = np.flatnonzero(needed <= _threshold(changes, float(np.sort(needed)[count - 1]), step))
-    mean = changes.mean(axis=0)
-    return sorted(sorted(invariant.tolist(), key=lambda unit: (mean[unit], -unit))[:count])
+    # A unit is invariant at this threshold or above: more than half of the clients have at most this change.
+    unit_thresholds = np.sort(changes, axis=0)[len(changes) // 2]
+    invariant = np.flatnonzero(unit_thresholds <= _threshold(changes, float(np.sort(unit_thresholds)[count - 1]), step))
+    mean_changes = changes.mean(axis=0)
+    return sorted(sorted(invariant.tolist(), key=lambda unit: (mean_changes[unit], -unit))[:count])
 
 
-def _threshold(changes: np.ndarray, enough: float, step: float) -> float:
-    """Returns the first threshold of at least ``enough``: the least change above zero times 1, step, step², ..."""
-    above = changes[changes > 0]
-    if enough <= 0 or len(above) == 0:
+def _threshold(changes: np.ndarray, bound: float, step: float) -> float:
+    """Returns the first of m, m step, m step², ... that is at least ``bound``; m is the smallest positive change."""
+    positive_changes = changes[changes > 0]
+    if bound <= 0 or len(positive_changes) == 0:
         return 0.0
-    least = float(above.min())
-    return max(enough, least * step ** ceil(log(enough / least) / log(step)))
+    smallest = float(positive_changes.min())
+    return max(bound, smallest * step ** ceil(log(bound / smallest) / log(step)))

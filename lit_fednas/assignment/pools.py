@@ -1,4 +1,4 @@
-"""Pools of architectures, which assignments and searches draw from within the limits of tiers."""
+"""Pools of architectures, from which assignments and searches draw within the limits of tiers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -16,27 +16,27 @@ from lit_fednas.records.files import read_table
 from lit_fednas.rng import numpy_generator
 from lit_fednas.tiers import EVERYBODY, ArchitectureCosts, Population, Tier
 
-_CANDIDATES = 8  # drawn for each architecture of a sampled pool
+_OVERSAMPLING = 8  # candidates per architecture of a sampled pool
 
 
 class Pool(ABC):
-    """A choice of architectures from a supernet's space; the same in every run."""
+    """A selection of architectures from a supernet's space, equal in every run."""
 
     @abstractmethod
     def architectures(self, costs: ArchitectureCosts, cost: str) -> list[Any]:
-        """Returns the architectures, each once; ``cost`` is the one of ``LIMITED_COSTS`` that they are spread along."""
+        """Returns distinct architectures that are spread along ``cost``, one of ``LIMITED_COSTS``."""
 
 
 @checked("assignment.pool")
 @dataclass(frozen=True)
 class WholeSpace(Pool):
-    """Architectures from the whole space whose costs rise by one factor, from the smallest's to the largest's.
+    """Architectures from the whole space, with costs that rise by a constant factor from the smallest to the largest.
 
     Candidates are the smallest and the largest architecture with a random share of their genes redrawn, as uniformly
     drawn genes mostly give networks of medium size.
 
     Args:
-        count: How many.
+        count: Number of architectures.
     """
 
     count: Count = 256
@@ -44,21 +44,21 @@ class WholeSpace(Pool):
     @override
     def architectures(self, costs: ArchitectureCosts, cost: str) -> list[Any]:
         space, rng = costs.supernet.space, numpy_generator(0, "pool")
-        ends = space.smallest, space.largest
-        drawn = (space.mutate(ends[turn % 2], rng, rng.random()) for turn in range(_CANDIDATES * self.count))
-        return spread([*ends, *drawn], costs, cost, self.count)
+        bounds = space.smallest, space.largest
+        candidates = (space.mutate(bounds[turn % 2], rng, rng.random()) for turn in range(_OVERSAMPLING * self.count))
+        return spread([*bounds, *candidates], costs, cost, self.count)
 
 
 @checked("assignment.pool")
 @dataclass(frozen=True)
 class RisingPath(Pool):
-    """A path from the smallest to the largest architecture, each of which contains those before it.
+    """A path of nested architectures from the smallest to the largest.
 
-    A step raises the gene that has come the smallest part of its way. Of all steps those are taken whose costs rise by
-    one factor. For spaces whose choices are ordered (depths, widths, ratios).
+    Each step raises the gene that is relatively farthest from its largest value. The pool contains those steps at which
+    costs rise by a constant factor. The space must have ordered choices (depths, widths, ratios).
 
     Args:
-        count: How many architectures; fewer if the path has fewer steps.
+        count: Number of architectures; fewer if the path has fewer steps.
 
     Example:
         >>> from lit_fednas.supernets import ElasticResNet
@@ -76,13 +76,12 @@ class RisingPath(Pool):
         lengths = [end - start for start, end in zip(genes, last, strict=True)]
         if min(lengths) < 0:
             raise ConfigError(
-                "assignment.pool: RisingPath raises every choice from the smallest architecture's to the largest's, "
-                "which in this supernet are not in order; use WholeSpace, or Listed"
+                "assignment.pool: RisingPath needs ordered choices, which this supernet does not have; use WholeSpace"
             )
         path = [space.decode(genes)]
         while genes != last:
-            left = [(end - gene) / max(length, 1) for gene, end, length in zip(genes, last, lengths, strict=True)]
-            genes[int(np.argmax(left))] += 1
+            distances = [(end - gene) / max(length, 1) for gene, end, length in zip(genes, last, lengths, strict=True)]
+            genes[int(np.argmax(distances))] += 1
             path.append(space.decode(genes))
         return spread(path, costs, cost, self.count)
 
@@ -90,13 +89,13 @@ class RisingPath(Pool):
 @checked("assignment.pool")
 @dataclass(frozen=True)
 class Listed(Pool):
-    """Given architectures, for instance those of an earlier search's front.
+    """A list of architectures, for instance from an earlier search's front.
 
     Args:
-        archs: Each as the space writes it, or ``smallest`` or ``largest``.
+        archs: Texts of architectures, ``smallest`` or ``largest``.
 
     Raises:
-        ConfigError: There is none, or (before training) the space does not have one.
+        ConfigError: The list is empty, or (before training) the space does not have an architecture.
     """
 
     archs: Annotated[Sequence[str], Filled]
@@ -108,12 +107,12 @@ class Listed(Pool):
 
 @dataclass(frozen=True)
 class FromFile(Pool):
-    """The architectures of a file that a search has written, such as its ``tiers.csv`` or ``front.csv``.
+    """The architectures in a file of a search, such as ``tiers.csv`` or ``front.csv``.
 
-    With ``lit-fednas search`` and ``ProxySearch`` this is DeepFedNAS' path of architectures, found before training.
+    The front of a ``ProxySearch`` is DeepFedNAS' path of architectures, which exists before training.
 
     Args:
-        path: A CSV file with a column ``arch``, written as the space writes it.
+        path: A CSV file with the texts of architectures in the column ``arch``.
 
     Raises:
         DataError: The file is missing, damaged or empty (reported before training).
@@ -128,7 +127,7 @@ class FromFile(Pool):
             texts = [row["arch"] for row in read_table(self.path, ["arch"])]
         except OSError as error:
             reason = f"{self.path} cannot be read ({error.strerror})"
-            raise DataError(f"assignment.pool.path: {reason}; give a file that a search has written") from None
+            raise DataError(f"assignment.pool.path: {reason}; set it to a file of a search") from None
         if not texts:
             raise DataError(f"assignment.pool.path: {self.path} holds no architecture; search again")
         try:
@@ -138,39 +137,39 @@ class FromFile(Pool):
 
 
 def spread(archs: Iterable[Any], costs: ArchitectureCosts, cost: str, count: int) -> list[Any]:
-    """Returns the architectures nearest to costs that rise by one factor from the lowest to the highest, each once."""
+    """Returns distinct architectures near costs that rise by a constant factor from the lowest to the highest."""
     ascending = sorted(dict.fromkeys(archs), key=lambda arch: costs.cost(arch, cost))
-    values = np.array([costs.cost(arch, cost) for arch in ascending], dtype=float)
-    wanted = np.geomspace(values[0], values[-1], count) if count > 1 else values[-1:]
-    nearest = [int(np.abs(values - value).argmin()) for value in wanted]
+    ascending_costs = np.array([costs.cost(arch, cost) for arch in ascending], dtype=float)
+    targets = np.geomspace(ascending_costs[0], ascending_costs[-1], count) if count > 1 else ascending_costs[-1:]
+    nearest = [int(np.abs(ascending_costs - value).argmin()) for value in targets]
     return [ascending[index] for index in dict.fromkeys(nearest)]
 
 
 class PoolOfTiers:
-    """What clients draw from a pool, within the limits of their tiers, with a probability of ``cost ** -power``.
+    """A pool within the limits of each tier, with draws that have a probability proportional to ``cost ** -power``.
 
     Args:
-        pool: The architectures.
-        costs: Of the supernet's architectures; if it grows, the pool is made again.
-        population: The clients.
-        cost: What the pool is spread along.
-        power: How much more often cheaper ones are drawn.
+        pool: The pool of architectures.
+        costs: The costs of the supernet's architectures; if the supernet grows, the pool is computed again.
+        population: The clients and their tiers.
+        cost: The kind of cost along which the pool is spread.
+        power: The exponent of the inverse cost; 0 makes all architectures equally likely.
 
     Raises:
-        ConfigError: No architecture of the pool fits a tier.
+        ConfigError: A tier cannot afford any architecture of the pool.
     """
 
     def __init__(
         self, pool: Pool, costs: ArchitectureCosts, population: Population, cost: str = "macs", power: float = 0.0
     ) -> None:
         self.pool, self.costs, self.population, self.cost, self.power = pool, costs, population, cost, power
-        self._made_for: Any = None  # the space; a supernet that grows gets another
+        self._made_for: Any = None  # the space; a growing supernet replaces it
         for tier in self.tiers:
             self.of_tier(tier)
 
     @property
     def tiers(self) -> Sequence[Tier]:
-        """The clients' tiers, or one without limits."""
+        """The clients' tiers; without tiers, one tier without limits."""
         return self.population.tiers or (EVERYBODY,)
 
     @property
@@ -184,12 +183,12 @@ class PoolOfTiers:
 
     @property
     def smallest(self) -> Any:
-        """The architecture of least cost; of several the first."""
+        """The architecture with the least cost; among ties the first."""
         return min(self.archs, key=self.cost_of)
 
     @property
     def largest(self) -> Any:
-        """The architecture of greatest cost; of several the first."""
+        """The architecture with the greatest cost; among ties the first."""
         return max(self.archs, key=self.cost_of)
 
     def cost_of(self, arch: Any) -> float:
@@ -197,29 +196,23 @@ class PoolOfTiers:
         return self.costs.cost(arch, self.cost)
 
     def of_client(self, client: int, limit: float = inf) -> tuple[list[Any], np.ndarray]:
-        """Returns the architectures that a client may train, and the probability of each, float64 ``[archs]``."""
+        """Returns the architectures that a client may train, and their float64 probabilities."""
         return self.of_tier(self.population.tier(client), limit)
 
     def of_tier(self, tier: Tier, limit: float = inf) -> tuple[list[Any], np.ndarray]:
-        """Returns the architectures that fit a tier, and the probability of each, float64 ``[archs]``.
-
-        Those that cost more than ``limit`` are left out, unless all that fit do: then the cheapest stays.
-
-        Raises:
-            ConfigError: None fits.
-        """
+        """Returns a tier's architectures up to ``limit`` (at least the cheapest), and their float64 probabilities."""
         archs = self.archs
         if (key := (tier.name, limit)) not in self._chances:
-            fitting = [arch for arch in archs if self.costs.excess(arch, tier) == 0]
-            if not fitting:
+            affordable = [arch for arch in archs if self.costs.excess(arch, tier) == 0]
+            if not affordable:
                 raise ConfigError(
                     f"assignment.pool: no architecture of {type(self.pool).__name__} fits tier {tier.name!r} ({tier}); "
-                    f"raise the tier's limits in model.tiers, or give cheaper ones"
+                    f"raise the tier's limits in model.tiers, or list cheaper ones"
                 )
-            cheap = [arch for arch in fitting if self.cost_of(arch) <= limit]
-            chosen = cheap or [min(fitting, key=self.cost_of)]
-            weights = np.array([self.cost_of(arch) for arch in chosen], dtype=float) ** -self.power
-            self._chances[key] = chosen, weights / weights.sum()
+            cheap = [arch for arch in affordable if self.cost_of(arch) <= limit]
+            allowed = cheap or [min(affordable, key=self.cost_of)]
+            weights = np.array([self.cost_of(arch) for arch in allowed], dtype=float) ** -self.power
+            self._chances[key] = allowed, weights / weights.sum()
         return self._chances[key]
 
     def draw(self, client: int, rng: np.random.Generator, limit: float = inf) -> Any:
@@ -240,6 +233,6 @@ class PoolOfTiers:
 
 @dataclass(frozen=True)
 class PoolLimit:
-    """The greatest cost of an architecture that is drawn from a pool in a round, where a schedule gives it."""
+    """The greatest cost of architectures that are drawn from a pool in a round, as set by a schedule."""
 
     cost: float

@@ -1,4 +1,4 @@
-"""SplitMix' base networks, as many as a tier affords (Hong et al., 2022)."""
+"""Assignment of SplitMix' base networks, as many as a tier's limits allow (Hong et al., 2022)."""
 
 from collections.abc import Mapping
 from itertools import cycle, islice
@@ -14,18 +14,17 @@ from lit_fednas.supernets.side_by_side import BaseNetworks, Bases
 
 
 class RandomBases(ByTier):
-    """Every client trains as many base networks as its tier can, other ones in every round.
+    """Every client trains as many base networks as its tier's limits allow, with a new draw in every round.
 
     After Hong, Wang, Wang and Zhou (2022, "Efficient Split-Mix Federated Learning for On-Demand and In-Situ
-    Customization", ICLR). The draw is balanced: base networks are shuffled once a round, and each client of the
-    cohort takes the next ones.
+    Customization", ICLR). Draws are balanced: a round's shuffled base networks are dealt to the cohort in turn.
 
     Args:
-        counts: Per tier how many its clients train; the most that its limits allow by default. Without tiers, all.
+        counts: Number of base networks that each tier's clients train; by default the most within the tier's limits.
 
     Raises:
-        ConfigError: Before training: the supernet has no base networks; the counts do not name the tiers; a count
-            is out of range or above the tier's limits.
+        ConfigError: Before training: the supernet has no base networks; the counts do not match the tiers; a count is
+            out of range or above the tier's limits.
     """
 
     supernet_kind: ClassVar[type] = BaseNetworks
@@ -41,7 +40,7 @@ class RandomBases(ByTier):
         order = cycle(round.rng.permutation(self._supernet.count).tolist())
         counts = [len(self.deployed(client).members) for client in round.cohort]
         bases = [Bases(tuple(sorted(islice(order, count)))) for count in counts]
-        return [round.task(client, some) for client, some in zip(round.cohort, bases, strict=True)]
+        return [round.task(client, members) for client, members in zip(round.cohort, bases, strict=True)]
 
     @override
     def named(self, text: str) -> Bases:

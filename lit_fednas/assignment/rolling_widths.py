@@ -1,4 +1,4 @@
-"""FedRolex' windows of units, which roll over a tier's width (Alam et al., 2022)."""
+"""FedRolex' windows of units, which roll over the layers (Alam et al., 2022)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,18 +19,17 @@ class RollingWidths(ByTier):
     """Every client trains a window of its tier's width, which rolls over each layer from round to round (FedRolex).
 
     After Alam, Liu, Yan and Zhang (2022, "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model
-    Extraction", NeurIPS): all weights are trained even if no client can hold them all. The window's first unit is
-    the number of steps so far, modulo each layer's number of units; that of units is rounded up, in the paper down.
+    Extraction", NeurIPS): all weights are trained even if no client can hold the whole network. The window's first unit
+    is the sum of the steps so far, modulo the layer's number of units. The window's size is rounded up, not down.
 
     Args:
-        archs: Per tier, ``smallest``, ``largest``, or a width as the space writes it; the greatest that its limits
-            allow if not given.
-        step: Units that the window goes on; 0 for a window that stays, as in HeteroFL.
-        every: Rounds between two steps.
+        archs: Width of each tier: ``smallest``, ``largest``, or its text; by default the greatest within its limits.
+        step: Number of units by which the window moves; 0 keeps it in place, as in HeteroFL.
+        every: Number of rounds between two steps.
 
     Raises:
-        ConfigError: A setting is out of range; before training: as :class:`ByTier`, the supernet is not cut by width,
-            or a tier's width has a shift.
+        ConfigError: A setting is out of range; before training: the errors of :class:`ByTier`, the supernet does not
+            have widths, or a tier's width has a shift.
     """
 
     supernet_kind: ClassVar[type] = WidthSupernet
@@ -42,7 +41,7 @@ class RollingWidths(ByTier):
     def named(self, text: str) -> Width:
         width = super().named(text)
         if getattr(width, "shift", True):
-            raise ConfigError(f"assignment.archs: {text!r} selects its units itself; give 'width: 0.5' or the like")
+            raise ConfigError(f"assignment.archs: {text!r} has a shift or mask; set a width such as 'width: 0.5'")
         return width
 
     @override
@@ -51,6 +50,6 @@ class RollingWidths(ByTier):
         return [round.task(client, self._shifted(self.deployed(client), shift)) for client in round.cohort]
 
     def _shifted(self, width: Width, shift: int) -> Width:
-        """Returns a width whose window begins at a unit; the whole network has no window."""
+        """Returns a width with a shifted window; the whole network has no window."""
         whole = self._supernet.sizes(width.ratio) == self._supernet.units
         return width if whole else Width(width.ratio, shift)

@@ -1,9 +1,8 @@
-"""Random architectures for all (SuperFed's baseline, section 3.1), and sandwiches (section 2.4; Table 2).
+"""Random architectures (SuperFed's baseline, section 3.1), and sandwiches (section 2.4; Table 2).
 
-The paper leaves open what happens in a cohort of one (here: the largest, which the aggregation needs, section 2.3), how
-ties are broken (at random), which of the two is chosen first (the largest), and whether a random draw that is one of
-the two counts as one (it does). Where tiers limit who can train a bound of a pool, it goes to one of
-them, or to nobody.
+Choices where the paper is silent: A cohort of one client trains the largest architecture, which the aggregation needs
+(section 2.3). Ties are broken at random. The client of the largest architecture is chosen before that of the smallest.
+A random draw of a bound counts as training it. A bound of a pool goes to a client with a tier that affords it, if any.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from lit_fednas.tiers import Population
 
 
 class RandomArchitectures(Assignment):
-    """Every client trains an architecture drawn from the space, a new one in each round ("R" of Table 2)."""
+    """Every client trains a random architecture from the space, with a new draw in each round ("R" of Table 2)."""
 
     depends_on = "client"
 
@@ -30,14 +29,14 @@ class RandomArchitectures(Assignment):
 
 
 class Sandwich(Assignment):
-    """One client trains the largest architecture, one the smallest (both drawn), the others random ones.
+    """Two random clients train the largest and the smallest architecture, the others random architectures.
 
     Args:
-        pool: What is drawn from, with equal chances, in place of the whole space, as in DeepFedNAS; the two bounds are
-            then the pool's architectures of the most and the fewest MACs, and a client is given what its tier affords.
+        pool: The pool to draw from with equal chances, as in DeepFedNAS; by default the whole space. Then the
+            bounds are the pool's architectures with the most and the fewest MACs, and tiers limit the draws.
 
     Raises:
-        ConfigError: No architecture of the pool fits a tier (reported before training).
+        ConfigError: A tier cannot afford any architecture of the pool (reported before training).
     """
 
     depends_on = "cohort"
@@ -56,24 +55,24 @@ class Sandwich(Assignment):
         if not round.cohort:
             return []
         largest, smallest = self.bounds(round.cohort, round.rng)
-        among = self.pools or round.space
-        archs = {largest: among.largest, smallest: among.smallest}
+        source = self.pools or round.space
+        archs = {largest: source.largest, smallest: source.smallest}
         return [
             round.task(client, archs[position] if position in archs else self._drawn(client, round))
             for position, client in enumerate(round.cohort)
         ]
 
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
-        """Returns the positions of the clients that train the largest and the smallest architecture; -1 for none."""
+        """Returns the cohort positions that train the largest and the smallest architecture; -1 if no client can."""
         positions = rng.permutation(len(cohort))
         return self._first_able(cohort, positions, positions)
 
     def _first_able(self, cohort: Sequence[int], by_largest: np.ndarray, by_smallest: np.ndarray) -> tuple[int, int]:
-        """Returns the first position of each order whose client can train the bound, the largest being given first."""
+        """Returns the first position in each order with a client that affords the bound, starting with the largest."""
 
-        def first(order: np.ndarray, bound: str, taken: int = -1) -> int:
-            able = (int(place) for place in order if place != taken and self._affords(cohort[place], bound))
-            return next(able, -1)
+        def first(order: np.ndarray, bound: str, excluded: int = -1) -> int:
+            candidates = (int(index) for index in order if index != excluded and self._affords(cohort[index], bound))
+            return next(candidates, -1)
 
         largest = first(by_largest, "largest")
         return largest, first(by_smallest, "smallest", largest)
@@ -86,20 +85,20 @@ class Sandwich(Assignment):
 
 
 class TrackingSandwich(Sandwich):
-    """A sandwich whose bounds go to the clients that trained them least often, so that both see all data in time."""
+    """A sandwich that gives the bounds to the clients that trained them least often, so that both see all data."""
 
     state_names = ("largest_seen", "smallest_seen")
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self.largest_seen: dict[int, int] = {}  # how often each client has trained it
+        self.largest_seen: dict[int, int] = {}  # number of rounds by client
         self.smallest_seen: dict[int, int] = {}
 
     @override
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
-        seen = self.largest_seen, self.smallest_seen
-        counts = (np.array([numbers.get(client, 0) for client in cohort]) for numbers in seen)
+        rounds_trained = self.largest_seen, self.smallest_seen
+        counts = (np.array([rounds_of.get(client, 0) for client in cohort]) for rounds_of in rounds_trained)
         by_largest, by_smallest = (np.lexsort((rng.random(len(cohort)), count)) for count in counts)
         return self._first_able(cohort, by_largest, by_smallest)
 
@@ -107,6 +106,6 @@ class TrackingSandwich(Sandwich):
     def observe(self, results: Sequence[ClientResult]) -> None:
         space = self.pools or self._supernet.space
         for task in (result.task for result in results):
-            for seen, arch in ((self.largest_seen, space.largest), (self.smallest_seen, space.smallest)):
+            for rounds_trained, arch in ((self.largest_seen, space.largest), (self.smallest_seen, space.smallest)):
                 if task.arch == arch:
-                    seen[task.client] = seen.get(task.client, 0) + 1
+                    rounds_trained[task.client] = rounds_trained.get(task.client, 0) + 1

@@ -1,4 +1,4 @@
-"""FedorAS' subspaces: operators that fit a budget of communication (section 3.1, Eq. 1)."""
+"""FedorAS' subspaces: sets of operators within a communication budget (section 3.1, Eq. 1)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -17,19 +17,18 @@ from lit_fednas.tiers import EVERYBODY, Population, Tier
 @checked("assignment")
 @dataclass(eq=False)
 class Subspaces(Assignment):
-    """Every client receives a subspace that fits the communication budget.
+    """Every client receives a subspace within the communication budget.
 
-    For each client anew, operators are taken out of the supernet, all with the same chance, until the rest fits.
-    Operators without weights are always sent; a layer without such operators keeps at least one, drawn first so that
-    the client's limits allow a path. The budget is on the whole message: half of the supernet in FedorAS (section 4.1).
+    For each client, random operators are removed from the supernet until the rest is within the budget. Operators
+    without weights are always sent. A layer without such operators keeps at least one, from a path that is drawn first
+    and within the client's limits. The budget limits the whole message: half of the supernet in FedorAS (section 4.1).
 
     Args:
         share: The budget as a share of the whole supernet's size.
-        size: What is counted: ``parameters``, or ``bytes``, which include buffers.
+        size: The unit of the budget: ``parameters``, or ``bytes``, which include buffers.
 
     Raises:
-        ConfigError: The share is out of range; before training: the supernet is not one of operators, or no subspace
-            fits.
+        ConfigError: The share is out of range; before training: the supernet has no operators, or the share is low.
     """
 
     supernet_kind: ClassVar[type] = PathSupernet
@@ -44,15 +43,14 @@ class Subspaces(Assignment):
         self._sizes = self._supernet.path_costs(self.size)
         self.budget = float(self._sizes.sent(self._supernet.space.superset) * self.share)
         for tier in population.tiers or (EVERYBODY,):
-            self._sampler(tier)  # reported before training, if it cannot compute any path
-            # every draw for the tier can be reduced to it
-            layers = [layer.values() for layer in self._supported(tier)]
-            least = self._sizes.fixed + sum(max(sizes) for sizes in layers if 0 not in sizes)
-            if self.budget < least:
+            self._sampler(tier)  # raises an error before training if the tier cannot compute any path
+            # Every draw for the tier can be reduced to this size.
+            layer_sizes = [layer.values() for layer in self._supported(tier)]
+            min_size = self._sizes.fixed + sum(max(sizes) for sizes in layer_sizes if 0 not in sizes)
+            if self.budget < min_size:
                 raise ConfigError(
-                    f"assignment.share: a budget of {self.budget:g} {self.size} "
-                    f"may not hold the fixed parts and one operator in every layer that has none without weights, "
-                    f"{least:g}; raise it, or add id to supernet.operators"
+                    f"assignment.share: {self.budget:g} {self.size} may be less than the fixed parts and one operator "
+                    f"with weights per layer, {min_size:g}; raise it, or add id to supernet.operators"
                 )
 
     @override
@@ -60,31 +58,33 @@ class Subspaces(Assignment):
         return [round.task(client, self.draw(client, round.rng)) for client in round.cohort]
 
     def draw(self, client: int, rng: np.random.Generator) -> Operators:
-        """Returns operators whose weights, with the fixed parts, are within the communication budget."""
+        """Returns operators that are, with the fixed parts, within the communication budget."""
         tier = self._population.tier(client)
-        held = self._supported(tier)
-        kept = [{name for name, size in layer.items() if size == 0} for layer in held]
+        operators = self._supported(tier)
+        selected = [{name for name, size in layer.items() if size == 0} for layer in operators]
         path, _ = self._sampler(tier).sample(rng)
         for layer, operator in enumerate(path):
-            kept[layer] = kept[layer] or {operator}
-        size = self._sizes.fixed + sum(sum(layer.values()) for layer in held)
-        removable = [(layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]]
+            selected[layer] = selected[layer] or {operator}
+        size = self._sizes.fixed + sum(sum(layer.values()) for layer in operators)
+        removable = [
+            (layer, name) for layer, sizes in enumerate(operators) for name in sizes if name not in selected[layer]
+        ]
         for index in rng.permutation(len(removable)):
             layer, name = removable[index]
             if size <= self.budget:
-                kept[layer].add(name)
+                selected[layer].add(name)
             else:
-                size -= held[layer][name]
-        layers = zip(self._supernet.space.choices, kept, strict=True)
-        return Operators(tuple(tuple(name for name in names if name in chosen) for names, chosen in layers))
+                size -= operators[layer][name]
+        layers = zip(self._supernet.space.choices, selected, strict=True)
+        return Operators(tuple(tuple(name for name in names if name in subset) for names, subset in layers))
 
     def _supported(self, tier: Tier) -> list[dict[str, int]]:
-        """Returns, per layer, the operators that a tier's devices can run, and their sizes."""
+        """Returns the sizes of the operators that a tier's devices can run, by layer."""
         return [
             {name: size for name, size in layer.items() if name not in tier.unsupported}
             for layer in self._sizes.held(self._supernet.space.superset)
         ]
 
     def _sampler(self, tier: Tier) -> PathSampler:
-        """Returns a sampler of paths that the client can compute; layers without free operators keep one."""
+        """Returns a sampler of paths within a tier's limits."""
         return path_sampler(self._supernet, self._supernet.space.superset, tier.at_most, tier.unsupported, tier.name)

@@ -1,10 +1,10 @@
-"""Callbacks: what changes, is counted, written or shown over the rounds.
+"""Callbacks over rounds: schedules, accounting, records and progress.
 
-Every run has those of :func:`default_callbacks`, a :class:`CostLedger` and a :class:`RoundCheckpoint`; those of
-:data:`OPTIONAL_CALLBACKS` are switched on by their key in YAML. Lightning's own callbacks (``ModelCheckpoint``,
-``EarlyStopping``, ``LearningRateMonitor``) work as anywhere, as a round is an epoch.
+Every run has the :func:`default_callbacks`, a :class:`CostLedger` and a :class:`RoundCheckpoint`. YAML keys switch on
+the :data:`OPTIONAL_CALLBACKS`. Lightning's callbacks (``ModelCheckpoint``, ``EarlyStopping``, ``LearningRateMonitor``)
+work as usual, because a round is an epoch.
 
-A rule of your own over the rounds is a subclass of ``lit_fednas.federation.FederatedCallback`` (guide *A round*).
+To write a callback over rounds, subclass ``lit_fednas.federation.FederatedCallback`` (guide *A round*).
 """
 
 import re
@@ -51,8 +51,8 @@ __all__ = [
     "default_callbacks",
 ]
 
-#: What a run may have besides, by its key in YAML, in the order in which they are called: before the callbacks
-#: that every run has, and those that log before those that read what is logged.
+#: Optional callbacks by their YAML key, in calling order: before the default callbacks, and callbacks that log metrics
+#: before callbacks that read them.
 OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
     re.sub(r"(?<!^)(?=[A-Z])", "_", callback.__name__).lower(): callback
     for callback in (
@@ -71,5 +71,5 @@ OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
 
 
 def default_callbacks() -> list[Callback]:
-    """Returns what the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise."""
+    """Returns the callbacks that the command line adds to every run; pass them to a ``FederatedTrainer`` in Python."""
     return [RunRecorder(), PartitionFiles(), SubnetTable(), WandbLogging(), RoundProgress()]

@@ -1,4 +1,4 @@
-"""MaxNet's beta over the rounds: SuperFed, section 2.4 and Algorithm 2, line 2."""
+"""The schedule of MaxNet's beta (SuperFed, section 2.4 and Algorithm 2, line 2)."""
 
 import math
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from lit_fednas.ranges import OpenUnitInterval, PositiveFloat, PositiveShare, ch
 @checked("beta_decay")
 @dataclass(eq=False)
 class BetaDecay(FederatedCallback):
-    """A schedule of the weight of the largest architecture's client over the rounds.
+    """A schedule of beta, the weight of the largest architecture's client.
 
-    Beta falls from ``beta0`` in the first round to one over the cohort's size, at which all clients count alike, after
-    a share of all rounds, or a number of them, and stays there. To extend a run, give ``rounds``.
+    Beta falls from ``beta0`` in the first round to one over the cohort's size, where all clients have equal weight, and
+    stays there. To be able to extend the run, set ``rounds`` instead of ``period``.
 
     Args:
         beta0: The first round's beta.
-        decay: Along half a cosine, along a line, or not at all (``constant``: ``beta0`` throughout).
-        period: Share of all rounds over which it falls.
-        rounds: Number of rounds over which it falls, in place of ``period``.
+        decay: The curve: half a ``cosine``, ``linear``, or ``constant`` without decay.
+        period: Share of the run's rounds in which beta falls.
+        rounds: Number of rounds in which beta falls, in place of ``period``.
     """
 
     gives = (Beta,)
@@ -37,7 +37,7 @@ class BetaDecay(FederatedCallback):
     rounds: PositiveFloat | None = None
 
     def beta(self, round: int, max_rounds: int, cohort_size: int) -> float:
-        """Returns the beta of a round, from 0; ``max_rounds`` is -1 in a run without an end.
+        """Returns the beta of a round, counted from 0; ``max_rounds`` is -1 in a run without an end.
 
         Example:
             >>> decay = BetaDecay(beta0=0.9, decay="linear", period=0.5)
@@ -48,15 +48,14 @@ class BetaDecay(FederatedCallback):
             return self.beta0
         last = 1 / cohort_size
         share = min(1.0, round / (self.rounds or self.period * max_rounds))
-        left = 1 - share if self.decay == "linear" else (1 + math.cos(math.pi * share)) / 2
-        return last + (self.beta0 - last) * left
+        remainder = 1 - share if self.decay == "linear" else (1 + math.cos(math.pi * share)) / 2
+        return last + (self.beta0 - last) * remainder
 
     @override
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Validates that the run has an end to decay towards."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and self.decay != "constant" and self.rounds is None and trainer.max_rounds < 1:
-            raise ConfigError("beta_decay: needs an end; set trainer.max_rounds, or beta_decay.rounds")
+            raise ConfigError("beta_decay: needs a number of rounds; set trainer.max_rounds, or beta_decay.rounds")
 
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints at the end of rounds, and when a run is stopped."""
+"""Checkpoints at the end of rounds, and when a run stops."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,15 +19,15 @@ from lit_fednas.records.files import check_room
 class RoundCheckpoint(ModelCheckpoint):
     """Lightning's ``ModelCheckpoint`` with a federated run's defaults.
 
-    ``last.ckpt`` is written after every round (or every so many), and when a run is stopped by Ctrl-C, SIGTERM or an
-    error, with the state of the last finished round; with a ``monitor`` the best are kept beside it.
+    Writes ``last.ckpt`` every ``every_n_rounds``, and with the state of the last finished round when Ctrl-C, SIGTERM or
+    an error stops the run. With a ``monitor`` the best checkpoints are kept, too.
 
     Args:
-        monitor: The metric that says which checkpoints are best; none are kept without.
-        mode: Whether it shall be high or low; by what the metric is, if not given.
-        save_top_k: How many of the best to keep.
-        every_n_rounds: How often to write.
-        dirpath: Where; ``checkpoints`` in the run's folder if not given.
+        monitor: The metric that ranks checkpoints; by default only the last checkpoint is kept.
+        mode: ``min`` or ``max``, the better direction of the metric; by default derived from the metric.
+        save_top_k: Number of best checkpoints to keep; -1 keeps all.
+        every_n_rounds: Number of rounds between two checkpoints.
+        dirpath: The folder for checkpoints; by default ``checkpoints`` in the run's folder.
     """
 
     field = "checkpoint"
@@ -52,64 +52,61 @@ class RoundCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
         self.every_n_rounds = every_n_rounds
-        self.finds_mode = mode is None
-        self._started = False  # whether a checkpoint to go on from has been loaded as a whole
+        self._derives_mode = mode is None
+        self._started = False  # whether the state is complete, also after a resume
         self._trained_in: Path | None = None
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Finds the folder and what is best."""
         super().setup(trainer, pl_module, stage)
         self._started = False
-        if stage == "fit" and self.monitor is not None and self.finds_mode:
-            # before a state is restored, which Lightning keeps by monitor and mode
+        if stage == "fit" and self.monitor is not None and self._derives_mode:
+            # Set before a state is restored, which Lightning matches by monitor and mode.
             higher = higher_is_better(self.monitor, trainer.datamodule.task, pl_module.metrics)
             if higher is None:
-                return  # reported when all metrics are known
+                return  # an unknown metric is reported later, when all metrics are known
             self.mode = "max" if higher else "min"
-            if torch.isinf(self.kth_value):  # none was kept so far
+            if torch.isinf(self.kth_value):  # no best checkpoint yet
                 self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the best; their files count where the run is now, which may have been moved."""
-        saved = state_dict["best_k_models"]
-        present = {path: Path(str(self.dirpath), Path(path).name) for path in saved}
-        if self.dirpath is not None and all(path.is_file() for path in present.values()):
-            scores = {str(present[path]): score for path, score in saved.items()}
+        """Restores the best checkpoints, and updates their paths if the run's folder was moved."""
+        scores_by_path = state_dict["best_k_models"]
+        moved_paths = {path: Path(str(self.dirpath), Path(path).name) for path in scores_by_path}
+        if self.dirpath is not None and all(path.is_file() for path in moved_paths.values()):
+            scores = {str(moved_paths[path]): score for path, score in scores_by_path.items()}
             names = "best_model_path", "kth_best_model_path"
-            paths = {name: str(present.get(state_dict[name], "")) for name in names}
+            paths = {name: str(moved_paths.get(state_dict[name], "")) for name in names}
             state_dict = {**state_dict, **paths, "dirpath": self.dirpath, "best_k_models": scores}
         super().load_state_dict(state_dict)
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates the folder and its disk's room."""
         super().on_fit_start(trainer, pl_module)
         if self.dirpath is not None and trainer.is_global_zero and not trainer.fast_dev_run:
             folder = Path(self.dirpath)
             present = [path for name in (self.CHECKPOINT_NAME_LAST, "round=*") for path in folder.glob(f"{name}.ckpt")]
             if present and trainer.ckpt_path is None and self._trained_in != folder:
                 raise ConfigError(
-                    f"checkpoint.dirpath: {present[0]} is of another run and would be replaced; give another folder, "
-                    f"move it away, or set ckpt_path to it to continue that run"
+                    f"checkpoint.dirpath: {present[0]} is of another run and would be replaced; choose another folder, "
+                    f"move the file, or set ckpt_path to it to continue that run"
                 )
             weights = sum(tensor.nbytes for tensor in pl_module.state_dict().values())
             check_room("checkpoint.dirpath", folder, weights)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Notes that the state is whole from now on."""
         super().on_train_start(trainer, pl_module)
         self._started = True
         self._trained_in = Path(str(self.dirpath))
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Keeps the best as Lightning does, and writes the last (which Lightning does for a new best only)."""
+        """Saves the best checkpoints like Lightning, and the last one (which Lightning saves only with a new best)."""
         done = trainer.current_epoch + 1
-        if self.monitor in trainer.fit_loop.round_metrics:  # else the metric is an earlier round's
+        if self.monitor in trainer.fit_loop.round_metrics:  # otherwise its value is from an earlier round
             super().on_train_epoch_end(trainer, pl_module)
         if done % self.every_n_rounds == 0 or done == trainer.max_epochs or trainer.should_stop:
             self._save_last(trainer)
 
     def on_exception(self, trainer: FederatedTrainer, *arguments: Any) -> None:
-        """Saves the last finished round, if the state is that."""
+        """Saves the last finished round if the state is consistent."""
         loop: Any = trainer.fit_loop
         running = self._started and trainer.training
         if running and isinstance(loop, RoundFitLoop) and loop.is_whole and trainer.global_step > 0:

@@ -1,4 +1,4 @@
-"""A run's costs, and those of the same subnets trained one by one (SuperFed, section 3.3, App. E, G)."""
+"""A run's costs, compared with training each subnet alone (SuperFed, section 3.3, App. E, G)."""
 
 import logging
 from dataclasses import asdict
@@ -18,16 +18,16 @@ log = logging.getLogger(__name__)
 
 @checked("cost_ledger")
 class CostLedger(FederatedCallback):
-    """Counts multiply-accumulates and bytes, per round and in total; each client's are in the records of its rounds.
+    """Counts multiply-accumulates and bytes per round and in total; the round records have the costs of clients.
 
     Logs ``cost/macs``, ``cost/bytes_down`` and ``cost/bytes_up`` of each round, and their totals as
-    ``cost/total_macs`` and ``cost/total_bytes``. At the end it writes ``ledger.json`` and logs how many times
-    less the run cost than federated averaging of each evaluated subnet on its own with the same cohorts (iFedAvg). A
-    model that is added during training counts from then on, one that is no longer evaluated not at all.
+    ``cost/total_macs`` and ``cost/total_bytes``. At the end it writes ``ledger.json`` and logs the ratio of the costs
+    of federated averaging of each evaluated subnet alone with the same cohorts (iFedAvg) to the run's costs. The
+    comparison includes an added model from its first round on, and excludes removed models.
 
     Args:
-        max_macs: A budget of multiply-accumulates: training ends after the round in which it is spent.
-        max_bytes: A budget of bytes, down and up.
+        max_macs: Budget of multiply-accumulates; training ends after the round that uses it up.
+        max_bytes: Budget of bytes, down and up; training ends after the round that uses it up.
     """
 
     metric_names = tuple(f"cost/{name}" for name in ("macs", "bytes_down", "bytes_up", "total_macs", "total_bytes"))
@@ -38,20 +38,19 @@ class CostLedger(FederatedCallback):
         self.baseline: dict[str, RoundCost] = {}
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that a resumed run continues its comparison and has budget left."""
         compared = pl_module.subnets
-        grows = bool(pl_module.supernet.structure())  # a new model has no round yet
+        grows = bool(pl_module.supernet.structure())  # new models have no baseline yet
         changed = self.baseline.keys() - compared.keys() if grows else self.baseline.keys() ^ compared.keys()
         if self.rounds and changed:
             raise CheckpointError(
-                f"evaluation.subnets: the run so far was compared with {', '.join(self.baseline)}, now it would be "
-                f"with {', '.join(compared)}; give the former"
+                f"evaluation.subnets: {', '.join(compared)} are not the checkpoint's {', '.join(self.baseline)}, with "
+                f"which the run is compared; keep the checkpoint's subnets"
             )
-        self._end_if_spent(trainer)  # a resumed run's
+        self._end_if_spent(trainer)  # a resumed run may have used up its budget
 
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Sets the round's progress by the budget of which the greatest share is spent."""
+        """Sets the round's progress to the greatest share spent of any budget."""
         budgets = (self.total.macs, self.max_macs), (self.total.bytes, self.max_bytes)
         shares = [round.progress, *(spent / budget for spent, budget in budgets if budget is not None)]
         round.progress = max((share for share in shares if share is not None), default=None)
@@ -60,10 +59,10 @@ class CostLedger(FederatedCallback):
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         supernet = module.supernet
         spent = sum((module.cost(result) for result in round.results), RoundCost())
-        before, self.baseline = self.baseline, {}
+        previous, self.baseline = self.baseline, {}
         for name, arch in module.subnets.items():
             alone = independent_cost(round.results, supernet.cost(arch), module.traffic(arch))
-            self.baseline[name] = before.get(name, RoundCost()) + alone
+            self.baseline[name] = previous.get(name, RoundCost()) + alone
         self.total += spent
         self.rounds += 1
         totals = {"total_macs": self.total.macs, "total_bytes": self.total.bytes}
@@ -79,7 +78,7 @@ class CostLedger(FederatedCallback):
                 trainer.should_stop = True
 
     def summary(self) -> dict[str, Any]:
-        """Returns totals, and the comparison with independent training; plain values."""
+        """Returns totals and the comparison with independent training, in plain values."""
         total, alone = self.total, sum(self.baseline.values(), RoundCost())
         return {
             "rounds": self.rounds,
@@ -95,8 +94,7 @@ class CostLedger(FederatedCallback):
             write_ledger(run_folder(trainer), summary)
         if trainer.is_global_zero and self.total.macs:
             log.info(
-                "%.2f times less computation, %.2f times less communication than training these %d subnets "
-                "one by one: %s",
+                "%.2f times less computation, %.2f times less communication than training %d subnets separately: %s",
                 *(summary["times_less_computation"], summary["times_less_communication"]),
                 *(len(self.baseline), ", ".join(self.baseline)),
             )

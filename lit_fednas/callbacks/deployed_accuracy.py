@@ -1,4 +1,4 @@
-"""Each client's accuracy on its own data, with the model that it would use (FedTrans, section 5.1, "Metrics")."""
+"""Each client's accuracy on its data with the model that it would use (FedTrans, section 5.1, "Metrics")."""
 
 import logging
 from typing import Any, Literal
@@ -24,41 +24,40 @@ _BATCH_SIZE = 512
 
 @checked("deployed_accuracy")
 class DeployedAccuracy(FederatedCallback):
-    """Evaluates every client on its own split, with the global weights of the model that the assignment says it uses.
+    """Evaluates every client on its split, with the global weights of the model that the assignment deploys to it.
 
-    Nothing is trained. Logs ``deployed/accuracy`` (or the task's metric), the mean over the clients, each of which
-    counts once; ``deployed/iqr``, the interquartile range over them (linear interpolation); and ``deployed/worst``. At
-    the end of training ``clients.csv`` in the run's folder has a row per client with examples in the split.
+    Logs ``deployed/accuracy`` (or the task's metric), the unweighted mean over clients; ``deployed/iqr``, their
+    interquartile range (linear interpolation); and ``deployed/worst``. At the end of training it writes ``clients.csv``
+    with a row per client that has examples in the split.
 
     Args:
-        split: On which of their splits: ``test`` (the paper) or ``val``.
-        every_n_rounds: After which rounds; with each validation if not given. Always once more at the end of training,
-            if the last round was not evaluated.
+        split: The clients' split: ``test`` (the paper) or ``val``.
+        every_n_rounds: Number of rounds between two evaluations; by default every validation. The last round of a run
+            is always evaluated.
 
     Raises:
-        ConfigError: No client has such a split, or the assignment does not say what a client uses (reported before
-            training).
+        ConfigError: No client has such a split, or the assignment does not deploy models (reported before training).
     """
 
     def __init__(self, split: Literal["test", "val"] = "test", every_n_rounds: PositiveInt | None = None) -> None:
         self.split, self.every_n_rounds = split, every_n_rounds
-        self.rows: list[dict[str, Any]] = []  # of the last evaluation
-        self.rounds: int | None = None  # before it
+        self.rows: list[dict[str, Any]] = []  # rows of the last evaluation
+        self.rounds: int | None = None  # number of rounds before the last evaluation
         self.task: Task
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Finds the metric, and whether it is there at every validation."""
+        """Sets the names of the metrics if every validation logs them."""
         self.task = trainer.datamodule.task
         if (trainer.check_val_every_n_epoch or 1) % (self.every_n_rounds or 1) == 0:
             self.metric_names = [f"deployed/{name}" for name in (self.task.metric, "iqr", "worst")]
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that clients can be evaluated; the assignment has been set up before."""
+        """Validates that clients have the split, and that the assignment deploys models."""
         self.rows, self.rounds = [], None
         clients = trainer.datamodule.clients
         try:
             clients.rows(0, self.split)
-        except ConfigError as error:  # the clients are on other devices
+        except ConfigError as error:  # remote clients hold the data
             raise ConfigError(f"deployed_accuracy: {error}") from None
         sizes = clients.split_sizes(self.split)
         if not sizes.any():
@@ -73,26 +72,25 @@ class DeployedAccuracy(FederatedCallback):
             self._evaluate_and_log(trainer, module)
 
     def on_validation_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Evaluates with each validation while training, if ``every_n_rounds`` is not given."""
         if self.every_n_rounds is None and trainer.state.fn == "fit":
             self._evaluate_and_log(trainer, pl_module)
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if self.rounds != trainer.global_step:
-            pl_module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
+            pl_module.to(trainer.strategy.root_device)  # Lightning has moved the module to the CPU
             self._evaluate(trainer, pl_module)
             pl_module.cpu()
         if keeps_files(trainer):
             write_client_scores(run_folder(trainer), self.rows, ["arch"])
         if trainer.is_global_zero:
             log.info(
-                "%d clients with the model that each would use, on its own %s examples: %s %.4g, "
-                "interquartile range %.4g, worst %.4g",
+                "%d clients with their deployed models on their %s examples: %s %.4g, interquartile range %.4g, "
+                "worst %.4g",
                 *(len(self.rows), self.split, self.task.metric, *self.figures().values()),
             )
 
     def figures(self) -> dict[str, float]:
-        """Returns what the last evaluation logged, without ``deployed/``."""
+        """Returns the metrics of the last evaluation, without ``deployed/``."""
         metric = self.task.metric
         values = [row[metric] for row in self.rows]
         low, high = np.quantile(values, [0.25, 0.75])
@@ -103,10 +101,10 @@ class DeployedAccuracy(FederatedCallback):
         with weights_evaluated(trainer, module):
             self._evaluate(trainer, module)
         for name, value in self.figures().items():
-            module.log(f"deployed/{name}", value, sync_dist=True)  # all ranks have it, but Lightning warns otherwise
+            module.log(f"deployed/{name}", value, sync_dist=True)  # the value is equal on all ranks; avoids a warning
 
     def _evaluate(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
-        """Sets all clients' rows, with the ranks' help; the same for any number of ranks."""
+        """Sets all clients' rows, with equal values for any number of ranks."""
         was_training = module.supernet.training
         module.supernet.eval()
         try:
@@ -119,7 +117,7 @@ class DeployedAccuracy(FederatedCallback):
 
     @torch.no_grad()
     def _share(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> list[dict[str, Any]]:
-        """Returns the rows of this rank's share of whole batches; each is what one rank alone would run."""
+        """Returns the rows of this rank's share of the batches, which do not depend on the number of ranks."""
         clients, supernet = trainer.datamodule.clients, module.supernet
         sizes_by_arch: dict[Any, dict[int, int]] = {}
         for client, size in enumerate(clients.split_sizes(self.split).tolist()):

@@ -1,4 +1,4 @@
-"""Reporting by the average over all devices, not only over a round's cohort (FedHeN, App. A, "Reporting Results")."""
+"""Evaluation of the average over all clients instead of a round's cohort (FedHeN, App. A, "Reporting Results")."""
 
 from typing import Any
 
@@ -15,17 +15,16 @@ _KIND = "device_average"
 
 
 class DeviceAverage(FederatedCallback):
-    """Evaluates the mean of what all devices last trained; training is not touched.
+    """Evaluates the mean of the weights that each client sent last, without an effect on training.
 
-    For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with the
-    weights that it sent then. A device of which no update was used yet is left out. Logs, while training,
-    ``val/devices/<subnet>/accuracy`` and ``/loss`` for subnets that devices have trained.
+    For each evaluated subnet, the mean is over the clients that trained its architecture in their last used update.
+    Logs, while training, ``val/devices/<subnet>/accuracy`` and ``/loss`` for subnets that clients have trained.
 
-    The last weights of all devices are kept on disk, in ``clients`` beside the checkpoints, which refer to them (2.4 GB
-    for the paper's devices). Move a checkpoint together with that folder.
+    The clients' weights are on disk in ``clients`` beside the checkpoints, which refer to them (2.4 GB for the paper's
+    clients). Move a checkpoint together with that folder.
 
     Args:
-        weighted: Whether a device counts by its examples, or all count alike (the paper).
+        weighted: Whether clients are weighted by their number of examples; if not, all are equal (the paper).
     """
 
     def __init__(self, weighted: bool = False) -> None:
@@ -35,13 +34,12 @@ class DeviceAverage(FederatedCallback):
         self._metrics: SubnetMetrics
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Prepares the metrics; ``metric_names`` says what will be logged at a validation."""
+        """Sets up the metrics of the evaluated subnets."""
         self._metrics = SubnetMetrics(pl_module.subnets, trainer.datamodule.task)
         self._metrics.to(trainer.strategy.root_device)
         self.metric_names = [f"val/devices/{name}" for name in self._metrics.metric_names]
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Prepares the files of the devices' weights."""
         self._store = trainer.fit_loop.open_clients(_KIND)
 
     @override
@@ -58,19 +56,12 @@ class DeviceAverage(FederatedCallback):
             self._store.write(_KIND, task.round, task.client, copied(update.weights), **facts)
 
     def average(self, arch: str) -> dict[str, Tensor]:
-        """Returns the mean over the devices of an architecture.
-
-        Args:
-            arch: The architecture's text.
-
-        Returns:
-            Tensors by their names in the subnet, float32, on the CPU; none if no device has trained it.
-        """
+        """Returns the mean over the clients of an architecture (its text): float32 tensors on the CPU, if any."""
         entries = {client: entry for client, entry in self._store.entries(_KIND).items() if entry["arch"] == arch}
         clients = sorted(entries)
         weights = torch.tensor([entries[client]["num_examples"] if self.weighted else 1.0 for client in clients])
         means: dict[str, Tensor] = {}
-        for client, weight in zip(clients, (weights / weights.sum()).tolist(), strict=True):  # one open file at a time
+        for client, weight in zip(clients, (weights / weights.sum()).tolist(), strict=True):  # opens one file at a time
             for name, tensor in self._store.read(_KIND, client).items():
                 if name not in means:
                     means[name] = torch.zeros_like(tensor, dtype=torch.float32)
@@ -79,8 +70,8 @@ class DeviceAverage(FederatedCallback):
 
     @torch.no_grad()
     def on_validation_epoch_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Makes the mean networks of the evaluated subnets that devices have trained."""
-        if self._metrics.names != list(pl_module.subnets):  # the supernet has grown, or was taken from a checkpoint
+        """Builds the mean networks of the evaluated subnets that clients have trained."""
+        if self._metrics.names != list(pl_module.subnets):  # the supernet has grown, or comes from a checkpoint
             self.setup(trainer, pl_module, "validate")
         self._networks = {}
         for name, arch in pl_module.subnets.items():

@@ -12,8 +12,8 @@ class DrawFronts(Callback):
     """Draws a search's fronts as ``pareto.png`` in its folder."""
 
     def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
-        """Called by the command ``search``, as a hook of callbacks, when the folder is written."""
-        from lit_fednas.analysis import pareto_figure, read_search  # pandas and matplotlib, for a search alone
+        """Draws the figure; the command ``search`` calls this hook after it has written the folder."""
+        from lit_fednas.analysis import pareto_figure, read_search  # imports pandas and matplotlib only here
 
         with replacing(folder / "pareto.png") as file:
             pareto_figure(read_search(folder)).savefig(file, dpi=150)

@@ -1,4 +1,4 @@
-"""The data's partition in the run's folder."""
+"""Files that describe the data and their partition, in the run's folder."""
 
 from lightning import Callback
 
@@ -14,7 +14,6 @@ class PartitionFiles(Callback):
     """Writes ``inputs.json``, ``partition.csv`` and ``partition.png`` (SuperFed, Fig. 9) when training starts."""
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes the files where a run starts."""
         data = trainer.datamodule
         if not keeps_files(trainer) or not isinstance(data, FederatedDataModule):
             return

@@ -1,7 +1,7 @@
-"""Trains the smallest network first, then the pool: weights are shrunk and perturbed when it opens.
+"""Training of the smallest network before the rest of a pool, with weights that are shrunk and perturbed in between.
 
-Ash and Adams (2020, "On Warm-Starting Neural Network Training", NeurIPS, section 4): weights that were trained on less
-generalise worse than fresh ones, and do not once they are shrunk and noise is added.
+Ash and Adams (2020, "On Warm-Starting Neural Network Training", NeurIPS, section 4): pretrained weights generalise
+worse than fresh ones, unless they are shrunk and perturbed.
 """
 
 import logging
@@ -30,31 +30,28 @@ log = logging.getLogger(__name__)
 @checked("pool_growth")
 @dataclass(eq=False)
 class PoolGrowth(FederatedCallback):
-    """Clients train the smallest architecture of the pool until its loss is flat, then all that pay.
+    """Clients train the smallest architecture of the pool until its loss is flat, then all worthwhile architectures.
 
     The loss is flat when its degree of convergence (FedTrans, Eq. 1) plus its standard error is at most ``threshold``.
-    When the pool opens, all weights become ``shrink`` times themselves plus ``1 - shrink`` times fresh ones. An
-    architecture pays if the rest of the run is expected to train it with at least ``least`` times the examples that the
-    smallest was trained with; cheaper ones are open, too. ``trainer.max_rounds`` and the budgets of ``cost_ledger`` end
-    the run.
+    When the pool opens, each weight becomes ``shrink`` times itself plus ``1 - shrink`` times a fresh weight. The pool
+    opens up to the largest architecture that can expect ``least`` times the smallest one's examples in the rest of the
+    run, which ``trainer.max_rounds`` or the budgets of ``cost_ledger`` limit.
 
-    Logs ``pool/doc``, the degree of convergence (NaN before there are gamma + delta losses), and ``pool/limit``, the
-    cost up to which architectures are drawn.
+    Logs ``pool/doc``, the degree of convergence (NaN for fewer than gamma + delta losses), and ``pool/limit``, the
+    greatest cost of an architecture that is drawn.
 
     Args:
-        latest: The share of the run after which the pool opens whatever the loss is.
-        shrink: The factor of the weights when the pool opens; 1 leaves them as they are.
-        least: Examples that an architecture must be expected to train on, relative to those of the smallest.
-        threshold: The degree of convergence, per round, at which the loss is flat; ``None`` opens the pool at
-            ``latest``.
-        gamma: Slopes in the degree of convergence.
-        delta: Rounds of a slope.
-        keep_function: Whether larger architectures begin with the smallest one's outputs, for comparison; with a
-            ``shrink`` of 1 these are the trained ones.
+        latest: Share of the run after which the pool opens even if the loss is not flat.
+        shrink: Factor of the weights when the pool opens; 1 does not change them.
+        least: Minimum number of expected examples of an architecture, relative to the smallest one's.
+        threshold: Degree of convergence per round at which the loss is flat; ``None`` opens the pool at ``latest``.
+        gamma: Number of slopes in the degree of convergence.
+        delta: Number of rounds per slope.
+        keep_function: Whether larger architectures start with the outputs of the smallest one, for comparison.
 
     Raises:
         ConfigError: A setting is out of range; before training: the assignment draws from no pool, the run has no end,
-            the loss would decide in a run with differential privacy, or outputs cannot be kept.
+            private losses would open the pool, or the supernet cannot keep outputs.
     """
 
     gives: ClassVar[tuple[type, ...]] = (PoolLimit,)
@@ -70,21 +67,20 @@ class PoolGrowth(FederatedCallback):
     keep_function: bool = False
 
     def __post_init__(self) -> None:
-        self.losses: list[float] = []  # of the cohorts that trained the smallest architecture
-        self.limit: float | None = None  # once the pool is open
+        self.losses: list[float] = []  # mean losses of the smallest architecture, per round
+        self.limit: float | None = None  # None until the pool opens
 
     @override
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Validates that there is a pool to open, and an end to which it can pay."""
         super().setup(trainer, pl_module, stage)
         if stage != "fit":
             return
         ledgers = [callback for callback in trainer.callbacks if isinstance(callback, CostLedger)]
         if trainer.max_rounds < 1 and not any(ledger.max_macs or ledger.max_bytes for ledger in ledgers):
-            raise ConfigError("pool_growth: needs an end; set cost_ledger.max_macs, or trainer.max_rounds")
+            raise ConfigError("pool_growth: needs a limit on the run; set cost_ledger.max_macs, or trainer.max_rounds")
         earlier = trainer.callbacks[: trainer.callbacks.index(self)]
         if any(isinstance(callback, Privacy) for callback in earlier):
-            raise ConfigError("pool_growth: comes after Privacy in trainer.callbacks; give it before")
+            raise ConfigError("pool_growth: comes after Privacy in trainer.callbacks; move it before Privacy")
         if self.threshold is not None and any(isinstance(callback, Privacy) for callback in trainer.callbacks):
             raise ConfigError(
                 f"pool_growth.threshold: {self.threshold:g} opens the pool by the clients' losses, which are private; "
@@ -94,11 +90,11 @@ class PoolGrowth(FederatedCallback):
     @override
     @torch.no_grad()
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates on a copy that the largest architecture can have the smallest one's outputs."""
+        """Validates that the largest architecture can keep the smallest one's outputs."""
         if self.keep_function:
             pools, supernet = _pools(pl_module), deepcopy(pl_module.supernet).cpu().eval()
             supernet.keep_function(pools.smallest)
-            # below 1, so that tokens are 0
+            # Inputs are below 1, so that tokens are 0.
             x = torch.rand(8, *supernet.input_shape, generator=generator(0, "keep-function")).to(supernet.input_dtype)
             small, large = (supernet(x, arch) for arch in (pools.smallest, pools.largest))
             if (large - small).norm() > 1e-3 * small.norm():
@@ -126,7 +122,7 @@ class PoolGrowth(FederatedCallback):
         module.log("pool/limit", round.values[PoolLimit].cost)
 
     def _open(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Opens the pool up to the largest architecture that pays."""
+        """Opens the pool up to the largest architecture with enough expected examples."""
         pools = _pools(module)
         for arch in sorted(pools.archs, key=pools.cost_of, reverse=True):
             self.limit = pools.cost_of(arch)
@@ -141,11 +137,11 @@ class PoolGrowth(FederatedCallback):
     def _examples_left(
         self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, arch: Any
     ) -> float:
-        """Returns the examples that the run would still train the largest open architecture on, relative to before.
+        """Returns the expected examples of ``arch`` in the rest of the run, relative to the smallest one's so far.
 
-        After a share p of a budget, in which an example of the smallest architecture cost c, the rest trains
-        (1 - p) / p * c / m times the examples, which cost m each on average, and of which the architecture has its
-        chance. In a budget of rounds all cost the same. The budget counts of which the greatest share is spent.
+        With a spent share p of the budget, costs per example of c for the smallest architecture and m on average over
+        the open pool, and the chance q of ``arch``, this is q (1 - p) / p * c / m. Costs in a budget of rounds are 1.
+        The budget with the greatest spent share is used.
         """
         pools, supernet = _pools(module), module.supernet
         budgets: list[tuple[float, Callable[[Any], float]]] = []
@@ -158,9 +154,9 @@ class PoolGrowth(FederatedCallback):
                 budgets.append((ledger.total.bytes / ledger.max_bytes, lambda arch: float(sum(module.traffic(arch)))))
         spent, cost = max(budgets, key=lambda budget: budget[0])
         chances = pools.chances(pools.cost_of(arch))
-        mean = sum(chance * cost(other) for other, chance in chances.items())
-        return chances.get(arch, 0.0) * cost(pools.smallest) / mean * (1 - spent) / spent
+        mean_cost = sum(chance * cost(other) for other, chance in chances.items())
+        return chances.get(arch, 0.0) * cost(pools.smallest) / mean_cost * (1 - spent) / spent
 
 
 def _pools(module: FederatedLightningModule) -> PoolOfTiers:
-    return cast(CostWeighted, module.assignment).pools  # ``setup`` has checked that it reads a PoolLimit
+    return cast(CostWeighted, module.assignment).pools  # ``setup`` has validated that the assignment reads a PoolLimit

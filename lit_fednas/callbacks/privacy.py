@@ -1,8 +1,8 @@
-"""User-level differential privacy over a run: the noise, the accountant, the norm, and when to stop.
+"""User-level differential privacy over a run: clipping, noise, the accountant and the end of the run.
 
-The guide *privacy* says what is protected against whom, what is accounted for, and how noise and epsilon are derived.
-Rounds that are run again after a kill have other noise, from a secret that is new at every start and in no file, and
-count once more, since each release is on disk before the server's step (:mod:`lit_fednas.callbacks.release_record`).
+The guide *privacy* describes the threat model and derives noise and epsilon. If a run is killed, repeated rounds have
+fresh noise from a secret that is new at every start and never in a file. They count again, because each release is on
+disk before the server's step (:mod:`lit_fednas.callbacks.release_record`).
 """
 
 import logging
@@ -38,41 +38,42 @@ from lit_fednas.rng import numpy_generator
 
 log = logging.getLogger(__name__)
 
-#: What the names of metrics begin with that depend on clients' data, without noise.
-_WITHOUT_NOISE = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "cost/", "time/")
+#: Prefixes of metrics that depend on clients' data without noise.
+_NOISELESS_METRICS = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "cost/", "time/")
 #: Settings that a resumed run must keep.
-_KEPT = ("noise_multiplier", "clip_norm", "noise_seed", "bands")
-#: Maximum number of clients by which the denominators of sampled cohorts are estimated.
-_PLANNED = 64
+_FIXED_SETTINGS = ("noise_multiplier", "clip_norm", "noise_seed", "bands")
+#: Maximum number of clients in a sample that estimates the denominators of sampled cohorts.
+_MAX_PLANNED = 64
 
 
 @final
 @checked("privacy")
 @dataclass(eq=False)
 class Privacy(FederatedCallback):
-    """Clips updates, adds noise to their sum once per round, and accounts for it: user-level differential privacy.
+    """User-level differential privacy: clips updates, adds noise to each round's sum, and accounts for epsilon.
 
-    Logs ``privacy/epsilon`` (where there is noise) and ``privacy/clipped``, the share of the updates that were clipped.
-    Cohorts of :class:`~lit_fednas.federation.PoissonCohort` are accounted for as sampled; all others as known, so that
-    epsilon is that of the client that was asked most often.
+    Logs ``privacy/epsilon`` (with noise) and ``privacy/clipped``, the share of clipped updates. A
+    :class:`~lit_fednas.federation.PoissonCohort` has the epsilon of secretly sampled cohorts; for other cohorts epsilon
+    is that of the client that took part most often.
 
     Args:
-        clip_norm: The greatest norm of an update's parameters.
-        noise_multiplier: The noise's standard deviation, as a multiple of what a client can change the sum by; 0 clips
-            without noise, which is no differential privacy. If not given, the smallest with which all of
-            ``trainer.max_rounds`` stay within ``target_epsilon``, each client counted as one of greatest influence.
-        target_epsilon: With a noise multiplier, the run ends before the round that could exceed it, counted likewise.
-        delta: For which epsilon is stated; below 1 over the number of clients.
-        bands: The number of rounds over which noise is correlated, so that part of it cancels in the weights; 1 for
-            independent noise. No client may take part twice within as many rounds, so that more than 1 needs
-            :class:`~lit_fednas.federation.CyclicCohort`. The server keeps so many copies of the weights in memory.
-        noise_seed: For tests and experiments that can be repeated: what the noise is drawn from, and cohorts that count
-            as sampled; a secret that is new at every start if not given. Whoever knows it can subtract the noise.
+        clip_norm: Maximum norm of an update's parameters.
+        noise_multiplier: Standard deviation of the noise, relative to a client's greatest influence on the sum; 0 clips
+            without noise, which is no differential privacy. The default is the smallest multiplier with which
+            ``trainer.max_rounds`` stay within ``target_epsilon`` if all clients have the greatest influence.
+        target_epsilon: The run ends before a round that could exceed this epsilon if all clients have the greatest
+            influence.
+        delta: The delta of epsilon; below 1 over the number of clients.
+        bands: Number of rounds over which noise is correlated, so that part of it cancels in the weights; 1 for
+            independent noise. No client may take part twice within ``bands`` rounds, so values above 1 need
+            :class:`~lit_fednas.federation.CyclicCohort`. The server's memory grows by ``bands`` copies of the weights.
+        noise_seed: Seed of the noise and of sampled cohorts, for reproducible experiments; anyone who knows it can
+            subtract the noise. By default each start draws a secret.
 
     Raises:
-        ConfigError: A setting is out of range, the parts of the method release what has no known bound, the target
-            cannot be kept, or ``dp-accounting`` is not installed (reported before any client trains).
-        CheckpointError: A resumed run was begun without it or with other settings, or its record is missing.
+        ConfigError: A setting is out of range, the method releases data without a known bound, the target cannot be
+            kept, or ``dp-accounting`` is not installed (reported before any client trains).
+        CheckpointError: The checkpoint's run had no privacy or other settings, or its record is missing.
     """
 
     metric_names = ("privacy/clipped", "privacy/epsilon")
@@ -86,28 +87,28 @@ class Privacy(FederatedCallback):
 
     def __post_init__(self) -> None:
         if self.noise_multiplier is None and self.target_epsilon is None:
-            raise ConfigError("privacy: neither noise_multiplier nor target_epsilon is given; give one of them or both")
+            raise ConfigError("privacy: noise_multiplier and target_epsilon are null; set at least one of them")
         if self.noise_multiplier == 0 and self.target_epsilon is not None:
             raise ConfigError(
-                f"privacy.noise_multiplier: 0 is no noise, which keeps no target_epsilon "
-                f"({self.target_epsilon:g}); raise it, leave it out, or set target_epsilon to null"
+                f"privacy.noise_multiplier: 0 cannot reach target_epsilon {self.target_epsilon:g}; raise it, set it to "
+                f"null, or set target_epsilon to null"
             )
-        self.accountant: Accountant | None = None  # none without noise
-        self._noise = NoiseSequence(0)  # of this start
-        self._average: PrivateAverage  # of the round
-        self._record: ReleaseRecord | None = None  # none without noise, nor with a noise_seed
+        self.accountant: Accountant | None = None  # None without noise
+        self._noise = NoiseSequence(0)  # the noise of this start
+        self._average: PrivateAverage  # the current round's aggregation
+        self._record: ReleaseRecord | None = None  # None without noise or with a noise_seed
         self._saved: dict[str, Any] | None = None
 
     def _disclosed(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> Iterator[str]:
-        """Yields what in the method releases something without noise, or without a known bound."""
+        """Yields error messages about parts that release data without noise or without a known bound."""
         assignment, cohort, supernet, faults = module.assignment, module.cohort, module.supernet, module.faults
         kind = type(assignment).__name__
         if assignment.depends_on == "reports":
-            yield f"model.assignment: {kind} lets what clients report decide who trains what, without noise; change it"
+            yield f"model.assignment: {kind} assigns architectures by clients' reports, without noise; choose another"
         if isinstance(cohort, PoissonCohort) and assignment.depends_on != "client":
             yield (
-                f"model.assignment: {kind} draws a client's architecture by who else takes part, which sampled cohorts "
-                f"must not; use RandomArchitectures or ByTier, or model.cohort UniformCohort"
+                f"model.assignment: {kind} draws architectures that depend on the cohort, which sampled cohorts keep "
+                f"secret; use RandomArchitectures or ByTier, or model.cohort UniformCohort"
             )
         if cohort.depends_on_sizes:
             yield (
@@ -116,13 +117,12 @@ class Privacy(FederatedCallback):
             )
         if supernet.structure():
             yield (
-                f"model.supernet: {type(supernet).__name__} changes by what clients report, without noise; use one of "
-                f"a fixed structure"
+                f"model.supernet: {type(supernet).__name__} changes its structure by clients' reports, without noise; "
+                f"use one with a fixed structure"
             )
         if faults.norm_bound is not None:
             yield (
-                "model.faults.norm_bound: it compares updates with each other, for which no bound on a client's "
-                "influence is known; set it to null"
+                "model.faults.norm_bound: comparing updates has no known bound on a client's influence; set it to null"
             )
         if faults.min_survivors > 0 or faults.max_failed_rounds is not None or faults.on_client_error == "raise":
             yield (
@@ -136,32 +136,32 @@ class Privacy(FederatedCallback):
             )
         data = trainer.datamodule.clients
         recalibrated = data.at_server is data and module.recalibration_batches(data)
-        without_noise = _WITHOUT_NOISE + ("val/",) * bool(recalibrated)  # by statistics of clients' examples
+        noiseless_metrics = _NOISELESS_METRICS + ("val/",) * bool(recalibrated)  # clients' batch statistics
         for callback in trainer.callbacks:
             field = f"trainer.callbacks: {type(callback).__name__}"
             if getattr(type(callback), "on_results", None) not in (None, FederatedCallback.on_results):
                 yield (
-                    f"{field} may reject updates after it has seen all results, so that no bound on a client's "
-                    f"influence is known; leave it out"
+                    f"{field} may reject updates depending on all results, without a known bound on a client's "
+                    f"influence; remove it"
                 )
             monitored = str(getattr(callback, "monitor", ""))
-            if monitored.startswith(without_noise):
+            if monitored.startswith(noiseless_metrics):
                 yield (
                     f"{field} ends the run or chooses a checkpoint by {monitored}, which depends on clients' data "
-                    f"without noise; give it a metric of the server's validation set (and norms no statistics of "
-                    f"clients: model.evaluation.recalibrate_batches: 0)"
+                    f"without noise; use a metric of the server's validation set, and set "
+                    f"model.evaluation.recalibrate_batches to 0"
                 )
         checkpoints = trainer.strategy.checkpoint_io
         if not isinstance(checkpoints, AtomicCheckpointIO):
             yield (
                 f"trainer.plugins: {type(checkpoints).__name__} writes checkpoints of a private run that others may "
-                f"read; leave it out"
+                f"read; remove it"
             )
         if any(getattr(logger, "_log_model", False) in (True, "all") for logger in trainer.loggers):  # W&B, MLflow
             yield "trainer.logger: log_model uploads checkpoints, which hold more than is released; set it to false"
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that clients change the global weights through the noised sum alone, and makes the accountant."""
+        """Validates that only the noisy sum depends on clients' data, and sets up noise and accountant."""
         for message in self._disclosed(trainer, pl_module):
             raise ConfigError(f"{message}, or set privacy to null")
         clients = pl_module.population.num_clients
@@ -170,62 +170,60 @@ class Privacy(FederatedCallback):
         separation = pl_module.cohort.separation(clients)
         if self.bands > separation:
             raise ConfigError(
-                f"privacy.bands: {self.bands} is more than the rounds from one in which a client takes part to its "
-                f"next, which {type(pl_module.cohort).__name__} makes {separation} at least with {clients} clients; "
-                f"lower it, or use model.cohort CyclicCohort with a ratio of at most 1 / {self.bands}"
+                f"privacy.bands: {self.bands} is above {separation}, the fewest rounds after which a client takes part "
+                f"again with {type(pl_module.cohort).__name__} and {clients} clients; lower it, or use model.cohort "
+                f"CyclicCohort with a ratio of at most 1 / {self.bands}"
             )
-        drawn: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
-        if self.noise_seed is None:  # another sequence, which shares no noise with an earlier start's
-            self._noise = NoiseSequence(drawn, self.bands)
+        secret: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
+        if self.noise_seed is None:  # shares no noise with an earlier start
+            self._noise = NoiseSequence(secret, self.bands)
         else:
             self._noise = NoiseSequence(self.noise_seed, self.bands, first=0)
         if self.noise_multiplier is None:
             self.noise_multiplier = self._noise_for_target(trainer, pl_module)
             log.info(
-                "privacy.noise_multiplier: %.4g, found for epsilon %g at delta %g in %d rounds",
+                "privacy.noise_multiplier: %.4g, for epsilon %g at delta %g in %d rounds",
                 *(self.noise_multiplier, self.target_epsilon, self.delta, trainer.max_rounds),
             )
         self.accountant = self._record = None
         if self.noise_multiplier:
             self.accountant = self._account_so_far(trainer, pl_module.cohort, self.noise_multiplier)
-            self.accountant.epsilon(self.delta)  # fails here if dp-accounting is not installed
+            self.accountant.epsilon(self.delta)  # raises an error if dp-accounting is not installed
         cast(AtomicCheckpointIO, trainer.strategy.checkpoint_io).private = True
 
-    def _account_so_far(self, trainer: FederatedTrainer, cohort: CohortSampler, noise: float) -> Accountant:
-        """Accounts for what was released so far, also after the checkpoint, and begins the record of this start."""
-        accountant: Accountant = KnownCohorts(noise)
+    def _account_so_far(self, trainer: FederatedTrainer, cohort: CohortSampler, noise_multiplier: float) -> Accountant:
+        """Returns an accountant of all releases so far, also after the checkpoint; begins this start's record."""
+        accountant: Accountant = KnownCohorts(noise_multiplier)
         if isinstance(cohort, PoissonCohort):
-            accountant = SampledCohorts(noise, cohort.ratio)
+            accountant = SampledCohorts(noise_multiplier, cohort.ratio)
         if self._saved is not None:
             if self._saved["accountant"].keys() != accountant.state_dict().keys():
-                raise CheckpointError(
-                    "privacy: the checkpoint's cohorts were accounted for otherwise (known or sampled); keep the run's "
-                    "model.cohort"
-                )
+                raise CheckpointError("model.cohort: the checkpoint has another accountant; keep the run's cohort")
             accountant.load_state_dict(self._saved["accountant"])
         if self.noise_seed is not None:
             return accountant
         self._record = ReleaseRecord()
         if self._saved is not None:
-            missed: list[dict[int, float]] = []
+            new_losses: list[dict[int, float]] = []
             if trainer.is_global_zero:
-                missed = self._record.resume(self._saved["record"], Path(str(trainer.ckpt_path)).parent)
-            if missed:
+                new_losses = self._record.resume(self._saved["record"], Path(str(trainer.ckpt_path)).parent)
+            if new_losses:
                 log.warning(
-                    "privacy: rounds released after the checkpoint, %d, count, and so do those that replace them",
-                    len(missed),
+                    "privacy: %d rounds released after the checkpoint count in addition to their repetitions",
+                    len(new_losses),
                 )
-            for losses in trainer.strategy.broadcast(missed):
+            for losses in trainer.strategy.broadcast(new_losses):
                 accountant.add(losses)
         if keeps_files(trainer):
-            self._record.begin(filter(None, (getattr(each, "dirpath", None) for each in trainer.checkpoint_callbacks)))
+            folders = [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks]
+            self._record.begin(filter(None, folders))
         return accountant
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that the first round is within the target; a resumed run may have spent all."""
+        """Validates that the next round stays within the target."""
         if trainer.global_step and self._saved is None:
-            raise CheckpointError("privacy: the run so far has not accounted for its rounds; set privacy to null")
-        self._saved = None  # another fit does not begin with it
+            raise CheckpointError("privacy: the checkpoint's run had no privacy; set privacy to null")
+        self._saved = None  # another fit starts without it
         if self._exceeds(pl_module, trainer.current_epoch):
             if trainer.global_step == 0:
                 raise ConfigError(
@@ -237,7 +235,7 @@ class Privacy(FederatedCallback):
     def _noise_for_target(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> float:
         assert self.target_epsilon is not None
         if trainer.max_rounds < 1:
-            raise ConfigError("privacy: finding the noise needs an end; set trainer.max_rounds, or noise_multiplier")
+            raise ConfigError("privacy.noise_multiplier: null needs a number of rounds; set it, or trainer.max_rounds")
         if isinstance(module.cohort, PoissonCohort):
             return SampledCohorts.noise_for(self.target_epsilon, self.delta, trainer.max_rounds, module.cohort.ratio)
         rounds = Counter(client for number in range(trainer.max_rounds) for client in self._cohort(module, number))
@@ -250,7 +248,7 @@ class Privacy(FederatedCallback):
         round.watch(lambda averages: self._write(trainer))
         planned, expected = self._planned(module, round)
         round.aggregation = self._average = PrivateAverage(
-            cast(OverlapAverage, module.aggregation),  # is refused if it merges in another way
+            cast(OverlapAverage, module.aggregation),  # PrivateAverage rejects other types
             clip_norm=self.clip_norm,
             noise_multiplier=self.noise_multiplier,
             sequence=self._noise,
@@ -262,17 +260,17 @@ class Privacy(FederatedCallback):
     def _planned(
         self, module: FederatedLightningModule, round: ServerRound
     ) -> tuple[Sequence[ClientTask] | None, float]:
-        """Returns a plan for some of the available clients, and how many are expected, where cohorts are sampled."""
+        """Returns tasks for a sample of the available clients, and the expected size of a sampled cohort."""
         if not isinstance(module.cohort, PoissonCohort):
             return None, 0.0
         num_clients = module.population.num_clients
         available = module.cohort.availability.available(round.number, num_clients, round.seed)
-        draws = numpy_generator(module.seed, "privacy-planned", round.number)  # public, and apart from the cohort's
-        sample = np.sort(draws.choice(available, min(_PLANNED, len(available)), replace=False)).tolist()
+        draws = numpy_generator(module.seed, "privacy-planned", round.number)  # public, unlike the cohort's generator
+        sample = np.sort(draws.choice(available, min(_MAX_PLANNED, len(available)), replace=False)).tolist()
         return module.tasks(round, sample, draws), module.cohort.ratio * len(available)
 
     def _write(self, trainer: FederatedTrainer) -> None:
-        """Writes what the round releases to disk, before any rank has the new weights."""
+        """Writes the round's release to disk, before any rank has the new weights."""
         if self._record is not None:
             self._record.write(self._losses())
             trainer.strategy.barrier()
@@ -292,42 +290,42 @@ class Privacy(FederatedCallback):
             module.log("privacy/epsilon", self.accountant.epsilon(self.delta))
         if self._exceeds(module, round.number + 1):
             log.info(
-                "privacy.target_epsilon: another round would exceed %g; the run ends after %d rounds",
+                "privacy.target_epsilon: another round could exceed %g; the run ends after %d rounds",
                 *(self.target_epsilon, round.number + 1),
             )
             trainer.should_stop = True
 
     def _exceeds(self, module: FederatedLightningModule, number: int) -> bool:
-        """Returns whether a round may exceed the target; its cohort is drawn ahead, which changes nothing."""
+        """Returns whether a round could exceed the target."""
         if self.target_epsilon is None or self.accountant is None:
             return False
-        after = deepcopy(self.accountant)
-        after.add(dict.fromkeys(self._cohort(module, number), 1.0))
-        return after.epsilon(self.delta) > self.target_epsilon * (1 + 1e-9)
+        next_accountant = deepcopy(self.accountant)
+        next_accountant.add(dict.fromkeys(self._cohort(module, number), 1.0))
+        return next_accountant.epsilon(self.delta) > self.target_epsilon * (1 + 1e-9)
 
     def _cohort(self, module: FederatedLightningModule, number: int) -> list[int]:
-        """Returns a round's cohort, drawn ahead."""
+        """Returns the cohort of a round, which may be in the future."""
         return module.cohort.draw(number, module.population.sizes, self._seed(module))
 
     def _seed(self, module: FederatedLightningModule) -> int:
-        """Returns what cohorts and architectures are drawn from: the secret, if they count as sampled."""
+        """Returns the seed of cohorts and architectures: the secret if cohorts are sampled, else the run's seed."""
         return self._noise.seed if isinstance(module.cohort, PoissonCohort) else module.seed
 
     def state_dict(self) -> dict[str, Any]:
         record = None if self._record is None else self._record.state_dict()
         accountant = {} if self.accountant is None else self.accountant.state_dict()
-        return {**{name: getattr(self, name) for name in _KEPT}, "record": record, "accountant": accountant}
+        return {**{name: getattr(self, name) for name in _FIXED_SETTINGS}, "record": record, "accountant": accountant}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
-        saved = self._saved = {"bands": 1, **state_dict}  # checkpoints of independent noise may lack it
-        for name in _KEPT:
-            given = getattr(self, name)
-            if given is not None and given != saved[name]:
-                raise CheckpointError(f"privacy.{name}: {given} is not what the run was begun with; keep that")
+        """Restores the run's settings and its noise multiplier, also for another number of rounds."""
+        saved = self._saved = {"bands": 1, **state_dict}  # old checkpoints have no bands
+        for name in _FIXED_SETTINGS:
+            value = getattr(self, name)
+            if value is not None and value != saved[name]:
+                raise CheckpointError(f"privacy.{name}: {value} is not the checkpoint's value; keep the checkpoint's")
         if not saved["noise_multiplier"] and self.target_epsilon is not None:
             raise CheckpointError(
-                f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, since the checkpoint's run was begun "
-                f"without noise; set it to null, or begin a new run"
+                f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, as the checkpoint has no noise; set "
+                f"it to null, or start a new run"
             )
         self.noise_multiplier, self.noise_seed = saved["noise_multiplier"], saved["noise_seed"]

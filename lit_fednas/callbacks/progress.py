@@ -1,4 +1,4 @@
-"""Progress of a run: a bar over rounds and a bar over the cohort, or plain lines without a terminal."""
+"""The progress of a run: bars for rounds and clients, or plain lines without a terminal."""
 
 import sys
 from typing import Any
@@ -11,12 +11,10 @@ from lit_fednas.formatting import Progress, draws_bars, metric_text, scale_of, s
 
 
 class RoundProgress(FederatedCallback, ProgressBar):
-    """Shows rounds, clients, their loss and the mean validation metric.
-
-    While the cohort trains several architectures, it shows how many, and their least and greatest cost.
+    """Shows rounds, clients, their loss, the mean validation metric, and the number and cost of a round's networks.
 
     Args:
-        refresh_seconds: Without a terminal, a line is printed at most this often (and for the last round).
+        refresh_seconds: Minimum time between two lines without a terminal, in seconds; the last round is always shown.
     """
 
     def __init__(self, refresh_seconds: float = 10.0) -> None:
@@ -26,7 +24,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._rounds: Any = None
 
     def disable(self) -> None:
-        """Shows nothing (Lightning calls it on all ranks but the first)."""
+        """Disables the output; Lightning calls this on all ranks except the first."""
         self._enabled = False
 
     def enable(self) -> None:
@@ -42,7 +40,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
 
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         if self._cohort.disable:
-            return  # costs take time
+            return  # computing costs takes time
         self._cohort.reset(total=len(round.tasks))
         costs = [module.supernet.cost(arch).macs for arch in {task.arch for task in round.tasks}]
         text = f"{len(costs)} networks, {short(min(costs))} to {short(max(costs))} MACs" if costs[1:] else ""
@@ -53,10 +51,10 @@ class RoundProgress(FederatedCallback, ProgressBar):
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         metric = trainer.datamodule.task.metric
-        shown = {"clients/loss": "loss", f"val/mean/{metric}": f"val {metric}", "clients/failed": "failed"}
-        shown |= {"privacy/epsilon": "epsilon"}
+        labels = {"clients/loss": "loss", f"val/mean/{metric}": f"val {metric}", "clients/failed": "failed"}
+        labels |= {"privacy/epsilon": "epsilon"}
         metrics = trainer.fit_loop.round_metrics
-        figures = {label: f"{float(metrics[name]):.4g}" for name, label in shown.items() if name in metrics}
+        figures = {label: f"{float(metrics[name]):.4g}" for name, label in labels.items() if name in metrics}
         if (label := f"val {metric}") in figures and scale_of(metric)[1]:
             figures[label] = metric_text(metric, float(metrics[f"val/mean/{metric}"]), "%")
         self._rounds.show(trainer.current_epoch + 1, figures)
@@ -65,7 +63,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self.on_exception()
 
     def on_exception(self, *arguments: Any) -> None:
-        """Closes the bars, or prints the last round, if it was not."""
+        """Closes the bars; without a terminal, prints the last round."""
         if self._rounds is not None:
             self._cohort.close()
             self._rounds.close()

@@ -1,7 +1,7 @@
-"""What a private run has released, on disk before it leaves the server; a resumed run accounts for it.
+"""A record of a private run's releases, written before they leave the server, so that a resumed run accounts for them.
 
-Each start of a run appends a line per release to a file of its own beside the checkpoints. A checkpoint says how many
-lines of which files are in its account; the others came after it, however often the run was resumed.
+Each start of a run appends a line per release to a new file beside the checkpoints. A checkpoint contains the number of
+lines of each file that its accountant includes; other lines were written after the checkpoint.
 """
 
 import json
@@ -18,48 +18,48 @@ _FOLDER = "released"
 
 
 class ReleaseRecord:
-    """Files of a run's releases, ``<checkpoints>/released/<run>-<start>.jsonl``: of this start and of others."""
+    """The files with a run's releases, ``<checkpoints>/released/<run>-<start>.jsonl``."""
 
     def __init__(self) -> None:
         self.run = self.start = secrets.token_hex(8)  # a run is named after its first start
-        self.counts: dict[str, int] = {}  # of the releases that the accountant has added, by start
-        self._found: Path | None = None
+        self.counts: dict[str, int] = {}  # number of releases in the account, by start
+        self._previous: Path | None = None
         self._files: list[Path] = []
 
     def resume(self, state: Mapping[str, Any], beside: Path) -> list[dict[int, float]]:
-        """Returns what was released after the checkpoint with this state, in the folder ``beside``."""
+        """Returns the losses of releases after the checkpoint with this state, in the folder ``beside``."""
         self.run, self.counts = state["run"], dict(state["counts"])
         folders = [beside / _FOLDER, *map(Path, state["folders"])]
         name = f"{self.run}-{state['start']}.jsonl"
-        self._found = next((folder for folder in folders if (folder / name).is_file()), None)
-        if self._found is None:
+        self._previous = next((folder for folder in folders if (folder / name).is_file()), None)
+        if self._previous is None:
             raise CheckpointError(
-                f"privacy: {name}, which says what was released after the checkpoint, is not in "
-                f"{' or '.join(map(str, folders))}; move a checkpoint together with the folder {_FOLDER!r} beside it "
-                f"(which is written where a callback keeps checkpoints), or begin a new run"
+                f"privacy: {name}, the record of releases after the checkpoint, is not in "
+                f"{' or '.join(map(str, folders))}; move a checkpoint together with the folder {_FOLDER!r} beside it, "
+                f"or start a new run"
             )
-        missed: list[dict[int, float]] = []
-        for path in sorted(self._found.glob(f"{self.run}-*.jsonl")):
+        losses: list[dict[int, float]] = []
+        for path in sorted(self._previous.glob(f"{self.run}-*.jsonl")):
             start = path.stem.removeprefix(f"{self.run}-")
             with reading(path), open(path) as file:
-                whole = [json.loads(line) for line in file if line.endswith("\n")]  # a kill may cut the last one short
-                counted = self.counts.get(start, 0)
-                missed += [{int(client): float(loss) for client, loss in one.items()} for one in whole[counted:]]
-            self.counts[start] = max(counted, len(whole))
-        return missed
+                lines = [json.loads(line) for line in file if line.endswith("\n")]  # a kill may truncate the last line
+                count = self.counts.get(start, 0)
+                losses += [{int(client): float(loss) for client, loss in line.items()} for line in lines[count:]]
+            self.counts[start] = max(count, len(lines))
+        return losses
 
     def begin(self, checkpoints: Iterable[str]) -> None:
-        """Creates this start's file, which its owner alone can read."""
+        """Creates this start's file, which only its owner can read."""
         folders = dict.fromkeys(Path(folder).absolute() / _FOLDER for folder in checkpoints)
-        if self._found is not None:
-            folders[self._found.absolute()] = None
+        if self._previous is not None:
+            folders[self._previous.absolute()] = None
         self._files = [folder / f"{self.run}-{self.start}.jsonl" for folder in folders]
         for path in self._files:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)
 
     def write(self, losses: Mapping[int, float]) -> None:
-        """Adds a release, and waits until it is on disk."""
+        """Appends a release, and waits until it is on disk."""
         for path in self._files:
             with naming(path), open(path, "a") as file:
                 file.write(json.dumps(dict(losses)) + "\n")
@@ -67,7 +67,7 @@ class ReleaseRecord:
                 os.fsync(file.fileno())
 
     def count(self) -> None:
-        """Notes that the accountant has added the last release."""
+        """Counts the last release as part of the account."""
         self.counts[self.start] = self.counts.get(self.start, 0) + 1
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The simulated time of rounds (FedTrans, App. C, Table 6; FedNAS, Alg. 4.1)."""
+"""The simulated time of rounds on the clients' devices (FedTrans, App. C, Table 6; FedNAS, Alg. 4.1)."""
 
 import logging
 from dataclasses import asdict
@@ -14,24 +14,22 @@ log = logging.getLogger(__name__)
 
 
 class RoundTime(FederatedCallback):
-    """Computes how long each round would take on the clients' devices, and how much their times differ.
+    """Computes the time of each round on the clients' devices, and the spread of the clients' times.
 
-    FedTrans, App. C, Table 6; FedNAS, Alg. 4.1.
+    A client's time includes download, training (three times the multiply-accumulates of a forward pass), the test if
+    there is one (a forward pass) and upload. Failed and dropped clients count with their download and the training that
+    they report. A client runs several tasks one after the other; a group of clients starts its next candidate when all
+    its clients have finished the previous one.
 
-    A client's part is its download, its training (three times the forward passes' multiply-accumulates), its test
-    if it was asked for one (a forward pass alone) and its upload. A client that failed or dropped out counts with
-    its download and the training that it reports. Several tasks of one client follow one another; in groups of clients,
-    a group's next candidate begins when all its clients have ended the one before.
-
-    Logs ``time/round``, until the last client has ended; ``time/mean`` and ``time/std`` over the cohort's clients,
-    without waiting; and ``time/total``, the rounds so far; all in seconds, and 0 where nobody took part. At the end it
-    logs mean and standard deviation over all parts of clients in rounds (Table 6).
+    Logs, in seconds, ``time/round``, the time until the last client ends; ``time/mean`` and ``time/std`` over the
+    clients; and ``time/total``, the sum of all rounds; 0 without clients. At the end it logs mean and standard
+    deviation over all clients and rounds (Table 6).
 
     Args:
-        speeds: How fast the clients' devices are.
+        speeds: The speeds of the clients' devices.
 
     Raises:
-        ConfigError: The speeds follow from tiers, and a tier has no limit of ``macs`` (reported before training).
+        ConfigError: The speeds depend on tiers, and a tier has no limit of ``macs`` (reported before training).
     """
 
     metric_names = ("time/round", "time/mean", "time/std", "time/total")
@@ -41,9 +39,8 @@ class RoundTime(FederatedCallback):
         self.times = CompletionTimes()
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that the clients' speeds are known; the tiers have been set up before."""
         self.speeds.check(pl_module.population)
-        # a trace that cannot be read is reported before training
+        # Raises errors of unreadable traces before training.
         self.speeds.client_speed(0, pl_module.population, pl_module.seed)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
@@ -52,14 +49,14 @@ class RoundTime(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        parts = []
+        seconds_of_tasks = []
         for result in round.results:
             tested = module.supernet.macs(result.task.arch) * result.num_tested
             speed = self.speeds.client_speed(result.task.client, module.population, module.seed)
-            parts.append((result.task, speed.seconds(module.cost(result), tested)))
-        seconds, whole = round_seconds(parts)
-        self.times, alone = self.times.after(seconds, whole), CompletionTimes().after(seconds, whole)
-        logged = {"round": whole, "mean": alone.mean, "std": alone.deviation, "total": self.times.total}
+            seconds_of_tasks.append((result.task, speed.seconds(module.cost(result), tested)))
+        seconds, round_time = round_seconds(seconds_of_tasks)
+        self.times, times = self.times.after(seconds, round_time), CompletionTimes().after(seconds, round_time)
+        logged = {"round": round_time, "mean": times.mean, "std": times.deviation, "total": self.times.total}
         for name, value in logged.items():
             module.log(f"time/{name}", value)
 

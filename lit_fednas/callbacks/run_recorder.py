@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class RunRecorder(FederatedCallback):
-    """Writes one record per round to ``rounds.jsonl``; resuming first removes the records after the checkpoint.
+    """Writes one record per round to ``rounds.jsonl``; a resumed run first removes records after its checkpoint.
 
     The run's folder is locked during ``fit``, ``validate`` and ``test``, so that no other process writes into it.
 
@@ -36,8 +36,8 @@ class RunRecorder(FederatedCallback):
             self._lock = FolderLock(run_folder(trainer))
 
     def teardown(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Keeps the checksums of what the run has recorded."""
-        if self._lock is not None and stage == "fit" and keeps_files(trainer):  # else another process may train there
+        """Writes the checksums of the run's records, and unlocks the folder."""
+        if self._lock is not None and stage == "fit" and keeps_files(trainer):  # other stages may run beside a training
             seal(run_folder(trainer), *RECORDS)
         self.on_exception()
 
@@ -58,20 +58,20 @@ class RunRecorder(FederatedCallback):
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         if not keeps_files(trainer) or self._clients is None:
-            return  # the rest of a round that has been recorded
+            return  # the round has been recorded
         metrics = {name: float(value) for name, value in trainer.fit_loop.round_metrics.items()}
         with weights_evaluated(trainer, pl_module):
             weights = pl_module.supernet.digest()
         record = {"round": trainer.current_epoch, "weights": weights, "metrics": metrics, "clients": self._clients}
-        chosen = trainer.fit_loop.fastest
-        if chosen is not None and chosen["round"] == trainer.current_epoch:
-            record["fastest"] = chosen
+        fastest = trainer.fit_loop.fastest
+        if fastest is not None and fastest["round"] == trainer.current_epoch:
+            record["fastest"] = fastest
         append_round(run_folder(trainer), record)
         self._clients = None
 
 
 def _client_record(result: ClientResult, cost: RoundCost) -> dict[str, Any]:
-    """Returns a client's part of the round's record, without unknown values."""
+    """Returns a client's entry in the round's record, without unknown values."""
     task = result.task
     record = {"client": task.client, "arch": str(task.arch), "tier": task.tier or None}
     record |= {"status": result.status, "reason": result.reason, "num_examples": task.num_examples}

@@ -22,11 +22,10 @@ class SubnetTable(FederatedCallback):
     state_names = ("rows", "rounds")
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
-        self.rounds = 0  # trained until that validation
+        self.rows: list[dict[str, Any]] = []  # rows of the last validation, also of a resumed run
+        self.rounds = 0  # number of rounds before that validation
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Keeps the rows, and shows them after ``validate``."""
         with weights_evaluated(trainer, pl_module):
             rows = table_rows(pl_module, trainer.callback_metrics, "val")
         self.rows, self.rounds = rows, trainer.global_step
@@ -37,7 +36,7 @@ class SubnetTable(FederatedCallback):
         if self.rounds == trainer.global_step:  # a round is a step
             self._show(trainer, self.rows, "val")
         elif trainer.enable_validation:
-            log.info("round %d was not validated; lit-fednas validate shows its subnets", trainer.global_step)
+            log.info("round %d was not validated; run lit-fednas validate to see its subnets", trainer.global_step)
 
     def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         self._show(trainer, table_rows(pl_module, trainer.callback_metrics, "test"), "test")
@@ -53,13 +52,13 @@ class SubnetTable(FederatedCallback):
 
 
 def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> list[dict[str, Any]]:
-    """Returns one row per evaluated subnet that has metrics of the split, with the digest of the weights."""
+    """Returns one row per evaluated subnet with metrics of the split; ``weights`` is the supernet's digest."""
     rows, weights = [], module.supernet.digest()
     for name, arch in module.subnets.items():
         if f"{split}/{name}/{module.task.metric}" not in metrics:
             continue
-        figures = {one: round(float(metrics[f"{split}/{name}/{one}"]), 6) for one in module.val_metrics.directions}
-        costs = {one: getattr(module.supernet.cost(arch), one) for one in COSTS}
+        figures = {key: round(float(metrics[f"{split}/{name}/{key}"]), 6) for key in module.val_metrics.directions}
+        costs = {key: getattr(module.supernet.cost(arch), key) for key in COSTS}
         rows.append({"subnet": name, "arch": str(arch), "split": split, **figures, **costs, "weights": weights})
     return rows
 
@@ -67,5 +66,5 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the rows as aligned text."""
     metrics = {f"{rows[0]['split']}_{name}": name for name in rows[0] if name not in (*NAMES, *COSTS)}
-    rated = [{**row, **{shown: row[name] for shown, name in metrics.items()}} for row in rows]
-    return rows_text(rated, ["subnet", "arch", *COSTS, *metrics], left=2)
+    rows_with_columns = [{**row, **{column: row[name] for column, name in metrics.items()}} for row in rows]
+    return rows_text(rows_with_columns, ["subnet", "arch", *COSTS, *metrics], left=2)

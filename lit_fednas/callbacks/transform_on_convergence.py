@@ -1,4 +1,4 @@
-"""Derives a larger model when training slows down: FedTrans' model transformer (section 4.1, Alg. 1)."""
+"""FedTrans' model transformer, which adds a larger model when training converges (section 4.1, Alg. 1)."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,35 +32,34 @@ log = logging.getLogger(__name__)
 class TransformOnConvergence(FederatedCallback):
     """Adds a model to the suite when the degree of convergence is below a threshold.
 
-    As the degree is a difference of noisy losses, it plus ``certainty`` times its standard error must be at most the
-    threshold, and the newest model must have been trained in ``window`` rounds.
+    As the degree is a difference of noisy losses, the sum of the degree and ``certainty`` times its standard error must
+    be at most the threshold, and ``window`` rounds must have trained the newest model.
 
-    The new model is derived from the newest one by transforming its most active cells; then the losses are collected
-    again. It must fit the strongest device: if the selected cells make it too large, the least active of them are left
-    out; if each of them alone does, the most active cell that does not is selected. When no cell is left, or
-    ``max_models`` is reached, no more models are added, and training may stop at the next convergence. Deviations: the
-    paper does not say whose loss it is, and has no noise of copies, which would have equal gradients forever.
+    The new model is the newest one with its most active cells transformed; then the losses are collected again. The
+    strongest device must be able to run it. If the selected cells make it too large, the least active are left out; if
+    each cell alone does, the most active other cell is tried. When no cell is left, or ``max_models`` is reached, no
+    model is added, and training may stop at the next convergence. Deviations: The loss is the mean over the cohort,
+    which the paper does not define. Copies have noise, as their gradients would be equal forever without it.
 
-    Logs ``transform/doc`` and its standard error ``transform/doc_error`` (NaN before there are gamma + delta losses)
-    and ``transform/models``; writes ``suite.json`` (guide *records*).
+    Logs ``transform/doc`` and its standard error ``transform/doc_error`` (NaN for fewer than gamma + delta losses) and
+    ``transform/models``; writes ``suite.json`` (guide *records*).
 
     Args:
-        threshold: beta; the degree of convergence, per round, at which a model is transformed.
-        certainty: The number of standard errors by which the degree must be below it; 0 for Eq. 1 alone.
-        gamma: Slopes in the degree of convergence.
-        delta: Rounds of a slope.
-        alpha: Cells are transformed whose activeness is at least this share of the largest.
-        window: T; the number of rounds that trained the model over which activeness is averaged.
-        factor: The factor by which the units of a widened cell are multiplied.
-        insert: Cells that are inserted behind a deepened one.
-        order: Whether cells are widened and deepened in turns, or only one of both.
-        selection: ``random`` selects as many cells at random (Table 3, without layer selection).
+        threshold: beta; the degree of convergence per round at which a model is transformed.
+        certainty: Number of standard errors by which the degree must be below the threshold; 0 for Eq. 1 alone.
+        gamma: Number of slopes in the degree of convergence.
+        delta: Number of rounds per slope.
+        alpha: Minimum activeness of a transformed cell, as a share of the largest.
+        window: T; the number of rounds with the newest model over which activeness is averaged.
+        factor: Factor of the units of a widened cell.
+        insert: Number of cells that are inserted behind a deepened cell.
+        order: The transformations: widening and deepening in turns, or only one of them.
+        selection: Cells by ``activeness``, or as many ``random`` cells (Table 3, without layer selection).
         warm_up: Whether a new model inherits weights (Table 3, without warm-up).
-        new_units: New units of a widened cell are ``drawn``, and have no outgoing weights at first, or are ``copies``
-            of others (the paper).
-        noise: Standard deviation of the parts that copies of a unit have, relative to an even division.
-        max_models: Maximum number of models, including the initial one.
-        stop: Whether training stops when no larger model can be added and training has converged again.
+        new_units: New units of a widened cell are ``drawn``, with outgoing weights of 0, or ``copies`` (the paper).
+        noise: Standard deviation of the shares by which copies divide a unit, relative to equal shares.
+        max_models: Maximum number of models, including the initial one; unlimited by default.
+        stop: Whether training stops when it has converged and no larger model can be added.
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
@@ -84,19 +83,18 @@ class TransformOnConvergence(FederatedCallback):
     stop: bool = True
 
     def __post_init__(self) -> None:
-        self.losses: list[float] = []  # of the cohorts since the newest model was added
-        self.activeness: list[dict[str, float]] = []  # of the newest model
-        self.reasons: list[dict[str, Any]] = []  # for each model that this callback has added
+        self.losses: list[float] = []  # mean losses per round since the newest model was added
+        self.activeness: list[dict[str, float]] = []  # the newest model's cells, per round
+        self.reasons: list[dict[str, Any]] = []  # one per model that this callback has added
         self.complete = self.converged = False
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes the models so far; a run whose suite is complete and has converged stops again."""
         self._write(trainer, pl_module)
-        trainer.should_stop |= self.stop and self.converged
+        trainer.should_stop |= self.stop and self.converged  # a finished run stops again
 
     @override
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Measures the activeness of the newest model's cells, if the round has trained it."""
+        """Measures the activeness of the newest model's cells if the round trains the model."""
         suite = _suite(module)
         newest = len(suite.models) - 1
 
@@ -114,7 +112,7 @@ class TransformOnConvergence(FederatedCallback):
         degree, error = degree_of_convergence(self.losses, self.gamma, self.delta)
         module.log("transform/doc", degree)
         module.log("transform/doc_error", error)
-        # False for NaN
+        # The comparison is false for NaN.
         has_converged = degree + self.certainty * error <= self.threshold and len(self.activeness) == self.window
         self.converged = has_converged and self.complete
         if has_converged and not self.complete:
@@ -127,13 +125,13 @@ class TransformOnConvergence(FederatedCallback):
     def _transform(
         self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, degree: float
     ) -> None:
-        """Adds the first selected model that a device can run."""
+        """Adds the first model of :meth:`_selections` that a device can run."""
         suite = _suite(module)
         parent = suite.models[-1]
-        cells, rounds = self.activeness[0], self.activeness
-        activeness = {cell: sum(each[cell] for each in rounds) / len(rounds) for cell in cells}
-        full = self.max_models is not None and len(suite.models) >= self.max_models
-        steps = None if full else self._first_that_fits(module, activeness)
+        history = self.activeness
+        activeness = {cell: sum(values[cell] for values in history) / len(history) for cell in history[0]}
+        is_full = self.max_models is not None and len(suite.models) >= self.max_models
+        steps = None if is_full else self._first_that_fits(module, activeness)
         if steps is None:
             self.complete = True
             log.info("round %d: no larger model is added; %d models", round.number + 1, len(suite.models))
@@ -153,7 +151,7 @@ class TransformOnConvergence(FederatedCallback):
     def _first_that_fits(
         self, module: FederatedLightningModule, activeness: Mapping[str, float]
     ) -> tuple[Step, ...] | None:
-        """Returns the steps of the first selection of cells whose model fits a device."""
+        """Returns the steps of the first selection of cells with a model that fits a device."""
         suite = _suite(module)
         parent, number = suite.models[-1], len(suite.models)
         tiers = [tier for tier in module.population.tiers if module.population.members(tier.name)]
@@ -165,7 +163,7 @@ class TransformOnConvergence(FederatedCallback):
         return None
 
     def _selections(self, suite: ModelSuite, activeness: Mapping[str, float], seed: int) -> Iterator[tuple[str, ...]]:
-        """Yields cells to transform: the selected ones, always fewer of them, then every other cell alone."""
+        """Yields sets of cells to transform: the most active ones, ever fewer of them, then each other cell."""
         blueprint = suite.models[-1].blueprint
         growable = {cell: value for cell, value in activeness.items() if blueprint.cell(cell).growable}
         ranked = sorted(growable, key=lambda cell: -growable[cell])
@@ -180,48 +178,48 @@ class TransformOnConvergence(FederatedCallback):
         if not keeps_files(trainer):
             return
         suite = _suite(module)
-        given = len(suite.models) - len(self.reasons)  # the first, and those of an initial checkpoint
-        reasons = [{"degree_of_convergence": None, "activeness": {}}] * given + self.reasons
+        num_initial = len(suite.models) - len(self.reasons)  # the first model, and those of an initial checkpoint
+        reasons = [{"degree_of_convergence": None, "activeness": {}}] * num_initial + self.reasons
         models = zip(suite.model_rows(), suite.models, reasons, strict=True)
         rows = [{**row, "steps": to_plain(model.steps), **reason} for row, model, reason in models]
         tiers = [asdict(tier) for tier in module.population.tiers]
-        begun = {"family": described(suite.family), "tiers": tiers}
-        replace_json(run_folder(trainer) / SUITE_FILE, {"models": rows, "complete": self.complete, **begun})
+        settings = {"family": described(suite.family), "tiers": tiers}
+        replace_json(run_folder(trainer) / SUITE_FILE, {"models": rows, "complete": self.complete, **settings})
 
 
 def _suite(module: FederatedLightningModule) -> ModelSuite:
-    return cast(ModelSuite, module.supernet)  # ``setup`` has checked it
+    return cast(ModelSuite, module.supernet)  # ``setup`` has validated the type
 
 
 def degree_of_convergence(losses: Sequence[float], gamma: int, delta: int) -> tuple[float, float]:
     """Returns the mean of the last ``gamma`` slopes of the loss, each over ``delta`` rounds (Eq. 1), and its error.
 
-    The standard error is that of losses which are a trend and independent noise; both are NaN of too few losses.
+    The standard error assumes losses of a trend with independent noise. Both values are NaN for too few losses.
     """
     if len(losses) < gamma + delta:
         return nan, nan
     slopes = [(losses[-index - delta] - losses[-index]) / delta for index in range(1, gamma + 1)]
-    steps = [after - before for before, after in pairwise(losses[-gamma - delta :])]
+    steps = [second - first for first, second in pairwise(losses[-gamma - delta :])]
     mean = sum(steps) / len(steps)
-    # of the noise: half of that of the differences of successive losses (von Neumann, 1941)
+    # The noise has half the variance of differences of successive losses (von Neumann, 1941).
     variance = sum((step - mean) ** 2 for step in steps) / len(steps) / 2
-    # in the sum of the slopes all losses but the first and the last min(gamma, delta) cancel out
+    # In the sum of slopes all losses cancel out except the first and the last min(gamma, delta).
     return sum(slopes) / gamma, sqrt(variance * 2 * min(gamma, delta)) / gamma / delta
 
 
 @torch.no_grad()
 def cell_activeness(suite: ModelSuite, number: int, averages: Mapping[str, Tensor]) -> dict[str, float]:
-    """Returns each cell's norm of the clients' average update over the norm of its weights, without buffers."""
+    """Returns each cell's norm of the average update, relative to the norm of its weights, without buffers."""
     shared = dict(suite.named_parameters())
     squares: dict[str, list[Tensor]] = {}
-    start = f"networks.{number}.cells."
+    prefix = f"networks.{number}.cells."
     for name, weights in shared.items():
-        if name.startswith(start):
-            cell = name.removeprefix(start).partition(".")[0]
-            moved = (averages[name] - weights).square().sum()
-            squares.setdefault(cell, []).append(torch.stack([moved, weights.square().sum()]))
+        if name.startswith(prefix):
+            cell = name.removeprefix(prefix).partition(".")[0]
+            update_norm = (averages[name] - weights).square().sum()
+            squares.setdefault(cell, []).append(torch.stack([update_norm, weights.square().sum()]))
     activeness = {}
     for cell, pairs in squares.items():
-        moved, present = torch.stack(pairs).double().sum(0).sqrt().tolist()
-        activeness[cell] = moved / present if present > 0 else float("inf") if moved > 0 else 0.0
+        update_norm, weight_norm = torch.stack(pairs).double().sum(0).sqrt().tolist()
+        activeness[cell] = update_norm / weight_norm if weight_norm > 0 else float("inf") if update_norm > 0 else 0.0
     return activeness

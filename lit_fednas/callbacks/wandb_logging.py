@@ -1,4 +1,4 @@
-"""Logs to Weights & Biases what its logger does not take by itself."""
+"""Logging of tables, charts and networks to Weights & Biases."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,14 +13,11 @@ from lit_fednas.callbacks.subnet_table import table_rows
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import FinetuneFiles, SearchFiles, TierFiles
 
-wandb: Any = lazy_import("wandb")  # takes half a second
+wandb: Any = lazy_import("wandb")  # the import takes half a second
 
 
 class WandbLogging(FederatedCallback):
-    """Logs the tables of subnets, a search's front and networks, and a fine-tuning's networks.
-
-    They go to every ``WandbLogger``; without one it does nothing.
-    """
+    """Logs tables of subnets, fronts and networks of searches, and fine-tuned networks to each ``WandbLogger``."""
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         self._log_subnets(trainer, pl_module, "val")
@@ -61,7 +58,7 @@ class WandbLogging(FederatedCallback):
 def tier_artifacts(files: SearchFiles, run: str) -> Iterator[Any]:
     """Yields each tier's network as an artifact ``<run>-<tier>``, with ``architecture.json`` as its metadata."""
     for tier in files.tier_names:
-        name = re.sub(r"[^\w.-]+", "-", f"{run}-{tier}")  # the characters that W&B accepts
+        name = re.sub(r"[^\w.-]+", "-", f"{run}-{tier}")  # W&B accepts only these characters
         artifact = wandb.Artifact(name, type="model", metadata=asdict(files.tier_model(tier)))
         for file in ("weights.pt", "architecture.json"):
             artifact.add_file(str(files.tier_folder(tier) / file))
@@ -70,8 +67,8 @@ def tier_artifacts(files: SearchFiles, run: str) -> Iterator[Any]:
 
 def _summarize(run: Any, files: TierFiles) -> None:
     for row in files.rows("tiers"):
-        known = {name: value for name, value in row.items() if name != "tier" and value is not None}
-        run.summary.update({f"{files.folder.name}/{row['tier']}/{name}": value for name, value in known.items()})
+        values = {name: value for name, value in row.items() if name != "tier" and value is not None}
+        run.summary.update({f"{files.folder.name}/{row['tier']}/{name}": value for name, value in values.items()})
 
 
 def _table(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Any:

@@ -1,7 +1,4 @@
-"""The running mean of the server's weights over rounds, which moves less with a round's clients.
-
-Polyak and Juditsky, 1992; for federated averaging as server-side averaging.
-"""
+"""The running mean of the server's weights over rounds (Polyak and Juditsky, 1992), which has less noise."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,18 +16,17 @@ from lit_fednas.ranges import ShareBelowOne, checked
 class WeightAverage(AveragedWeights):
     """Lightning's ``WeightAveraging`` over rounds: the mean is ``decay * mean + (1 - decay) * weights``.
 
-    After n rounds the decay is at most (1 + n) / (10 + n), so that the first rounds' weights do not stay in the mean of
-    a short run.
+    After n rounds the decay is at most (1 + n) / (10 + n), so that the initial weights do not dominate short runs.
 
-    Clients receive the weights themselves, and train as without it. The mean is validated; checkpoints hold it as the
-    supernet's weights, so that search, fine-tuning, ``test`` and export use it; and the module has it once training
-    ends. Checkpoints keep the weights, too (``current_model_state``), so a resumed run continues exactly.
+    Clients train the weights, not the mean. Validation uses the mean. Checkpoints contain the mean as the supernet's
+    weights, so that search, fine-tuning, ``test`` and export use it, and the module has it after training. Checkpoints
+    also contain the weights (``current_model_state``), so a resumed run continues exactly.
 
-    Tensors that are added during training, or whose shape changes, start their mean again. In a list of callbacks it
-    comes after those that change the supernet and before those that evaluate.
+    New tensors and tensors with a new shape restart their mean. Place the callback after callbacks that change the
+    supernet and before callbacks that evaluate it.
 
     Args:
-        decay: The weight of the mean so far; 0.9 averages about the last ten rounds.
+        decay: The weight of the previous mean; 0.9 averages about the last ten rounds.
     """
 
     def __init__(self, decay: ShareBelowOne = 0.9) -> None:
@@ -38,14 +34,14 @@ class WeightAverage(AveragedWeights):
         self.decay = decay
 
     def on_train_batch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, *batch: Any) -> None:
-        """Follows the supernet's structure, then adds the round's weights to the mean."""
+        """Adds the round's weights to the mean."""
         self._follow(trainer, pl_module)
         super().on_train_batch_end(trainer, pl_module, *batch)
 
     def on_load_checkpoint(
         self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restores the weights and their mean; without fitting, the checkpoint's weights are the mean."""
+        """Restores the weights and their mean; outside of ``fit`` the module loads the mean."""
         if self.average is not None:
             self._follow(trainer, pl_module)
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
@@ -53,25 +49,26 @@ class WeightAverage(AveragedWeights):
     def _follow(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         """Synchronises the mean's structure with the supernet's."""
         assert self.average is not None
-        before = self.average.state_dict()
-        count = before.pop("n_averaged")
+        old_state = self.average.state_dict()
+        count = old_state.pop("n_averaged")
         shapes = {f"module.{name}": tensor.shape for name, tensor in module.state_dict().items()}
-        if shapes == {name: tensor.shape for name, tensor in before.items()}:
+        if shapes == {name: tensor.shape for name, tensor in old_state.items()}:
             return
         self.setup(trainer, module, "fit")
-        kept = {name: tensor for name, tensor in before.items() if shapes.get(name) == tensor.shape}
-        self.average.load_state_dict({**self.average.state_dict(), **kept, "n_averaged": count})
+        unchanged = {name: tensor for name, tensor in old_state.items() if shapes.get(name) == tensor.shape}
+        self.average.load_state_dict({**self.average.state_dict(), **unchanged, "n_averaged": count})
 
 
-def _mixed(most: float, mean: Tensor, weights: Tensor, rounds: Tensor) -> Tensor:
-    decay = ((1 + rounds) / (10 + rounds)).clamp(max=most)
+def _mixed(max_decay: float, mean: Tensor, weights: Tensor, rounds: Tensor) -> Tensor:
+    decay = ((1 + rounds) / (10 + rounds)).clamp(max=max_decay)
     return decay * mean + (1 - decay) * weights
 
 
 @contextmanager
 def weights_evaluated(trainer: FederatedTrainer, module: FederatedLightningModule) -> Iterator[None]:
-    """Swaps in the weights that are evaluated while training: the running mean, if there is one."""
-    averages = [each for each in trainer.callbacks if isinstance(each, WeightAverage) and trainer.state.fn == "fit"]
+    """Swaps in the weights to evaluate during training: the running mean if there is one."""
+    callbacks = trainer.callbacks if trainer.state.fn == "fit" else []
+    averages = [callback for callback in callbacks if isinstance(callback, WeightAverage)]
     for average in averages:
         average.swap(module)
     try:

@@ -1,7 +1,4 @@
-"""One instance or several of every aggregation: what the contract's tests run over.
-
-A new aggregation needs a line in ``INSTANCES``; a test fails as long as it has none.
-"""
+"""Instances of every aggregation for the contract tests; a test fails if an aggregation has no instance."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ INSTANCES: dict[str, Callable[[], Aggregation]] = {
 
 
 class Vector(NestedSupernet):
-    """Four shared numbers, of which an architecture has some adjacent ones."""
+    """Four shared numbers; an architecture has a range of them."""
 
     def __init__(self) -> None:
         super().__init__((1,), 1)
@@ -46,6 +43,6 @@ class Vector(NestedSupernet):
 
 
 def vector_update(client: int, arch: tuple[int, int], examples: int, *values: float) -> ClientUpdate:
-    """What a client of a vector sends: a value for each of its numbers, or one for all."""
+    """Returns a client's update of a vector, with a value per number, or one value for all numbers."""
     result = ClientResult(ClientTask(0, client, arch, examples), num_seen=examples, reports=(OperatorReport({}),))
     return ClientUpdate(result, {"w": torch.tensor(values).expand(arch[1] - arch[0]).clone()})

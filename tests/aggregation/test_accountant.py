@@ -1,4 +1,4 @@
-"""Epsilon against closed forms of the Gaussian mechanism, and a published number."""
+"""Tests epsilon against closed forms of the Gaussian mechanism and a published value."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 def sampled_delta(epsilon: float, noise: float, q: float) -> float:
     """One sampled round: the excess of (1 - q) N(0, z^2) + q N(1, z^2) over exp(epsilon) N(0, z^2)."""
-    at = 0.5 + noise**2 * log((exp(epsilon) - (1 - q)) / q)  # where the densities' ratio is exp(epsilon)
-    mixture = (1 - q) * norm.sf(at / noise) + q * norm.sf((at - 1) / noise)
-    return mixture - exp(epsilon) * norm.sf(at / noise)
+    threshold = 0.5 + noise**2 * log((exp(epsilon) - (1 - q)) / q)  # the ratio of the densities is exp(epsilon) here
+    mixture = (1 - q) * norm.sf(threshold / noise) + q * norm.sf((threshold - 1) / noise)
+    return mixture - exp(epsilon) * norm.sf(threshold / noise)
 
 
 def epsilon_of(delta_at: object, delta: float) -> float:
@@ -30,18 +30,18 @@ def epsilon_of(delta_at: object, delta: float) -> float:
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (4.0, 30)])
-def test_a_known_client_has_the_closed_form_of_its_own_rounds(noise: float, rounds: int) -> None:
+def test_a_known_client_has_the_closed_form_of_its_rounds(noise: float, rounds: int) -> None:
     accountant = KnownCohorts(noise)
     assert accountant.epsilon(1e-5) == 0
     for number in range(rounds):
-        accountant.add({7: 1.0, 100 + number: 1.0})  # the others take part once each
+        accountant.add({7: 1.0, 100 + number: 1.0})  # other clients take part once
     expected = epsilon_of(lambda epsilon: gaussian_delta(epsilon, rounds**0.5 / noise), 1e-5)
     assert accountant.epsilon(1e-5) == pytest.approx(expected, rel=1e-6)
     assert KnownCohorts.noise_for(expected, 1e-5, rounds) == pytest.approx(noise, rel=1e-6)
 
 
-def test_a_client_of_less_influence_spends_less() -> None:
-    """Nine rounds at a third of the influence are one of the whole."""
+def test_a_client_with_less_influence_spends_less() -> None:
+    """Nine rounds with a third of the influence equal one round with full influence."""
     often, once = KnownCohorts(2.0), KnownCohorts(2.0)
     for _ in range(9):
         often.add({0: (1 / 3) ** 2})
@@ -68,27 +68,27 @@ def test_many_sampled_rounds_are_below_the_published_bound() -> None:
     accountant = SampledCohorts(4.0, 0.01)
     accountant.load_state_dict({"rounds": 10_000, "probability": 0.01})
     assert accountant.epsilon(1e-5) < published.get_epsilon(1e-5) < 1.26
-    # the central limit of sampled Gaussians, mu = q sqrt(T (exp(1 / sigma^2) - 1)) (Bu et al., 2020)
+    # The central limit of sampled Gaussians, mu = q sqrt(T (exp(1 / sigma^2) - 1)) (Bu et al., 2020)
     limit = epsilon_of(lambda epsilon: gaussian_delta(epsilon, 0.01 * (10_000 * (exp(1 / 16) - 1)) ** 0.5), 1e-5)
     assert accountant.epsilon(1e-5) == pytest.approx(limit, rel=0.02)
 
 
 def test_the_noise_for_a_target_keeps_it_closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both on a grid of privacy losses that is coarser than the package's own, to take less time."""
+    """Uses a coarser grid of privacy losses than the package, to save time."""
     from dp_accounting import pld
 
-    coarse, fine = {"value_discretization_interval": 5e-3}, pld.privacy_loss_distribution.from_gaussian_mechanism
+    coarse, mechanism = {"value_discretization_interval": 5e-3}, pld.privacy_loss_distribution.from_gaussian_mechanism
     monkeypatch.setattr(pld, "PLDAccountant", partial(pld.PLDAccountant, **coarse))
-    of_round = lambda *noise, **settings: fine(*noise, **{**settings, **coarse})  # noqa: E731
-    monkeypatch.setattr(pld.privacy_loss_distribution, "from_gaussian_mechanism", of_round)
+    coarse_mechanism = lambda *noise, **settings: mechanism(*noise, **{**settings, **coarse})  # noqa: E731
+    monkeypatch.setattr(pld.privacy_loss_distribution, "from_gaussian_mechanism", coarse_mechanism)
     noise = SampledCohorts.noise_for(4.0, 1e-5, rounds=50, probability=0.1)
-    for factor, within in ((1.0, True), (0.99, False)):
+    for factor, is_within in ((1.0, True), (0.99, False)):
         accountant = SampledCohorts(noise * factor, 0.1)
         accountant.load_state_dict({"rounds": 50, "probability": 0.1})
-        assert (accountant.epsilon(1e-5) <= 4.0) == within
+        assert (accountant.epsilon(1e-5) <= 4.0) == is_within
 
 
 def test_a_state_of_another_probability_is_refused() -> None:
     state = SampledCohorts(1.5, 0.2).state_dict()
-    with pytest.raises(CheckpointError, match=r"model\.cohort\.ratio: 0\.01 is not that of the checkpoint's run, 0\.2"):
+    with pytest.raises(CheckpointError, match=r"model\.cohort\.ratio: 0\.01 is not the checkpoint's 0\.2"):
         SampledCohorts(1.5, 0.01).load_state_dict(state)

@@ -1,4 +1,4 @@
-"""What every aggregation promises, for every instance in ``instances.py``."""
+"""Contract tests of all aggregations in ``instances.py``."""
 
 import lit_fednas.aggregation
 from lit_fednas.aggregation import Aggregation
@@ -20,5 +20,5 @@ class TestAggregationsOfSuites(AggregationContract):
 
 def test_every_aggregation_has_an_instance() -> None:
     missing = without_instance(Aggregation, lit_fednas.aggregation, INSTANCES.values())
-    missing.remove("PrivateAverage")  # of one round, made by the callback privacy; see test_private.py
+    missing.remove("PrivateAverage")  # created per round by the callback privacy, see test_private.py
     assert not missing, f"add instances of {missing} to tests/aggregation/instances.py"

@@ -1,4 +1,4 @@
-"""OPA, against Eq. 5 written out."""
+"""Tests OPA against Eq. 5."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SEEN = [40, 12, 10]
 
 
 def updates() -> list[ClientUpdate]:
-    made = [update(NET, client, arch, 100 + client) for client, arch in enumerate(SUBSPACES)]
+    unreported = [update(NET, client, arch, 100 + client) for client, arch in enumerate(SUBSPACES)]
     return [
-        changed(one, num_seen=seen, reports=(reported(examples),))
-        for one, seen, examples in zip(made, SEEN, EXAMPLES, strict=True)
+        changed(entry, num_seen=num_seen, reports=(reported(examples),))
+        for entry, num_seen, examples in zip(unreported, SEEN, EXAMPLES, strict=True)
     ]
 
 
@@ -40,20 +40,20 @@ def reported(examples: dict[str, int]) -> OperatorReport:
 
 @pytest.mark.parametrize("min_clients", [1, 2, 3])
 def test_equation_5(min_clients: int) -> None:
-    made = updates()
-    result = aggregate(OperatorAverage(min_clients), NET, made)
+    client_updates = updates()
+    result = aggregate(OperatorAverage(min_clients), NET, client_updates)
     shared = NET.shared_tensors()
-    kept, changed = 0, 0
+    num_kept, num_changed = 0, 0
     for name, old in shared.items():
         short = name.removeprefix("network.")
         layer = short.split(".")
         operator = ".".join(layer[1:3]) if layer[0] == "layers" else None
         counts = SEEN if operator is None else [examples.get(operator, 0) for examples in EXAMPLES]
-        expected = equation_5(old, [one.weights.get(short) for one in made], counts, min_clients)
+        expected = equation_5(old, [entry.weights.get(short) for entry in client_updates], counts, min_clients)
         expected = expected if old.is_floating_point() else expected.round()
         atol = 1e-5 if old.is_floating_point() else 0.51
         torch.testing.assert_close(result[name].double(), expected, rtol=1e-5, atol=atol, msg=name)
-        kept += torch.equal(result[name].to(old.dtype), old)
-        changed += not torch.equal(result[name].to(old.dtype), old)
-    assert kept
-    assert changed
+        num_kept += torch.equal(result[name].to(old.dtype), old)
+        num_changed += not torch.equal(result[name].to(old.dtype), old)
+    assert num_kept
+    assert num_changed

@@ -1,4 +1,4 @@
-"""Trimmed means and medians, against a program that goes through the elements one by one."""
+"""Tests trimmed means and medians against a loop over single elements."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from tests.aggregation.instances import Vector, vector_update
 from tests.supernets.instances import kept_instance
 
 
-def one_by_one(net: Supernet, updates: list[ClientUpdate], weights: list[float], trim: float) -> dict[str, Any]:
-    """Each element's values in a list, sorted, cut, averaged."""
-    found = {}
+def by_element(net: Supernet, updates: list[ClientUpdate], weights: list[float], trim: float) -> dict[str, Any]:
+    """Returns each element's mean over its sorted, trimmed list of values."""
+    means_by_name = {}
     for name, old in net.shared_tensors().items():
-        held: list[list[tuple[float, int]]] = [[] for _ in range(old.numel())]
-        places = torch.arange(old.numel()).view(old.shape)
-        for number, one in enumerate(updates):
-            for inner, region in net.regions(one.task.arch).items():
+        values_of_elements: list[list[tuple[float, int]]] = [[] for _ in range(old.numel())]
+        positions = torch.arange(old.numel()).view(old.shape)
+        for number, update in enumerate(updates):
+            for inner, region in net.regions(update.task.arch).items():
                 if region.name == name:
-                    values = one.weights[inner].flatten().tolist()
-                    for place, value in zip(region.of(places).flatten().tolist(), values, strict=True):
-                        held[place].append((value, number))
+                    values = update.weights[inner].flatten().tolist()
+                    for position, value in zip(region.of(positions).flatten().tolist(), values, strict=True):
+                        values_of_elements[position].append((value, number))
         means = old.double().flatten()
-        for place, values in enumerate(held):
+        for position, values in enumerate(values_of_elements):
             cut = min(math.ceil(round(trim * len(values), 6)), math.ceil(len(values) / 2) - 1)
-            left = sorted(values)[cut : len(values) - cut] if values else []
-            if left:
-                means[place] = sum(v * weights[n] for v, n in left) / sum(weights[n] for _, n in left)
-        found[name] = means.view(old.shape)
-    return found
+            kept_values = sorted(values)[cut : len(values) - cut] if values else []
+            if kept_values:
+                means[position] = sum(v * weights[n] for v, n in kept_values) / sum(weights[n] for _, n in kept_values)
+        means_by_name[name] = means.view(old.shape)
+    return means_by_name
 
 
 @pytest.mark.parametrize("trim", [0.25, 0.5])
 @pytest.mark.parametrize("net_name", ["elastic-batchnorm", "rolling"])
 def test_every_element(net_name: str, trim: float) -> None:
     net = kept_instance(net_name)
-    updates = sorted(random_updates(net, 9, largest=True, seed=1), key=lambda one: one.task.client)
-    examples = [float(one.task.num_examples) for one in updates]
+    updates = sorted(random_updates(net, 9, largest=True, seed=1), key=lambda update: update.task.client)
+    examples = [float(update.task.num_examples) for update in updates]
     result = aggregate(OverlapAverage(trim=trim), net, updates)
-    expected = one_by_one(net, updates, examples, trim)
+    expected = by_element(net, updates, examples, trim)
     for name, tensor in result.items():
         counter = not net.shared_tensors()[name].is_floating_point()
         torch.testing.assert_close(
@@ -53,7 +53,7 @@ def test_every_element(net_name: str, trim: float) -> None:
         )
 
 
-# the elements' holders: 0 has a, b; 1 has a, b, c, d; 2 has a, b, c; 3 has a, b, c
+# Client 0 trains elements a and b; client 1 all; clients 2 and 3 a, b and c.
 VECTORS = [
     vector_update(0, (0, 2), 1, 2.0),
     vector_update(1, (0, 4), 3, -1e9),
@@ -65,11 +65,11 @@ VECTORS = [
 @pytest.mark.parametrize(
     ("aggregation", "expected"),
     [
-        # of four values one is cut at either end, of three too; one that nobody else has cannot be judged
+        # One of four or three values is cut at either end; a single value is kept.
         (OverlapAverage(trim=0.34), [(2 + 2 * 4) / 3, (2 + 2 * 4) / 3, 4.0, -1e9]),
-        # a tenth of four values, or of three, is rounded up to one
+        # A tenth of four or three values is rounded up to one.
         (OverlapAverage(trim=0.1), [(2 + 2 * 4) / 3, (2 + 2 * 4) / 3, 4.0, -1e9]),
-        # beta 0.9 for the largest, which is the one that is left out
+        # The largest architecture, with a beta of 0.9, is cut.
         (MaxNet(trim=0.5), [(2 + 2 * 4) / 3, (2 + 2 * 4) / 3, 4.0, -1e9]),
         (OperatorAverage(min_clients=2, trim=0.5), [(2 + 2 * 4) / 3, (2 + 2 * 4) / 3, 4.0, 40.0]),
         (OperatorAverage(min_clients=4, trim=0.5), [(2 + 2 * 4) / 3, (2 + 2 * 4) / 3, 30.0, 40.0]),
@@ -81,9 +81,9 @@ def test_by_hand(aggregation: OverlapAverage, expected: list[float]) -> None:
     torch.testing.assert_close(result["network.w"], torch.tensor(expected))
 
 
-def test_of_equal_values_that_of_the_first_client_is_left_out() -> None:
-    """The equal values have different weights; of 2, 2, 5 and 9 one 2 and the 9 go."""
+def test_the_first_client_s_value_is_cut_among_ties() -> None:
+    """Equal values have different weights; of 2, 2, 5 and 9 one 2 and the 9 are cut."""
     clients = [(3, (0, 4), 1, 9.0), (2, (0, 3), 2, 2.0), (0, (0, 4), 3, 5.0), (1, (0, 3), 4, 2.0)]
-    updates = [vector_update(*one) for one in clients]
+    updates = [vector_update(*client) for client in clients]
     result = aggregate(OverlapAverage(trim=0.25), Vector(), updates)
     torch.testing.assert_close(result["network.w"][0].detach(), torch.tensor((2 * 2.0 + 3 * 5.0) / 5))

@@ -1,4 +1,4 @@
-"""Assignments that look at the space alone, and what they plan."""
+"""Plans of assignments that read only the space."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lit_fednas.tiers import Population
 def planned(
     assignment: Assignment, round: int, cohort: Sequence[int], space: SearchSpace, rng: np.random.Generator
 ) -> list[Any]:
-    """The architectures of a round's plan, in its order."""
+    """Returns the architectures of a round's plan, in the plan's order."""
     return [task.arch for task in plan(assignment, round, cohort, space, rng)]
 
 
 def set_up(assignment: Assignment, space: SearchSpace, num_clients: int) -> None:
-    """Sets an assignment up that looks at the space alone, for clients without tiers."""
+    """Sets up an assignment that reads only the space, for clients without tiers."""
     net: Any = SimpleNamespace(space=space)
     assignment.setup(net, Population(num_clients))

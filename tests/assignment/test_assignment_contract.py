@@ -1,7 +1,6 @@
-"""What every assignment of the methods' table promises, by what it needs.
+"""Contract tests of all assignments in the table of methods, by the supernet that they need.
 
-A new assignment needs a line in ``tests/federation/methods.py``, and its name here; a test fails as long as it has
-none.
+A new assignment needs a line in ``tests/federation/methods.py`` and its name here; otherwise a test fails.
 """
 
 from collections.abc import Callable
@@ -59,7 +58,7 @@ class TestSequences(AssignmentContract):
 
 
 class TestFewInSequences(TestSequences):
-    """Some of the clients are trained."""
+    """Only some of the clients train."""
 
     instances = listed("few-groups")
     most_tasks = 2

@@ -19,7 +19,7 @@ LARGE = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 
 
 
 def draw(assignment: Assignment, t: int, cohort: list[int], space: ElasticSpace) -> list:
-    """A round's architectures, once the assignment has observed how it went."""
+    """Returns a round's architectures after the assignment has observed the results."""
     tasks = plan(assignment, t, cohort, space, numpy_generator(0, "assignment", t))
     assignment.observe([ClientResult(task) for task in tasks])
     return [task.arch for task in tasks]
@@ -35,12 +35,12 @@ def test_one_largest_and_one_smallest(size: int) -> None:
         archs = draw(Sandwich(), t, cohort(t, 20, size), LARGE)
         assert archs.count(LARGE.largest) == 1
         assert archs.count(LARGE.smallest) == (1 if size > 1 else 0)
-        assert len(set(archs)) == size  # in a space of this size the random ones differ
+        assert len(set(archs)) == size  # random architectures of a large space differ
 
 
 @pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
-def test_every_place_gets_the_bounds_alike(kind: type[Sandwich]) -> None:
-    """A tracking sandwich that has tracked nothing breaks its ties at random."""
+def test_every_position_gets_the_bounds_equally_often(kind: type[Sandwich]) -> None:
+    """A new tracking sandwich breaks its ties at random."""
     counts: Counter = Counter()
     for seed in range(1500):
         set_up(assignment := kind(), LARGE, 5)
@@ -56,7 +56,7 @@ def seen(counts: dict[int, int]) -> dict[int, int]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_tracking_follows_the_rule(size: int) -> None:
-    """Section 2.4: the bounds go to those who have seen them the least; the largest is given first."""
+    """Section 2.4: the bounds go to the clients that have seen them least; the largest bound is first."""
     tracking = TrackingSandwich()
     set_up(tracking, LARGE, 20)
     largest_seen, smallest_seen = dict.fromkeys(range(20), 0), dict.fromkeys(range(20), 0)
@@ -84,7 +84,7 @@ def test_a_state_of_another_number_of_clients() -> None:
         tracking.load_state_dict({"largest_seen": {4: 1}, "smallest_seen": {0: 1}})
 
 
-def test_fixed_gives_what_it_was_told() -> None:
+def test_fixed_architectures_are_planned_and_deployed() -> None:
     for text, arch in (
         ("largest", LARGE.largest),
         ("smallest", LARGE.smallest),
@@ -96,8 +96,8 @@ def test_fixed_gives_what_it_was_told() -> None:
         assert fixed.deployed(1) == arch
 
 
-def test_the_largest_is_deployed_as_it_is_at_the_end():
-    """A suite grows while it trains."""
+def test_the_final_largest_architecture_is_deployed():
+    """A suite grows during training."""
     suite = grown_suite(models=1)
     (fixed := FixedArchitecture()).setup(suite, Population(3))
     suite.add(*GROWTH[0][:2], seed=0, round=4)

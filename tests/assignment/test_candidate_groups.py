@@ -1,4 +1,4 @@
-"""Candidates by groups of clients: FedNAS, section 4.2."""
+"""Tests the assignment of candidates to groups of clients (FedNAS, section 4.2)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def newest(clients: Sequence[int], arch: Model = Model(0)) -> list[ClientTask]:
     return [ClientTask(0, client, arch, 10 + client) for client in clients]
 
 
-def test_who_trains_what() -> None:
-    """Each candidate its group; a group of two candidates trains both; who is not in the cohort is left out."""
+def test_groups_train_their_candidates() -> None:
+    """A group trains all its candidates; clients outside of the cohort are left out."""
     sequence = pruned_sequence(steps=1, candidates=True)
     conv1, conv2 = Model(2, "conv1"), Model(2, "conv2")
     assignment = prepared(sequence)
@@ -56,22 +56,22 @@ def test_who_trains_what() -> None:
     assert plan(assignment, [2, 6], CandidateSchedule(((conv1, 1), (conv2, 1)), groups)) == []
 
 
-def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
+def test_the_initial_model_is_trained_before_the_first_iteration() -> None:
     sequence = pruned_sequence()
     assert plan(prepared(sequence), [1, 2, 5]) == newest([1, 2, 5])
-    some = prepared(sequence, initial_clients=2)
-    drawn = [plan(some, range(8), round=r) for r in range(20)]
-    assert {len(tasks) for tasks in drawn} == {2}
-    assert {task.client for tasks in drawn for task in tasks} == set(range(8))
-    assert {task.arch for tasks in drawn for task in tasks} == {Model(0)}
-    assert all(sorted(task.client for task in tasks) == [task.client for task in tasks] for tasks in drawn)
-    assert plan(some, [3]) == newest([3])
-    assert plan(some, []) == []
-    assert plan(some, range(8), CandidateSchedule()) == newest(range(8))  # it is measured, by all
+    assignment = prepared(sequence, initial_clients=2)
+    plans = [plan(assignment, range(8), round=r) for r in range(20)]
+    assert {len(tasks) for tasks in plans} == {2}
+    assert {task.client for tasks in plans for task in tasks} == set(range(8))
+    assert {task.arch for tasks in plans for task in tasks} == {Model(0)}
+    assert all(sorted(task.client for task in tasks) == [task.client for task in tasks] for tasks in plans)
+    assert plan(assignment, [3]) == newest([3])
+    assert plan(assignment, []) == []
+    assert plan(assignment, range(8), CandidateSchedule()) == newest(range(8))  # all clients measure the model
     assert plan(prepared(pruned_sequence(steps=2)), [1, 4]) == newest([1, 4], Model(2))
 
 
-def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
+def test_the_largest_affordable_model_is_deployed() -> None:
     sequence = pruned_sequence(steps=3)
     macs = [sequence.macs(Model(number)) for number in range(4)]
     tiers = (Tier("weak", {"macs": macs[2]}), Tier("strong", {"macs": 1e9}))

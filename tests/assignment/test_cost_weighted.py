@@ -1,4 +1,4 @@
-"""Draws by cost against their probabilities, and pools against brute force."""
+"""Tests draws by cost against their probabilities, and pools against brute force."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ def of_pool(pool, cost="macs"):
 
 
 @pytest.mark.parametrize(("power", "cost"), [(1, "macs"), (0.5, "bytes"), (0.0, "macs")])
-def test_drawn_as_often_as_the_power_of_the_cost_says(power, cost):
+def test_draws_follow_the_power_of_the_cost(power, cost):
     assignment = CostWeighted(RisingPath(4), power, cost)
     assignment.setup(NET, Population(1))
     rng = np.random.default_rng(0)
-    drawn = Counter(planned(assignment, 0, [0] * 4000, SPACE, rng))
+    counts = Counter(planned(assignment, 0, [0] * 4000, SPACE, rng))
     archs = of_pool(RisingPath(4), cost)
     weights = np.array([getattr(NET.cost(arch), cost) ** -power for arch in archs])
     expected = 4000 * weights / weights.sum()
-    deviations = (np.array([drawn[arch] for arch in archs]) - expected) / np.sqrt(expected)
-    assert len(drawn) == 4
+    deviations = (np.array([counts[arch] for arch in archs]) - expected) / np.sqrt(expected)
+    assert len(counts) == 4
     assert np.abs(deviations).max() < 3.5
 
 
-def test_a_client_draws_from_what_its_tier_affords():
+def test_a_client_draws_from_its_tier_s_architectures():
     limit = NET.macs(SPACE.smallest) * 2
     population = Population(2, (Tier("weak", {"macs": limit}), Tier("strong", {})), (0, 1))
     assignment = CostWeighted(WholeSpace(20))
     assignment.setup(NET, population)
     pool = of_pool(WholeSpace(20))
-    fitting = [arch for arch in pool if NET.macs(arch) <= limit]
-    assert assignment.pools.of_client(0)[0] == fitting
-    assert 1 < len(fitting) < len(pool)
+    affordable = [arch for arch in pool if NET.macs(arch) <= limit]
+    assert assignment.pools.of_client(0)[0] == affordable
+    assert 1 < len(affordable) < len(pool)
     assert assignment.pools.of_client(1)[0] == pool
 
 
-def test_each_architecture_of_a_path_contains_the_one_before_and_costs_are_spread():
+def test_paths_are_nested_and_costs_are_spread():
     archs = of_pool(RisingPath(6))
     assert (archs[0], archs[-1], len(archs)) == (SPACE.smallest, SPACE.largest, 6)
     for smaller, larger in itertools.pairwise(archs):
-        held = {name: tensor.shape for name, tensor in NET.subnet(larger).named_parameters()}
+        shapes = {name: tensor.shape for name, tensor in NET.subnet(larger).named_parameters()}
         for name, tensor in NET.subnet(smaller).named_parameters():
-            assert all(few <= many for few, many in zip(tensor.shape, held[name], strict=True))
+            assert all(size <= bound for size, bound in zip(tensor.shape, shapes[name], strict=True))
         assert NET.macs(smaller) < NET.macs(larger)
 
 

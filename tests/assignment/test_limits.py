@@ -1,4 +1,4 @@
-"""No assignment gives a client more than its tier's limits; what is known before training is refused then."""
+"""Tests that assignments keep to the tiers' limits, if possible before training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALLEST, LARGEST = (NET.macs(arch) for arch in (NET.space.smallest, NET.space.l
 
 
 class LargeLater(FixedArchitecture):
-    """The largest from a round on that no plan before training has."""
+    """Plans the largest architecture only in rounds that are not tested before training."""
 
     depends_on = "client"
 
@@ -29,10 +29,10 @@ class LargeLater(FixedArchitecture):
 
 
 def train(assignment: Assignment, weak: float = LARGEST / 2.5, rounds: int = 6, enforced: bool = True) -> int:
-    """Returns how many rounds began; clients 0 to 2 afford ``weak`` MACs, the others the largest architecture."""
+    """Returns the number of started rounds; clients 0 to 2 afford ``weak`` MACs, the others all architectures."""
     budgets = Budgets({"weak": {"macs": weak}, "strong": {"macs": LARGEST}})
     tiers = ClientTiers(budgets, ListedTiers({"weak": [0, 1, 2], "strong": [3, 4, 5]}), enforced=enforced)
-    seen, cohort = Noted("on_cohort_start", lambda *given: None), UniformCohort(ratio=1.0)
+    seen, cohort = Noted("on_cohort_start", lambda *arguments: None), UniformCohort(ratio=1.0)
     module = make_module(tiny_supernet(), assignment, tiers=tiers, cohort=cohort)
     try:
         fit(module, tiny_data(), rounds, callbacks=[seen])
@@ -45,7 +45,7 @@ def train(assignment: Assignment, weak: float = LARGEST / 2.5, rounds: int = 6, 
 @pytest.mark.parametrize(
     "assignment", [FixedArchitecture(), RandomArchitectures(), Sandwich()], ids=lambda part: type(part).__name__
 )
-def test_what_ignores_the_limits_is_refused_before_training(assignment: Assignment) -> None:
+def test_ignored_limits_are_refused_before_training(assignment: Assignment) -> None:
     kind = type(assignment).__name__
     with pytest.raises(
         ConfigError, match=rf"^model.assignment: {kind} gives client \d of tier weak .* exceeds"
@@ -54,7 +54,7 @@ def test_what_ignores_the_limits_is_refused_before_training(assignment: Assignme
     assert raised.value.__notes__ == ["0"]
 
 
-def test_what_exceeds_them_later_is_refused_in_that_round() -> None:
+def test_limits_exceeded_later_are_refused_in_that_round() -> None:
     with pytest.raises(ConfigError, match="LargeLater gives client 0 of tier weak the architecture") as raised:
         train(LargeLater())
     assert raised.value.__notes__[0] == "5"
@@ -63,9 +63,9 @@ def test_what_exceeds_them_later_is_refused_in_that_round() -> None:
 @pytest.mark.parametrize(
     "assignment", [ByTier(), CostWeighted(), FixedArchitecture("smallest")], ids=lambda part: type(part).__name__
 )
-def test_what_keeps_to_them_trains(assignment: Assignment) -> None:
+def test_assignments_within_the_limits_train(assignment: Assignment) -> None:
     assert train(assignment, weak=SMALLEST, rounds=2) == 2
 
 
-def test_limits_that_are_not_enforced_bind_nobody() -> None:
+def test_limits_without_enforcement_are_ignored() -> None:
     assert train(FixedArchitecture(), rounds=1, enforced=False) == 1

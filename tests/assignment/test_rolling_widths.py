@@ -1,4 +1,4 @@
-"""The rolling window: FedRolex' index set, element by element; that all units have their turn."""
+"""Tests rolling windows against FedRolex' index set, element by element."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def rolling(archs=HALF, **settings) -> RollingWidths:
     return assignment
 
 
-def given(assignment: RollingWidths, round: int) -> list[Width]:
+def planned_widths(assignment: RollingWidths, round: int) -> list[Width]:
     return planned(assignment, round, [0, 1], NET.space, np.random.default_rng(round))
 
 
 def window(j: int, beta: float, size: int) -> list[int]:
-    """The publication's set of the sub-model's units in round j, of a layer of ``size`` units, in its order."""
+    """Returns the publication's ordered set of units in round j, for a layer of ``size`` units."""
     i_hat = j % size
     width = int(beta * size)
     if i_hat + width <= size:
@@ -36,12 +36,12 @@ def window(j: int, beta: float, size: int) -> list[int]:
     return [*range(i_hat, size), *range(i_hat + width - size)]
 
 
-def test_the_window_is_the_publication_s():
-    """For all rounds of more than a turn of both layers, down to the weights that a client receives."""
+def test_the_window_equals_the_publication_s():
+    """Covers more than one turn of both layers, and the weights that a client receives."""
     assignment = rolling()
     whole = NET.network
     for j in range(30):
-        arch = given(assignment, j)[0]
+        arch = planned_widths(assignment, j)[0]
         first, second = window(j, 0.5, 4), window(j, 0.5, 6)
         assert list(NET.kept(arch).values()) == [first, second]
         subnet = NET.subnet(arch)
@@ -58,21 +58,21 @@ def test_the_window_is_the_publication_s():
 )
 def test_steps_and_rounds_between_them(settings, shifts):
     assignment = rolling(**settings)
-    assert [given(assignment, j)[0] for j in range(7)] == [Width(0.5, shift) for shift in shifts]
-    assert [assignment.deployed(client) for client in (0, 1)] == [Width(0.5), Width(1.0)]  # not a round's window
+    assert [planned_widths(assignment, j)[0] for j in range(7)] == [Width(0.5, shift) for shift in shifts]
+    assert [assignment.deployed(client) for client in (0, 1)] == [Width(0.5), Width(1.0)]  # without a round's window
 
 
-def test_what_is_whole_does_not_roll():
-    """The largest, and a width that rounding up makes whole: it would be another name for the same network."""
-    assert all(given(rolling(), j)[1] == NET.space.largest for j in range(9))
-    assert all(given(rolling(), j)[0] != Width(0.5) for j in range(1, 9))
+def test_whole_networks_do_not_roll():
+    """The largest width, and a width that is rounded up to it."""
+    assert all(planned_widths(rolling(), j)[1] == NET.space.largest for j in range(9))
+    assert all(planned_widths(rolling(), j)[0] != Width(0.5) for j in range(1, 9))
     assignment = rolling()
     assignment.of_tier["weak"] = Width(0.95)  # 4 of 4 and 6 of 6 units
-    assert given(assignment, 3)[0] == Width(0.95)
+    assert planned_widths(assignment, 3)[0] == Width(0.95)
 
 
 test_wrong_settings = refusals(
-    ({"archs": {"weak": "width: 0.5, shift: 1", "strong": "largest"}}, "'width: 0.5, shift: 1' selects its units"),
+    ({"archs": {"weak": "width: 0.5, shift: 1", "strong": "largest"}}, "'width: 0.5, shift: 1' has a shift or mask"),
     ({"step": -1}, r"assignment.step: -1 must be at least 0"),
     call=lambda settings: rolling(**settings),
 )

@@ -1,4 +1,4 @@
-"""Sandwiches that draw from a pool, against counts by hand; and pools from files."""
+"""Tests sandwiches that draw from a pool, and pools from files."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def plan(assignment, population, number=0, cohort=(0, 1, 2, 3)):
 
 @pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
 def test_bounds_and_draws_are_of_the_pool(kind):
-    population, drawn = Population(4), Counter()
+    population, counts = Population(4), Counter()
     assignment = kind(POOL)
     assignment.setup(NET, population)
     for number in range(600):
         archs = [task.arch for task in plan(assignment, population, number)]
         assert PATH[0] in archs
         assert PATH[-1] in archs
-        drawn.update(archs)
+        counts.update(archs)
     assert assignment.pools.largest == PATH[-1]
-    assert set(drawn) == set(PATH)
-    # of four, two train the bounds and two draw one of four each, all alike
-    assert [drawn[arch] / 600 for arch in PATH] == pytest.approx([1.5, 0.5, 0.5, 1.5], abs=0.09)
+    assert set(counts) == set(PATH)
+    # Of four clients, two train the bounds, and two draw one of four architectures.
+    assert [counts[arch] / 600 for arch in PATH] == pytest.approx([1.5, 0.5, 0.5, 1.5], abs=0.09)
 
 
-def test_a_round_knows_the_largest_of_the_pool():
-    given = Noted("on_cohort_start", lambda trainer, module, round: round.values.get(Largest))
+def test_a_round_has_the_largest_of_the_pool():
+    values_seen = Noted("on_cohort_start", lambda trainer, module, round: round.values.get(Largest))
     parts = {"supernet": tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0]), "aggregation": MaxNet(0.6)}
     for assignment in (Sandwich(POOL), Sandwich()):
-        fit(make_module(assignment=assignment, **parts), tiny_data(), 1, callbacks=[given])
-    assert given.all == [Largest(PATH[-1]), None]
+        fit(make_module(assignment=assignment, **parts), tiny_data(), 1, callbacks=[values_seen])
+    assert values_seen.all == [Largest(PATH[-1]), None]
 
 
 def test_tracking_counts_the_bounds_of_the_pool():
@@ -60,14 +60,14 @@ def test_tracking_counts_the_bounds_of_the_pool():
 
 
 @pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
-def test_tiers_are_respected_also_by_the_bounds(kind):
+def test_the_bounds_respect_tiers(kind):
     limit = NET.macs(PATH[1])
     population = Population(4, (Tier("weak", {"macs": limit}), Tier("strong", {})), (0, 0, 0, 1))
     assignment = kind(POOL)
     assignment.setup(NET, population)
     for number in range(50):
         tasks = plan(assignment, population, number)
-        assert tasks[3].arch == PATH[-1]  # who alone can
+        assert tasks[3].arch == PATH[-1]  # the only client that can
         assert all(NET.macs(task.arch) <= limit for task in tasks[:3])
         tasks = plan(assignment, population, number, cohort=(0, 1, 2))
         assert PATH[-1] not in [task.arch for task in tasks]
@@ -78,9 +78,9 @@ def test_the_largest_of_a_pool_counts_by_beta():
     tasks = [ClientTask(0, client, arch, 2) for client, arch in enumerate(PATH[:3])]
     aggregation, values = MaxNet(0.6), RoundValues()
     aggregation.setup(NET)
-    for given, expected in ((None, [2, 2, 2]), (Largest(PATH[2]), [0.4, 0.4, 1.2])):
-        if given is not None:
-            values.give(given)
+    for largest, expected in ((None, [2, 2, 2]), (Largest(PATH[2]), [0.4, 0.4, 1.2])):
+        if largest is not None:
+            values.give(largest)
         aggregation.start(tasks, values)
         assert [aggregation.coefficient(task) for task in tasks] == pytest.approx(expected)
 
@@ -92,7 +92,7 @@ def test_a_pool_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "error", "told"),
+    ("name", "content", "error", "message"),
     [
         ("none.csv", None, DataError, "none.csv cannot be read"),
         ("empty.csv", "tier,arch\n", DataError, "holds no architecture"),
@@ -101,10 +101,10 @@ def test_a_pool_from_a_file(tmp_path):
         ("foreign.csv", 'arch\n"width: 0.5"\n', ConfigError, "is of another supernet"),
     ],
 )
-def test_files_that_are_no_pool_are_refused_before_training(tmp_path, name, content, error, told):
+def test_wrong_pool_files_are_refused_before_training(tmp_path, name, content, error, message):
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
-    with pytest.raises(error, match=told) as raised:
+    with pytest.raises(error, match=message) as raised:
         Sandwich(FromFile(path)).setup(NET, Population(2))
     assert "\n" not in str(raised.value)

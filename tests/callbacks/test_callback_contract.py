@@ -35,8 +35,8 @@ class TestCallbacks(CallbackContract):
 
     @override
     def module(self) -> FederatedLightningModule:
-        made = super().module()
-        made.aggregation = OverlapAverage(weighted=False)  # as privacy needs it
-        made.assignment = CostWeighted()  # of which a pool may grow
-        made.faults = FaultPolicy(min_survivors=0, max_failed_rounds=None)
-        return made
+        module = super().module()
+        module.aggregation = OverlapAverage(weighted=False)  # privacy needs equal weights
+        module.assignment = CostWeighted()  # pool growth needs a pool
+        module.faults = FaultPolicy(min_survivors=0, max_failed_rounds=None)
+        return module

@@ -1,4 +1,4 @@
-"""The ledger against a recount (SuperFed, section 3.3, App. E and G)."""
+"""Tests the ledger against counts by hand (SuperFed, section 3.3, App. E and G)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def run(folder, module, rounds=3):
 
 
 def size(supernet, arch):
-    """Bytes one way, from a network of its own."""
+    """Returns the bytes of one transfer of a subnet."""
     network = supernet.subnet(arch)
     return 4 * sum(tensor.numel() for tensor in [*network.parameters(), *network.buffers()])
 
 
 def test_a_linear_network_counted_by_hand(tmp_path):
-    # 64 inputs, 4 outputs: 256 multiply-accumulates, 260 numbers of 4 bytes; 20 examples per client, twice
+    # 64 inputs and 4 outputs: 256 multiply-accumulates, 260 numbers of 4 bytes; two epochs of 20 examples per client.
     client = ClientSettings(sgd(0.1), batch_size=8, epochs=2)
     ledger, trainer = run(tmp_path, make_module(linear_net(), client=client), rounds=2)
     assert ledger.total == RoundCost(2 * 3 * 40 * 256, 2 * 3 * 1040, 2 * 3 * 1040)
@@ -49,19 +49,19 @@ def test_a_linear_network_counted_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("budget", "rounds"), [({"max_macs": 2 * 3 * 40 * 256}, 2), ({"max_bytes": 6240.5}, 2), ({"max_macs": 30_720}, 1)]
 )
-def test_training_ends_with_a_validation_after_the_round_in_which_a_budget_is_spent(tmp_path, budget, rounds):
-    def trained(ckpt_path=None):  # as above, a round costs 30,720 MACs and 6,240 bytes
+def test_training_ends_with_a_validation_when_a_budget_is_spent(tmp_path, budget, rounds):
+    def trained(ckpt_path=None):  # a round costs 30,720 MACs and 6,240 bytes
         module = make_module(linear_net(), client=ClientSettings(sgd(0.1), batch_size=8, epochs=2))
         ledger = CostLedger(**budget)
         return run_in(tmp_path, module, ledger, RoundCheckpoint(), rounds=-1, ckpt_path=ckpt_path)
 
-    ended = trained()
-    assert ended.global_step == rounds
-    assert "val/largest/accuracy" in ended.callback_metrics  # else every second round is validated
-    assert trained(tmp_path / LAST).global_step == rounds  # nothing is left
+    trainer = trained()
+    assert trainer.global_step == rounds
+    assert "val/largest/accuracy" in trainer.callback_metrics  # otherwise every second round is validated
+    assert trained(tmp_path / LAST).global_step == rounds  # the budget is spent
 
 
-def test_an_update_costs_its_examples_and_two_ways_and_none_only_the_way_down():
+def test_a_failed_client_costs_only_its_download():
     cost, done = Cost(macs=100, parameters=7, bytes=28), ClientResult(ClientTask(0, 0, "whole", 50), num_seen=50)
     assert client_cost(done, cost) == RoundCost(macs=5000, bytes_down=28, bytes_up=28)
     assert client_cost(replace(done, status="away", num_seen=0), cost) == RoundCost()
@@ -80,14 +80,14 @@ def test_a_family_costs_the_sum_of_its_members(tmp_path):
     assert summary["times_less_computation"] == pytest.approx(expected, rel=1e-12)
     expected = sum(size(supernet, arch) for arch in archs) / size(supernet, supernet.space.largest)
     assert summary["times_less_communication"] == pytest.approx(expected, rel=1e-12)
-    # App. G.2: twice the cohort times the size, per round and subnet
+    # App. G.2: twice the cohort's size times the bytes, per round and subnet.
     alone = {name: cost["bytes_down"] + cost["bytes_up"] for name, cost in summary["independent"].items()}
     assert list(alone.values()) == [3 * 2 * 3 * size(supernet, arch) for arch in archs]
     assert json.loads((tmp_path / "ledger.json").read_text()) == summary
 
 
 def test_a_resumed_run_is_compared_with_the_same_subnets(tmp_path):
-    smallest, both = EvaluationSettings(["smallest"]), EvaluationSettings(["smallest", "largest"])
+    smallest, two_subnets = EvaluationSettings(["smallest"]), EvaluationSettings(["smallest", "largest"])
     run_in(tmp_path, make_module(evaluation=smallest), CostLedger(), RoundCheckpoint(), rounds=1)
-    with pytest.raises(CheckpointError, match="so far was compared with smallest, now it would be with smallest, larg"):
-        run_in(tmp_path, make_module(evaluation=both), CostLedger(), rounds=2, ckpt_path=tmp_path / LAST)
+    with pytest.raises(CheckpointError, match="smallest, largest are not the checkpoint's smallest, with"):
+        run_in(tmp_path, make_module(evaluation=two_subnets), CostLedger(), rounds=2, ckpt_path=tmp_path / LAST)

@@ -1,4 +1,4 @@
-"""Each client with the model that it would use, evaluated by hand on its own examples."""
+"""Tests the accuracy of each client's deployed model against an evaluation by hand."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def data(**settings):
 
 
 def by_hand(module, clients, split="test", make=lambda network: network.eval()):
-    """For each client: its tier, architecture, examples, accuracy and loss, one network for each."""
-    found = {}
+    """Returns each client's tier, architecture, number of examples, accuracy and loss, with one network per client."""
+    rows = {}
     for client in range(clients.num_clients):
         if clients.size(client, split) == 0:
             continue
@@ -40,40 +40,40 @@ def by_hand(module, clients, split="test", make=lambda network: network.eval()):
         network = make(module.supernet.subnet(arch))
         draws = generator(0, "any")
         ((x, y),) = clients.batches(client, 10**6, draws, split=split, shuffle=False, augment=False)
-        found[client] = (tier.name, str(arch), len(y), *accuracy_and_loss(network, x, y))
-    return found
+        rows[client] = (tier.name, str(arch), len(y), *accuracy_and_loss(network, x, y))
+    return rows
 
 
-def as_found(rows):
+def by_client(rows):
     return {
         row["client"]: tuple(row[name] for name in ("tier", "arch", "num_examples", "accuracy", "loss")) for row in rows
     }
 
 
-def assert_rows(rows, wanted):
-    found = as_found(rows)
-    assert list(found) == list(wanted)
-    for client in wanted:
-        assert found[client][:3] == wanted[client][:3]
-        assert found[client][3:] == pytest.approx(wanted[client][3:], rel=1e-5, abs=1e-6)
+def assert_rows(rows, expected):
+    actual = by_client(rows)
+    assert list(actual) == list(expected)
+    for client in expected:
+        assert actual[client][:3] == expected[client][:3]
+        assert actual[client][3:] == pytest.approx(expected[client][3:], rel=1e-5, abs=1e-6)
 
 
 class Witness(FederatedCallback):
-    """Evaluates by hand at every validation, and notes what was logged by then and at the round's end."""
+    """Evaluates by hand at every validation, and records the logged metrics."""
 
     def __init__(self, callback):
         self.callback = callback
-        self.wanted, self.logged, self.rows = [], [], []
+        self.expected, self.logged, self.rows = [], [], []
 
     def on_validation_end(self, trainer, module):
-        self.wanted.append(by_hand(module, trainer.datamodule.clients))
+        self.expected.append(by_hand(module, trainer.datamodule.clients))
         self.logged.append({name: float(value) for name, value in trainer.callback_metrics.items() if name in FIGURES})
         self.rows.append(self.callback.rows)
         assert not module.supernet.training
 
 
 def figures(rows):
-    """With the standard library's quartiles, between neighbours in proportion."""
+    """Returns the metrics of rows, with the standard library's quartiles."""
     values = [row[3] for row in rows.values()]
     low, _, high = statistics.quantiles(values, method="inclusive")
     mean, worst = statistics.fmean(values), min(values)
@@ -92,32 +92,32 @@ def test_by_hand_at_every_validation(tmp_path, monkeypatch):
     callback = DeployedAccuracy()
     witness = Witness(callback)
     run(tmp_path, callback, extra=[witness])
-    assert len(witness.wanted) == ROUNDS
-    for rows, logged, wanted in zip(witness.rows, witness.logged, witness.wanted, strict=True):
-        assert_rows(rows, wanted)
-        assert {row[1] for row in wanted.values()} == {"exits: 1", "exits: 1,2"}
-        assert logged == pytest.approx(figures(wanted), abs=1e-6)
+    assert len(witness.expected) == ROUNDS
+    for rows, logged, expected in zip(witness.rows, witness.logged, witness.expected, strict=True):
+        assert_rows(rows, expected)
+        assert {row[1] for row in expected.values()} == {"exits: 1", "exits: 1,2"}
+        assert logged == pytest.approx(figures(expected), abs=1e-6)
     assert len({tuple(logged.values()) for logged in witness.logged}) > 1
-    last = figures(witness.wanted[-1])
+    last = figures(witness.expected[-1])
     assert last["deployed/iqr"] > 0
     read = read_client_scores(tmp_path)
     assert read["accuracy"].mean() == pytest.approx(last["deployed/accuracy"])
 
 
-def test_training_is_not_touched(tmp_path):
+def test_training_does_not_change(tmp_path):
     with_it, _ = run(tmp_path / "a", DeployedAccuracy(every_n_rounds=1), extra=[DeviceAverage()], rounds=2)
     without, _ = run(tmp_path / "b", FederatedCallback(), rounds=2)
     assert_same(weights(with_it), weights(without))
     assert with_it.supernet.training == without.supernet.training
 
 
-def test_records_hold_no_values_of_earlier_rounds(tmp_path):
+def test_records_have_no_values_of_earlier_rounds(tmp_path):
     callback = DeployedAccuracy(every_n_rounds=3)
     module, trainer = run(tmp_path, callback, rounds=5, check_val_every_n_rounds=2)
     assert [FIGURES & record["metrics"].keys() for record in read_rounds(tmp_path)] == [
         FIGURES if number == 2 else set() for number in range(5)
     ]
-    # once more at the end
+    # The last round is evaluated at the end.
     assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
 
 
@@ -127,7 +127,7 @@ def with_statistics(module, clients):
 
 
 OF_BATCHES = BatchNorm(running_statistics=False)
-#: Settings of the callback, the method and the data; and what they change in the evaluation by hand.
+#: Settings of the callback, the method and the data, and of the evaluation by hand.
 SETTINGS = {
     "every second round": ({"every_n_rounds": 2}, {"norm": BatchNorm()}, {}, None),  # the server is training
     "val": ({"split": "val"}, {}, {"client_val": 0.3, "client_test": 0.0}, lambda module, clients: {"split": "val"}),
@@ -148,16 +148,16 @@ SETTINGS = {
 
 @pytest.mark.parametrize(("settings", "parts", "of_data", "changes"), SETTINGS.values(), ids=list(SETTINGS))
 def test_settings_by_hand(tmp_path, settings, parts, of_data, changes):
-    """With the weights after the server's step."""
+    """The evaluation uses the weights after the server's step."""
     callback = DeployedAccuracy(**settings)
     module, trainer = run(tmp_path, callback, method(**parts), rounds=2, datamodule=data(**of_data))
     clients = trainer.datamodule.clients
-    wanted = by_hand(module, clients, **(changes(module, clients) if changes else {}))
-    assert_rows(callback.rows, wanted)
+    expected = by_hand(module, clients, **(changes(module, clients) if changes else {}))
+    assert_rows(callback.rows, expected)
     if changes:
-        assert as_found(callback.rows) != by_hand(module, clients, **settings)
+        assert by_client(callback.rows) != by_hand(module, clients, **settings)
     record = list(read_rounds(tmp_path))[1]
-    assert {name: record["metrics"][name] for name in FIGURES} == pytest.approx(figures(wanted), abs=1e-6)
+    assert {name: record["metrics"][name] for name in FIGURES} == pytest.approx(figures(expected), abs=1e-6)
 
 
 def test_clients_without_examples_are_left_out(tmp_path):
@@ -165,15 +165,15 @@ def test_clients_without_examples_are_left_out(tmp_path):
     datamodule.setup("fit")
     clients = datamodule.clients
     rows = {split: [clients.rows(client, split).numpy() for client in range(9)] for split in ("train", "val", "test")}
-    rows["test"] = [one[:0] if client in (0, 4) else one for client, one in enumerate(rows["test"])]
+    rows["test"] = [indices[:0] if client in (0, 4) else indices for client, indices in enumerate(rows["test"])]
     datamodule.clients = ClientData(clients.reader, rows, task=clients.task)
     datamodule.setup = lambda stage: None
     run(tmp_path, callback, method(), rounds=1, datamodule=datamodule)
     assert [row["client"] for row in callback.rows] == [1, 2, 3, 5, 6, 7, 8]
 
 
-def test_two_ranks_share_what_one_does(tmp_path, monkeypatch):
-    """Each a part, together exactly the rows of one, as each batch is the same."""
+def test_two_ranks_share_the_work_of_one(tmp_path, monkeypatch):
+    """The rows of two ranks together equal those of one, as the batches are the same."""
     monkeypatch.setattr(source, "_BATCH_SIZE", 11)
     callback, gathered = DeployedAccuracy(), DeployedAccuracy()
     module, trainer = run(tmp_path, callback)
@@ -181,8 +181,8 @@ def test_two_ranks_share_what_one_does(tmp_path, monkeypatch):
 
     def rank(number, gather=None):
         loop = SimpleNamespace(ranks=SimpleNamespace(gather=gather))
-        known = {"datamodule": trainer.datamodule, "world_size": 2, "global_step": ROUNDS, "fit_loop": loop}
-        return SimpleNamespace(global_rank=number, **known)
+        attributes = {"datamodule": trainer.datamodule, "world_size": 2, "global_step": ROUNDS, "fit_loop": loop}
+        return SimpleNamespace(global_rank=number, **attributes)
 
     other = callback._share(rank(1), module)
     gathered._evaluate(rank(0, lambda rows: [rows, other]), module)

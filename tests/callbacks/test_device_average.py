@@ -1,4 +1,4 @@
-"""The average over all devices, recomputed from what each has sent (FedHeN, App. A, "Reporting Results")."""
+"""Tests the average over all clients against their sent weights (FedHeN, App. A, "Reporting Results")."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def data() -> Any:
 
 
 class Witness(FederatedCallback):
-    """Computes the averages and their accuracy by hand, at every validation."""
+    """Computes the averages and their accuracy by hand at every validation."""
 
     def __init__(self, weighted: bool) -> None:
         self.weighted = weighted
         self.last: dict[int, tuple[str, int, dict[str, Tensor]]] = {}
-        self.wanted: list[dict[str, float]] = []
+        self.expected: list[dict[str, float]] = []
 
     def on_client_end(self, trainer, module, result, update):
         copied = {name: tensor.clone() for name, tensor in update.weights.items()}
@@ -63,42 +63,44 @@ class Witness(FederatedCallback):
     def on_validation_epoch_end(self, trainer, module):
         examples = tiny_examples(40, 1)
         x, y = examples.inputs.float() / 255, examples.targets
-        found = {}
+        metrics = {}
         for name, arch in module.subnets.items():
-            of = [(n if self.weighted else 1, w) for text, n, w in self.last.values() if text == str(arch)]
-            if not of:
+            updates = [(n if self.weighted else 1, w) for text, n, w in self.last.values() if text == str(arch)]
+            if not updates:
                 continue
             network = module.supernet.subnet(arch).eval()
-            total = sum(n for n, _ in of)
-            network.load_state_dict({key: sum(n * w[key].double() for n, w in of) / total for key in of[0][1]})
+            total = sum(n for n, _ in updates)
+            network.load_state_dict(
+                {key: sum(n * w[key].double() for n, w in updates) / total for key in updates[0][1]}
+            )
             logits = network(x)
-            found[f"val/devices/{name}/accuracy"] = float((logits.argmax(1) == y).float().mean())
-            found[f"val/devices/{name}/loss"] = float(functional.cross_entropy(logits, y))
-        self.wanted.append(found)
+            metrics[f"val/devices/{name}/accuracy"] = float((logits.argmax(1) == y).float().mean())
+            metrics[f"val/devices/{name}/loss"] = float(functional.cross_entropy(logits, y))
+        self.expected.append(metrics)
 
 
 def logged_at(hook: str) -> Noted:
-    def said(trainer: Any, module: Any) -> dict[str, float]:
+    def device_metrics(trainer: Any, module: Any) -> dict[str, float]:
         return {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/" in name}
 
-    return Noted(hook, said)
+    return Noted(hook, device_metrics)
 
 
 @pytest.mark.parametrize(("weighted", "assignment"), [(False, ByTier), (True, RandomArchitectures)])
 def test_by_hand(weighted, assignment):
-    """Of random architectures, a device counts with its last one."""
+    """With random architectures, a client counts with its last one."""
     average, witness = DeviceAverage(weighted), Witness(weighted)
     logged = logged_at("on_validation_end")
     fit(method(assignment=assignment()), data(), ROUNDS, callbacks=[average, witness, logged])
-    assert len(witness.last) > 3  # more than a cohort
+    assert len(witness.last) > 3  # more clients than in a cohort
     assert set(average.metric_names) == set(logged.all[-1])
     assert len(logged.all) == ROUNDS
-    for found, wanted in zip(logged.all, witness.wanted, strict=True):
-        assert found == pytest.approx(wanted, abs=1e-5)
+    for metrics, expected in zip(logged.all, witness.expected, strict=True):
+        assert metrics == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("batches", [0, 2])
-def test_statistics_are_averaged_or_gathered_anew(batches):
+def test_statistics_are_averaged_or_recalibrated(batches):
     average, name = DeviceAverage(), "stages.0.0.block.norm1"
     evaluation = EvaluationSettings(["simple = smallest"], recalibrate_batches=batches)
     fit(method(BatchNorm(running_statistics=batches == 0), evaluation=evaluation), data(), 2, callbacks=[average])
@@ -115,7 +117,7 @@ def test_statistics_are_averaged_or_gathered_anew(batches):
 
 
 def resumable(folder, rounds, *callbacks, **settings):
-    """The values that were logged, and the callback; of a run that is saved in a folder."""
+    """Returns the logged values and the callback of a run in a folder."""
     logged, average = logged_at("on_validation_end"), DeviceAverage()
     callbacks = [average, logged, RoundCheckpoint(dirpath=folder), *callbacks]
     trainer = make_trainer(rounds, enable_checkpointing=True, callbacks=callbacks, default_root_dir=str(folder))
@@ -123,34 +125,36 @@ def resumable(folder, rounds, *callbacks, **settings):
     return logged.all, average
 
 
-def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path):
-    run, every = tmp_path / "run", tmp_path / "every"
+def test_files_are_kept_as_long_as_checkpoints_refer_to_them(tmp_path):
+    run, saved = tmp_path / "run", tmp_path / "every"
 
     def files(*checkpoints) -> set[str]:
         states = [state_in(torch.load(path, weights_only=True))["kept"] for path in checkpoints]
         return {entry["file"] for state in states for entry in state["device_average"].values()}
 
-    def there() -> dict[str, bytes]:
+    def contents() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (run / "clients").iterdir()}
 
     def saving() -> ModelCheckpoint:
-        return ModelCheckpoint(every, "{epoch}", save_top_k=-1, every_n_epochs=2)
+        return ModelCheckpoint(saved, "{epoch}", save_top_k=-1, every_n_epochs=2)
 
     straight, _ = resumable(run, 6, saving())
-    second, referred = files(every / "epoch=1.ckpt"), files(run / "last.ckpt", *every.iterdir())
+    second, referred = files(saved / "epoch=1.ckpt"), files(run / "last.ckpt", *saved.iterdir())
     assert second - files(run / "last.ckpt")
-    assert referred <= there().keys()
-    assert len(there()) <= len(referred) + 3  # what the last cohort has replaced, to which last.ckpt referred before
+    assert referred <= contents().keys()
+    assert len(contents()) <= len(referred) + 3  # files that the last cohort has replaced
 
-    before = there()
-    again, _ = resumable(run, 4, saving(), ckpt_path=str(every / "epoch=1.ckpt"))  # another attempt, in place
-    assert again == straight[2:4]
-    assert {name: content for name, content in there().items() if name in referred} == {
-        name: before[name] for name in referred
+    old_contents = contents()
+    repeated, _ = resumable(
+        run, 4, saving(), ckpt_path=str(saved / "epoch=1.ckpt")
+    )  # a second attempt in the same folder
+    assert repeated == straight[2:4]
+    assert {name: content for name, content in contents().items() if name in referred} == {
+        name: old_contents[name] for name in referred
     }
-    assert files(run / "last.ckpt") == files(every / "epoch=3.ckpt")  # the same weights have the same names
+    assert files(run / "last.ckpt") == files(saved / "epoch=3.ckpt")  # equal weights have equal names
 
-    shutil.rmtree(every)
+    shutil.rmtree(saved)
     latest = files(run / "last.ckpt")
     resumable(run, 5, ckpt_path=str(run / "last.ckpt"))
-    assert set(there()) == latest | files(run / "last.ckpt")
+    assert set(contents()) == latest | files(run / "last.ckpt")

@@ -1,4 +1,4 @@
-"""How candidates are ranked, and which are dropped when: FedNAS, section 4.3; what the callback makes of it."""
+"""Tests the ranking and dropping of candidates (FedNAS, section 4.3), and the callback's use of it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ UNITS = ["a", "b", "c", "d", "e", "f"]
 
 
 def prepared(units: list[str], saved: dict[str, float] | None = None) -> CandidateTrials:
-    """An iteration with one client per group and candidate."""
+    """Returns an iteration with one client per group and candidate."""
     saved = saved or dict.fromkeys(units, 0.1)
-    trials = {unit: Trial(place, saved[unit]) for place, unit in enumerate(units)}
-    return CandidateTrials([[place] for place in range(len(units))], trials, 0.9, True)
+    trials = {unit: Trial(number, saved[unit]) for number, unit in enumerate(units)}
+    return CandidateTrials([[number] for number in range(len(units))], trials, 0.9, True)
 
 
 def result(unit: str, client: int, accuracy: float, tested: int = 10, **settings: Any) -> ClientResult:
@@ -39,44 +39,46 @@ def result(unit: str, client: int, accuracy: float, tested: int = 10, **settings
 
 def test_accuracy_is_fused_by_the_examples_tested() -> None:
     """By hand: (0.5 * 10 + 1.0 * 30) / 40."""
-    found = [result("a", 0, 0.5, 10), result("a", 1, 1.0, 30)]
-    assert fused_accuracy(found) == pytest.approx(0.875)
-    gone = result("a", 2, 0.0, 100, status="error")
+    tested = [result("a", 0, 0.5, 10), result("a", 1, 1.0, 30)]
+    assert fused_accuracy(tested) == pytest.approx(0.875)
+    failed = result("a", 2, 0.0, 100, status="error")
     untested = result("a", 3, math.nan, 0)
-    assert fused_accuracy([*found, gone, untested]) == pytest.approx(0.875)
-    assert math.isnan(fused_accuracy([gone, untested]))
+    assert fused_accuracy([*tested, failed, untested]) == pytest.approx(0.875)
+    assert math.isnan(fused_accuracy([failed, untested]))
     assert math.isnan(fused_accuracy([]))
-    rejected = result("a", 4, 0.125, 40, status=WITHHELD)  # the test counts, if not the update
-    assert fused_accuracy([*found, rejected]) == pytest.approx(0.5)
+    rejected = result("a", 4, 0.125, 40, status=WITHHELD)  # the test counts, although the update does not
+    assert fused_accuracy([*tested, rejected]) == pytest.approx(0.5)
 
 
-# ---- who is dropped -----------------------------------------------------------------------------------
+# ---- dropped candidates -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("drop", "left"),
+    ("drop", "counts"),
     [
         (0.0, [6, 6, 6, 6]),
         (0.33, [4, 2, 1, 1]),  # 1.98, rounded: "all non-optimal candidates will be dropped after 3 rounds"
         (1.0, [1, 1, 1, 1]),
-        (0.01, [5, 4, 3, 2]),  # at least one
+        (0.01, [5, 4, 3, 2]),  # drops at least one candidate
     ],
 )
-def test_a_share_of_the_candidates_that_it_began_with_leaves_each_round(drop: float, left: list[int]) -> None:
-    accuracies = {unit: 0.1 * place for place, unit in enumerate(UNITS, start=1)}
+def test_a_share_of_the_initial_candidates_is_dropped_each_round(drop: float, counts: list[int]) -> None:
+    accuracies = {unit: 0.1 * number for number, unit in enumerate(UNITS, start=1)}
     trials = prepared(UNITS)
-    for count in left:
-        before = trials.live
-        trials, rejected = trials.after({unit: accuracies[unit] for unit in before}, drop)
-        assert set(rejected) == set(before) - set(trials.live)
-        assert trials.live == UNITS[6 - count :]  # the accurate ones
+    for count in counts:
+        old_units = trials.live
+        trials, rejected = trials.after({unit: accuracies[unit] for unit in old_units}, drop)
+        assert set(rejected) == set(old_units) - set(trials.live)
+        assert trials.live == UNITS[6 - count :]  # the most accurate candidates
     assert trials.best == "f"
-    assert trials.rounds == len(left)
-    gone = [next((turn for turn, count in enumerate(left, start=1) if place < 6 - count), None) for place in range(6)]
-    assert [trials.trials[unit].dropped for unit in UNITS] == gone
+    assert trials.rounds == len(counts)
+    dropping_rounds = [
+        next((turn for turn, count in enumerate(counts, start=1) if number < 6 - count), None) for number in range(6)
+    ]
+    assert [trials.trials[unit].dropped for unit in UNITS] == dropping_rounds
 
 
-def test_what_is_ranked_is_the_loss_per_saving_not_the_accuracy() -> None:
+def test_candidates_are_ranked_by_lost_accuracy_per_saving() -> None:
     accuracies = {"a": 0.70, "b": 0.60, "c": 0.65}
     trials, rejected = prepared(list("abc"), {"a": 0.05, "b": 0.2, "c": 0.1}).after(accuracies, 1.0)
     assert trials.live == ["b"]  # (0.9 - 0.7) / 0.05 = 4, 0.3 / 0.2 = 1.5, 0.25 / 0.1 = 2.5
@@ -84,7 +86,7 @@ def test_what_is_ranked_is_the_loss_per_saving_not_the_accuracy() -> None:
     assert [trials.trials[unit].degradations[0] for unit in "abc"] == pytest.approx([4.0, 1.5, 2.5])
 
 
-def test_the_best_is_that_of_the_last_round_and_ties_go_to_the_candidate_made_first() -> None:
+def test_the_last_round_decides_and_ties_keep_the_order_of_creation() -> None:
     trials, _ = prepared(["a", "b"]).after({"a": 0.8, "b": 0.7}, 0.0)
     assert (trials.best, trials.ranked()) == ("a", ["a", "b"])
     trials, _ = trials.after({"a": 0.5, "b": 0.6}, 0.0)
@@ -94,13 +96,13 @@ def test_the_best_is_that_of_the_last_round_and_ties_go_to_the_candidate_made_fi
     assert (trials.live, rejected) == (["a", "b"], ["c"])
 
 
-def test_a_candidate_that_nobody_could_test_keeps_its_rank(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_candidate_without_a_test_keeps_its_rank(caplog: pytest.LogCaptureFixture) -> None:
     trials, _ = prepared(["a", "b", "c"]).after({"a": 0.8, "b": 0.7, "c": 0.2}, 0.0)
-    trials, _ = trials.after({"a": math.nan, "b": 0.75, "c": 0.1}, 0.0)  # a's client went away
+    trials, _ = trials.after({"a": math.nan, "b": 0.75, "c": 0.1}, 0.0)  # the client of candidate a failed
     assert trials.best == "a"
     assert "candidate a: no client of its group could test it" in caplog.text
     fresh, rejected = prepared(["a", "b"]).after({"a": math.nan, "b": 0.7}, 1.0)
-    assert (fresh.best, rejected) == ("b", ["a"])  # what was never tested ranks last
+    assert (fresh.best, rejected) == ("b", ["a"])  # a candidate that was never tested ranks last
 
 
 # ---- the callback in a round --------------------------------------------------------------------------
@@ -113,7 +115,7 @@ def after_results(callback: PruneByBudgets, sequence: PrunedSequence, results: l
     return round
 
 
-def test_what_was_dropped_is_rejected_and_nothing_is_remembered_before_the_server_s_step() -> None:
+def test_dropped_candidates_are_rejected_and_the_state_changes_after_the_server_s_step() -> None:
     sequence = pruned_sequence(candidates=True)
     callback = PruneByBudgets(0.5, drop=1.0)
     callback.trials = prepared(["conv1", "conv2"])
@@ -121,7 +123,7 @@ def test_what_was_dropped_is_rejected_and_nothing_is_remembered_before_the_serve
     results = [result("conv1", 0, 0.6, 10), result("conv2", 1, 0.2, 10), result("conv2", 2, 0.8, 30)]
     round = after_results(callback, sequence, results)
     assert round.rejected == {Model(1, "conv1")}
-    assert [one.status for one in round.results] == [WITHHELD, "ok", "ok"]
+    assert [result.status for result in round.results] == [WITHHELD, "ok", "ok"]
     assert round.survivors == results[1:]
     assert callback.state_dict() == state  # an interrupted round leaves no trace
     assert after_results(callback, sequence, results).rejected == round.rejected
@@ -136,11 +138,11 @@ def test_reductions_do_not_fall_below_the_least() -> None:
     callback = PruneByBudgets(0.15, decay=0.93, least=0.02)
     assert callback.budget_of(13, 0.6) == pytest.approx(0.6 - 0.05 * 0.93**12)  # 0.0209
     assert callback.budget_of(14, 0.6) == pytest.approx(0.58)  # not 0.0195
-    assert callback.budget_of(14, 0.16) == 0.15  # the last
+    assert callback.budget_of(14, 0.16) == 0.15  # the last budget
 
 
-def test_budgets_that_never_arrive_are_refused() -> None:
-    """0.05 / (1 - 0.93) = 0.714: FedNAS' ConvNet at 25 % cannot be had by decay alone."""
+def test_unreachable_budgets_are_refused() -> None:
+    """0.05 / (1 - 0.93) = 0.714: the decay alone cannot reach FedNAS' ConvNet at 25 %."""
     with pytest.raises(ConfigError, match=r"decay.*0\.714.*0\.75"):
         PruneByBudgets(0.25, decay=0.93)
     PruneByBudgets(0.29, decay=0.93)

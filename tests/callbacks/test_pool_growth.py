@@ -97,33 +97,33 @@ BUDGETS = {"macs": NET.macs, "bytes": lambda arch: sum(traffic(arch)), "rounds":
 @pytest.mark.parametrize("population", POPULATIONS)
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_examples_left_against_simulated_draws(population: str, budget: str) -> None:
-    """The first stage has trained on 100,000 examples, in a tenth of the run; of other budgets less is spent."""
+    """The first stage has trained 100,000 examples in a tenth of the run; other budgets are spent less."""
     clients, cost = POPULATIONS[population], BUDGETS[budget]
     pools = PoolOfTiers(RisingPath(4), ArchitectureCosts(NET), clients)
-    ledger, first = CostLedger(max_macs=1000.0, max_bytes=1000.0), 100_000
+    ledger, first_examples = CostLedger(max_macs=1000.0, max_bytes=1000.0), 100_000
     ledger.total = RoundCost(macs=100 if budget == "macs" else 50, bytes_down=100 if budget == "bytes" else 50)
     trainer: Any = SimpleNamespace(callbacks=[ledger], max_rounds=50)
     round: Any = SimpleNamespace(number=5 if budget == "rounds" else 2)
     module: Any = SimpleNamespace(supernet=NET, assignment=SimpleNamespace(pools=pools), traffic=traffic)
     rng = np.random.default_rng(0)
     for arch in pools.archs[1:]:
-        seen, left = 0, 9 * first * cost(SMALL)
-        while left > 0:  # in batches of 64
-            drawn = pools.draw(int(rng.integers(clients.num_clients)), rng, pools.cost_of(arch))
-            seen += 64 * (drawn == arch)
-            left -= 64 * cost(drawn)
+        examples, budget_left = 0, 9 * first_examples * cost(SMALL)
+        while budget_left > 0:  # batches have 64 examples
+            drawn_arch = pools.draw(int(rng.integers(clients.num_clients)), rng, pools.cost_of(arch))
+            examples += 64 * (drawn_arch == arch)
+            budget_left -= 64 * cost(drawn_arch)
         expected = PoolGrowth()._examples_left(trainer, module, round, arch)
-        assert seen / first == pytest.approx(expected, rel=0.08)
+        assert examples / first_examples == pytest.approx(expected, rel=0.08)
 
 
-def test_what_does_not_pay_is_not_opened() -> None:
-    """Uniform draws of k networks leave the largest 3 / k times the examples of the first quarter of the rounds."""
+def test_architectures_with_too_few_examples_stay_closed() -> None:
+    """With uniform draws of k networks the largest gets 3 / k times the examples of the first quarter."""
     archs, module = trained(PoolGrowth(0.25, threshold=None, least=1.2), 16)
     later = {arch for round in archs[5:] for arch in round}
-    assert later == set(module.assignment.pools.archs[:2])  # 3 / 2, and not 3 / 3
+    assert later == set(module.assignment.pools.archs[:2])  # 3 / 2 is enough, 3 / 3 is not
 
 
-def test_nothing_opens_or_changes_if_nothing_pays() -> None:
+def test_weights_do_not_change_if_the_pool_stays_closed() -> None:
     archs, module = trained(PoolGrowth(0.25, threshold=None, least=1e6), 8)
     assert {arch for round in archs for arch in round} == {SMALL}
     inside = {region.name for region in module.supernet.regions(SMALL).values()}
@@ -133,14 +133,14 @@ def test_nothing_opens_or_changes_if_nothing_pays() -> None:
     assert all(torch.equal(weights(module)[name], fresh[name]) for name in outside)
 
 
-def test_a_limit_leaves_each_tier_what_it_affords() -> None:
+def test_a_limit_keeps_at_least_the_cheapest_architecture() -> None:
     assignment = CostWeighted(RisingPath(4), 0.0)
     assignment.setup(NET, POPULATIONS["a fleet"])
     pools, cost = assignment.pools, NET.macs
     limit = cost(pools.archs[2])
     assert pools.of_client(3, limit)[0] == pools.archs[:3]
     assert pools.of_client(0, limit)[0] == pools.archs[:2]
-    assert pools.of_client(0, 1.0)[0] == [SMALL]  # the cheapest stays
+    assert pools.of_client(0, 1.0)[0] == [SMALL]  # the cheapest remains
 
 
 SUPERNETS = {
@@ -199,13 +199,13 @@ def test_larger_architectures_have_the_smallest_ones_outputs(name: str) -> None:
     torch.testing.assert_close(outputs(net, small), expected)
     for arch in larger:
         torch.testing.assert_close(outputs(net, arch), expected, rtol=1e-4, atol=1e-4)
-        training = outputs(net, arch, True), outputs(net, small, True)  # moves running statistics: after the others
+        training = outputs(net, arch, True), outputs(net, small, True)  # training changes running statistics
         torch.testing.assert_close(*training, rtol=1e-4, atol=1e-4)
         expected = outputs(net, small)
 
 
 def test_the_pool_opens_with_the_smallest_ones_outputs() -> None:
-    """The weights that become zero are trained afterwards."""
+    """Weights that are set to zero are trained afterwards."""
 
     def gap(trainer: Any, module: Any, round: Any) -> float:
         net, pools = module.supernet, module.assignment.pools
@@ -229,30 +229,32 @@ test_outputs_that_cannot_be_kept_are_refused_before_training = refusals(
 @pytest.mark.parametrize("name", SUPERNETS)
 def test_shrunk_and_perturbed_weights_by_hand(name: str) -> None:
     net = SUPERNETS[name]()
-    before = {key: value.clone() for key, value in net.named_parameters()}
+    old_parameters = {key: value.clone() for key, value in net.named_parameters()}
     with isolated(7, "shrink-and-perturb"):
         fresh = net.build(net.space.superset)
         net.initialise(fresh)
     net.shrink_and_perturb(0.3, 7)
     for key, value in fresh.named_parameters():
-        torch.testing.assert_close(net.get_parameter(f"network.{key}"), 0.3 * before[f"network.{key}"] + 0.7 * value)
-    drawn = torch.get_rng_state()
-    again = SUPERNETS[name]()
-    again.shrink_and_perturb(0.3, 7)
-    assert again.digest() == net.digest()
-    assert torch.equal(torch.get_rng_state(), drawn)
+        torch.testing.assert_close(
+            net.get_parameter(f"network.{key}"), 0.3 * old_parameters[f"network.{key}"] + 0.7 * value
+        )
+    rng_state = torch.get_rng_state()
+    other_net = SUPERNETS[name]()
+    other_net.shrink_and_perturb(0.3, 7)
+    assert other_net.digest() == net.digest()
+    assert torch.equal(torch.get_rng_state(), rng_state)
 
 
-def test_buffers_and_frozen_parameters_stay() -> None:
+def test_buffers_and_frozen_parameters_do_not_change() -> None:
     net = tiny_supernet()
     frozen = next(net.parameters()).requires_grad_(False)
-    kept = {"frozen": frozen.clone(), **{name: buffer.clone() for name, buffer in net.named_buffers()}}
+    old_values = {"frozen": frozen.clone(), **{name: buffer.clone() for name, buffer in net.named_buffers()}}
     net.shrink_and_perturb(0.0, 0)
-    assert all(torch.equal(value, dict(net.named_buffers(), frozen=frozen)[name]) for name, value in kept.items())
+    assert all(torch.equal(value, dict(net.named_buffers(), frozen=frozen)[name]) for name, value in old_values.items())
 
 
 test_refused_before_training = refusals(
-    (lambda: (PoolGrowth(), CostWeighted(), -1), "pool_growth: needs an end; set cost_ledger.max_macs"),
+    (lambda: (PoolGrowth(), CostWeighted(), -1), "pool_growth: needs a limit on the run; set cost_ledger.max_macs"),
     (lambda: (PoolGrowth(), FixedArchitecture(), 3), "pool_growth: gives a PoolLimit, which neither"),
     (
         lambda: (PoolGrowth(), CostWeighted(), 3, Privacy(1.0, 0.5, noise_seed=3)),
@@ -273,10 +275,10 @@ def refused(growth: PoolGrowth, assignment: Any, rounds: int, *others: Any) -> N
     fit(make_module(assignment=assignment), tiny_data(), rounds, callbacks=[*callbacks, CostLedger()])
 
 
-def test_an_interrupted_opening_gives_the_limit_of_its_checkpoint() -> None:
+def test_a_resumed_run_has_the_limit_of_its_checkpoint() -> None:
     growth = PoolGrowth()
     growth.load_state_dict({"losses": [1.0], "limit": 42.0})
-    given: list[Any] = []
+    round_values: list[Any] = []
     module: Any = SimpleNamespace(assignment=SimpleNamespace(pools=None))
-    growth.on_round_start(None, module, SimpleNamespace(give=given.append))  # type: ignore[arg-type]
-    assert given == [PoolLimit(42.0)]
+    growth.on_round_start(None, module, SimpleNamespace(give=round_values.append))  # type: ignore[arg-type]
+    assert round_values == [PoolLimit(42.0)]

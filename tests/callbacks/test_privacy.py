@@ -1,4 +1,4 @@
-"""Differential privacy over a run: what is spent, when it stops, what is refused."""
+"""Tests differential privacy over a run: the account, the end of the run, and refused settings."""
 
 from __future__ import annotations
 
@@ -83,29 +83,28 @@ def module(**settings: Any) -> FederatedLightningModule:
 
 
 class Watch(FederatedCallback):
-    """Keeps what each round was given, what it released, and who was asked."""
+    """Records each round's aggregation, and the number of tasks by client."""
 
     def __init__(self) -> None:
         self.averages: list[PrivateAverage] = []
-
-        self.asked: Counter[int] = Counter()
+        self.num_tasks: Counter[int] = Counter()
 
     def on_server_step(self, trainer: Any, module: Any, round: Any) -> None:
         self.averages.append(round.aggregation)
-        self.asked.update(task.client for task in round.tasks)
+        self.num_tasks.update(task.client for task in round.tasks)
 
 
 def flat(tensors: Any) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors.values()])
 
 
-def steps(made: FederatedLightningModule) -> Tensor:
-    """How far a module's weights are from those that it began with."""
-    return flat(weights(made)) - flat(weights(module()))
+def steps(trained: FederatedLightningModule) -> Tensor:
+    """Returns the change of a module's weights since the start."""
+    return flat(weights(trained)) - flat(weights(module()))
 
 
 def epsilon_of(noise: float, spent: dict[int, float]) -> Any:
-    """What an accountant of its own says of what each client has spent."""
+    """Returns the epsilon of each client's sum of squares, from a new accountant."""
     accountant = KnownCohorts(noise)
     accountant.load_state_dict({"spent": spent})
     return pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
@@ -116,16 +115,16 @@ def spent(trainer: Any) -> float:
 
 
 def test_with_maxnet_the_largest_networks_client_spends_nearly_all() -> None:
-    """With beta 0.9 the others have an influence of 0.05 / 0.9 each; the tracking sandwich takes turns."""
+    """With beta 0.9 other clients have an influence of 0.05 / 0.9; the tracking sandwich takes turns."""
     watch = Watch()
     privacy, others = Privacy(1.0, 1.0), 1 / 18**2
     settings = {"assignment": TrackingSandwich(), "aggregation": MaxNet(weighted=False)}
     trainer = fit(module(**settings), tiny_data(), 6, callbacks=[BetaDecay(decay="constant"), privacy, watch])
     turns: Counter[int] = Counter()
-    for one in watch.averages:
-        turns.update(client for client, influence in one.influences.items() if influence == 1)
+    for average in watch.averages:
+        turns.update(client for client, influence in average.influences.items() if influence == 1)
     assert sum(turns.values()) == 6
-    shares = {client: turns[client] + (watch.asked[client] - turns[client]) * others for client in watch.asked}
+    shares = {client: turns[client] + (watch.num_tasks[client] - turns[client]) * others for client in watch.num_tasks}
     assert privacy.state_dict()["accountant"]["spent"] == pytest.approx(shares)
     assert spent(trainer) == epsilon_of(1.0, shares)
 
@@ -142,21 +141,21 @@ def test_the_run_ends_before_the_round_that_would_exceed_the_target() -> None:
 @pytest.mark.parametrize(
     "cohort", [UniformCohort(3 / 6), CyclicCohort(2 / 6), pytest.param(PoissonCohort(0.5), marks=pytest.mark.slow)]
 )
-def test_the_noise_is_found_for_the_target_and_all_rounds(cohort: CohortSampler) -> None:
+def test_the_default_noise_reaches_the_target_in_all_rounds(cohort: CohortSampler) -> None:
     trainer = fit(module(cohort=cohort), tiny_data(), 3, callbacks=[Privacy(1.0, target_epsilon=1.0)])
     assert trainer.current_epoch == 3
     assert 0.98 < spent(trainer) <= 1.0 + 1e-6
 
 
-def test_clients_that_take_turns_spend_by_their_own_rounds_also_with_correlated_noise() -> None:
-    """Of seven rounds of two of six clients the first two have three, which is one of the noise over sqrt(3)."""
+def test_clients_that_take_turns_spend_by_their_rounds_also_with_correlated_noise() -> None:
+    """In seven rounds with two of six clients, two clients take part three times: one round with noise / sqrt(3)."""
     privacy = Privacy(1.0, 4.0, bands=3)
     trainer = fit(module(cohort=CyclicCohort(count=2)), tiny_data(), 7, callbacks=[privacy])
     assert sorted(privacy.state_dict()["accountant"]["spent"].values()) == [2, 2, 2, 2, 3, 3]
     assert spent(trainer) == pytest.approx(get_epsilon_gaussian(4 / 3**0.5, DELTA), rel=1e-6)
 
 
-def test_a_norm_that_binds_nobody_without_noise_is_federated_averaging() -> None:
+def test_a_large_norm_without_noise_is_federated_averaging() -> None:
     plain, bound = module(), module()
     fit(plain, tiny_data(), 3)
     trainer = fit(bound, tiny_data(), 3, callbacks=[Privacy(1e6, 0)])
@@ -169,14 +168,14 @@ def test_a_round_in_which_all_clients_fail_still_adds_noise() -> None:
     trained, watch = module(client=failing), Watch()
     fit(trained, tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), watch])
     assert math.isnan(watch.averages[0].clipped)
-    assert 0.1 < float(steps(trained).std()) < 1.5  # 1 / 3 where all three clients hold an element, 1 where one does
+    assert 0.1 < float(steps(trained).std()) < 1.5  # 1 / 3 for elements of three clients, 1 for one client
 
 
 def test_a_round_without_any_client_adds_noise_and_counts_if_cohorts_are_sampled() -> None:
     watch, cohort = Watch(), PoissonCohort(0.0001)  # drawn from a secret
     trained = module(cohort=cohort, assignment=FixedArchitecture())
     trainer = fit(trained, tiny_data(), 1, callbacks=[Privacy(0.0006, 0.5), watch])
-    assert not watch.asked
+    assert not watch.num_tasks
     assert float(steps(trained).std()) == pytest.approx(0.0006 * 0.5 / 0.0006, rel=0.1)  # 0.0006 clients are expected
     assert spent(trainer) > 0
 
@@ -184,33 +183,33 @@ def test_a_round_without_any_client_adds_noise_and_counts_if_cohorts_are_sampled
 def test_noise_and_sampled_cohorts_are_drawn_from_a_secret_in_place_of_the_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A known cohort is drawn from the run's seed. All ranks have the same secret, which the first broadcasts."""
+    """Other cohorts use the run's seed. The first rank broadcasts the secret."""
 
-    def said(trainer: Any, module: Any, round: Any) -> Any:
+    def archs_of(trainer: Any, module: Any, round: Any) -> Any:
         return round.number, {task.client: task.arch for task in round.tasks}
 
     for cohort, of_cohort in ((UniformCohort(count=3), 0), (PoissonCohort(0.5), 3)):
-        watch, asked = Watch(), Noted("on_cohort_start", said)
-        made = module(cohort=cohort)
-        fit(made, tiny_data(), 2, callbacks=[Privacy(1.0, 0, noise_seed=3), watch, asked])
-        assert {one.sequence.seed for one in watch.averages} == {3}
-        for number, archs in asked.all:
+        watch, plans = Watch(), Noted("on_cohort_start", archs_of)
+        trained = module(cohort=cohort)
+        fit(trained, tiny_data(), 2, callbacks=[Privacy(1.0, 0, noise_seed=3), watch, plans])
+        assert {average.sequence.seed for average in watch.averages} == {3}
+        for number, archs in plans.all:
             rng = numpy_generator(of_cohort, "assignment", number)
             assert list(archs) == cohort.draw(number, [10] * 6, of_cohort)
-            assert list(archs.values()) == [made.supernet.space.sample(rng) for _ in archs]
+            assert list(archs.values()) == [trained.supernet.space.sample(rng) for _ in archs]
     watch = Watch()
     trainer = make_trainer(1, callbacks=[Privacy(1.0, 1.0), watch])
-    monkeypatch.setattr(trainer.strategy, "broadcast", lambda own: 11)
+    monkeypatch.setattr(trainer.strategy, "broadcast", lambda value: 11)
     trainer.fit(module(), datamodule=tiny_data())
     for _ in range(2):
         fit(module(), tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), watch])
-    first, *drawn = (one.sequence.seed for one in watch.averages)
+    first, *other_seeds = (average.sequence.seed for average in watch.averages)
     assert first == 11
-    assert len({0, 11, *drawn}) == 4
+    assert len({0, 11, *other_seeds}) == 4
 
 
 def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
-    """Noise that was found for two rounds is not found anew for six, so the run stops; other settings do not fit."""
+    """The noise for two rounds is kept for six rounds, so the run stops; other settings are refused."""
 
     def run(rounds: int, cohort: CohortSampler, privacy: list[Any], resumed: bool = True, name: str = "with") -> Any:
         folder, callbacks = tmp_path / name, [*privacy, RoundCheckpoint()]
@@ -223,31 +222,31 @@ def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     second = Privacy(1.0, target_epsilon=3.0)
     assert run(6, all_clients, [second]).current_epoch == 2
     assert second.noise_multiplier == first.noise_multiplier
-    for given, cohort, message in (
-        ({}, PoissonCohort(0.5), "accounted for otherwise"),
-        ({"bands": 2}, CyclicCohort(count=3), r"privacy\.bands: 2 is not what the run was begun with"),
-        ({"clip_norm": 0.1}, all_clients, r"privacy\.clip_norm: 0\.1 is not what the run was begun with"),
+    for settings, cohort, message in (
+        ({}, PoissonCohort(0.5), "the checkpoint has another accountant"),
+        ({"bands": 2}, CyclicCohort(count=3), r"privacy\.bands: 2 is not the checkpoint's value"),
+        ({"clip_norm": 0.1}, all_clients, r"privacy\.clip_norm: 0\.1 is not the checkpoint's value"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            run(6, cohort, [Privacy(**{"clip_norm": 1.0, "target_epsilon": 3.0, **given})])
+            run(6, cohort, [Privacy(**{"clip_norm": 1.0, "target_epsilon": 3.0, **settings})])
     run(3, all_clients, [], resumed=False, name="without")
-    with pytest.raises(CheckpointError, match="has not accounted for its rounds"):
+    with pytest.raises(CheckpointError, match="the checkpoint's run had no privacy"):
         run(6, all_clients, [Privacy(1.0, 1.0)], name="without")
 
 
 class Killed(Exception):
-    """Ends a run as a kill does: :class:`Unsaved` saves nothing on it."""
+    """Ends a run like a kill, as :class:`Unsaved` does not save it."""
 
 
 class Unsaved(RoundCheckpoint):
-    """Writes no checkpoint but at the end of rounds."""
+    """Writes checkpoints only at the end of rounds."""
 
-    def on_exception(self, *given: Any) -> None:
+    def on_exception(self, *arguments: Any) -> None:
         pass
 
 
 class Devices(FederatedCallback):
-    """What devices see: the global weights by round, and one of them its own update; may kill the run after a step."""
+    """Records the global weights by round and the updates of client 0; may kill the run after a step."""
 
     def __init__(self, killed: int = -1) -> None:
         self.killed = killed
@@ -279,15 +278,15 @@ class WithoutFirst(LocalRunner):
 
 
 def life(folder: Path, devices: Devices, ckpt_path: Path | None = None, **settings: Any) -> tuple[Any, dict[str, Any]]:
-    """Four rounds, saved after every two; returns the trainer and what has been spent."""
+    """Trains four rounds with checkpoints after every two; returns the trainer and the account."""
     cohort, runner = settings.pop("cohort", UniformCohort(ratio=1.0)), settings.pop("runner", LocalRunner)
     privacy = Privacy(0.1, 6**0.5, **settings)
     callbacks = [devices, privacy, Unsaved(every_n_rounds=2)]
     trainer = make_trainer(4, callbacks=callbacks, logger=RunLogger(str(folder), "run", 0), enable_checkpointing=True)
     trainer.fit_loop.runner = runner
-    made = module(supernet=linear_net(), assignment=FixedArchitecture(), cohort=cohort)
+    untrained = module(supernet=linear_net(), assignment=FixedArchitecture(), cohort=cohort)
     with pytest.raises(Killed) if devices.killed >= 0 else nullcontext():
-        trainer.fit(made, datamodule=tiny_data(), ckpt_path=ckpt_path and str(ckpt_path))
+        trainer.fit(untrained, datamodule=tiny_data(), ckpt_path=ckpt_path and str(ckpt_path))
     return trainer, privacy.state_dict()["accountant"]
 
 
@@ -296,13 +295,12 @@ def last_of(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("noise_seed", [None, 7])
-def test_a_round_that_is_run_again_after_a_kill_gives_no_update_away(tmp_path: Path, noise_seed: int | None) -> None:
-    """Devices see rounds 2 and 3 twice, the second time without client 0: six releases, each of z = sqrt(6).
+def test_a_repeated_round_after_a_kill_discloses_no_update(tmp_path: Path, noise_seed: int | None) -> None:
+    """Rounds 2 and 3 are released twice, the second time without client 0: six releases with z = sqrt(6).
 
-    The server's step is over and the round's account is not when the process is killed. Six rounds of z = sqrt(6) are
-    one of z = 1, whose epsilon is 4.3772. Scaled to the sum over six clients, the two releases of round 2 differ by the
-    update of client 0 and by two noises of 0.1 sqrt(6) each. A noise_seed is public, and need not be given again: four
-    rounds, 3.4668.
+    The process is killed after the server's step and before the round's account. Six rounds with z = sqrt(6) equal one
+    with z = 1 and an epsilon of 4.3772. Scaled to the sum over six clients, the two releases of round 2 differ by the
+    update of client 0 and by two noises of 0.1 sqrt(6). With a public noise_seed only four rounds count: 3.4668.
     """
     first, second = Devices(killed=3), Devices()
     life(tmp_path, first, noise_seed=noise_seed)
@@ -315,10 +313,10 @@ def test_a_round_that_is_run_again_after_a_kill_gives_no_update_away(tmp_path: P
 
 
 @pytest.mark.parametrize("noise_seed", [None, 7])
-def test_correlated_noise_begins_anew_after_a_kill_and_is_exact_with_a_seed(
+def test_correlated_noise_restarts_after_a_kill_and_is_exact_with_a_seed(
     tmp_path: Path, noise_seed: int | None
 ) -> None:
-    """A first round's noise is its own draw; a third one's is correlated with it by 1 / sqrt(1 + 1 / 4 + 1 / 16)."""
+    """A first round's noise equals its draw; a third round's is correlated with it by 1 / sqrt(1 + 1 / 4 + 1 / 16)."""
     first, second = Devices(killed=3), Devices()
     turns: dict[str, Any] = {"cohort": CyclicCohort(count=3), "bands": 2, "noise_seed": noise_seed}
     life(tmp_path, first, **turns)
@@ -326,16 +324,16 @@ def test_correlated_noise_begins_anew_after_a_kill_and_is_exact_with_a_seed(
     assert set(saved) == {"noise_multiplier", "clip_norm", "noise_seed", "bands", "record", "accountant"}  # no noise
     _, account = life(tmp_path, second, last_of(tmp_path), **turns)
     assert account["spent"] == dict.fromkeys(range(6), 2.0 if noise_seed else 3.0)
-    for devices, own in ((first, (16 / 21) ** 0.5), (second, (16 / 21) ** 0.5 if noise_seed else 1.0)):
-        drawn = numpy_generator(*devices.seeds, "privacy", 2).standard_normal(260, dtype=np.float32)
-        moved = devices.seen[2] - first.seen[1]
-        assert np.corrcoef(moved.numpy(), drawn)[0, 1] == pytest.approx(own, abs=0.05)
+    for devices, correlation in ((first, (16 / 21) ** 0.5), (second, (16 / 21) ** 0.5 if noise_seed else 1.0)):
+        draws = numpy_generator(*devices.seeds, "privacy", 2).standard_normal(260, dtype=np.float32)
+        changes = devices.seen[2] - first.seen[1]
+        assert np.corrcoef(changes.numpy(), draws)[0, 1] == pytest.approx(correlation, abs=0.05)
     if noise_seed:
         assert all(torch.equal(first.seen[round], second.seen[round]) for round in (2, 3))
 
 
 @pytest.mark.parametrize("cohort", [UniformCohort(ratio=1.0), PoissonCohort(0.5)])
-def test_all_releases_count_whichever_checkpoint_a_run_goes_on_from(tmp_path: Path, cohort: CohortSampler) -> None:
+def test_all_releases_count_from_any_checkpoint(tmp_path: Path, cohort: CohortSampler) -> None:
     last, early = last_of(tmp_path), last_of(tmp_path).with_name("early.ckpt")
     lives: list[Devices] = []
 
@@ -344,35 +342,35 @@ def test_all_releases_count_whichever_checkpoint_a_run_goes_on_from(tmp_path: Pa
         _, account = life(tmp_path / folder, lives[-1], ckpt_path, cohort=cohort)
         return account["rounds"] if "rounds" in account else account["spent"][0]
 
-    assert releases(killed=3) == 3  # and one that is in the record alone
+    assert releases(killed=3) == 3  # the record has one more release
     shutil.copy(last, early)
     assert releases(ckpt_path=last, killed=2) == 4
     assert releases(ckpt_path=last) == 4 + 1 + 2
     assert releases("other", early, killed=2) == 7
-    assert releases(ckpt_path=last) == 7 + 1  # all rounds are done; that of the other folder counts
+    assert releases(ckpt_path=last) == 7 + 1  # all rounds are done; the other folder's release counts
     assert releases("other", early) == 8 + 2
     assert releases("other", last_of(tmp_path / "other")) == 10
-    assert len(set.union(*(devices.seeds for devices in lives))) == 5  # of all lives with a round
+    assert len(set.union(*(devices.seeds for devices in lives))) == 5  # one seed per start with a round
 
 
-def test_what_was_released_before_a_kill_counts_for_the_target(tmp_path: Path) -> None:
-    """After the four releases of the first life, of which two are lost, one more is within 4.2, and two are not."""
+def test_releases_before_a_kill_count_for_the_target(tmp_path: Path) -> None:
+    """After the four releases before the kill, one more is within 4.2, and two are not."""
     life(tmp_path, Devices(killed=3))
     trainer, account = life(tmp_path, Devices(), last_of(tmp_path), target_epsilon=4.2)
     assert trainer.current_epoch == 3
     assert account["spent"] == dict.fromkeys(range(6), 5.0)
 
 
-def test_without_its_record_a_run_does_not_go_on(tmp_path: Path) -> None:
+def test_a_run_cannot_resume_without_its_record(tmp_path: Path) -> None:
     life(tmp_path, Devices())
     shutil.move(last_of(tmp_path).with_name("released"), tmp_path / "released")
-    with pytest.raises(CheckpointError, match=r"\.jsonl, which says what was released .* is not in .*released; move a"):
+    with pytest.raises(CheckpointError, match=r"\.jsonl, the record of releases .* is not in .*released; move a"):
         life(tmp_path, Devices(), last_of(tmp_path))
 
 
-def test_the_owner_alone_reads_a_private_runs_checkpoints_and_record(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_private_run_s_checkpoints_and_record(tmp_path: Path) -> None:
     devices, part = Devices(), tmp_path / ".file.part"
-    before = os.umask(0)
+    old_umask = os.umask(0)
     try:
         life(tmp_path, devices)
         with replacing(tmp_path / "file", private=True):
@@ -380,42 +378,42 @@ def test_the_owner_alone_reads_a_private_runs_checkpoints_and_record(tmp_path: P
             assert [path.suffix for path in files[1:]] in ([".ckpt", ".jsonl"], [".jsonl", ".ckpt"])
             assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     finally:
-        os.umask(before)
+        os.umask(old_umask)
     saved = str(torch.load(last_of(tmp_path), weights_only=True)["callbacks"])
-    assert not [seed for seed in devices.seeds if str(seed) in saved]  # whoever reads it cannot subtract the noise
+    assert not [seed for seed in devices.seeds if str(seed) in saved]  # a reader cannot subtract the noise
 
 
 class Unknown(Assignment):
-    """An assignment that does not say what it depends on."""
+    """An assignment without ``depends_on``."""
 
     def plan(self, round: Any) -> Any:
         return [round.task(client, round.space.largest) for client in round.cohort]
 
 
-#: Parts of the method, with settings of the callback, or another callback; and the message.
+#: Parts of the method, settings of the callback or another callback, and the message.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "reports": (
         {"assignment": ByOwnUtility(), "supernet": grown_suite(), "evaluation": EvaluationSettings(None)},
-        r"model\.assignment: ByOwnUtility lets what clients report",
+        r"model\.assignment: ByOwnUtility assigns architectures by clients' reports",
     ),
-    "unknown": ({"assignment": Unknown()}, r"model\.assignment: Unknown lets what clients report"),
+    "unknown": ({"assignment": Unknown()}, r"model\.assignment: Unknown assigns architectures by clients' reports"),
     "sandwich, sampled": (
         {"assignment": Sandwich(), "cohort": PoissonCohort(0.5)},
-        r"model\.assignment: Sandwich draws a client's architecture by who else takes part",
+        r"model\.assignment: Sandwich draws architectures that depend on the cohort",
     ),
     "structure": (
         {"supernet": grown_suite(), "evaluation": EvaluationSettings(None)},
-        r"model\.supernet: ModelSuite changes by what clients report",
+        r"model\.supernet: ModelSuite changes its structure by clients' reports",
     ),
     "norm bound": (
         {"faults": FaultPolicy(min_survivors=0, max_failed_rounds=None, norm_bound=3.0)},
-        r"model\.faults\.norm_bound: it compares updates",
+        r"model\.faults\.norm_bound: comparing updates",
     ),
     "faults": ({"faults": FaultPolicy()}, r"model\.faults: whether clients fail.*set min_survivors to 0"),
     "buffers": ({"supernet": tiny_supernet(norm=BatchNorm())}, r"model\.supernet: \w+ has \d+ running statistics"),
     "classes": (
         {"aggregation": ClassAverage(False), "objective": MaskedCrossEntropy()},
-        r"model\.aggregation: no bound .*ClassAverage merges in a way of its own \(contributions\); use OverlapAverage",
+        r"model\.aggregation: a client's influence is unbounded: ClassAverage overrides contributions; use",
     ),
     "sizes": (
         {"cohort": type("BySize", (UniformCohort,), {"depends_on_sizes": True})(count=3)},
@@ -423,10 +421,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bands": (
         {"privacy": {"bands": 3}},
-        r"privacy\.bands: 3 is .* UniformCohort makes 1 at least .* 6 clients; lower it, or use .* of at most 1 / 3",
+        r"privacy\.bands: 3 is above 1, .* UniformCohort and 6 clients; lower it, or use .* of at most 1 / 3",
     ),
-    "bands, sampled": ({"cohort": PoissonCohort(0.5), "privacy": {"bands": 2}}, "PoissonCohort makes 1 at least"),
-    "many bands": ({"cohort": CyclicCohort(0.5), "privacy": {"bands": 3}}, "CyclicCohort makes 2 at least"),
+    "bands, sampled": ({"cohort": PoissonCohort(0.5), "privacy": {"bands": 2}}, "2 is above 1, .* PoissonCohort"),
+    "many bands": ({"cohort": CyclicCohort(0.5), "privacy": {"bands": 3}}, "3 is above 2, .* CyclicCohort"),
     "delta": ({"privacy": {"delta": 0.2}}, r"privacy\.delta: 0\.2 could disclose a client"),
     "stopping": (
         {"callback": EarlyStopping("clients/loss")},
@@ -437,11 +435,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "callback": EarlyStopping("val/mean/accuracy", mode="max"),
             "supernet": tiny_supernet(norm=BatchNorm(running_statistics=False)),
         },
-        r"callbacks: EarlyStopping ends the run .* by val/mean/accuracy, which .*recalibrate_batches: 0",
+        r"callbacks: EarlyStopping ends the run .* by val/mean/accuracy, which .*recalibrate_batches to 0",
     ),
     "rejecting": (
         {"callback": type("Rejecting", (FederatedCallback,), {"on_results": print})()},
-        "callbacks: Rejecting may reject updates after it has seen all results",
+        "callbacks: Rejecting may reject updates depending on all results",
     ),
     "uploading": ({"logger": type("Uploading", (DummyLogger,), {"_log_model": "all"})()}, "log_model uploads check"),
     "readable": ({"plugins": [TorchCheckpointIO()]}, "trainer.plugins: TorchCheckpointIO writes checkpoints of a"),
@@ -449,9 +447,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED.values(), ids=list(REFUSED))
-def test_what_would_release_more_is_refused_before_any_client_trains(settings: dict[str, Any], message: str) -> None:
+def test_other_releases_are_refused_before_any_client_trains(settings: dict[str, Any], message: str) -> None:
     class Trained(FederatedCallback):
-        def on_client_end(self, *given: Any) -> None:
+        def on_client_end(self, *arguments: Any) -> None:
             raise AssertionError("a client has trained")
 
     parts = {"privacy": {}, "callback": FederatedCallback(), **settings}

@@ -1,4 +1,4 @@
-"""What a run shows: bars in a terminal, lines elsewhere, and nothing else."""
+"""Tests the progress of a run: bars in a terminal, lines elsewhere, and no other output."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support import Noted, linear_net, make_module, make_trainer, tiny_dat
 LINE = r"round {}/{}  loss \d\.\d+  val accuracy \d+\.\d%  failed 0  \d+\.\d\d s/round"
 
 
-def run(shown, rounds=3, callbacks=(), count=3, module=None, **settings):
-    trainer = make_trainer(rounds, enable_progress_bar=True, callbacks=[shown, *callbacks], **settings)
+def run(progress_bar, rounds=3, callbacks=(), count=3, module=None, **settings):
+    trainer = make_trainer(rounds, enable_progress_bar=True, callbacks=[progress_bar, *callbacks], **settings)
     module = module or make_module(linear_net(), cohort=UniformCohort(count=count))
     trainer.fit(module, datamodule=tiny_data())
     return trainer
@@ -33,30 +33,30 @@ def lines(capsys):
     return [line for line in err.splitlines() if line.startswith("round ")]
 
 
-def test_without_a_terminal_there_is_a_plain_line_of_each_round(capsys):
+def test_without_a_terminal_each_round_has_a_plain_line(capsys):
     run(RoundProgress(refresh_seconds=0.0), rounds=2)
     first, second = lines(capsys)
     assert re.fullmatch(LINE.format(1, 2), first), first
     assert re.fullmatch(LINE.format(2, 2), second), second
 
 
-def test_a_line_shows_a_value_only_in_the_round_that_it_belongs_to(capsys):
-    """Validated are every second of five rounds, and the last; the value of the second is not repeated in the third."""
+def test_a_line_shows_only_values_of_its_round(capsys):
+    """Rounds 2, 4 and 5 are validated; round 3 does not repeat the value of round 2."""
     run(RoundProgress(refresh_seconds=0.0), rounds=5, check_val_every_n_rounds=2)
     assert ["val accuracy" in line for line in lines(capsys)] == [False, True, False, True, True]
 
 
-def test_lines_keep_their_distance_but_the_last_round_has_one(capsys, monkeypatch):
-    """The clock moves 4 s from start to round and from round to round."""
+def test_lines_have_a_minimum_distance_except_the_last(capsys, monkeypatch):
+    """Each round takes 4 s."""
     clock = iter(range(0, 1000, 4))
     monkeypatch.setattr(formatting, "perf_counter", lambda: float(next(clock)))
     run(RoundProgress(refresh_seconds=10.0), rounds=8)
-    shown = [re.sub(r"round (\S+) .* (\S+) s/round", r"\1 \2", line) for line in lines(capsys)]
-    assert shown == ["3/8 4.00", "6/8 4.00", "8/8 4.00"]
+    rounds_and_seconds = [re.sub(r"round (\S+) .* (\S+) s/round", r"\1 \2", line) for line in lines(capsys)]
+    assert rounds_and_seconds == ["3/8 4.00", "6/8 4.00", "8/8 4.00"]
 
 
 def test_bars_are_for_terminals_and_kernels(monkeypatch):
-    # capsys' stderr is not a terminal; an imported ipykernel does not make this a notebook
+    # The stderr of capsys is not a terminal, and importing ipykernel does not make a notebook.
     shell = SimpleNamespace()
     for module in ("ipykernel", "IPython"):
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(get_ipython=lambda: shell))
@@ -69,7 +69,7 @@ def test_bars_are_for_terminals_and_kernels(monkeypatch):
     assert progress.draws_bars()
 
 
-def test_a_person_at_a_terminal_knows_what_takes_a_while(capsys, monkeypatch):
+def test_a_terminal_shows_slow_steps(capsys, monkeypatch):
     tiny_data().setup()
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
@@ -88,13 +88,13 @@ class Terminal(io.StringIO):
 
 
 class Bar(progress.tqdm):
-    """A bar that remembers itself."""
+    """A bar that records its instances."""
 
-    made: list[Bar]
+    instances: list[Bar]
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.made.append(self)
+        self.instances.append(self)
         self.totals = [self.total]
         self.closed = False
 
@@ -114,8 +114,8 @@ def bars(monkeypatch):
     monkeypatch.setattr(formatting, "draws_bars", lambda: True)
     monkeypatch.setattr(progress, "draws_bars", lambda: True)
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=io.StringIO()))
-    Bar.made = []
-    return Bar.made
+    Bar.instances = []
+    return Bar.instances
 
 
 def test_in_a_terminal_there_are_two_bars(bars):
@@ -129,28 +129,28 @@ def test_in_a_terminal_there_are_two_bars(bars):
     assert progress.sys.stderr.getvalue() == ""  # no lines beside the bars
 
 
-def test_the_clients_bar_says_what_the_networks_of_a_round_cost(bars):
-    """A sandwich of two is the least and the greatest network; it fits beside a bar of 110 columns."""
+def test_the_clients_bar_shows_the_costs_of_a_round_s_networks(bars):
+    """A sandwich of two clients has the smallest and the largest network."""
     supernet = tiny_supernet()
     run(RoundProgress(), 1, module=make_module(supernet, TrackingSandwich(), cohort=UniformCohort(count=2)))
-    least, greatest = (short(supernet.cost(arch).macs) for arch in (supernet.space.smallest, supernet.space.largest))
-    assert bars[1].postfix == f"2 networks, {least} to {greatest} MACs"
+    smallest, largest = (short(supernet.cost(arch).macs) for arch in (supernet.space.smallest, supernet.space.largest))
+    assert bars[1].postfix == f"2 networks, {smallest} to {largest} MACs"
 
 
 def test_bars_are_closed_after_an_error(bars):
-    broken = Noted("on_client_end", lambda *given: 1 / 0)
+    broken = Noted("on_client_end", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(RoundProgress(), callbacks=[broken])
     assert [bar.closed for bar in bars] == [True, True]
 
 
-def test_the_clients_trainers_say_nothing(capfd, monkeypatch):
-    """Six fits of clients, and the only words are our lines and the outer trainer's last."""
-    said = set()
+def test_the_clients_trainers_print_nothing(capfd, monkeypatch):
+    """The only messages of a run with six clients' fits are our lines and the outer trainer's last."""
+    messages = set()
 
     class Keep(logging.Handler):
         def emit(self, record):
-            said.add(record.getMessage())
+            messages.add(record.getMessage())
 
     trainer = make_trainer(2, enable_progress_bar=True, callbacks=[RoundProgress(refresh_seconds=0.0)])
     data = tiny_data()
@@ -160,9 +160,9 @@ def test_the_clients_trainers_say_nothing(capfd, monkeypatch):
         monkeypatch.setattr(logger := logging.getLogger(name), "level", logging.INFO)
         monkeypatch.setattr(logger, "handlers", [*logger.handlers, Keep(logging.INFO)])
     trainer.fit(make_module(linear_net()), datamodule=data)
-    ended = "`Trainer.fit` stopped: `max_epochs=2` reached."
-    assert said == {ended}
+    last_message = "`Trainer.fit` stopped: `max_epochs=2` reached."
+    assert messages == {last_message}
     out, err = capfd.readouterr()
-    ours = [line for line in err.splitlines() if ended not in line]
+    ours = [line for line in err.splitlines() if last_message not in line]
     assert out == ""
     assert [line.partition("  ")[0] for line in ours] == ["training starts at round 1/2", "round 1/2", "round 2/2"]

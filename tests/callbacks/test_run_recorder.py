@@ -1,4 +1,4 @@
-"""One record per round, with what was logged in it."""
+"""Tests the records of rounds."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_one_record_per_round_with_its_clients(tmp_path):
         }
     assert records[-1]["weights"] == module.supernet.digest()
     for record in records:
-        losses = [client["loss"] for client in record["clients"]]  # all with equally many examples
+        losses = [client["loss"] for client in record["clients"]]  # all clients have equally many examples
         assert record["metrics"]["clients/loss"] == pytest.approx(sum(losses) / 3)
 
 
 class Troubled(CrossEntropy):
-    """All clients fail in round 1; client 0 raises and client 1 turns to NaN always."""
+    """In round 1 all clients fail; in every round client 0 raises an error and client 1 has a loss of NaN."""
 
     def begin(self, network, task, generator):
         self.task = task
@@ -70,14 +70,14 @@ class Troubled(CrossEntropy):
         return super().loss(network, inputs, targets) * (math.nan if self.task.client == 1 else 1)
 
 
-def test_failures_are_written_with_their_reason_and_no_loss(tmp_path):
+def test_failures_have_a_reason_and_no_loss(tmp_path):
     module = make_module(linear_net(), objective=Troubled(), cohort=UniformCohort(count=6))
     first, second, third = run(tmp_path, module)
     assert [client["status"] for client in first["clients"]] == ["error", "non-finite", "ok", "ok", "ok", "ok"]
-    reason, place = first["clients"][0]["reason"].split(" (")
+    reason, location = first["clients"][0]["reason"].split(" (")
     assert reason == "RuntimeError: the disk is full"
-    assert place.startswith("test_run_recorder.py, line ")
-    assert place.endswith(", in Troubled.loss)")
+    assert location.startswith("test_run_recorder.py, line ")
+    assert location.endswith(", in Troubled.loss)")
     for client in first["clients"]:
         failed = client["status"] != "ok"
         assert (client["loss"] is None) == failed
@@ -87,7 +87,7 @@ def test_failures_are_written_with_their_reason_and_no_loss(tmp_path):
     assert ["clients/loss" in record["metrics"] for record in (first, second, third)] == [True, False, True]
 
 
-def test_a_new_run_in_the_same_folder_starts_the_file_anew(tmp_path):
+def test_a_new_run_in_a_folder_replaces_the_file(tmp_path):
     append_round(tmp_path, {"round": 0, "metrics": {"old": 1.0}, "clients": []})
     with open(tmp_path / ROUNDS_FILE, "a") as file:
         file.write('{"round":1,"metr')
@@ -97,7 +97,7 @@ def test_a_new_run_in_the_same_folder_starts_the_file_anew(tmp_path):
 
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path):
-    """Another process holds the folder while it trains, and no longer."""
+    """Another process locks the folder only while it trains."""
     hold = (
         "import sys; from pathlib import Path; from lit_fednas.records.files import FolderLock\n"
         f"FolderLock(Path({str(tmp_path)!r})); print('locked', flush=True); sys.stdin.read()"
@@ -106,11 +106,11 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path):
         assert other.stdout.readline() == b"locked\n"
         with pytest.raises(ConfigError, match=f"another process writes into {tmp_path}"):
             run(tmp_path)
-        with pytest.raises(ConfigError, match="another process writes into"):  # its rows would mix with the other's
+        with pytest.raises(ConfigError, match="another process writes into"):  # rows of both runs would mix
             make_trainer(callbacks=[RunRecorder()], default_root_dir=str(tmp_path)).test(make_module(), tiny_data())
         assert not list(tmp_path.iterdir())
         other.kill()
     assert len(run(tmp_path)) == 3
     with pytest.raises(ZeroDivisionError):
-        run(tmp_path, callbacks=[Noted("on_train_epoch_end", lambda *given: 1 / 0)])
-    assert len(run(tmp_path)) == 3  # in this process as well
+        run(tmp_path, callbacks=[Noted("on_train_epoch_end", lambda *arguments: 1 / 0)])
+    assert len(run(tmp_path)) == 3  # the lock is released in this process, too

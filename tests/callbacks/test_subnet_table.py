@@ -1,4 +1,4 @@
-"""The subnets as a table on the screen and in a file."""
+"""Tests the table of subnets on the screen and in a file."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def read(path):
 
 
 def test_after_a_fit_the_last_validation_is_shown_and_written(tmp_path, capsys):
-    made = module()
-    trainer = fit(made, tiny_data(), 2, callbacks=[SubnetTable()], default_root_dir=str(tmp_path))
+    trained_module = module()
+    trainer = fit(trained_module, tiny_data(), 2, callbacks=[SubnetTable()], default_root_dir=str(tmp_path))
     rows = read(tmp_path / "subnets-val.csv")
     assert [row["subnet"] for row in rows] == ["small", "d01-e0.25", "largest"]
     for row in rows:
         for column in ("accuracy", "loss"):
             expected = float(trainer.callback_metrics[f"val/{row['subnet']}/{column}"])
             assert float(row[column]) == pytest.approx(expected, abs=1e-6)
-        assert made.supernet.space.parse(row["arch"]) == made.subnets[row["subnet"]]
-        assert row["weights"] == made.supernet.digest()
-        assert int(row["macs"]) == made.supernet.cost(made.subnets[row["subnet"]]).macs
-    shown = capsys.readouterr().out
-    assert shown == format_table(table_rows(made, trainer.callback_metrics, "val")) + "\n"
+        assert trained_module.supernet.space.parse(row["arch"]) == trained_module.subnets[row["subnet"]]
+        assert row["weights"] == trained_module.supernet.digest()
+        assert int(row["macs"]) == trained_module.supernet.cost(trained_module.subnets[row["subnet"]]).macs
+    output = capsys.readouterr().out
+    assert output == format_table(table_rows(trained_module, trainer.callback_metrics, "val")) + "\n"
 
 
 def stops(trainer, *arguments):
@@ -51,7 +51,7 @@ def stops(trainer, *arguments):
     [
         ({"check_val_every_n_rounds": 2}, [], 3),
         ({"check_val_every_n_rounds": 100}, [], 3),
-        # after Lightning has decided whether the round is validated
+        # The run stops after Lightning has decided whether to validate the round.
         ({"check_val_every_n_rounds": 2}, [Noted("on_train_epoch_end", stops)], 9),
     ],
     ids=["not a multiple", "longer than the run", "stopped at the end of a round"],
@@ -68,7 +68,7 @@ def test_the_table_is_of_the_last_round(tmp_path, settings, callbacks, rounds):
 
 
 def test_rows_of_an_earlier_round_are_not_shown(tmp_path, capsys, caplog):
-    """The checkpoint of round 3 holds the rows of round 2, and nothing is left to train."""
+    """The checkpoint of round 3 has the rows of round 2, and the run is over."""
     broken = Noted("on_cohort_start", lambda trainer, module, round: 1 // (3 - round.number))
     with pytest.raises(ZeroDivisionError):
         run_in(tmp_path, module(), SubnetTable(), RoundCheckpoint(), broken, rounds=9)

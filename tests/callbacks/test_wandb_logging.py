@@ -1,4 +1,4 @@
-"""What Weights & Biases gets of a search, read back from the file that an offline run writes."""
+"""Tests the records of searches in Weights & Biases, read from an offline run's file."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ BLOCK = 32768
 
 
 def records(path: Path) -> Iterator[Record]:
-    """Reads a ``.wandb`` file: LevelDB's log format after seven bytes, a protobuf message a record."""
-    data, place, message = path.read_bytes(), 7, b""
-    while place + 7 <= len(data):
-        left = BLOCK - place % BLOCK
-        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
-        if left < 7 or kind == 0:
-            place += left
+    """Reads a ``.wandb`` file: LevelDB's log format after seven bytes, one protobuf message per record."""
+    data, position, message = path.read_bytes(), 7, b""
+    while position + 7 <= len(data):
+        rest = BLOCK - position % BLOCK
+        _, size, kind = struct.unpack("<IHB", data[position : position + 7])
+        if rest < 7 or kind == 0:
+            position += rest
             continue
-        if place + 7 + size > len(data):
-            return  # still being written
-        message += data[place + 7 : place + 7 + size]
-        place += 7 + size
+        if position + 7 + size > len(data):
+            return  # the writer has not finished
+        message += data[position + 7 : position + 7 + size]
+        position += 7 + size
         if kind in (1, 4):  # whole, or the last part
             yield Record.FromString(message)
             message = b""
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def searched(folder: Path) -> SearchFiles:
+def search_files(folder: Path) -> SearchFiles:
     files = write_search(folder / "runs" / "search", tiny_supernet())
     for number, tier in enumerate(files.tier_names):
         torch.save({"weight": torch.full((3,), float(number))}, files.tier_folder(tier) / "weights.pt")
@@ -56,78 +56,78 @@ def searched(folder: Path) -> SearchFiles:
 
 
 @pytest.fixture(scope="module")
-def tuned(folder: Path) -> FinetuneFiles:
+def finetune_files(folder: Path) -> FinetuneFiles:
     return finetune(folder / "runs", [candidate("large", 0, 0.5, 0.75), candidate("small", 0, 0.25, 0.5)])
 
 
 @pytest.fixture(scope="module")
-def logged(searched: SearchFiles, tuned: FinetuneFiles, folder: Path) -> list[Record]:
-    """All records of an offline run which was told of the ends of a search and a fine-tuning."""
+def logged(search_files: SearchFiles, finetune_files: FinetuneFiles, folder: Path) -> list[Record]:
+    """Returns all records of an offline run with a search and a fine-tuning."""
     callback = WandbLogging()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_SILENT", "true")
         logger = WandbLogger("a=1,b/seed0", save_dir=str(folder), project="test", offline=True)
         trainer = fit(make_module(), tiny_data(), 1, logger=logger, callbacks=[callback])
-        callback.on_search_end(trainer, make_module(), searched.folder)
-        callback.on_finetune_end(trainer, make_module(), tuned.folder)
+        callback.on_search_end(trainer, make_module(), search_files.folder)
+        callback.on_finetune_end(trainer, make_module(), finetune_files.folder)
         wandb.finish()
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     return written(path)
 
 
 def written(path: Path) -> list[Record]:
-    """All records of a run, when it has ended."""
-    waited(lambda: [one for one in records(path) if one.HasField("exit")])  # a process of its own writes the file
+    """Returns all records of a run after its end."""
+    waited(lambda: [record for record in records(path) if record.HasField("exit")])  # another process writes
     return list(records(path))
 
 
 def last_of(records: list[Record], kind: str) -> dict[str, Any]:
-    """The last value of each key of all history or summary records."""
-    found = {}
+    """Returns the last value of each key in all history or summary records."""
+    values = {}
     for record in records:
         part = getattr(record, kind)
         for item in getattr(part, "update" if kind == "summary" else "item"):
-            found["/".join(item.nested_key) or item.key] = json.loads(item.value_json)
-    return found
+            values["/".join(item.nested_key) or item.key] = json.loads(item.value_json)
+    return values
 
 
 def table_of(key: str, logged: list[Record], folder: Path) -> list[dict[str, Any]]:
-    """The rows of a table that was logged."""
+    """Returns the rows of a logged table."""
     name = last_of(logged, "history")[f"{key}/path"]
     (path,) = folder.glob(f"wandb/offline-run-*/files/{name}")
     table = json.loads(path.read_text())
     return [dict(zip(table["columns"], cells, strict=True)) for cells in table["data"]]
 
 
-def test_a_search_is_logged_as_tables(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
-    front = searched.rows("front")
+def test_a_search_is_logged_as_tables(logged: list[Record], search_files: SearchFiles, folder: Path) -> None:
+    front = search_files.rows("front")
     assert table_of("search/front", logged, folder) == front
-    points = table_of("search/fronts_table", logged, folder)  # every front is a line
+    points = table_of("search/fronts_table", logged, folder)  # each front is a line
     assert [(point["lineKey"], point["step"], point["lineVal"]) for point in points] == [
         (row["tier"], row["macs"], row["accuracy"]) for row in front
     ]
     summary = last_of(logged, "summary")
-    for row in searched.rows("tiers"):
+    for row in search_files.rows("tiers"):
         for name in ("arch", "val_accuracy", "test_accuracy", "macs", "hypervolume"):
             assert summary[f"search/{row['tier']}/{name}"] == row[name]
         assert f"search/{row['tier']}/latency_ms" not in summary
 
 
-def test_a_fine_tuning_is_logged_as_a_table(logged: list[Record], tuned: FinetuneFiles, folder: Path) -> None:
-    rows = tuned.rows("tiers")
+def test_a_fine_tuning_is_logged_as_a_table(logged: list[Record], finetune_files: FinetuneFiles, folder: Path) -> None:
+    rows = finetune_files.rows("tiers")
     assert table_of("finetune/tiers", logged, folder) == rows
     summary = last_of(logged, "summary")
     assert [summary[f"finetune/{tier}/val_accuracy"] for tier in ("large", "small")] == [0.75, 0.5]
 
 
-def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: SearchFiles) -> None:
-    found = {record.artifact.name: record.artifact for record in logged if record.artifact.type == "model"}
-    files = list(tier_artifacts(searched, "run"))
+def test_each_tiers_network_is_an_artifact(logged: list[Record], search_files: SearchFiles) -> None:
+    artifacts = {record.artifact.name: record.artifact for record in logged if record.artifact.type == "model"}
+    files = list(tier_artifacts(search_files, "run"))
     assert [artifact.name for artifact in files] == ["run-large", "run-small"]
     assert len({artifact.manifest.entries["architecture.json"].digest for artifact in files}) == 2
     for number, tier in enumerate(("large", "small")):
-        artifact = found.pop(f"a-1-b-seed0-{tier}")
-        row = next(row for row in searched.rows("tiers") if row["tier"] == tier)
+        artifact = artifacts.pop(f"a-1-b-seed0-{tier}")
+        row = next(row for row in search_files.rows("tiers") if row["tier"] == tier)
         metadata = json.loads(artifact.metadata)
         assert metadata["arch"] == row["arch"]
         assert metadata["costs"]["macs"] == row["macs"]
@@ -135,4 +135,4 @@ def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: Searc
         assert {entry.path for entry in artifact.manifest.contents} == {"weights.pt", "architecture.json"}
         weights = torch.load(files[number].manifest.entries["weights.pt"].local_path, weights_only=True)
         assert weights["weight"].tolist() == [number] * 3
-    assert not found
+    assert not artifacts

@@ -10,7 +10,7 @@ from tests.support import Noted, assert_same, fit, make_module, make_trainer, se
 
 
 class Observed(FederatedCallback):
-    """The server's weights after every step, and the weights that are validated."""
+    """Records the server's weights after every step, and the validated weights."""
 
     def __init__(self):
         self.after_steps, self.validated = [], []
@@ -26,39 +26,39 @@ DECAY = 0.22
 
 
 def mean(history, start=0):
-    """By hand: the first weights, then decay times the mean so far and the rest of the newest; from a round on."""
-    found = history[0]
-    decays = (2 / 11, DECAY, DECAY)[start:]  # 3 / 12 after two rounds is more
+    """Returns the mean of the weights by hand, starting in a round."""
+    result = history[0]
+    decays = (2 / 11, DECAY, DECAY)[start:]  # 3 / 12 after two rounds is above the decay
     for decay, newest in zip(decays, history[1:], strict=False):
-        found = {name: decay * found[name] + (1 - decay) * newest[name] for name in found}
-    return found
+        result = {name: decay * result[name] + (1 - decay) * newest[name] for name in result}
+    return result
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     module, observed = make_module(), Observed()
-    module.lock = Lock()  # what a command line puts into a module leads to all data, and cannot be copied
+    module.lock = Lock()  # attributes of a module may not be copyable
     callbacks = [observed, WeightAverage(DECAY), RoundCheckpoint(dirpath=str(folder))]
     fit(module, tiny_data(), 4, callbacks=callbacks, enable_checkpointing=True)
     return module, observed, folder / "last.ckpt"
 
 
-def test_the_mean_of_the_rounds_is_validated_and_kept_and_clients_train_as_without_it(run):
+def test_the_mean_is_validated_and_kept_without_an_effect_on_training(run):
     module, observed, _ = run
     plain = Observed()
     fit(make_module(), tiny_data(), 4, callbacks=[plain])
-    for number, (left, right) in enumerate(zip(observed.after_steps, plain.after_steps, strict=True)):
-        assert_same(left, right)
+    for number, (with_mean, without_mean) in enumerate(zip(observed.after_steps, plain.after_steps, strict=True)):
+        assert_same(with_mean, without_mean)
         assert_same(observed.validated[number], mean(observed.after_steps[: number + 1]), rtol=1e-5, atol=1e-7)
     assert_same(weights(module), mean(observed.after_steps), rtol=1e-5, atol=1e-7)
 
 
-def test_a_checkpoint_holds_the_mean_and_the_weights(run):
+def test_a_checkpoint_has_the_mean_as_weights(run):
     module, _, path = run
     saved = torch.load(path, weights_only=True)
-    own = {name.removeprefix("supernet."): tensor for name, tensor in saved["state_dict"].items()}
-    assert_same({name: own[name] for name in weights(module)}, weights(module))
+    saved_weights = {name.removeprefix("supernet."): tensor for name, tensor in saved["state_dict"].items()}
+    assert_same({name: saved_weights[name] for name in weights(module)}, weights(module))
 
     tested = make_module()
     make_trainer(callbacks=[WeightAverage(DECAY)]).test(tested, tiny_data(), ckpt_path=str(path))
@@ -77,7 +77,7 @@ def test_deployed_accuracies_are_those_of_the_mean(every_n_rounds):
     assert_same(deployed.evaluated, mean(observed.after_steps), rtol=1e-5, atol=1e-7)
 
 
-def test_a_model_that_comes_in_starts_a_mean_of_its_own_and_the_others_keep_theirs(tmp_path):
+def test_an_added_model_starts_a_new_mean_and_the_others_keep_theirs(tmp_path):
     def grow(trainer, module, round):
         if round.number == 1:
             round.restructure(lambda: module.supernet.add(0, [], seed=0))

@@ -193,7 +193,7 @@ PARTS += [
             "callbacks": lambda: PruneByBudgets(0.5),
             "client": lambda: ClientSettings(validate="trained"),
         },
-        "prune_by_budgets: compares candidates by their accuracy, which Regression does not measure; ",
+        "prune_by_budgets: needs the metric accuracy, which Regression does not have; ",
     ),
     (
         of_tokens(supernet=lambda: PlainNetwork(nn.Linear(6, 5), (6,), 5)),

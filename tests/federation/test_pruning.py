@@ -305,7 +305,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, straight) -> None:
 @pytest.mark.parametrize(
     ("callback", "settings", "match"),
     [
-        ({}, {"client": ClientSettings(sgd(0.1), batch_size=8)}, "client.validate: null"),
+        ({}, {"client": ClientSettings(sgd(0.1), batch_size=8)}, "client.validate: is null"),
         ({}, {"cohort": UniformCohort(count=3)}, "model.cohort: takes 3 of 6"),
         ({}, {"source": data(client_val=0.0)}, "client_val"),
         ({"groups": 7}, {}, "groups: 7 is more than 6 clients"),

@@ -37,7 +37,7 @@ def test_the_settings_of_commands_are_returned_and_nothing_is_written() -> None:
     ("words", "message"),
     [
         ([*FIT, "--model.client.stepss=8"], "model.client.stepss"),
-        ([*FIT, "--model.assignment=lit_fednas.assignment.ByTier"], "model.tiers: is null, and the assignment goes"),
+        ([*FIT, "--model.assignment=lit_fednas.assignment.ByTier"], "model.tiers: is null, and the assignment needs"),
         ([*FIT, "--seed_everything=-1"], "seed_everything: -1 must be a number from 0"),
         ([*SEARCH, "--search.client=7"], "search.client: 7 is not one of the 5 clients"),
         ([*SEARCH, *["--config", "search/digits.yaml"] * 50, "--search.client=7"], "search.client: 7 is not one of"),

@@ -1,4 +1,4 @@
-"""FedNAS's loop over budgets: the callback, its schedules, the groups of clients and the iteration that is running."""
+"""FedNAS' loop over budgets: the callback, the groups of clients and the current iteration."""
 
 from lit_fednas.callbacks.pruning.groups import balanced_groups
 from lit_fednas.callbacks.pruning.iteration import CandidateTrials, Trial

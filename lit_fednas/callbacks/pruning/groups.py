@@ -1,4 +1,4 @@
-"""Groups of clients with much the same data, and a group for each candidate (FedNAS, section 4.2, Alg. 4.1)."""
+"""Groups of clients with similar data, and a group for each candidate (FedNAS, section 4.2, Alg. 4.1)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,22 @@ from lit_fednas.rng import numpy_generator
 
 log = logging.getLogger(__name__)
 
-#: Distances this close are equal, so that rounding decides nothing.
+#: Maximum difference of equal distances, so that rounding errors have no effect.
 TOLERANCE = 1e-9
-#: The largest ratio of the examples of two groups (r), unless single clients are that large.
+#: The largest ratio of the examples of two groups (r); large clients may exceed it.
 BALANCE = 1.1
 
 
 def available_groups(
-    module: FederatedLightningModule, clients: ClientData, round: int, most: int, balanced: bool
+    module: FederatedLightningModule, clients: ClientData, round: int, max_groups: int, balanced: bool
 ) -> tuple[list[list[int]], list[dict[str, Any]]]:
-    """Returns groups of the clients that are available in a round, at most as many as asked for, and their content."""
+    """Returns at most ``max_groups`` groups of the clients that are available in a round, and the groups' contents."""
     present = module.cohort.availability.available(round, clients.num_clients, module.seed)
     if not present:
-        log.warning("round %d: no client is available; the groups are formed from all", round + 1)
+        log.warning("round %d: no client is available; the groups are formed from all clients", round + 1)
         present = list(range(clients.num_clients))
-    if (count := min(most, len(present))) < most:
-        log.warning("round %d: %d clients are available, and form as many groups", round + 1, count)
+    if (count := min(max_groups, len(present))) < max_groups:
+        log.warning("round %d: only %d clients are available, and each is a group", round + 1, count)
     counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in present])
     if balanced:
         groups = balanced_groups(counts, count)
@@ -37,7 +37,7 @@ def available_groups(
     sizes = [report["examples"] for report in reports]
     if balanced and max(sizes) > min(sizes) * (BALANCE + TOLERANCE):
         log.warning(
-            "round %d: groups have %d to %d examples, beyond a ratio of %g; single clients are that large",
+            "round %d: groups have %d to %d examples, above the ratio of %g, because of large clients",
             *(round + 1, min(sizes), max(sizes), BALANCE),
         )
     return [[present[index] for index in group] for group in groups], reports
@@ -46,7 +46,7 @@ def available_groups(
 def groups_of_candidates(
     macs: Mapping[str, float], examples: Sequence[int], rng: np.random.Generator
 ) -> dict[str, int]:
-    """Returns a random group for each candidate; when all are busy, the one with the least examples times MACs."""
+    """Returns a random free group for each candidate; without one, the group with the least examples times MACs."""
     order = [int(group) for group in rng.permutation(len(examples))]
     busy = dict.fromkeys(order, 0.0)
     assigned = {}
@@ -60,67 +60,69 @@ def groups_of_candidates(
 def balanced_groups(counts: np.ndarray, groups: int, balance: float = BALANCE) -> list[list[int]]:
     """Partitions clients greedily into groups of about the same size and mix of classes (FedNAS, section 4.2).
 
-    The partition minimises the mean distance between the classes of a group and those of all clients, with sizes
-    bound by ``max(d) <= balance * min(d)``, which the data of a few large clients may not allow.
+    The partition minimises the mean distance between the class shares of a group and those of all clients, with sizes
+    bound by ``max(d) <= balance * min(d)``, unless a few large clients make that impossible.
 
-    Clients are taken by their number of examples, largest first. A group is admissible if the inequality holds once the
-    client is in it; so are always the groups with the fewest examples, and the distance of an empty group is the
-    greatest, 2 (the paper does not say). The admissible group with the smallest mean distance afterwards takes the
-    client; ties go to fewer examples, then fewer clients, then the lower number. No group stays without a client.
+    Clients are assigned in descending order of their numbers of examples. A group is admissible if the inequality holds
+    with the client in it, or if it has the fewest examples; an empty group has the greatest distance, 2 (the paper
+    does not define these cases). The client joins the admissible group that then has the smallest mean distance; ties
+    go to fewer examples, then fewer clients, then the lower number. No group remains empty.
 
     Args:
-        counts: Examples per client and class, int [clients, classes]; a client may have none.
-        groups: The number of groups, K, at most that of clients.
-        balance: r, how many times the smallest group's examples the largest may have, at least 1.
+        counts: Number of examples by client and class, int [clients, classes]; rows may be zero.
+        groups: The number of groups, K, at most the number of clients.
+        balance: r, the maximum ratio of the examples of two groups, at least 1.
 
     Returns:
-        For each group the positions in ``counts`` of its clients, ascending.
+        The ascending positions in ``counts`` of each group's clients.
 
     Example:
         >>> balanced_groups(np.array([[4, 0], [0, 4], [4, 0], [0, 4]]), 2)
         [[0, 3], [1, 2]]
     """
     counts = np.asarray(counts, dtype=np.int64)
-    everyone = _shares(counts.sum(axis=0))
+    total_shares = _shares(counts.sum(axis=0))
     sizes = counts.sum(axis=1)
-    held = np.zeros((groups, counts.shape[1]), dtype=np.int64)
+    group_counts = np.zeros((groups, counts.shape[1]), dtype=np.int64)
     members = np.zeros(groups, dtype=np.int64)
     owners = np.empty(len(counts), dtype=np.int64)
     for client in np.argsort(-sizes, kind="stable"):
-        examples = held.sum(axis=1)
+        examples = group_counts.sum(axis=1)
         largest = np.maximum(examples + sizes[client], examples.max())
-        keeps = largest <= balance * examples.min() * (1 + TOLERANCE)  # only a smallest group raises the minimum
-        open_groups = np.flatnonzero(keeps | (examples == examples.min()))
-        # the mean distance changes by this over the number of groups
-        gain = (_distances(held + counts[client], everyone) - _distances(held, everyone))[open_groups]
-        best = open_groups[gain <= gain.min() + TOLERANCE]
-        # ``best`` ascends and the sort is stable, so the lower number comes first
+        # The client can raise the minimum only in a smallest group, which is always admissible.
+        is_balanced = largest <= balance * examples.min() * (1 + TOLERANCE)
+        open_groups = np.flatnonzero(is_balanced | (examples == examples.min()))
+        # The mean distance changes by these values divided by the number of groups.
+        changes = _distances(group_counts + counts[client], total_shares) - _distances(group_counts, total_shares)
+        changes = changes[open_groups]
+        best = open_groups[changes <= changes.min() + TOLERANCE]
+        # ``best`` ascends and the sort is stable, so the lower number wins.
         group = best[np.lexsort((members[best], examples[best]))[0]]
-        held[group] += counts[client]
+        group_counts[group] += counts[client]
         members[group] += 1
         owners[client] = group
     return [np.flatnonzero(owners == group).tolist() for group in range(groups)]
 
 
 def random_groups(num_clients: int, groups: int, rng: np.random.Generator) -> list[list[int]]:
-    """Returns random groups of equal size, give or take one client: FedNAS's baseline."""
+    """Returns random groups with sizes that differ by at most one client (FedNAS' baseline)."""
     return [sorted(part.tolist()) for part in np.array_split(rng.permutation(num_clients), groups)]
 
 
 def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """Returns of each group, by positions in ``counts``, its clients, examples, and classes' distance from all."""
-    held = np.stack([counts[group].sum(axis=0) for group in groups])
-    distances = _distances(held, _shares(counts.sum(axis=0)))
-    content = zip(groups, held.sum(axis=1).tolist(), distances.tolist(), strict=True)
+    """Returns each group's numbers of clients and examples, and the distance of its class shares from all clients'."""
+    group_counts = np.stack([counts[group].sum(axis=0) for group in groups])
+    distances = _distances(group_counts, _shares(counts.sum(axis=0)))
+    content = zip(groups, group_counts.sum(axis=1).tolist(), distances.tolist(), strict=True)
     return [{"clients": len(group), "examples": count, "distance": distance} for group, count, distance in content]
 
 
-def _distances(held: np.ndarray, everyone: np.ndarray) -> np.ndarray:
-    """Returns the Manhattan distance of each row's class shares from ``everyone``; 2 for an empty row."""
-    distances = np.abs(_shares(held) - everyone).sum(axis=1)
-    return np.where(held.any(axis=1), distances, 2.0)
+def _distances(counts: np.ndarray, total_shares: np.ndarray) -> np.ndarray:
+    """Returns the Manhattan distance of each row's class shares from ``total_shares``; 2 for an empty row."""
+    distances = np.abs(_shares(counts) - total_shares).sum(axis=1)
+    return np.where(counts.any(axis=1), distances, 2.0)
 
 
-def _shares(held: np.ndarray) -> np.ndarray:
-    """Normalises counts over the last axis to sum to 1; a row of zeros stays one."""
-    return held / np.maximum(held.sum(axis=-1, keepdims=True), 1)
+def _shares(counts: np.ndarray) -> np.ndarray:
+    """Returns counts divided by their sum over the last axis; rows of zeros stay zero."""
+    return counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1)

@@ -1,4 +1,4 @@
-"""The iterations of pruning: candidates that are ranked and dropped early, and their record.
+"""Iterations of pruning, which rank candidates and drop the weakest early, and their record.
 
 FedNAS, sections 3.3, 4.3 and 5.1, and Alg. 4.1, lines 22 to 32.
 """
@@ -19,93 +19,90 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Trial:
-    """How one candidate performs."""
+    """The performance of a candidate."""
 
-    group: int  # of clients, which trains and tests it
-    saved: float  # the resource that it saves over its parent, as a share of the initial model's
-    accuracies: list[float] = field(default_factory=list)  # on its group's validation data, per round; NaN if untested
-    degradations: list[float] = field(default_factory=list)  # the values that ranked it, per round
-    dropped: int | None = None  # in which round of the iteration, from 1; None if it is still tried
+    group: int  # the number of the group of clients that trains and tests the candidate
+    saved: float  # the parent's resource less the candidate's, as a share of the initial model's
+    accuracies: list[float] = field(default_factory=list)  # validation accuracy per round; NaN without a test
+    degradations: list[float] = field(default_factory=list)  # accuracy degradation per round, which ranks candidates
+    dropped: int | None = None  # the iteration's round that dropped the candidate, from 1
 
 
 @dataclass
 class CandidateTrials:
-    """The groups of clients of an iteration, and the candidates that they try."""
+    """The groups of clients in an iteration, and the candidates that they train and test."""
 
-    groups: list[list[int]]  # the clients of each
-    trials: dict[str, Trial]  # by unit, in the order in which they were made
-    before: float  # the accuracy of their parent
-    fuse: bool = True  # whether updates are used; if not, candidates are tested and none is trained (Fig. 7: 0 rounds)
-    rounds: int = 0  # so far
+    groups: list[list[int]]  # the clients of each group
+    trials: dict[str, Trial]  # trials by the pruned unit, in the order of creation
+    before: float  # the parent's accuracy
+    fuse: bool = True  # whether updates are used; if not, candidates are only tested (Fig. 7: 0 rounds)
+    rounds: int = 0  # the number of finished rounds
 
     @property
     def live(self) -> list[str]:
-        """The units of the candidates that have not been dropped."""
+        """The units of the remaining candidates."""
         return [unit for unit, trial in self.trials.items() if trial.dropped is None]
 
     @property
     def best(self) -> str:
-        """The unit of the candidate that the last round ranked first."""
+        """The unit of the candidate with the smallest degradation."""
         return self.ranked()[0]
 
     def ranked(self) -> list[str]:
-        """Returns the units that have not been dropped, the smallest degradation first; ties as they were made."""
-        last = {unit: self.trials[unit].degradations[-1:] or [math.inf] for unit in self.live}
-        return sorted(last, key=lambda unit: last[unit][0])
+        """Returns the remaining candidates' units by ascending degradation; ties are in the order of creation."""
+        degradations = {unit: self.trials[unit].degradations[-1:] or [math.inf] for unit in self.live}
+        return sorted(degradations, key=lambda unit: degradations[unit][0])
 
     def after(self, accuracies: Mapping[str, float], drop: float) -> tuple[Self, list[str]]:
-        """Ranks the candidates by a round's tests, and drops the weakest.
+        """Returns the iteration after a round, without the weakest candidates, and the units with unused updates.
 
-        The number to drop is a share of the candidates that the iteration began with, rounded, and at least one of
-        them stays (the text; line 25 as printed would drop all but one at once).
+        The number of dropped candidates is a share of the iteration's initial candidates, rounded, and at least one
+        candidate stays (the paper's text; its line 25 would drop all candidates except one at once).
 
         Args:
-            accuracies: Of each candidate that has not been dropped, by unit; NaN where no client could test it.
-            drop: Share of an iteration's candidates that is dropped after each round; 0 for none.
-
-        Returns:
-            The iteration after the round, and the units whose updates are not used.
+            accuracies: Accuracies of the remaining candidates, by unit; NaN if no client could test a candidate.
+            drop: Share of the iteration's candidates that is dropped after each round; 0 keeps all.
         """
-        after = copy.deepcopy(self)
-        after.rounds += 1
+        next_trials = copy.deepcopy(self)
+        next_trials.rounds += 1
         for unit in self.live:
-            trial, accuracy = after.trials[unit], accuracies[unit]
+            trial, accuracy = next_trials.trials[unit], accuracies[unit]
             trial.accuracies.append(accuracy)
             if math.isnan(accuracy):
                 log.warning("candidate %s: no client of its group could test it in this round", unit)
                 trial.degradations += trial.degradations[-1:] or [math.inf]
-            else:  # "acc_degradation": accuracy lost per resource saved; as a share, which changes no order
+            else:  # lost accuracy per saved resource; the paper's units give the same order
                 trial.degradations.append((self.before - accuracy) / trial.saved)
-        ranked = after.ranked()
-        count = 0 if drop == 0 else min(max(1, round(drop * len(self.trials))), len(ranked) - 1)
-        dropped = ranked[len(ranked) - count :]
-        for unit in dropped:
-            after.trials[unit].dropped = after.rounds
-        return after, dropped if self.fuse else ranked
+        ranking = next_trials.ranked()
+        count = 0 if drop == 0 else min(max(1, round(drop * len(self.trials))), len(ranking) - 1)
+        dropped_units = ranking[len(ranking) - count :]
+        for unit in dropped_units:
+            next_trials.trials[unit].dropped = next_trials.rounds
+        return next_trials, dropped_units if self.fuse else ranking
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Restores an iteration from what ``dataclasses.asdict`` returned."""
+        """Restores an iteration from the values of ``dataclasses.asdict``."""
         plain = copy.deepcopy(dict(values))
         return cls(**{**plain, "trials": {unit: Trial(**trial) for unit, trial in plain["trials"].items()}})
 
 
 def fused_accuracy(results: Sequence[ClientResult]) -> float:
-    """Returns the mean of clients' accuracies, weighted by what was tested (section 4.3), or NaN."""
+    """Returns the mean accuracy of clients, weighted by their numbers of test examples (section 4.3), or NaN."""
     return mean_tested([result for result in results if result.answered], "accuracy")
 
 
 @dataclass
 class SequenceRecord:
-    """The entries of the models so far, what clients have spent since the last, and the iteration under way."""
+    """The entries of all models, the current iteration's, and the clients' costs since the newest model."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
-    under_way: dict[str, Any] | None = None  # as known before the first round
+    under_way: dict[str, Any] | None = None  # the entry before the iteration's first round
     spent: RoundCost = field(default_factory=RoundCost)
 
     @property
     def initial(self) -> float:
-        """The resource of the initial model; NaN before it is known."""
+        """The resource of the initial model; NaN before it is measured."""
         return float(self.entries[0]["resource"]) if self.entries else math.nan
 
     @property
@@ -114,14 +111,14 @@ class SequenceRecord:
         return self.entries[-1] if self.entries else {}
 
     def add(self, sequence: PrunedSequence, resource: float, **entry: Any) -> None:
-        """Adds the newest model's entry, with its costs and those of its iteration."""
-        known, costs = sequence.model_rows()[-1], asdict(self.spent)
-        sizes = sequence.sizes(Model(known["number"]))
-        self.entries.append({**known, "resource": resource, "sizes": sizes, "costs": costs, **entry})
+        """Adds the newest model's entry with the costs of its iteration."""
+        row, costs = sequence.model_rows()[-1], asdict(self.spent)
+        sizes = sequence.sizes(Model(row["number"]))
+        self.entries.append({**row, "resource": resource, "sizes": sizes, "costs": costs, **entry})
         self.spent = RoundCost()
 
     def described(self, sequence: PrunedSequence, trials: CandidateTrials) -> dict[str, Any]:
-        """Returns the entry of the iteration that is under way."""
+        """Returns the entry of the current iteration."""
         assert self.under_way is not None
         candidates = []
         for cut in sequence.cuts:
@@ -134,7 +131,7 @@ class SequenceRecord:
         return {**self.under_way, "rounds": trials.rounds, "candidates": candidates, "costs": asdict(self.spent)}
 
     def figures(self) -> dict[str, float]:
-        """Returns the figures of the newest model, with resource and budget as shares of the initial model's."""
+        """Returns metrics of the newest model; resource and budget are shares of the initial model's."""
         newest = {name: math.nan if value is None else value for name, value in self.newest.items()}
         return {
             "iteration": float(max(0, len(self.entries) - 1)),

@@ -1,4 +1,4 @@
-"""The loop over budgets, in which a model loses filters step by step (FedNAS, Algorithm 4.1, lines 1 to 11)."""
+"""The loop over budgets, which prunes filters step by step (FedNAS, Algorithm 4.1, lines 1 to 11)."""
 
 import logging
 import math
@@ -40,39 +40,32 @@ _LATENCY_SAMPLES = 24
 class PruneByBudgets(FederatedCallback):
     """Prunes a model budget by budget: groups of clients try candidates for some rounds, and the best is selected.
 
-    An iteration begins with the clients that are available after the one before. Candidates are architectures side by
-    side (``PrunedSequence``), which the assignment (``CandidateGroups``) gives to the groups that this callback
-    schedules. After a round's tests the candidates are ranked by their accuracy degradation, and the ``drop`` share
-    with the largest is dropped before its updates are sent. When the last budget is met, training stops.
+    An iteration begins with the clients that are available after the previous iteration. A ``PrunedSequence`` holds the
+    candidates, and ``CandidateGroups`` assigns them to the groups that this callback schedules. After each round the
+    candidates are ranked by their accuracy degradation, and the weakest are dropped before their updates are sent.
+    Training stops after the last budget.
 
-    The next iteration's candidates are compared with the accuracy that the model's clients measured in its last round
-    (the paper's ``Acc(prev_GM)``). If the initial model is not trained first (``initial_rounds``), there is an
-    additional first round, in which all clients train and test it as they do with candidates, and send nothing.
+    Candidates are compared with their parent's accuracy in its last round (the paper's ``Acc(prev_GM)``). Without
+    ``initial_rounds``, all clients train and test the initial model in an additional first round, and send no update.
 
-    Logs ``prune/iteration``, ``prune/candidates`` (that are left), ``prune/budget`` and ``prune/resource`` (of the
-    newest model; as shares of the initial one's), and ``prune/accuracy`` (of the newest model, on the clients'
+    Logs ``prune/iteration``, ``prune/candidates`` (the number of remaining ones), ``prune/budget`` and
+    ``prune/resource`` (shares of the initial model's), and ``prune/accuracy`` (the newest model's, on the clients'
     validation data). Writes ``sequence.json`` (guide *records*).
 
     Args:
         budget: The last budget, as a share of the initial model's resource.
-        resource: The cost that budgets limit; ``memory_bytes`` are those of the weights and the largest activations.
+        resource: The cost that budgets limit; ``memory_bytes`` includes the weights and the largest activations.
         first: The reduction in the first iteration, as a share of the initial model's resource.
-        decay: The factor by which the reduction changes from iteration to iteration.
-        least: The smallest reduction of an iteration.
-        rounds: The number of rounds by the first iteration, from 1, that has it; 0 tests candidates without training.
-        drop: Share of an iteration's candidates that is dropped after each round; 0 for none, 1 for all but the
-            best after the first round.
-        groups: The number of groups that the clients are divided into (section 4.2).
-        schedule: How long a candidate stays with a group of clients: an ``iteration``, or a ``round``, after which it
-            waits for any group that is free (Algorithm 4.1, line 15).
+        decay: Factor of the reduction per iteration.
+        least: Minimum reduction per iteration, as a share of the initial model's resource.
+        rounds: Number of rounds per iteration, by the first iteration with it, from 1; 0 tests without training.
+        drop: Share of an iteration's candidates that is dropped after each round; 0 keeps all, 1 keeps only the best.
+        groups: Number of groups of clients (section 4.2).
+        schedule: The time for which a group keeps a candidate: an ``iteration``, or a ``round``, after which the next
+            free group takes it (Algorithm 4.1, line 15).
         partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` distributes clients at random.
-        initial_rounds: Rounds in which the initial model is trained before the first iteration; ``model.initial`` reads
-            its weights from a file.
-        latency: How latency is estimated, if it is the resource.
-
-    Attributes:
-        complete: Whether no iteration follows.
-        trials: The iteration that is under way; ``None`` before the first.
+        initial_rounds: Number of rounds that train the initial model before the first iteration.
+        latency: The source of latencies if ``latency_ms`` is the resource.
     """
 
     supernet_kind: ClassVar[type] = PrunedSequence
@@ -93,65 +86,61 @@ class PruneByBudgets(FederatedCallback):
     latency: LatencySource | None = None
 
     def __post_init__(self) -> None:
-        # ``least`` is ours: with the paper's decay of 0.93 for ConvNet all reductions together are 71 %, and yet it has
-        # models of 25 % and 15 % (Table 3)
+        # The paper has no ``least``, although its decay of 0.93 cannot reach ConvNet's 25 % and 15 % (Table 3).
         reach = self.first / (1 - self.decay) if self.least == 0 and self.decay < 1 else math.inf
         if reach < 1 - self.budget:
             raise ConfigError(
-                f"prune_by_budgets.decay: with {self.decay}, and {self.first} in the first iteration, all iterations "
-                f"together reduce the resource by {reach:.3g}, and the budget {self.budget} needs "
-                f"{1 - self.budget:.3g}; raise decay or first, or set least to the smallest reduction"
+                f"prune_by_budgets.decay: {self.decay} with first {self.first} reduces the resource by {reach:.3g} at "
+                f"most, but budget {self.budget} needs {1 - self.budget:.3g}; raise decay, first or least"
             )
         if 1 not in self.rounds or min(self.rounds) < 1:
             raise ConfigError(
-                f"prune_by_budgets.rounds: {dict(self.rounds)} has no number of rounds for iteration 1, or a key below "
-                f"1; give the first iteration of each number of rounds, for instance {{1: 2, 6: 5}}"
+                f"prune_by_budgets.rounds: {dict(self.rounds)} must have 1 as its smallest key; map first iterations "
+                f"to numbers of rounds, such as {{1: 2, 6: 5}}"
             )
         if (self.resource == "latency_ms") != (self.latency is not None):
-            given = "null" if self.latency is None else "given"
+            state = "null" if self.latency is None else "set"
             raise ConfigError(
-                f"prune_by_budgets.latency: is {given} and resource is {self.resource}; "
-                "give it (lit_fednas.costs.MeasuredLatency) if, and only if, latency_ms is the resource"
+                f"prune_by_budgets.latency: is {state} and resource is {self.resource}; set it "
+                "(lit_fednas.costs.MeasuredLatency) if and only if the resource is latency_ms"
             )
         self._reset()
 
     def budget_of(self, iteration: int, present: float) -> float:
-        """Returns the budget of an iteration, from 1 (NetAdapt's rule); ``present`` is the newest model's share."""
+        """Returns the budget of an iteration from 1 on (NetAdapt's rule); ``present`` is the newest model's share."""
         step = max(self.first * self.decay ** (iteration - 1), self.least)
         return max(present - step, self.budget)
 
     def rounds_of(self, iteration: int) -> int:
-        """Returns the number of rounds of an iteration, from 1; later ones have more (section 3.3)."""
+        """Returns the number of rounds of an iteration from 1 on (section 3.3)."""
         return self.rounds[max(first for first in self.rounds if first <= iteration)]
 
     def _reset(self) -> None:
-        self.complete = False
+        self.complete = False  # whether the last iteration is over
         self.record = SequenceRecord()
-        self.trials: CandidateTrials | None = None
+        self.trials: CandidateTrials | None = None  # the current iteration
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that the parts fit together."""
         clients, count = trainer.datamodule.clients, trainer.datamodule.clients.num_clients
         if "accuracy" not in clients.task.metrics:
             raise ConfigError(
-                f"prune_by_budgets: compares candidates by their accuracy, which {type(clients.task).__name__} does "
-                f"not measure; set it to null, or choose data with classes"
+                f"prune_by_budgets: needs the metric accuracy, which {type(clients.task).__name__} does not have; set "
+                f"prune_by_budgets to null, or choose data with classes"
             )
         if pl_module.client.validate is None:
             raise ConfigError(
-                "model.client.validate: null, and clients test candidates; set it to trained, data.client_val above 0"
+                "model.client.validate: is null, but candidates need tests; set it to trained, data.client_val above 0"
             )
         if (size := pl_module.cohort.size(count)) < count:
             raise ConfigError(
-                f"model.cohort: takes {size} of {count} clients, and groups are made of all that are available; set "
-                f"cohort.ratio to 1 (fewer clients for the initial rounds: assignment.initial_clients)"
+                f"model.cohort: takes {size} of {count} clients, but groups need all available clients; set "
+                f"cohort.ratio to 1 (and assignment.initial_clients for fewer clients in the initial rounds)"
             )
         if self.groups > count:
             raise ConfigError(f"prune_by_budgets.groups: {self.groups} is more than {count} clients; lower it")
         self._costs = ArchitectureCosts(pl_module.supernet, self.latency)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Begins the sequence; a run whose sequence is complete stops again."""
         sequence = _sequence(pl_module)
         if self.latency is not None:
             rng, whole = numpy_generator(pl_module.seed, "prune-latency"), sequence.models[0].sizes
@@ -166,7 +155,7 @@ class PruneByBudgets(FederatedCallback):
             if pl_module.initial is None and self.initial_rounds == 0:
                 log.warning(
                     "model.initial: is null and prune_by_budgets.initial_rounds is 0, so an untrained network is "
-                    "pruned; give a file of weights, or rounds to train it in"
+                    "pruned; set one of them"
                 )
         self._write(trainer, pl_module)
         trainer.should_stop |= self.complete
@@ -184,12 +173,12 @@ class PruneByBudgets(FederatedCallback):
             round.give(CandidateSchedule())
 
     def _measures(self, round: ServerRound) -> bool:
-        """Returns whether all clients train and test the initial model in this round, and no update is used."""
+        """Returns whether the round measures the initial model without using updates."""
         return self.trials is None and not self.record.entries and round.number >= self.initial_rounds
 
     @override
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Rejects the updates of dropped candidates, or all of a round that measures the initial model."""
+        """Rejects the updates of dropped candidates, or of a round that measures the initial model."""
         number = len(_sequence(module).models)
         if self.trials is None:
             if self._measures(round):
@@ -206,39 +195,39 @@ class PruneByBudgets(FederatedCallback):
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Ends the iteration after its last round, and begins the next one."""
+        """Ends the iteration after its last round, and begins the next iteration."""
         sequence = _sequence(module)
         for result in round.results:
             self.record.spent += module.cost(result)
-        left = 0
+        num_candidates = 0
         if self.trials is None:
             if not self.complete and round.number + 1 >= self.initial_rounds:
                 self._end_initial(trainer, module, round)
         else:
-            left = len(self.trials.live)
+            num_candidates = len(self.trials.live)
             if self.trials.rounds >= max(1, self.rounds_of(len(sequence.models))):
                 self._select(trainer, module, round)
-        module.log("prune/candidates", float(left))
+        module.log("prune/candidates", float(num_candidates))
         for name, value in self.record.figures().items():
             module.log(f"prune/{name}", value, prog_bar=name == "accuracy")
         self._write(trainer, module)
         trainer.should_stop |= self.complete
 
     def _end_initial(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Records the initial model with its clients' tests of this round, and begins the first iteration."""
+        """Records the initial model with its accuracy in this round, and begins the first iteration."""
         sequence = _sequence(module)
         accuracy = fused_accuracy(round.results)
         if math.isnan(accuracy):
-            log.warning("round %d: no client could test the initial model; it is measured again", round.number + 1)
+            log.warning("round %d: no client could test the initial model; it is tested again", round.number + 1)
             return
         resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
-        resource = trainer.fit_loop.ranks.gather(resource)[0]  # a latency is the first rank's
+        resource = trainer.fit_loop.ranks.gather(resource)[0]  # measured latencies differ between ranks
         entry: dict[str, Any] = {"first_round": 0, "budget": None, "groups": [], "candidates": []}
         self.record.add(sequence, resource, **entry, rounds=round.number + 1, accuracy=accuracy)
         self._begin(trainer, module, round)
 
     def _begin(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Begins an iteration with the next round; ends the sequence if there is none to begin."""
+        """Begins an iteration with the next round, or completes the sequence."""
         sequence, next_round = _sequence(module), round.number + 1
         number = len(sequence.models)
         whole, present = self.record.initial, self.record.newest["resource"]
@@ -252,10 +241,10 @@ class PruneByBudgets(FederatedCallback):
             return self._costs.cost(UnitCounts.of(sizes), self.resource)
 
         cuts = find_cuts(sequence.models[-1].sizes, sequence.family.multiple, cost, budget)
-        cuts = trainer.fit_loop.ranks.gather(cuts)[0]  # the first rank's, as measured latencies differ
+        cuts = trainer.fit_loop.ranks.gather(cuts)[0]  # measured latencies differ between ranks
         if not cuts:
             self.complete = True
-            log.info("no unit of model %d can be cut so that it meets %.4g", number - 1, budget)
+            log.info("no unit of model %d can be cut to meet the budget %.4g", number - 1, budget)
             return
         round.restructure(lambda: sequence.propose(cuts))
         clients, balanced = trainer.datamodule.clients, self.partition == "balanced"
@@ -264,17 +253,17 @@ class PruneByBudgets(FederatedCallback):
         self.record.under_way = {**entry, "groups": reports, "candidates": []}
         scheduled = self._scheduled(module, [cut.unit for cut in cuts])
         trials = {cut.unit: Trial(scheduled[cut.unit], (present - cut.resource) / whole) for cut in cuts}
-        # all clients of a group may have failed; the initial model's accuracy is always known
-        known = [entry["accuracy"] for entry in self.record.entries if entry["accuracy"] is not None]
+        # The parent's accuracy is None if its group failed; the initial model's accuracy is never None.
+        accuracies = [entry["accuracy"] for entry in self.record.entries if entry["accuracy"] is not None]
         rounds = self.rounds_of(number)
-        self.trials = CandidateTrials(groups, trials, known[-1], rounds > 0)
+        self.trials = CandidateTrials(groups, trials, accuracies[-1], rounds > 0)
         log.info(
             "iteration %d: %.4g %s at most (%.3g of the initial model's), %d candidates, %d groups, %d rounds",
             *(number, budget, self.resource, budget / whole, len(cuts), len(groups), rounds),
         )
 
     def _scheduled(self, module: FederatedLightningModule, units: Sequence[str], *round: int) -> dict[str, int]:
-        """Returns the group of each candidate, by unit."""
+        """Returns the group of each candidate by unit."""
         sequence, under_way = _sequence(module), self.record.under_way
         assert under_way is not None
         macs = {cut.unit: sequence.cost(UnitCounts.of(cut.sizes)).macs for cut in sequence.cuts if cut.unit in units}
@@ -286,11 +275,11 @@ class PruneByBudgets(FederatedCallback):
         sequence, trials = _sequence(module), self.trials
         assert trials is not None
         unit = trials.best
-        known = [value for value in trials.trials[unit].accuracies if not math.isnan(value)]
-        ended = self.record.described(sequence, trials)
+        accuracies = [value for value in trials.trials[unit].accuracies if not math.isnan(value)]
+        iteration_entry = self.record.described(sequence, trials)
         (cut,) = (cut for cut in sequence.cuts if cut.unit == unit)
         round.restructure(lambda: sequence.select(unit, round.number))
-        self.record.add(sequence, cut.resource, **ended, accuracy=known[-1] if known else None)
+        self.record.add(sequence, cut.resource, **iteration_entry, accuracy=accuracies[-1] if accuracies else None)
         self.record.under_way = self.trials = None
         newest = self.record.newest
         log.info(
@@ -328,4 +317,4 @@ class PruneByBudgets(FederatedCallback):
 
 
 def _sequence(module: FederatedLightningModule) -> PrunedSequence:
-    return cast(PrunedSequence, module.supernet)  # ``setup`` has checked it
+    return cast(PrunedSequence, module.supernet)  # ``setup`` has validated the type
