@@ -82,7 +82,7 @@ class Subspaces(Assignment):
         """Returns the sizes of the operators that a tier's devices can run, by layer."""
         return [
             {name: size for name, size in layer.items() if name not in tier.unsupported}
-            for layer in self._sizes.held(self._supernet.space.superset)
+            for layer in self._sizes.operator_costs(self._supernet.space.superset)
         ]
 
     def _sampler(self, tier: Tier) -> PathSampler:

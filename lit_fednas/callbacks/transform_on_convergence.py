@@ -157,7 +157,7 @@ class TransformOnConvergence(FederatedCallback):
         tiers = [tier for tier in module.population.tiers if module.population.members(tier.name)]
         for cells in dict.fromkeys(self._selections(suite, activeness, module.seed)):
             if steps := plan(parent.blueprint, cells, number, self.factor, self.insert, self.order):
-                costs = ArchitectureCosts(suite.planned(parent.number, steps))
+                costs = ArchitectureCosts(suite.planned_network(parent.number, steps))
                 if not tiers or any(costs.excess("whole", tier) == 0 for tier in tiers):
                     return steps
         return None

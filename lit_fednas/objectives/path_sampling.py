@@ -45,7 +45,7 @@ class PathSampling(CountedObjective):
         self._sampler = path_sampler(self._supernet, task.arch, task.limits, task.unsupported, task.tier)
         macs = self._supernet.path_costs("macs")
         self._macs_fixed = macs.fixed
-        self._macs_of = macs.held(task.arch)
+        self._macs_of = macs.operator_costs(task.arch)
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         self._examples: Counter[str] = Counter()
         super().begin(network, task, generator)
@@ -72,7 +72,7 @@ class PathSampling(CountedObjective):
         arch, seen, macs = result.task.arch, result.num_seen, self._supernet.path_costs("macs")
         report, total = result.report(OperatorReport), macs.fixed * seen
         examples = {} if report is None else dict(report.examples)
-        for layer, costs in enumerate(macs.held(arch)):
+        for layer, costs in enumerate(macs.operator_costs(arch)):
             through = {name: examples.pop(f"layers.{layer}.{name}", 0) for name in costs}
             if sum(through.values()) != seen:
                 raise ValueError(f"{sum(through.values())} examples passed layer {layer} instead of {seen}")

@@ -29,6 +29,6 @@ class DeriveGenotype(SearchMethod, Part):
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
         supernet = feasible.costs.supernet
         self.check_supernet(supernet)
-        genotype = cast(CellSupernet, supernet).derived()
+        genotype = cast(CellSupernet, supernet).derive_genotype()
         if feasible.fits(genotype):
             yield [genotype]

@@ -1,23 +1,21 @@
-"""Supernets: what can be trained, as weights shared by many architectures.
+"""Supernets: networks with weights that many architectures share.
 
-A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`) has the architectures, and
-``subnet(arch)`` is an ordinary ``nn.Module`` with a copy of the weights of one of them, which is what a client is sent.
+A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`) lists the architectures, and
+``subnet(arch)`` returns an ordinary ``nn.Module`` with a copy of one architecture's weights, which a client receives.
 
 * **Elastic in depth and width** (SuperFed): :class:`ElasticResNet`, :class:`ElasticTCN` for the next token,
   :class:`ElasticTransformer` for images and text, :class:`ElasticMLP` for tables.
 * **Operators as paths** (FedorAS): :class:`PathCNN`, :class:`PathRNN`.
 * **Early exits** (FedHeN): :class:`EarlyExitResNet`.
 * **Cut in width** (HeteroFL, FjORD, FedRolex, FLuID): :class:`WidthSupernet` of any :class:`NetworkFamily`, such as
-  :class:`SlicedCNN`, :class:`SlicedResNet`, :class:`GrowableViT`, or for text :class:`SlicedLSTM`; any network of
-  torchvision or of your own is one as :class:`TracedNetwork`.
+  :class:`SlicedCNN`, :class:`SlicedResNet`, :class:`GrowableViT`, and :class:`SlicedLSTM` for text; wrap any
+  network of torchvision or of your own as a :class:`TracedNetwork`.
 * **Networks side by side**: :class:`BaseNetworks` (SplitMix), :class:`SeparateNetworks`, :class:`ModelSuite` of models
   that grow (FedTrans), :class:`PrunedSequence` of models that shrink (FedNAS).
 * **Cells** (DARTS): :class:`CellSupernet`, and :class:`GenotypeNetwork` for one genotype.
-* **One network** (FedAvg): :class:`SmallCNN`, :class:`ResNet18`, and :class:`PlainNetwork` around any of yours.
+* **One network** (FedAvg): :class:`SmallCNN`, :class:`ResNet18`, and :class:`PlainNetwork` around any network of yours.
 
-Norms are :class:`BatchNorm` and :class:`GroupNorm`.
-
-The guide "A supernet of your own" (``scripts/docs``) has a complete subclass.
+The guide "A supernet of your own" (``scripts/docs``) shows a complete subclass.
 """
 
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, Region, Supernet

@@ -1,7 +1,7 @@
 """The contract of the shared weights.
 
-A supernet owns the global weights. For every architecture it builds the network (``build``) and knows where the
-network's tensors lie in the shared ones (``index``). All else follows from these two: extraction (SuperFed's
+A supernet owns the global weights. For every architecture it builds the network (``build``) and returns the regions of
+the shared tensors that the network uses (``index``). All else follows from these two: extraction (SuperFed's
 G(W, arch)), super-imposition (M(W, arch, w)), overlap counts, running in place, and cost.
 """
 
@@ -29,8 +29,8 @@ from lit_fednas.supernets.space import SearchSpace
 
 T = TypeVar("T")
 
-_SKELETONS_KEPT = 64
-#: What a module costs, given the shape of one example and the type of the inputs, float32 if not given.
+_CACHED_SKELETONS = 64
+#: Costs of a module, from the module, the shape of one example and the type of the inputs (by default float32).
 COUNTERS: dict[str, Callable[..., int]] = {
     "macs": count_macs,
     "operations": count_operations,
@@ -42,13 +42,12 @@ COUNTERS: dict[str, Callable[..., int]] = {
 
 @dataclass(frozen=True)
 class Region:
-    """Where a subnet's tensor lies in the supernet.
+    """The region of a supernet's tensor that a subnet's tensor occupies.
 
     Attributes:
         name: The supernet's parameter or buffer.
-        index: What to index it with, dimension by dimension: slices, or integer tensors where the elements are not
-            adjacent. Several integer tensors must be shaped to be crossed, as in
-            ``(rows[:, None], columns[None, :])``. ``None`` means the whole tensor.
+        index: An index per dimension: a slice, or an integer tensor where the elements are not adjacent. Several
+            integer tensors must broadcast, as in ``(rows[:, None], columns[None, :])``; ``None`` for the whole tensor.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Region:
 
     @property
     def is_view(self) -> bool:
-        """Whether indexing gives a view, so that adding to it in place changes the whole."""
+        """``True`` if the region is a view: then adding to it in place changes the whole tensor."""
         return self.index is None or all(isinstance(part, slice) for part in self.index)
 
     def of(self, tensor: Tensor) -> Tensor:
@@ -73,7 +72,7 @@ class Region:
 
 @dataclass
 class _Skeleton:
-    """An architecture's network on the meta device, with what is cached about it."""
+    """An architecture's network on the meta device, with its cached index, costs and shapes."""
 
     network: nn.Module
     index: dict[str, Region] | None = None
@@ -85,7 +84,7 @@ class _Skeleton:
 
 
 class Supernet(nn.Module, ABC):
-    """One network whose weights many architectures share.
+    """One network with weights that many architectures share.
 
     A subclass keeps the shared tensors as its parameters and buffers, sets :attr:`space` in its constructor, and
     implements :meth:`build` and :meth:`index`.
@@ -114,33 +113,33 @@ class Supernet(nn.Module, ABC):
 
     @abstractmethod
     def build(self, arch: Any) -> nn.Module:
-        """Builds the architecture's network; its weights' values do not matter (it may be built on meta)."""
+        """Builds the architecture's network; the values of its weights do not matter (the device may be meta)."""
 
     @abstractmethod
     def index(self, arch: Any) -> dict[str, Region]:
-        """Returns where each parameter and buffer of ``build(arch)`` lies in the supernet, by name."""
+        """Returns the region of each parameter and buffer of ``build(arch)`` in the supernet, by name."""
 
     def initialise(self, network: nn.Module) -> None:
-        """Draws the initial weights of a built network, where they are not those that its layers draw."""
+        """Draws those initial weights of a built network that its layers do not draw themselves."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """The class, the shapes of all shared tensors, and the kinds of layers without any; a checkpoint must match."""
+        """The class, all tensors' shapes and the types of layers without tensors; a checkpoint must match them."""
         shapes = {name: list(shape) for name, shape in shapes_of(self).items()}
         leaves = [module for module in self.modules() if not any(True for _ in module.children())]
         kinds = {type(leaf).__name__ for leaf in leaves if not leaf.state_dict()}
         return {"class": type(self).__qualname__, "shapes": shapes, "layers": sorted(kinds)}
 
     def structure(self) -> dict[str, Any]:
-        """Returns what a checkpoint needs besides the settings to build a supernet that changes in training."""
+        """Returns the changes of structure in training; a checkpoint needs them to rebuild the supernet."""
         return {}
 
     def restore(self, structure: Mapping[str, Any]) -> None:
-        """Restores what :meth:`structure` returned, but no weights; raises ``CheckpointError`` if it is another's."""
+        """Restores a :meth:`structure`, without weights; raises ``CheckpointError`` if another supernet wrote it."""
         if structure:
             raise CheckpointError(
-                f"checkpoint: its supernet has changed in training, which a {type(self).__name__} does not; use "
-                f"the model.supernet that the run was started with"
+                f"checkpoint: its supernet changed in training, and a {type(self).__name__} cannot; use the "
+                f"model.supernet that the run was started with"
             )
 
     def digest(self) -> str:
@@ -153,11 +152,11 @@ class Supernet(nn.Module, ABC):
 
     @property
     def default_eval_archs(self) -> tuple[str, ...]:
-        """The architectures that are evaluated unless others are named, as the space writes them."""
+        """The architectures that are evaluated by default, as the space writes them."""
         return ("smallest", "largest") if self.space.size > 1 else ("largest",)
 
     def shared_tensors(self) -> dict[str, Tensor]:
-        """Returns the global weights by name, parameters first, then buffers; the tensors themselves."""
+        """Returns the global weights by name, parameters first, then buffers; they are not copied."""
         return tensors_of(self)
 
     def skeleton(self, arch: Any) -> nn.Module:
@@ -184,19 +183,19 @@ class Supernet(nn.Module, ABC):
         return self.counted("operations", arch)
 
     def counted(self, name: str, arch: Any) -> int:
-        """Returns one of :data:`COUNTERS` for one example; a subclass may know it without a (dry) run."""
+        """Returns a cost for one example, by its name in :data:`COUNTERS`; a subclass may omit the dry run."""
         skeleton = self._skeleton(arch)
         if name not in skeleton.costs:
             skeleton.costs[name] = COUNTERS[name](skeleton.network, self.input_shape, self.input_dtype)
         return skeleton.costs[name]
 
     def layers(self, arch: Any) -> list[Layer]:
-        """Returns the convolutions and linear layers, in the order in which they run; a subclass may know them."""
+        """Returns the convolutions and linear layers, in the order in which they run."""
         return read_layers(self.skeleton(arch), self.input_shape, self.input_dtype)
 
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Returns the architecture's tensors by their names in the subnet: views if regions allow it, else copies."""
-        # finding the shared tensors takes longer than the views, and the caller may have them
+        # Collecting the shared tensors takes longer than the views, so a caller may pass them.
         shared = self.shared_tensors() if shared is None else shared
         return {name: region.of(shared[region.name]) for name, region in self.regions(arch).items()}
 
@@ -215,11 +214,11 @@ class Supernet(nn.Module, ABC):
 
     @torch.no_grad()
     def shrink_and_perturb(self, factor: float, seed: int) -> None:
-        """Multiplies all parameters by a factor, and adds fresh initial ones times one minus it.
+        """Multiplies all parameters by a factor, and adds one minus the factor times fresh initial ones.
 
         Args:
             factor: The share of the present weights, from 0 to 1 (Ash and Adams, 2020, section 4: lambda).
-            seed: The seed of the fresh weights, which are those that a new network would have.
+            seed: The seed of the fresh weights, which are those of a new network with this seed.
         """
         superset = self.space.superset
         with isolated(seed, "shrink-and-perturb"):
@@ -228,21 +227,21 @@ class Supernet(nn.Module, ABC):
         regions, shared = self.regions(superset), self.shared_tensors()
         for name, value in fresh.named_parameters():
             whole, index = shared[regions[name].name], regions[name].index
-            if whole.requires_grad:  # frozen ones stay
+            if whole.requires_grad:  # frozen weights stay
                 whole[... if index is None else index] = regions[name].of(whole).lerp(value.to(whole), 1 - factor)
 
     @torch.no_grad()
     def keep_function(self, arch: Any) -> None:
-        """Gives all architectures that contain this one its outputs, except for dropout and scalers in training.
+        """Makes all larger architectures compute this one's outputs, except for dropout and scalers in training.
 
-        Weights from new inputs to its outputs become zero, and in new residual blocks the last layer that has weights.
-        A norm over a width that grows (layer norm) changes outputs nevertheless.
+        Weights from new inputs to old outputs become zero, and so does the last layer with weights of a new residual
+        block. A norm over a width that grows (layer norm) still changes the outputs.
         """
         regions, shared = self.regions(arch).values(), self.shared_tensors()
         for name, index in ((region.name, region.index) for region in regions):
             if index is not None and shared[name].requires_grad:
                 old = shared[name][index].clone()
-                shared[name][index[0]] = 0  # the first dimension is the outputs'
+                shared[name][index[0]] = 0  # dimension 0 holds the outputs
                 shared[name][index] = old
         for path, block in self.named_modules():
             if isinstance(block, Residual) and not any(region.name.startswith(f"{path}.") for region in regions):
@@ -251,7 +250,7 @@ class Supernet(nn.Module, ABC):
                     weight.zero_()
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
-        """Runs an architecture (the largest if not given) in place: its weights are views into the shared ones.
+        """Runs an architecture (by default the largest) in place: its weights are views of the shared tensors.
 
         Returns:
             Logits, ``[batch, num_classes]``, of a batch, ``[batch, *input_shape]``.
@@ -267,15 +266,15 @@ class Supernet(nn.Module, ABC):
         return functional_call(skeleton.network, dict(weights), (x,), tie_weights=True)
 
     def run_inside(self, network: nn.Module, arch: Any, x: Tensor) -> Tensor:
-        """Runs an architecture inside a client's network, whose tensors begin with its own, in that network's mode.
+        """Runs an architecture inside a client's network, with the first of its units, in its mode.
 
-        Gradients flow into the network's tensors, and running statistics are moved in place. Under ``torch.func.vmap``
-        the architecture's cost or network must have been asked for before: building it draws random numbers.
+        Gradients flow into the network's tensors, and running statistics change in place. Before a call under
+        ``torch.func.vmap``, compute the architecture's cost once: building its network draws random numbers.
 
         Args:
             network: A subnet, as a client trains it.
             arch: The architecture to run.
-            x: ``[batch, *input_shape]``.
+            x: Inputs, ``[batch, *input_shape]``.
 
         Returns:
             Logits, ``[batch, num_classes]``.
@@ -285,11 +284,11 @@ class Supernet(nn.Module, ABC):
         """
         tensors, inner = tensors_of(network), {}
         for name, shape in self._skeleton(arch).shapes.items():
-            has = tensors[name].shape if name in tensors else None
-            if has is None or len(has) != len(shape) or any(map(gt, shape, has)):
+            client_shape = tensors[name].shape if name in tensors else None
+            if client_shape is None or len(client_shape) != len(shape) or any(map(gt, shape, client_shape)):
                 raise ConfigError(
-                    f"architecture {arch}: needs {name} of {list(shape)} where the client's network has "
-                    f"{'nothing' if has is None else list(has)}; run an architecture that the client's contains"
+                    f"architecture {arch}: needs {name} of {list(shape)}, and the client's network has "
+                    f"{client_shape and list(client_shape)}; run an architecture that the network contains"
                 )
             inner[name] = tensors[name][tuple(map(slice, shape))]
         return self.run(arch, inner, x, network.training)
@@ -298,21 +297,21 @@ class Supernet(nn.Module, ABC):
         def make() -> _Skeleton:
             return _Skeleton(on_meta(self.build, arch))
 
-        return recent(self._skeletons, arch, _SKELETONS_KEPT, make)
+        return recent(self._skeletons, arch, _CACHED_SKELETONS, make)
 
 
-def recent(kept: OrderedDict[Any, T], key: Any, most: int, make: Callable[[], T]) -> T:
-    """Returns what is kept by a key, or makes it; the least recently used is forgotten."""
-    if key not in kept:
-        while len(kept) >= most:
-            kept.popitem(last=False)
-        kept[key] = make()
-    kept.move_to_end(key)
-    return kept[key]
+def recent(cache: OrderedDict[Any, T], key: Any, capacity: int, make: Callable[[], T]) -> T:
+    """Returns the cached value of a key, or makes it; a full cache drops the least recently used value."""
+    if key not in cache:
+        while len(cache) >= capacity:
+            cache.popitem(last=False)
+        cache[key] = make()
+    cache.move_to_end(key)
+    return cache[key]
 
 
 class OutputsNetwork(nn.Module, ABC):
-    """A network with several outputs (early exits, or networks side by side), of which ``forward`` returns the last."""
+    """A network with several outputs (early exits, or networks side by side); ``forward`` returns the last one."""
 
     @abstractmethod
     def outputs(self, x: Tensor) -> list[Tensor]:
@@ -320,7 +319,7 @@ class OutputsNetwork(nn.Module, ABC):
 
 
 class NestedSupernet(Supernet):
-    """A supernet whose every architecture keeps the *first* channels and the *first* blocks of the largest.
+    """A supernet in which each architecture keeps the *first* channels and *first* blocks of the largest one.
 
     A subclass sets :attr:`space` and :attr:`network` in its constructor and implements :meth:`build`. A subnet's
     tensor is the corner of the tensor of the same name.
@@ -354,21 +353,21 @@ class NestedSupernet(Supernet):
 
 
 def he_normal(network: nn.Module) -> None:
-    """Draws the weights of all convolutions as He et al. (2015) do, by their numbers of outputs."""
+    """Draws the weights of all convolutions as He et al. (2015) do, scaled by the number of outputs."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def materialise(network: nn.Module, device: torch.device) -> nn.Module:
-    """Gives a network on the meta device unset memory, in place (``Module.to_empty``, in a tenth of its time)."""
-    copies: dict[int, Any] = {}  # a tensor that several modules share stays one
+    """Allocates unset memory for a network on the meta device, in place, ten times as fast as ``to_empty``."""
+    copies: dict[int, Any] = {}  # new tensors by the old ones' ids, because modules may share a tensor
     for module in network.modules():
-        for kept in (module._parameters, module._buffers):
-            for name, tensor in kept.items():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
                 if tensor is not None:
                     unset = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
                     if isinstance(tensor, nn.Parameter):
                         unset = nn.Parameter(unset, tensor.requires_grad)
-                    kept[name] = copies.setdefault(id(tensor), unset)
+                    tensors[name] = copies.setdefault(id(tensor), unset)
     return network

@@ -1,7 +1,7 @@
 """A residual network with early exits: FedHeN's simple and complex architectures, and any number between.
 
-With the paper's width and exits the simple one has 0.7M parameters, and the complex one 11.17M besides the simple head
-(paper: 11.1M).
+With the paper's width and exits, the simple architecture has 0.7M parameters, and the complex one has 11.17M without
+the simple head (paper: 11.1M).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lit_fednas.supernets.space import Subset, SubsetSpace
 
 
 class Exits(Subset):
-    """The stages that heads follow, counted from 1, as ``exits: 2,4``; the network ends with the last."""
+    """The stages before the heads, counted from 1, as ``exits: 2,4``; the network ends with the last stage."""
 
     word = "exits"
 
 
 class ExitSpace(SubsetSpace[Exits]):
-    """The exits of a network; an architecture holds the heads before its last one, or does not."""
+    """The exits of a network; with ``early_heads``, an architecture includes the heads before its last one."""
 
     def __init__(self, exits: Iterable[int], early_heads: bool = True) -> None:
         self.early_heads = early_heads
@@ -47,21 +47,21 @@ class ExitSpace(SubsetSpace[Exits]):
 
 @checked("supernet")
 class EarlyExitResNet(NestedSupernet):
-    """A pre-activation ResNet of which every exit is an architecture.
+    """A pre-activation ResNet in which every exit is an architecture.
 
     The network is that of He et al. (2016, "Identity Mappings in Deep Residual Networks") with a stem for 32x32 images
-    and group norm (FedHeN, section 3, "Models"). A client that holds the simple head but does not train it (with
-    :class:`~lit_fednas.objectives.SideObjective`) returns it as it was received, and it is still averaged (Alg. 4,
-    line 18, as printed), unless the architecture omits it (``exits: 4``), as all do without ``early_heads``.
+    and group norm (FedHeN, section 3, "Models"). A client that receives the simple head without training it (with
+    :class:`~lit_fednas.objectives.SideObjective`) returns it unchanged, and it is averaged (Alg. 4, line 18). The
+    architecture ``exits: 4`` omits it; without ``early_heads``, all architectures omit it.
 
     Args:
         input_shape: Channels, height and width of an image.
-        num_classes: Classes.
+        num_classes: Number of classes.
         norm: Normalisation layer.
         width: Channels of the stem and the first stage; every later stage has twice as many.
         blocks: Residual blocks per stage; all stages but the first begin with a stride of two.
-        exits: The stages that an exit follows, counted from 1; the last stage's must be among them.
-        early_heads: Whether an architecture holds the heads before its last one, which the side objective trains.
+        exits: The stages before an exit, counted from 1, in ascending order; the last stage must be one of them.
+        early_heads: Whether an architecture includes the heads before its last one, for the side objective.
 
     Example:
         >>> net = EarlyExitResNet((3, 32, 32), 10)
@@ -82,10 +82,7 @@ class EarlyExitResNet(NestedSupernet):
         super().__init__(input_shape, num_classes)
         check_image(self, self.input_shape)
         if list(exits) != sorted(set(exits)) or exits[-1] != len(blocks):
-            raise ConfigError(
-                f"supernet.exits: {list(exits)} must be stages from 1 to {len(blocks)}, ascending, the last "
-                f"{len(blocks)}"
-            )
+            raise ConfigError(f"supernet.exits: {list(exits)} must be ascending stages that end with {len(blocks)}")
         self.width = width
         self.blocks = tuple(blocks)
         self._norm = norm
@@ -113,7 +110,7 @@ class EarlyExitResNet(NestedSupernet):
         return nn.Sequential(*blocks)
 
     def _head(self, stage: int) -> nn.Sequential:
-        """Builds a head; early ones mix two kinds of pooling (section 3, "Models"), the last one averages."""
+        """Builds a head: early heads mix two kinds of pooling (section 3, "Models"); the last head averages."""
         channels = self.width << (stage - 1)
         if stage == len(self.blocks):
             head = pooled_classifier(channels, self.num_classes)
@@ -126,7 +123,7 @@ class EarlyExitResNet(NestedSupernet):
 
 
 class ExitNetwork(OutputsNetwork):
-    """Stages one after the other, with a head after some of them, counted from 1, the last one among them."""
+    """A sequence of stages, counted from 1, with heads after some of them and after the last."""
 
     def __init__(self, stem: nn.Module, stages: Sequence[nn.Module], heads: dict[int, nn.Module]) -> None:
         super().__init__()
@@ -157,11 +154,11 @@ class MixedPool(nn.Module):
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
-        # as Kaya et al. (2019), whom FedHeN follows: sides up to 5 stay; one share, not confined to [0, 1]
+        # as in Kaya et al. (2019), the source of FedHeN: sides up to 5 stay; the share may leave [0, 1]
         self.kernel = (max(1, round(height / 4)), max(1, round(width / 4)))
         self.share = nn.Parameter(torch.tensor(0.5))
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[batch, channels, h, w]`` to about ``[batch, channels, 4, 4]``."""
-        average, greatest = functional.avg_pool2d(x, self.kernel), functional.max_pool2d(x, self.kernel)
-        return average + self.share * (greatest - average)
+        average, maximum = functional.avg_pool2d(x, self.kernel), functional.max_pool2d(x, self.kernel)
+        return average + self.share * (maximum - average)

@@ -1,4 +1,4 @@
-"""Elastic networks for tables, text and images: a perceptron, SuperFed's temporal convolutional one, a transformer."""
+"""Elastic networks for tables, text and images: perceptron, SuperFed's temporal convolutional network, transformer."""
 
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -27,15 +27,15 @@ from lit_fednas.supernets.layers import (
 
 @checked("supernet")
 class ElasticMLP(NestedSupernet):
-    """Elastic residual perceptron for tables, after the ResNet of Gorishniy et al. (2021).
+    """An elastic residual perceptron for tables, after the ResNet of Gorishniy et al. (2021).
 
-    A linear layer maps the flattened input to ``dim`` entries; each block adds ``Linear(ReLU(Linear(norm(x))))`` to
-    them; the head is ``Linear(ReLU(norm(x)))``. Deviations: layer norm instead of batch norm, and no dropout.
+    A linear layer maps the flattened input to ``dim`` entries, each block adds ``Linear(ReLU(Linear(norm(x))))`` to
+    them, and the head is ``Linear(ReLU(norm(x)))``. Deviations: layer norm instead of batch norm, and no dropout.
 
     Args:
         input_shape: Shape of one example; it is flattened.
         num_classes: Width of the output.
-        dim: Entries that the blocks add to.
+        dim: Entries of the vector to which the blocks add.
         depths: Choices for the number of blocks beyond the first.
         ratios: Choices of a block's hidden units, as multiples of ``dim``.
 
@@ -77,7 +77,7 @@ class ElasticMLP(NestedSupernet):
 
 
 class ChannelsAndTokens(nn.Module):
-    """Swaps the last two dimensions."""
+    """Swaps channels and tokens, the last two dimensions."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -86,26 +86,24 @@ class ChannelsAndTokens(nn.Module):
 
 @checked("supernet")
 class ElasticTCN(NestedSupernet):
-    """SuperFed's temporal convolutional network (App. H.1, after Bai et al., 2018): the next token at every position.
+    """SuperFed's temporal convolutional network (App. H.1, after Bai et al., 2018) for the next token.
 
-    Four temporal blocks, the i-th of two causal convolutions of dilation 2^i, added to their input; the choices
-    are the depth, of two blocks and ``d`` more, and per block the ratio of the first convolution's output channels to
-    all. The paper keeps the "top two blocks" at depth 0: here the first ones, as in its other supernets, so that the
-    receptive field is 13 tokens at depth 0 and 61 at depth 2.
+    Block i has two causal convolutions of dilation 2^i and a residual connection. The choices are the depth (two blocks
+    and ``d`` more) and each block's ratio of middle to output channels. The "top two blocks" that remain at depth 0 are
+    here the first two, as in the paper's other supernets. The receptive field is 13 tokens at depth 0, 61 at depth 2.
 
-    Deviation: no weight norm, of which a narrower block would share directions and not lengths. Embedding and decoder,
-    which share their weight, begin as in Bai et al.'s code for words (normal, standard deviation 0.01), convolutions as
-    torch draws them.
+    Deviation: no weight norm, because a narrower block would share directions but not lengths. Embedding and decoder
+    share their weight, drawn as in Bai et al.'s code for words (standard deviation 0.01).
 
     Args:
         input_shape: Tokens of an example.
         num_classes: Tokens of the vocabulary.
-        channels: Entries of a token's embedding, and output channels of every block.
-        kernel: Tokens under a convolution's kernel.
+        channels: Entries of a token's embedding and output channels of every block.
+        kernel: Kernel size of the convolutions in tokens.
         depths: Choices for the number of blocks beyond the first two.
         ratios: Choices of the expand ratio.
-        dropout: Rate behind each convolution (Bai et al.: 0.45 for words).
-        embedding_dropout: Rate behind the embedding (Bai et al.: 0.25 for words).
+        dropout: Dropout rate after each convolution (Bai et al.: 0.45 for words).
+        embedding_dropout: Dropout rate after the embedding (Bai et al.: 0.25 for words).
 
     Example:
         >>> net = ElasticTCN((20,), 50, channels=10)
@@ -132,7 +130,7 @@ class ElasticTCN(NestedSupernet):
         self.kernel = kernel
         self.dropout = dropout
         self.embedding_dropout = embedding_dropout
-        self.space: ElasticSpace = ElasticSpace(depths, ratios, (channels,), least=2)
+        self.space: ElasticSpace = ElasticSpace(depths, ratios, (channels,), min_blocks=2)
         self.network = self.build(self.space.largest)
         self.initialise(self.network)
 
@@ -171,27 +169,26 @@ class ElasticTCN(NestedSupernet):
 
 @checked("supernet")
 class ElasticTransformer(NestedSupernet):
-    """A pre-norm transformer, elastic as SuperFed's networks are.
+    """A pre-norm transformer that is elastic like SuperFed's networks.
 
-    A block is self-attention and a perceptron of one hidden layer (GELU), each behind a layer norm of the fixed width
-    and added to its input. A narrower block keeps the first heads and the first hidden units. Positions are learned.
+    A block has self-attention and a perceptron of one hidden layer (GELU). A layer norm of fixed width precedes each,
+    and each is added to its input. A narrower block keeps the first heads and hidden units. Positions are learned.
 
-    Of images ``[channels, height, width]`` the patches are the tokens, which are averaged for one output. Of text,
-    int64 ``[tokens]``, there is an output per position, from that position and those before it; or, pooled, one per
-    example, the mean over all tokens. Padding is not masked: at the end of a text, as this package's sources have it,
-    no output that counts attends to it, unless it is pooled.
+    The tokens of an image ``[channels, height, width]`` are its patches; their mean gives one output. A text, int64
+    ``[tokens]``, has an output per position, from this position and earlier ones; a pooled text has one output, from
+    the mean over all tokens. Padding is not masked; of outputs that count, it affects only pooled ones.
 
     Args:
         input_shape: Channels, height and width of an image, or tokens of a text.
         num_classes: Width of an output.
-        dim: Entries of a token.
+        dim: Entries of a token's embedding.
         depths: Choices for the number of blocks beyond the first.
         ratios: Choices of a block's hidden units, as multiples of ``dim``.
-        heads: Choices of a block's heads, each of ``dim`` by the largest choice entries, a divisor of ``dim``.
-        patch: Height and width of a patch in pixels (images), divisors of the image's.
-        vocabulary: Tokens of the vocabulary (text); ``None`` for as many as classes, unless it is pooled.
+        heads: Choices of a block's heads. The largest must divide ``dim``: a head has ``dim / largest`` entries.
+        patch: Height and width of an image's patch in pixels; a divisor of the image's height and width.
+        vocabulary: Size of a text's vocabulary; by default ``num_classes``. A pooled text needs it.
         pooled: Whether a text has one output.
-        dropout: Rate behind the embedding, attention and perceptrons (Vaswani et al., 2017, section 5.4: 0.1).
+        dropout: Dropout rate after the embedding, attention and perceptrons (Vaswani et al., 2017: 0.1).
 
     Example:
         >>> net = ElasticTransformer((1, 8, 8), 10, dim=16, patch=2)
@@ -216,17 +213,17 @@ class ElasticTransformer(NestedSupernet):
     ) -> None:
         super().__init__(input_shape, num_classes)
         if not heads or dim % heads[-1]:
-            raise ConfigError(f"supernet.heads: {list(heads)} must be numbers of which the last divides dim, {dim}")
+            raise ConfigError(f"supernet.heads: {list(heads)} must end with a divisor of dim, {dim}")
         self.is_text = len(self.input_shape) == 1
         if self.is_text:
             self.input_dtype = torch.int64
             if pooled and vocabulary is None:
-                raise ConfigError("supernet.vocabulary: is not given, and classes of texts are not tokens; give it")
+                raise ConfigError("supernet.vocabulary: is null, and classes of texts are not tokens; give its size")
         else:
             check_image(self, self.input_shape)
-            for name, given in (("vocabulary", vocabulary), ("pooled", pooled)):
-                if given:
-                    raise ConfigError(f"supernet.{name}: {given} is for texts and the inputs are images; leave it out")
+            for name, value in (("vocabulary", vocabulary), ("pooled", pooled)):
+                if value:
+                    raise ConfigError(f"supernet.{name}: {value} is for texts, and the inputs are images; remove it")
         self.dim = dim
         self.head_dim = dim // heads[-1]
         self.patch = patch
@@ -239,7 +236,9 @@ class ElasticTransformer(NestedSupernet):
     @override
     def build(self, arch: ElasticArch) -> nn.Module:
         blocks = nn.Sequential()
-        for (_, units, _, _), heads in zip(self.space.blocks_of(arch), arch.heads, strict=False):  # absent ones behind
+        for (_, units, _, _), heads in zip(
+            self.space.blocks_of(arch), arch.heads, strict=False
+        ):  # absent blocks are last
             blocks.append(transformer_block(self.dim, heads, self.head_dim, units, not self.pooled, self.dropout))
         if self.is_text:
             embedding: nn.Module = TokenEmbedding(self.vocabulary, self.dim, self.input_shape[0])

@@ -1,4 +1,4 @@
-"""Families of networks that are cut in width, lose filters or grow: one structure, any number of units per group."""
+"""Families of networks with one structure and any number of units per group, to be cut, pruned or grown."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -14,35 +14,33 @@ from lit_fednas.costs.counting import on_meta
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.layers import Norm
 
-#: For every dimension of a tensor: the group whose units it has, and how many adjacent entries one unit takes;
-#: ``(None, 1)`` where it belongs to no group.
+#: Each dimension of a tensor: the group of its units and the adjacent entries per unit; ``(None, 1)`` without a group.
 Axes = tuple[tuple[str | None, int], ...]
-#: The numbers of units by group.
+#: The number of units of each group.
 Sizes = Mapping[str, int]
-ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
+ROUNDING = 1e-9  # 0.1 * 30 is slightly above 3, but means three units
 
 
 class NetworkFamily(ABC):
     """Networks of one structure, with any number of units per group.
 
-    Units that are cut or grow together form a group: the output channels of a convolution with the input channels
-    of the next, all outputs of blocks that are added up, the heads of a layer. Which dimension of which tensor belongs
-    to which group is found by building networks.
+    Units that are cut or grow together form a group: the output channels of a convolution and the input channels of the
+    next, the outputs of all blocks that are summed, the heads of a layer. :func:`find_axes` finds their tensors.
     """
 
-    #: Normalisation layer of the networks, where there is one.
+    #: Normalisation layer of the networks, if any.
     norm: Norm | None = None
-    #: Type of the inputs: int64 where they are tokens.
+    #: Type of the inputs: float32, or int64 for tokens.
     input_dtype = torch.float32
 
     @property
     def multiple(self) -> int:
-        """The number of which every group's units must be a multiple: a group norm's group size."""
+        """The divisor of every group's number of units: a group norm's group size, otherwise 1."""
         return 1 if self.norm is None else self.norm.multiple
 
     @abstractmethod
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        """Returns the groups and their full numbers of units; raises ``ConfigError`` for inputs that do not fit."""
+        """Returns each group's full number of units; raises ``ConfigError`` for inputs of an unsuitable shape."""
 
     @abstractmethod
     def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
@@ -52,18 +50,16 @@ class NetworkFamily(ABC):
             sizes: Units per group.
             input_shape: Shape of one example.
             num_classes: Width of the output, which is never cut.
-            scale: What the scalers divide by in training; 1 for nothing, and for networks without scalers.
+            scale: Divisor of the scalers in training; 1 has no effect, and networks without scalers ignore it.
         """
 
 
 @dataclass(frozen=True)
 class UngroupedFamily(NetworkFamily):
-    """A family with ordinary convolutions for grouped ones (FedTrans, App. A.1, for HeteroFL and SplitMix).
-
-    The weights of these are drawn anew.
+    """A family with dense, newly drawn convolutions instead of grouped ones (FedTrans, App. A.1).
 
     Args:
-        family: The networks.
+        family: The networks with grouped convolutions.
 
     Example:
         >>> from lit_fednas.supernets.sliced import SlicedMobileNet
@@ -94,45 +90,44 @@ class UngroupedFamily(NetworkFamily):
         return network
 
 
-def multiplied(units: Sizes, ratio: float, multiple: int = 1) -> dict[str, int]:
-    """Returns a ratio, above 0 and up to 1, of every group's units, rounded up to a multiple."""
+def multiply_units(units: Sizes, ratio: float, multiple: int = 1) -> dict[str, int]:
+    """Multiplies every group's units by a ratio, above 0 and up to 1, and rounds up to a multiple."""
     return {
         group: min(full, multiple * max(1, ceil(ratio * full / multiple - ROUNDING))) for group, full in units.items()
     }
 
 
-def divisible(value: float, divisor: int) -> int:
-    """Returns the multiple of ``divisor`` nearest to a width, at least one divisor and not below 90 %."""
+def round_to_multiple(value: float, divisor: int) -> int:
+    """Returns the multiple of ``divisor`` nearest to ``value``, at least ``divisor`` and 90 % of ``value``."""
     nearest = max(divisor, int(value + divisor / 2) // divisor * divisor)
     return nearest + divisor if nearest < 0.9 * value else nearest
 
 
 def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, name: str) -> dict[str, Axes]:
-    """Returns the axes of every tensor by name, found by letting one group grow at a time."""
+    """Returns the axes of every tensor by name, from networks in which one group at a time is larger."""
     shapes = shapes_of(on_meta(build, units))
     axes: dict[str, list[tuple[str | None, int]]] = {
         tensor: [(None, 1)] * len(shape) for tensor, shape in shapes.items()
     }
     for group, full in units.items():
-        grown = shapes_of(on_meta(build, {**units, group: full + multiple}))
+        larger_shapes = shapes_of(on_meta(build, {**units, group: full + multiple}))
         for tensor, shape in shapes.items():
-            for dimension, (size, larger) in enumerate(zip(shape, grown[tensor], strict=True)):
+            for dimension, (size, larger) in enumerate(zip(shape, larger_shapes[tensor], strict=True)):
                 if larger == size:
                     continue
-                other, repeat = axes[tensor][dimension][0], (larger - size) // multiple
-                if other is not None or size != full * repeat:
+                previous, repeat = axes[tensor][dimension][0], (larger - size) // multiple
+                if previous is not None or size != full * repeat:
                     raise ConfigError(
-                        f"supernet.family: dimension {dimension} of {tensor} in {name} has "
-                        f"{size} entries and grows with {group} by {larger - size}"
-                        + (f", but with {other} as well" if other else "")
-                        + "; every dimension must belong to one group as a whole"
+                        f"supernet.family: dimension {dimension} of {tensor} in {name} has {size} entries and grows "
+                        f"with {group} by {larger - size}{f' and with {previous}' if previous else ''}; a dimension "
+                        f"must belong to one group as a whole"
                     )
                 axes[tensor][dimension] = (group, repeat)
     return {tensor: tuple(dimensions) for tensor, dimensions in axes.items()}
 
 
 def tensors_of(network: nn.Module) -> dict[str, Tensor]:
-    """Returns all parameters, then all buffers, by name."""
+    """Returns all parameters and buffers by name, parameters first."""
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
@@ -142,20 +137,18 @@ def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def entries_of(units: Tensor, repeat: int) -> Tensor:
-    """Returns the entries, ``[units * repeat]``, of units along a dimension in which each takes ``repeat``."""
+    """Returns the indices, ``[units * repeat]``, of units with ``repeat`` adjacent entries each."""
     return (units[:, None] * repeat + torch.arange(repeat, device=units.device)).flatten()
 
 
-def check_image(network: object, input_shape: Sequence[int], least: int = 1) -> None:
-    """Raises ``ConfigError`` if inputs are not images, or smaller than ``least`` pixels in height or width."""
+def check_image(network: object, input_shape: Sequence[int], min_side: int = 1) -> None:
+    """Raises ``ConfigError`` if inputs are not images of at least ``min_side`` pixels in height and width."""
     name = type(network).__name__
     if len(input_shape) != 3:
         raise ConfigError(f"supernet.input_shape: {list(input_shape)} must be channels, height, width for {name}")
-    if min(input_shape[1:]) < least:
-        raise ConfigError(
-            f"supernet.input_shape: {input_shape[1]}x{input_shape[2]} pixels are too few for {name}, which "
-            f"needs {least}x{least} or more"
-        )
+    _, height, width = input_shape
+    if min(height, width) < min_side:
+        raise ConfigError(f"supernet.input_shape: {height}x{width} is too small for {name}; use at least {min_side}")
 
 
 def check_tokens(network: object, input_shape: Sequence[int]) -> None:
@@ -163,12 +156,12 @@ def check_tokens(network: object, input_shape: Sequence[int]) -> None:
     if len(input_shape) != 1:
         raise ConfigError(
             f"supernet.input_shape: {list(input_shape)} must be one number of tokens for {type(network).__name__}; "
-            f"choose a source of sequences of tokens"
+            f"choose a source of token sequences"
         )
 
 
-def check_as_many(**settings: Sequence[int]) -> None:
-    """Raises ``ConfigError`` if two settings of a family are not as many numbers."""
-    (first, many), (name, numbers) = settings.items()
-    if len(numbers) != len(many):
-        raise ConfigError(f"supernet.family.{name}: {list(numbers)} must be as many numbers as {first}, {list(many)}")
+def check_equal_lengths(**settings: Sequence[int]) -> None:
+    """Raises ``ConfigError`` if two settings of a family differ in length."""
+    (first_name, expected), (name, numbers) = settings.items()
+    if len(numbers) != len(expected):
+        raise ConfigError(f"supernet.family.{name}: {list(numbers)} must be as long as {first_name}, {list(expected)}")

@@ -1,10 +1,7 @@
-"""Layers of several networks, and their normalisation.
+"""Layers and norms that several networks share; those of transformers follow Dosovitskiy et al. (2021).
 
-Those of transformers are after Vaswani et al. (2017) and Dosovitskiy et al. (2021). torchvision offers others:
-``Conv2dNormActivation`` and ``SqueezeExcitation``.
-
-A subnet's channels have other batch statistics than the largest network's, and a client's other than everyone's
-(Hsieh et al., 2020): so they are not used (:class:`GroupNorm`), averaged, or gathered again before an evaluation.
+Batch statistics differ between a subnet and the largest network, and between clients (Hsieh et al., 2020). Therefore
+they are not used (:class:`GroupNorm`), or averaged, or gathered again before an evaluation.
 """
 
 from abc import ABC, abstractmethod
@@ -19,15 +16,15 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, UnitInterval, checked
 
-_POSITION_STD = 0.02  # small beside the embeddings, as is usual
+_POSITION_STD = 0.02  # small compared with the embeddings
 
 
 class Norm(ABC):
     """Makes the normalisation layer for a number of channels.
 
     Attributes:
-        multiple: The number of which every number of channels must be a multiple.
-        affine: Whether its layers have a scale and a shift.
+        multiple: Every number of channels must be a multiple of this number.
+        affine: Whether the layers have a scale and a shift.
     """
 
     multiple: int
@@ -35,7 +32,7 @@ class Norm(ABC):
 
     @abstractmethod
     def __call__(self, channels: int) -> nn.Module:
-        """Returns a layer for ``[batch, channels, h, w]``; raises ``ConfigError`` if channels are no multiple."""
+        """Returns a layer for ``[batch, channels, h, w]``; raises ``ConfigError`` for an invalid number of channels."""
 
 
 @checked("norm")
@@ -43,7 +40,7 @@ class Norm(ABC):
 class GroupNorm(Norm):
     """Group normalisation, without batch statistics (FedHeN).
 
-    Groups have a fixed size, so that a narrower subnet has fewer of them, which normalise the same channels everywhere.
+    Groups have a fixed size: a narrower subnet has fewer groups, and each contains the same channels in every subnet.
 
     Args:
         group_size: Channels per group; every width must be a multiple of it.
@@ -65,9 +62,7 @@ class GroupNorm(Norm):
     @override
     def __call__(self, channels: int) -> nn.Module:
         if channels % self.group_size:
-            raise ConfigError(
-                f"norm.group_size: {self.group_size} does not divide {channels} channels; give a divisor of all widths"
-            )
+            raise ConfigError(f"norm.group_size: {self.group_size} does not divide {channels} channels; give a divisor")
         return nn.GroupNorm(channels // self.group_size, channels)
 
 
@@ -79,7 +74,7 @@ class BatchNorm(Norm):
     Args:
         affine: Whether scale and shift are learned.
         running_statistics: Whether means and variances are tracked in training, averaged as buffers (FedorAS) and
-            used in evaluation. Else evaluation uses the batch's, unless they are recalibrated on a copy of the subnet.
+            used in evaluation. Otherwise evaluation uses each batch's, or recalibrates them on a copy of the subnet.
         momentum: Weight of the newest batch in the running statistics.
 
     Example:
@@ -102,19 +97,19 @@ class BatchNorm(Norm):
 
 
 class Scaler(nn.Module):
-    """Divides by a positive width in training, as a cut layer adds up fewer terms (HeteroFL: Diao et al., 2021)."""
+    """Divides by the subnet's width in training, as a cut layer sums fewer terms (HeteroFL: Diao et al., 2021)."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
         self.scale = float(scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps any shape to the same."""
+        """Maps any shape to the same shape."""
         return x / self.scale if self.training and self.scale != 1 else x
 
 
 class Residual(nn.Module):
-    """A block and a shortcut (by default the identity), whose sum is activated (He et al., 2016)."""
+    """The activated sum of a block and a shortcut, by default the identity (He et al., 2016)."""
 
     def __init__(
         self, block: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None
@@ -130,16 +125,16 @@ class Residual(nn.Module):
 
 
 class CausalConv1d(nn.Conv1d):
-    """A dilated convolution over the present and the past: padded on the left alone."""
+    """A dilated convolution over the present and the past: only the left side is padded."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, tokens]`` to as many tokens."""
+        """Maps ``[batch, channels, tokens]`` to the same number of tokens."""
         return super().forward(functional.pad(x, (self.dilation[0] * (self.kernel_size[0] - 1), 0)))
 
 
 class PatchEmbedding(nn.Module):
-    """A linear map of every patch, and a learned vector for its position."""
+    """A linear map of every patch, plus a learned vector for its position."""
 
     def __init__(self, channels: int, dim: int, patch_size: int, tokens: int) -> None:
         super().__init__()
@@ -152,7 +147,7 @@ class PatchEmbedding(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for every token of a vocabulary, and a learned vector for its position."""
+    """A learned vector for every token of a vocabulary, plus one for its position."""
 
     def __init__(self, vocabulary: int, dim: int, tokens: int) -> None:
         super().__init__()
@@ -166,7 +161,7 @@ class TokenEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention with any number of heads of a fixed size; causal: to a token itself and those before it."""
+    """Self-attention with any number of heads of a fixed size; if causal, a token attends to no later token."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, causal: bool = False) -> None:
         super().__init__()
@@ -180,8 +175,8 @@ class Attention(nn.Module):
         parts = (layer(x) for layer in (self.query, self.key, self.value))  # [batch, tokens, heads * head_dim]
         query, key, value = (part.unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in parts)
         # [batch, heads, tokens, head_dim]
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        values = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.output(values.transpose(1, 2).flatten(2))
 
 
 class TokenMean(nn.Module):
@@ -193,12 +188,12 @@ class TokenMean(nn.Module):
 
 
 def sequential(**modules: nn.Module | None) -> nn.Sequential:
-    """Returns named modules in a row, without those that are ``None``."""
+    """Returns a sequence of named modules, without those that are ``None``."""
     return nn.Sequential(OrderedDict((name, module) for name, module in modules.items() if module is not None))
 
 
 def norm_layer(norm: Norm | None, channels: int) -> nn.Module:
-    """Returns a normalisation layer, or the identity without a norm."""
+    """Returns a normalisation layer, or the identity if ``norm`` is ``None``."""
     return nn.Identity() if norm is None else norm(channels)
 
 
@@ -221,7 +216,7 @@ def conv_layer(
     scale: float | None = None,
     pool: int = 0,
 ) -> nn.Sequential:
-    """Returns a layer of ``conv``, ``scaler``, ``norm``, ``activation`` and ``pool``, without those not given."""
+    """Returns a layer of ``conv``, ``scaler``, ``norm``, ``activation`` and ``pool``, without unset ones."""
     return sequential(
         conv=conv,
         scaler=None if scale is None else Scaler(scale),
@@ -232,7 +227,7 @@ def conv_layer(
 
 
 def relu_conv_norm(inputs: int, outputs: int, norm: Norm, kernel: int = 1, stride: int = 1) -> nn.Module:
-    """Returns ReLU, a convolution without bias that keeps height and width (but for its stride), and a norm."""
+    """Returns ReLU, a convolution without bias that keeps height and width (except for its stride), and a norm."""
     return sequential(relu=nn.ReLU(), conv=convolution(inputs, outputs, kernel, stride), norm=norm(outputs))
 
 
@@ -254,18 +249,18 @@ def preactivated_block(
     inputs: int, middle: int, outputs: int, stride: int, norm: Norm | None, scale: float = 1.0
 ) -> nn.Module:
     """Returns a residual block in which norm and ReLU precede each of two 3x3 convolutions (He et al., 2016)."""
-    fresh = norm is not None  # else the ReLU would overwrite the block's input
-    first = {"scaler1": Scaler(scale), "norm1": norm_layer(norm, inputs), "relu1": nn.ReLU(inplace=fresh)}
-    rest = {
+    inplace = norm is not None  # without a norm, the ReLU would overwrite the block's input
+    first_layers = {"scaler1": Scaler(scale), "norm1": norm_layer(norm, inputs), "relu1": nn.ReLU(inplace=inplace)}
+    last_layers = {
         "conv1": convolution(inputs, middle, stride=stride),
         "scaler2": Scaler(scale),
         "norm2": norm_layer(norm, middle),
         "relu2": nn.ReLU(inplace=True),
         "conv2": convolution(middle, outputs),
     }
-    if stride == 1:  # not by the channels, which may be equal at one width and not at another
-        return Residual(sequential(**first, **rest))
-    return sequential(**first, sum=Residual(sequential(**rest), convolution(inputs, outputs, 1, stride)))
+    if stride == 1:  # channels do not decide this: they may be equal at one width and differ at another
+        return Residual(sequential(**first_layers, **last_layers))
+    return sequential(**first_layers, sum=Residual(sequential(**last_layers), convolution(inputs, outputs, 1, stride)))
 
 
 def transformer_block(
@@ -288,13 +283,13 @@ def transformer_block(
 
 
 def pooled_classifier(channels: int, num_classes: int) -> dict[str, nn.Module]:
-    """Returns the last layers of many networks by name: the mean over an image's pixels, and a linear layer."""
+    """Returns the last layers of many networks by name: the mean over an image's pixels and a linear layer."""
     classifier = nn.Linear(channels, num_classes)
     return {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "classifier": classifier}
 
 
 def count_patches(setting: str, patch_size: int, height: int, width: int) -> int:
-    """Returns the patches of an image; raises ``ConfigError`` if they do not cover it."""
+    """Returns the number of patches of an image; raises ``ConfigError`` if they do not cover it."""
     if height % patch_size or width % patch_size:
-        raise ConfigError(f"{setting}: {patch_size} does not divide {height}x{width} pixels")
+        raise ConfigError(f"{setting}: {patch_size} does not divide {height}x{width} pixels; give a divisor")
     return height // patch_size * (width // patch_size)

@@ -13,7 +13,7 @@ from lit_fednas.costs.counting import meta_copy, on_meta
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
-from lit_fednas.supernets.families import NetworkFamily, Sizes, check_image, multiplied
+from lit_fednas.supernets.families import NetworkFamily, Sizes, check_image, multiply_units
 from lit_fednas.supernets.layers import (
     GroupNorm,
     Norm,
@@ -27,7 +27,7 @@ from lit_fednas.supernets.space import Ladder
 
 _STAGES = 4
 _BLOCKS = 2
-_LEAST = 6  # pixels, of which two convolutions and a pooling leave one
+_LEAST_PIXELS = 6  # two convolutions and a pooling leave one pixel
 
 
 class PlainNetwork(NestedSupernet):
@@ -36,8 +36,8 @@ class PlainNetwork(NestedSupernet):
     Args:
         network: The network.
         input_shape: Shape of one example.
-        num_classes: Width of its output.
-        input_dtype: Type of its inputs.
+        num_classes: Width of the network's output.
+        input_dtype: Type of the network's inputs.
 
     Example:
         >>> net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
@@ -64,49 +64,49 @@ class PlainNetwork(NestedSupernet):
 
 @checked("supernet")
 class FamilyNetwork(PlainNetwork):
-    """A network of a family, with fresh weights: a model that a run has grown, or a width multiplier's.
+    """A network of a family with fresh weights, such as a grown model or one that a width multiplier has cut.
 
     Args:
         input_shape: Shape of one example.
-        num_classes: Classes.
-        family: The networks.
-        macs: The greatest share of the whole network's multiply-accumulates; all layers' units are multiplied by the
-            largest ratio within it (the width multiplier of Howard et al., 2017).
+        num_classes: Number of classes.
+        family: The family of networks.
+        macs: Largest share of the whole network's multiply-accumulates. All layers' units are multiplied by the
+            largest ratio that meets it (the width multiplier of Howard et al., 2017).
     """
 
     def __init__(
         self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily, macs: PositiveShare = 1.0
     ) -> None:
         shape = tuple(input_shape)
-        sizes = _within(family, shape, num_classes, macs) if macs < 1 else family.units(shape)
+        sizes = _sizes_within(family, shape, num_classes, macs) if macs < 1 else family.units(shape)
         super().__init__(family.build(sizes, shape, num_classes), shape, num_classes, family.input_dtype)
 
 
-def _within(family: NetworkFamily, shape: tuple[int, ...], num_classes: int, share: float) -> Sizes:
-    """Returns the units of the widest network within a share of the whole one's multiply-accumulates."""
+def _sizes_within(family: NetworkFamily, shape: tuple[int, ...], num_classes: int, share: float) -> Sizes:
+    """Returns the units of the widest network within a share of the whole network's multiply-accumulates."""
     units, multiple = family.units(shape), family.multiple
 
     def count(sizes: Sizes) -> int:
         return count_macs(on_meta(family.build, sizes, shape, num_classes), shape, family.input_dtype)
 
-    whole = count(units)
+    whole_macs = count(units)
     ratios = sorted({step * multiple / full for full in units.values() for step in range(1, full // multiple + 1)})
-    within = bisect_right(ratios, share * whole, key=lambda ratio: count(multiplied(units, ratio, multiple)))
+    within = bisect_right(ratios, share * whole_macs, key=lambda ratio: count(multiply_units(units, ratio, multiple)))
     if not within:
-        least = count(multiplied(units, ratios[0], multiple)) / whole
-        raise ConfigError(f"supernet.macs: {share} is less than the smallest network has, {least:.3g}; give more")
-    return multiplied(units, ratios[within - 1], multiple)
+        smallest = count(multiply_units(units, ratios[0], multiple)) / whole_macs
+        raise ConfigError(f"supernet.macs: {share} is below the smallest network's share, {smallest:.3g}; raise it")
+    return multiply_units(units, ratios[within - 1], multiple)
 
 
 class SmallCNN(PlainNetwork):
-    """Two 3x3 convolutions without padding, pooling, two linear layers, with dropout.
+    """Two 3x3 convolutions without padding, pooling and two linear layers, with dropout.
 
     The network of Reddi et al. (2021, "Adaptive Federated Optimization", App. A.2) for EMNIST, with their 1,206,590
     parameters for 1x28x28 inputs and 62 classes.
 
     Args:
         input_shape: Channels, height and width of an image.
-        num_classes: Classes.
+        num_classes: Number of classes.
 
     Example:
         >>> SmallCNN((1, 28, 28), 62).cost("whole").parameters
@@ -115,7 +115,7 @@ class SmallCNN(PlainNetwork):
 
     def __init__(self, input_shape: Iterable[int] = (3, 32, 32), num_classes: int = 10) -> None:
         shape = tuple(input_shape)
-        check_image(self, shape, _LEAST)
+        check_image(self, shape, _LEAST_PIXELS)
         channels, height, width = shape
         pooled = (height - 4) // 2 * ((width - 4) // 2)
         network = sequential(
@@ -133,11 +133,11 @@ class SmallCNN(PlainNetwork):
 class ResNet18(PlainNetwork):
     """The ResNet-18 of He et al. (2016) for small images: four stages of two residual blocks.
 
-    The stem is a 3x3 convolution of stride 1 without pooling, and the default norm a group norm (Hsieh et al., 2020).
+    The stem is a 3x3 convolution of stride 1 without pooling, and the default norm is group norm (Hsieh et al., 2020).
 
     Args:
         input_shape: Channels, height and width of an image.
-        num_classes: Classes.
+        num_classes: Number of classes.
         norm: Normalisation layer.
         width: Channels of the stem and the first stage; every later stage has twice as many.
     """

@@ -1,4 +1,4 @@
-"""Models of a run that makes one smaller step by step, the next step's candidates, and which filters leave (FedNAS)."""
+"""Stepwise pruning (FedNAS): the models of a run, the candidates of the next step, and their removed filters."""
 
 from __future__ import annotations
 
@@ -17,49 +17,48 @@ from lit_fednas.supernets.side_by_side import Model, ModelCollection
 
 
 def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
-    """Returns the units that stay, in order, when those with the smallest scores leave; of equal ones the first."""
-    # adjacent units leave together, as a group norm normalises them together
+    """Returns the ascending positions of all units except the ``removed`` lowest-scored ones; ties remove the first."""
+    # Adjacent units leave together, because a group norm normalises them together.
     blocks = scores.reshape(-1, multiple).sum(1)
-    leaving = set(torch.sort(blocks, stable=True).indices[: removed // multiple].tolist())
-    return [unit for unit in range(len(scores)) if unit // multiple not in leaving]
+    removed_blocks = set(torch.sort(blocks, stable=True).indices[: removed // multiple].tolist())
+    return [unit for unit in range(len(scores)) if unit // multiple not in removed_blocks]
 
 
 def without_filters(
-    weights: Mapping[str, Tensor], axes: Mapping[str, Axes], unit: str, kept: Sequence[int]
+    weights: Mapping[str, Tensor], axes: Mapping[str, Axes], unit: str, positions: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Returns copies of the tensors in which the group ``unit`` has the units in ``kept``."""
+    """Returns copies of the tensors in which the group ``unit`` keeps only the units at ``positions``."""
     smaller = {}
     for name, tensor in weights.items():
-        rest = tensor.detach()
+        pruned = tensor.detach()
         for dimension, (group, repeat) in enumerate(axes[name]):
             if group == unit:
-                units = torch.tensor(kept, device=tensor.device)
-                rest = rest.index_select(dimension, entries_of(units, repeat))
-        smaller[name] = rest.clone()
+                units = torch.tensor(positions, device=tensor.device)
+                pruned = pruned.index_select(dimension, entries_of(units, repeat))
+        smaller[name] = pruned.clone()
     return smaller
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A network after a unit has lost filters."""
+    """A network after one group has lost filters."""
 
-    unit: str  # the group that has lost units: a layer, or a residual stream with all that writes into it
-    removed: int  # how many the group has lost
-    sizes: dict[str, int]  # the remaining numbers of units of all groups
-    resource: float  # what the remaining network costs
+    unit: str  # the group: a layer, or a residual stream with all layers that write into it
+    removed: int  # number of removed filters
+    sizes: dict[str, int]  # remaining units of all groups
+    resource: float  # cost of the remaining network
 
 
 def find_cuts(sizes: Sizes, multiple: int, resource: Callable[[Sizes], float], budget: float) -> list[Cut]:
-    """Returns for each group the fewest filters, at least one, whose removal meets a budget (FedNAS, section 4.1).
+    """Returns for each group the smallest cut, of at least one filter, that meets a budget (FedNAS, section 4.1).
 
-    At least one multiple of a group stays. A group that cannot meet the budget by itself is left out.
+    At least one multiple of a group stays. Groups that cannot meet the budget alone are omitted.
 
     Args:
-        sizes: The numbers of units of all groups.
-        multiple: The number of filters that are removed together.
-        resource: The cost of a network of given numbers of units, which must not grow when filters leave. A
-            measured latency may, a little: the cut meets the budget as measured, but a smaller one might as well.
-        budget: The greatest cost.
+        sizes: Units per group.
+        multiple: Number of filters that are removed together.
+        resource: Returns the cost of a network with given units per group; the cost must not grow when filters leave.
+        budget: Largest cost.
 
     Example:
         >>> find_cuts({"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
@@ -67,8 +66,8 @@ def find_cuts(sizes: Sizes, multiple: int, resource: Callable[[Sizes], float], b
     """
 
     def cut(group: str, step: int) -> Cut:
-        left = {**sizes, group: sizes[group] - step * multiple}
-        return Cut(group, step * multiple, left, resource(left))
+        remaining_sizes = {**sizes, group: sizes[group] - step * multiple}
+        return Cut(group, step * multiple, remaining_sizes, resource(remaining_sizes))
 
     cuts = []
     for group, size in sizes.items():
@@ -81,19 +80,19 @@ def find_cuts(sizes: Sizes, multiple: int, resource: Callable[[Sizes], float], b
 
 @dataclass(frozen=True)
 class UnitCounts:
-    """A network of given numbers of units, which has a cost but no weights."""
+    """A network that has a cost but no weights, described by its units per group."""
 
-    sizes: tuple[tuple[str, int], ...]  # of all groups
+    sizes: tuple[tuple[str, int], ...]  # pairs of group and number of units
 
     @classmethod
     def of(cls, sizes: Sizes) -> UnitCounts:
-        """Returns the network of these numbers of units, by group."""
+        """Returns the network with these units per group."""
         return cls(tuple(sizes.items()))
 
 
 @dataclass(frozen=True)
 class PrunedModel:
-    """A model besides its weights; ``unit`` is empty and ``round`` (of its selection) ``None`` for the initial one."""
+    """A model without its weights; the initial one has an empty ``unit`` and no ``round`` of selection."""
 
     number: int
     unit: str
@@ -102,21 +101,21 @@ class PrunedModel:
 
 
 class PrunedSequence(ModelCollection):
-    """Models side by side, each of which has lost filters of the one before; checkpoints record which.
+    """Models side by side, each with fewer filters than the previous one; checkpoints record the cuts.
 
-    What loses filters is a group of units of the family: a layer; of a ``SlicedResNet`` the inside of each residual
-    block, and each stage's stream with all that writes into it.
+    A group of units of the family loses filters: a layer, or in a ``SlicedResNet`` the inside of a residual block or a
+    stage's stream with all layers that write into it.
 
     Args:
         input_shape: Shape of one example.
-        num_classes: Classes.
-        family: The initial model, at its full width.
+        num_classes: Number of classes.
+        family: The family of the initial model, which has the full width.
 
     Attributes:
-        writers: For every group of units the weights whose rows are its filters, of convolutions and linear layers: all
-            that write into a residual stream.
-        cuts: How the present candidates were made.
-        candidates: Their weights.
+        writers: For every group, the weights of convolutions and linear layers with this group's filters as rows. A
+            residual stream has several.
+        cuts: The cuts of the present candidates.
+        candidates: The networks of the present candidates.
 
     Example:
         >>> from lit_fednas.supernets.sliced import SlicedCNN
@@ -141,17 +140,17 @@ class PrunedSequence(ModelCollection):
         self.writers = self._find_writers()
         self.cuts: list[Cut] = []
         self.candidates = nn.ModuleList()
-        self._proposed: dict[Model, dict[str, int]] = {}  # all so far: the costs of removed ones may be asked for
+        self._proposed: dict[Model, dict[str, int]] = {}  # all so far, as costs of removed candidates may be needed
         self.update_space(self._candidates(), self._proposed)
 
     @property
     @override
     def default_eval_archs(self) -> tuple[str, ...]:
-        """The initial model and the newest, by number, so that a metric's name always means the same model."""
+        """The initial and the newest model, by number, so that a metric's name always means the same model."""
         return tuple(str(Model(number)) for number in sorted({0, len(self.models) - 1}))
 
     def sizes(self, arch: Model | UnitCounts) -> dict[str, int]:
-        """Returns the numbers of units of an architecture, by group."""
+        """Returns the units per group of an architecture."""
         if isinstance(arch, UnitCounts):
             return dict(arch.sizes)
         self.space.validate(arch)
@@ -176,14 +175,14 @@ class PrunedSequence(ModelCollection):
         return {"unit": model.unit or None, "round": model.round, "sizes": sizes}
 
     def propose(self, cuts: Sequence[Cut]) -> list[Model]:
-        """Replaces the candidates: for each cut a copy of the newest model without the filters of smallest scores."""
+        """Replaces the candidates: each is a copy of the newest model without its lowest-scored filters."""
         weights = tensors_of(self.networks[-1])
         self.cuts = list(cuts)
         self.candidates = nn.ModuleList()
         for cut in cuts:
-            kept = remaining(self._magnitudes(weights, cut.unit), cut.removed, self.family.multiple)
+            positions = remaining(self._magnitudes(weights, cut.unit), cut.removed, self.family.multiple)
             network = self._unset(self._build, cut.sizes)
-            network.load_state_dict(without_filters(weights, self._axes, cut.unit, kept))
+            network.load_state_dict(without_filters(weights, self._axes, cut.unit, positions))
             self.candidates.append(network)
         archs = self._candidates()
         self._proposed |= {arch: cut.sizes for arch, cut in zip(archs, cuts, strict=True)}
@@ -192,9 +191,9 @@ class PrunedSequence(ModelCollection):
 
     def select(self, unit: str, round: int | None = None) -> Model:
         """Makes a unit's candidate the newest model and removes the others."""
-        chosen = [cut.unit for cut in self.cuts].index(unit)
-        self.networks.append(self.candidates[chosen])
-        self.models.append(PrunedModel(len(self.models), unit, self.cuts[chosen].sizes, round))
+        index = [cut.unit for cut in self.cuts].index(unit)
+        self.networks.append(self.candidates[index])
+        self.models.append(PrunedModel(len(self.models), unit, self.cuts[index].sizes, round))
         self.cuts, self.candidates = [], nn.ModuleList()
         self.update_space(self._candidates(), self._proposed)
         return Model(len(self.models) - 1)
@@ -207,19 +206,16 @@ class PrunedSequence(ModelCollection):
         for name, module in self.networks[0].named_modules():
             if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
                 group = self._axes[f"{name}.weight"][0][0]
-                # a depthwise one's outputs follow its inputs
+                # the outputs of a depthwise convolution belong to the group of its inputs
                 if group is not None and getattr(module, "groups", 1) == 1:
                     writers[group] += (f"{name}.weight",)
         for group, names in writers.items():
             if not names:
-                raise ConfigError(
-                    f"supernet.family: no convolution or linear layer of {type(self.family).__name__} writes the units "
-                    f"{group!r}; such networks cannot lose filters by their norms"
-                )
+                raise ConfigError(f"supernet.family: no layer writes the units {group!r}; choose another family")
         return writers
 
     def _magnitudes(self, weights: Mapping[str, Tensor], group: str) -> Tensor:
-        """Returns the squared L2 norm of all weights that make a unit, ``[units]`` (FedNAS, section 4.1; NetAdapt)."""
+        """Returns the squared L2 norm of each unit's weights, ``[units]`` (FedNAS, section 4.1; NetAdapt)."""
         total = torch.zeros(())
         for name in self.writers[group]:
             weight, repeat = weights[name].detach().double(), self._axes[name][0][1]
@@ -248,8 +244,8 @@ class PrunedSequence(ModelCollection):
         first = self.models[0]
         self._validate_initial(structure.get("initial"), first.sizes)
         self.models = [first, *(PrunedModel(number, **row) for number, row in enumerate(structure["models"], 1))]
-        others = [self._unset(self._build, model.sizes) for model in self.models[1:]]
-        self.networks = nn.ModuleList([self.networks[0], *others])
+        pruned = [self._unset(self._build, model.sizes) for model in self.models[1:]]
+        self.networks = nn.ModuleList([self.networks[0], *pruned])
         self.cuts = [Cut(**row) for row in structure["candidates"]]
         self.candidates = nn.ModuleList(self._unset(self._build, cut.sizes) for cut in self.cuts)
         self._proposed = {Model(row["number"], row["unit"]): dict(row["sizes"]) for row in structure["proposed"]}

@@ -1,4 +1,4 @@
-"""Networks side by side in one supernet, each with weights of its own.
+"""Networks side by side in one supernet, each with its own weights.
 
 They are fixed (:class:`SeparateNetworks`, :class:`BaseNetworks`), or added during training (:class:`ModelCollection`).
 """
@@ -21,16 +21,16 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet, materialise
 from lit_fednas.supernets.early_exit import EarlyExitResNet
-from lit_fednas.supernets.families import NetworkFamily, multiplied, tensors_of
+from lit_fednas.supernets.families import NetworkFamily, multiply_units, tensors_of
 from lit_fednas.supernets.space import Ladder, Subset, SubsetSpace
 from lit_fednas.supernets.widths import WidthSupernet
 
-_MOST = 64
+_MAX_SIZE = 64
 
 
 @dataclass(frozen=True)
 class Members:
-    """Several networks of a collection, by each one's architecture."""
+    """The architectures of several networks of a collection."""
 
     members: tuple[Any, ...]
 
@@ -39,12 +39,12 @@ class Members:
 
 
 def members_of(arch: Any) -> tuple[Any, ...]:
-    """Returns the networks that an architecture of a collection names."""
+    """Returns the single architectures in an architecture of a collection."""
     return arch.members if isinstance(arch, Members) else (arch,)
 
 
 class SideBySide(OutputsNetwork):
-    """Several networks with the same input."""
+    """Several networks that run on the same input."""
 
     def __init__(self, networks: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -60,9 +60,9 @@ class SideBySide(OutputsNetwork):
 
 
 class MemberSpace(Ladder[Any]):
-    """Single networks as the rungs; :meth:`read` knows several, and removed ones, as :class:`Members`."""
+    """Single networks as rungs; :meth:`read` also accepts several as :class:`Members`, and removed ones."""
 
-    refusal = "is not one network that can be searched; name one model"
+    refusal = "cannot be searched; name one model"
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MemberSpace(Ladder[Any]):
         super().__init__(rungs)
         self._read_member = read
         self.members = self.rungs if members is None else tuple(members)
-        self._known = tuple(dict.fromkeys([*self.members, *removed]))
+        self._all_members = tuple(dict.fromkeys([*self.members, *removed]))
 
     @property
     @override
@@ -91,28 +91,26 @@ class MemberSpace(Ladder[Any]):
     @override
     def validate(self, arch: Any) -> None:
         members = members_of(arch)
-        if not members or [one for one in self._known if one in members] != list(members):
-            raise ConfigError(
-                f"architecture {arch}: name networks, each once and in this order, out of: "
-                f"{'; '.join(map(str, self.members))}"
-            )
+        if not members or [member for member in self._all_members if member in members] != list(members):
+            networks = "; ".join(map(str, self.members))
+            raise ConfigError(f"architecture {arch}: must be distinct networks in this order; choose from {networks}")
 
 
 class NetworkCollection(Supernet):
-    """A supernet of networks that share no weights; an architecture is one of them, or several as :class:`Members`.
+    """A supernet of networks that share no weights; an architecture is one network, or several as :class:`Members`.
 
-    A subclass sets :attr:`networks`, the weights, and implements :meth:`build_member` and :meth:`location`.
+    A subclass sets :attr:`networks`, which hold the weights, and implements :meth:`build_member` and :meth:`location`.
     """
 
     networks: nn.ModuleList
 
     @abstractmethod
     def build_member(self, member: Any) -> nn.Module:
-        """Builds the network of one architecture; its weights' values do not matter."""
+        """Builds the network of one architecture; the values of its weights do not matter."""
 
     @abstractmethod
     def location(self, member: Any) -> str:
-        """Returns the submodule that has the weights of one architecture; raises ``ConfigError`` if none has."""
+        """Returns the path of the submodule with an architecture's weights; raises ``ConfigError`` without any."""
 
     @override
     def build(self, arch: Any) -> nn.Module:
@@ -131,12 +129,12 @@ class NetworkCollection(Supernet):
 
 
 class SeparateNetworks(NetworkCollection):
-    """Architectures of another supernet, without shared weights, as in FedHeN's baseline Decouple (Alg. 3).
+    """The architectures of another supernet, with separate weights, as in FedHeN's baseline Decouple (Alg. 3).
 
     Args:
         input_shape: Shape of one example.
-        num_classes: Classes.
-        supernet: Makes the other supernet, of at most 64 architectures.
+        num_classes: Number of classes.
+        supernet: Builds the other supernet, with at most 64 architectures.
 
     Example:
         >>> from lit_fednas.supernets.early_exit import EarlyExitResNet
@@ -154,14 +152,11 @@ class SeparateNetworks(NetworkCollection):
         supernet: Callable[[tuple[int, ...], int], Supernet],
     ) -> None:
         super().__init__(input_shape, num_classes)
-        template = on_meta(supernet, self.input_shape, self.num_classes)  # only its structure
+        template = on_meta(supernet, self.input_shape, self.num_classes)
         self._template = (template,)  # in a tuple, so that it is not a submodule
         self.input_dtype = template.input_dtype
-        if template.space.size > _MOST:
-            raise ConfigError(
-                f"supernet: {type(template).__name__} has {template.space.size} architectures, and at most {_MOST} "
-                f"are trained apart; give it fewer choices"
-            )
+        if template.space.size > _MAX_SIZE:
+            raise ConfigError(f"supernet: {template.space.size} architectures exceed {_MAX_SIZE}; give fewer choices")
         members = sorted(template.space.each(), key=template.macs)
         self.space: MemberSpace = MemberSpace(template.space.named, members)
         self.networks = nn.ModuleList(map(template.build, members))
@@ -182,21 +177,21 @@ class SeparateNetworks(NetworkCollection):
 
 
 class SeparateExits(SeparateNetworks):
-    """:class:`SeparateNetworks` of an :class:`EarlyExitResNet`, in whose place configurations name it."""
+    """:class:`SeparateNetworks` of an :class:`EarlyExitResNet`, with the same settings."""
 
     def __init__(self, input_shape: Iterable[int], num_classes: int, **settings: Any) -> None:
         super().__init__(input_shape, num_classes, lambda *shape: EarlyExitResNet(*shape, **settings))
 
 
 class SeparateWidths(SeparateNetworks):
-    """:class:`SeparateNetworks` of a :class:`WidthSupernet`, in whose place configurations name it."""
+    """:class:`SeparateNetworks` of a :class:`WidthSupernet`, with the same settings."""
 
     def __init__(self, input_shape: Iterable[int], num_classes: int, **settings: Any) -> None:
         super().__init__(input_shape, num_classes, lambda *shape: WidthSupernet(*shape, **settings))
 
 
 class Bases(Subset, Members):
-    """Some of the base networks, by their numbers; they have the same structure, so the first ones are searched.
+    """The numbers of some base networks. All have the same structure, so a search considers the first ones.
 
     Example:
         >>> space = SubsetSpace(Bases, range(4))
@@ -208,14 +203,14 @@ class Bases(Subset, Members):
 
 
 class BaseSpace(SubsetSpace[Bases]):
-    """Base networks; :meth:`read` also knows ``width: 0.5``: as many of the first ones as have this share."""
+    """Base networks; :meth:`read` also accepts ``width: 0.5``, the first networks with this share of the width."""
 
     @override
     def read(self, text: Any) -> Bases:
         word, _, share = str(text).partition(":")
         if word.strip() != "width" or not share.replace(".", "", 1).strip().isdecimal():
             return super().read(text)
-        return self.first(_whole(float(share), len(self.numbers), "architecture"))
+        return self.first(_bases_of(float(share), len(self.numbers), "architecture"))
 
 
 class Mix(SideBySide):
@@ -231,19 +226,17 @@ class BaseNetworks(NetworkCollection):
     """A wide network as independent narrow ones, each with one ``count``-th of a family's units (SplitMix).
 
     After Hong, Wang, Wang and Zhou (2022, "Efficient Split-Mix Federated Learning for On-Demand and In-Situ
-    Customization", ICLR): base networks share no weights, and a network of any width is an ensemble of as many of them.
-    The publication averages the outputs of the base networks; here these are logits. Each group of units is divided
-    with rounding up (to the family's multiple), so that every base network has units. Each has its own initial weights
-    and its own norms; the publication's dual batch norms, for robustness against adversarial examples, are left out.
+    Customization", ICLR): base networks share neither weights nor norms, and a network of any width is an ensemble of
+    them, with averaged logits. Units per base network are rounded up to the family's multiple. The publication's dual
+    batch norms, against adversarial examples, are left out.
 
     Args:
         input_shape: Shape of one example.
-        num_classes: Classes.
-        family: The wide network, and how narrower ones are built.
-        count: The number of base networks, up to the units of the widest group; if not given, one over the narrowest
-            width.
-        widths: Shares of the whole width, as those of a ``WidthSupernet``, which are evaluated by default; each is
-            that of some base networks.
+        num_classes: Number of classes.
+        family: The family of the wide network, which also builds the narrow ones.
+        count: Number of base networks, up to the units of the widest group; by default 1 over the narrowest width.
+        widths: Shares of the whole width that are evaluated by default, as in a ``WidthSupernet``; multiples of
+            ``1 / count``.
 
     Example:
         >>> from lit_fednas.supernets.sliced import SlicedCNN
@@ -262,7 +255,7 @@ class BaseNetworks(NetworkCollection):
     ) -> None:
         super().__init__(input_shape, num_classes)
         if count is None and not widths:
-            raise ConfigError("supernet.count: is null, and there are no widths; give the number of base networks")
+            raise ConfigError("supernet.count: is null without widths; give the number of base networks")
         self.family = family
         self.input_dtype = family.input_dtype
         self.widths = sorted(widths or ())
@@ -272,12 +265,12 @@ class BaseNetworks(NetworkCollection):
         if self.count > widest:
             raise ConfigError(
                 f"supernet.count: {self.count} base networks are more than the units of the widest layer, {widest}; "
-                f"lower it, or raise the narrowest of supernet.widths"
+                f"lower it, or raise the smallest of supernet.widths"
             )
-        self._sizes = multiplied(units, 1 / self.count, family.multiple)
+        self._sizes = multiply_units(units, 1 / self.count, family.multiple)
         self.space = BaseSpace(Bases, range(self.count))
         for width in self.widths:
-            _whole(width, self.count, "supernet.widths")
+            _bases_of(width, self.count, "supernet.widths")
         self.networks = nn.ModuleList(map(self.build_member, range(self.count)))
 
     @property
@@ -298,14 +291,11 @@ class BaseNetworks(NetworkCollection):
         return Mix(map(self.build_member, arch.members))
 
 
-def _whole(width: float, count: int, field: str) -> int:
-    """Returns how many of the base networks have a share of the whole width."""
+def _bases_of(width: float, count: int, field: str) -> int:
+    """Returns the number of base networks that together have a share of the whole width."""
     bases = round(width * count)
     if not 1 <= bases <= count or not isclose(bases, width * count, rel_tol=1e-4):
-        raise ConfigError(
-            f"{field}: {width:g} is not the width of whole base networks, of which there are {count}; give a "
-            f"multiple of 1/{count} (to five digits)"
-        )
+        raise ConfigError(f"{field}: {width:g} is not a multiple of 1/{count}, a base network's share; give a multiple")
     return bases
 
 
@@ -318,8 +308,8 @@ class Model:
         ('model: 3', 'candidate: 3 conv2')
     """
 
-    number: int  # from 0, the initial model; a candidate's is that of the model that it may become
-    unit: str = ""  # of which a candidate has lost filters; empty for a model
+    number: int  # 0 is the initial model; a candidate has the number of the model that it may become
+    unit: str = ""  # a candidate's group that has lost filters; empty for a model
 
     def __str__(self) -> str:
         return f"candidate: {self.number} {self.unit}" if self.unit else f"model: {self.number}"
@@ -337,20 +327,20 @@ class Model:
 
 
 class ModelCollection(NetworkCollection):
-    """Numbered models, to which others are added while they are trained."""
+    """Numbered models; more are added during training."""
 
-    #: The name of the kind of collection, in metrics and files.
+    #: The kind of collection, in metrics and files.
     KIND: ClassVar[str]
     space: MemberSpace
-    #: For each model a record with its ``number`` and the ``round`` in which it was added.
+    #: A record for each model, with its ``number`` and the ``round`` in which it was added.
     models: list[Any]
 
     @abstractmethod
     def details(self, model: Any) -> dict[str, Any]:
-        """Returns the columns of a table of :attr:`models` besides a model's number and costs."""
+        """Returns a model's columns in :meth:`model_rows`, except its number and costs."""
 
     def model_rows(self) -> list[dict[str, Any]]:
-        """Returns a table of all models, a row each: number, :meth:`details`, MACs, parameters and bytes."""
+        """Returns a row per model: number, :meth:`details`, MACs, parameters and bytes."""
         return [
             {"number": model.number, **self.details(model), **vars(self.cost(Model(model.number)))}
             for model in self.models
@@ -361,24 +351,24 @@ class ModelCollection(NetworkCollection):
         return f"networks.{member.number}"
 
     def update_space(self, candidates: Sequence[Model] = (), removed: Iterable[Model] = ()) -> None:
-        """Sets the space to all models, by MACs, and further networks that clients train or have trained."""
+        """Sets the space to all models by MACs, plus candidates and removed networks for clients' results."""
         self._skeletons.clear()
         models = [Model(model.number) for model in self.models]
         space = partial(MemberSpace, Model.read, members=[*models, *candidates], removed=removed)
-        self.space = space(models)  # in which they can be built, and counted
+        self.space = space(models)  # needed to build the models and count their MACs
         self.space = space(sorted(models, key=self.order))
 
     def order(self, model: Model) -> tuple[int, int]:
-        """Returns what models are ordered by: MACs, then the number."""
+        """Returns the sort key of a model: MACs, then number."""
         return self.macs(model), model.number
 
     def _unset(self, build: Callable[..., nn.Module], *args: Any) -> nn.Module:
-        """Builds a network with unset weights, like the initial one in dtype, device and mode; draws nothing."""
-        like = next(self.networks[0].parameters())
-        return materialise(on_meta(build, *args).to(like.dtype), like.device).train(self.training)
+        """Builds a network with unset weights and the initial one's dtype, device and mode; draws nothing."""
+        reference = next(self.networks[0].parameters())
+        return materialise(on_meta(build, *args).to(reference.dtype), reference.device).train(self.training)
 
     def _validate_initial(self, saved: Any, initial: Any) -> None:
-        """Raises ``CheckpointError`` if a saved structure began with another initial model."""
+        """Raises ``CheckpointError`` if the saved initial model is not this one."""
         if saved != initial:
             raise CheckpointError(
                 f"checkpoint: its {self.KIND} of models began with {saved}, model.supernet.family with {initial}; "

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveInts, checked
-from lit_fednas.supernets.families import NetworkFamily, Sizes, check_as_many, check_image
+from lit_fednas.supernets.families import NetworkFamily, Sizes, check_equal_lengths, check_image
 from lit_fednas.supernets.layers import (
     BatchNorm,
     Norm,
@@ -28,12 +28,12 @@ from lit_fednas.supernets.layers import (
 class SlicedCNN(NetworkFamily):
     """HeteroFL's convolutional network (Diao et al., 2021).
 
-    Each layer is a 3x3 convolution, scaler, norm, ReLU and max pooling of 2x2, the last without pooling. Global
+    A layer is a 3x3 convolution, scaler, norm, ReLU and max pooling of 2x2; the last layer has no pooling. Global
     average pooling and a linear classifier follow. Groups of units: ``layer0``, ``layer1``, ...
 
     Args:
         hidden: Channels of the layers.
-        norm: Normalisation layer, ``None`` for none. The default is HeteroFL's static batch norm, whose statistics are
+        norm: Normalisation layer; ``None`` omits it. The default is HeteroFL's static batch norm: its statistics are
             gathered after training (``evaluation.recalibrate_batches``).
 
     Raises:
@@ -69,21 +69,20 @@ class SlicedCNN(NetworkFamily):
 class SlicedConvNet(NetworkFamily):
     """FedNAS' ConvNet (Xu et al., section 5.1 and Table 2): "sequential CONV, Pooling, and final FC layers".
 
-    Each layer is a 3x3 convolution (with a bias if there is no norm), scaler, norm, ReLU, and after some max pooling of
-    2x2. A fully connected layer with a scaler and ReLU may follow, and a linear classifier. Groups of units: ``conv1``,
-    ``conv2``, ..., and ``linear``.
+    Each layer is a 3x3 convolution (with a bias if there is no norm), scaler, norm and ReLU, some followed by max
+    pooling of 2x2. An optional fully connected layer with scaler and ReLU follows, then a linear classifier. Groups of
+    units: ``conv1``, ``conv2``, ..., and ``linear``.
 
-    The paper's "6 CONV, 1 FC" make K = 7 candidates (section 4.1; so do the uplinks of its Table 3). None of a
-    classifier's outputs can leave, so the "FC" is most plausibly another layer: set ``linear`` for it. The paper gives
-    no sizes: the default has 0.35 million parameters for 128x128 pixels and eight classes, as Table 3 has about a
-    megabyte per upload.
+    The paper's "6 CONV, 1 FC" give K = 7 candidates (section 4.1). A classifier keeps its outputs, so the "FC" is most
+    plausibly another layer: set ``linear`` for it. The paper gives no sizes: the default has 0.35 million parameters
+    for 128x128 pixels and eight classes, because Table 3 has about a megabyte per upload.
 
     Args:
         hidden: Channels of the convolutions.
-        pools: The convolutions, counted from 1, that pooling follows.
-        linear: Units of the fully connected layer before the classifier; ``None`` for no such layer.
-        norm: Normalisation layer. The default is none: most of the paper's clients would compute the statistics of a
-            dozen images. Without a norm the convolutions start as in He et al. (2015), as signals would vanish.
+        pools: Distinct numbers of the convolutions before a pooling, counted from 1.
+        linear: Units of the fully connected layer before the classifier; ``None`` omits the layer.
+        norm: Normalisation layer. The default is no norm: most of the paper's clients would compute statistics from a
+            dozen images. Without a norm, convolutions start as in He et al. (2015), so that signals do not vanish.
 
     Raises:
         ConfigError: A number is not positive, or pooling is to follow an unknown convolution, or one twice.
@@ -100,15 +99,9 @@ class SlicedConvNet(NetworkFamily):
 
     def __post_init__(self) -> None:
         if len(set(self.pools)) < len(self.pools) or not set(self.pools) <= set(range(1, len(self.hidden) + 1)):
-            raise ConfigError(
-                f"supernet.family.pools: {list(self.pools)} must be different numbers from 1 to "
-                f"{len(self.hidden)}, the convolutions that hidden gives"
-            )
+            raise ConfigError(f"supernet.family.pools: {list(self.pools)} must be unique, from 1 to {len(self.hidden)}")
         if (self.linear or 0) % self.multiple:
-            raise ConfigError(
-                f"supernet.family.linear: {self.linear} is no multiple of norm.group_size, {self.multiple}, by which "
-                f"all layers lose units; give a multiple"
-            )
+            raise ConfigError(f"supernet.family.linear: {self.linear} must be a multiple of norm.group_size")
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
@@ -146,22 +139,22 @@ _STRIDES = (2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 class SlicedMobileNet(NetworkFamily):
     """MobileNet v1 (Howard et al., 2017, Table 1), the larger network of FedNAS (Xu et al., section 5.1).
 
-    A full 3x3 convolution; then blocks of a 3x3 depthwise and a 1x1 pointwise convolution; global average pooling and a
-    linear classifier. A norm (without one, a bias) and ReLU follow every convolution, and a scaler all but depthwise
-    ones, which add up as many terms at every width.
+    The layers are a full 3x3 convolution, blocks of a 3x3 depthwise and a 1x1 pointwise convolution, global average
+    pooling and a linear classifier. Every convolution has a norm (or else a bias) and ReLU. All but the depthwise ones
+    have a scaler; a depthwise convolution sums the same number of terms at every width.
 
     Groups of units: ``conv0``, the channels of the full convolution, and ``conv1``, ``conv2``, ..., the outputs of the
-    pointwise ones: 14 groups can lose filters, as many as FedNAS' K = 14. Its Table 2 counts "13 CONV, 1 FC" instead,
-    most plausibly the blocks and the classifier; but of a classifier's outputs none can leave.
+    pointwise ones: 14 groups can lose filters, as FedNAS' K = 14 says (the "13 CONV, 1 FC" of its Table 2 are most
+    plausibly the blocks and the classifier).
 
     Args:
-        width: By how much all channels are multiplied (the authors' width multiplier), rounded to multiples of a
-            group norm's group size.
-        channels: Outputs of the full convolution, then of each block.
-        strides: Of the full convolution, then of each block's depthwise one. The default is for 224x224 images, with
-            the second of Table 1's last two strides of two as one, as its sizes have it. For 32x32 images use
+        width: Multiplier of all channels (the authors' width multiplier). Products are rounded to multiples of a group
+            norm's group size.
+        channels: Output channels of the full convolution and of each block.
+        strides: Strides of the full convolution and of each depthwise one. The default is for 224x224 images; the last
+            stride is 1, as Table 1's sizes require, although the table says 2. For 32x32 images use
             ``[1, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``, for 16x16 ``[1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``.
-        norm: Normalisation layer, ``None`` for none. The default is the authors' batch norm.
+        norm: Normalisation layer; ``None`` omits it. The default is the authors' batch norm.
 
     Raises:
         ConfigError: A number is not positive, or there are not as many strides as channels.
@@ -177,7 +170,7 @@ class SlicedMobileNet(NetworkFamily):
     norm: Norm | None = BatchNorm()
 
     def __post_init__(self) -> None:
-        check_as_many(channels=self.channels, strides=self.strides)
+        check_equal_lengths(channels=self.channels, strides=self.strides)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
@@ -205,14 +198,14 @@ class SlicedMobileNet(NetworkFamily):
 class SlicedResNet(NetworkFamily):
     """HeteroFL's residual network (Diao et al., 2021): pre-activation blocks of two 3x3 convolutions.
 
-    The default is their ResNet-18. Every stage but the first begins with a stride of two. A scaler precedes every norm.
-    Groups of units: ``stage0``, ... for the outputs of all blocks of a stage, which are added up (the first with the
-    stem's), and ``stage0.block0``, ... for the channels inside a block.
+    The default is their ResNet-18. Every stage except the first begins with a stride of two. A scaler precedes every
+    norm. Groups of units: ``stage0``, ... for the summed outputs of a stage's blocks (the first includes the stem's),
+    and ``stage0.block0``, ... for the channels inside a block.
 
     Args:
         hidden: Channels per stage.
         blocks: Blocks per stage.
-        norm: Normalisation layer, ``None`` for none. The default is HeteroFL's static batch norm, see ``SlicedCNN``.
+        norm: Normalisation layer; ``None`` omits it. The default is HeteroFL's static batch norm, see ``SlicedCNN``.
 
     Raises:
         ConfigError: A number is not positive, or there are not as many channels as blocks.
@@ -227,7 +220,7 @@ class SlicedResNet(NetworkFamily):
     norm: Norm | None = BatchNorm(running_statistics=False)
 
     def __post_init__(self) -> None:
-        check_as_many(hidden=self.hidden, blocks=self.blocks)
+        check_equal_lengths(hidden=self.hidden, blocks=self.blocks)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Networks of text that are cut in width: the next token at every position."""
+"""Text networks that are cut in width and predict the next token at every position."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ _GATES = 4
 
 
 class UnitLSTM(nn.LSTM):
-    """An LSTM of one layer whose tensors begin with its units, ``[units, gates, ...]``, so that units can be cut."""
+    """An LSTM of one layer with tensors of shape ``[units, gates, ...]``, so that units can be cut."""
 
     def __init__(self, inputs: int, units: int) -> None:
         super().__init__(inputs, units, batch_first=True)
         for name, tensor in list(self.named_parameters()):
             by_unit = tensor.detach().unflatten(0, (_GATES, units)).transpose(0, 1)
-            setattr(self, name, nn.Parameter(by_unit.contiguous()))  # which torch's own list of weights follows
+            setattr(self, name, nn.Parameter(by_unit.contiguous()))  # torch's list of weights is updated too
 
     @override
     def flatten_parameters(self) -> None:
-        """Does nothing: the kernel's layout is made at every call."""
+        """Does nothing: every call builds the kernel's layout."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -40,12 +40,12 @@ class UnitLSTM(nn.LSTM):
 class SlicedLSTM(NetworkFamily):
     """A recurrent network: an embedding that is never cut, layers of LSTM, and a linear classifier.
 
-    The default is FjORD's for Shakespeare (Horvath et al., 2021): with widths of 0.2 to 1 and LEAF's 80 characters its
-    sizes and costs are those that FedorAS prints (Table 5). Groups of units: ``layer0``, ``layer1``, ...
+    The default is FjORD's for Shakespeare (Horvath et al., 2021): with widths of 0.2 to 1 and LEAF's 80 characters, its
+    sizes and costs equal FedorAS' Table 5. Groups of units: ``layer0``, ``layer1``, ...
 
     Args:
         hidden: Units of the layers.
-        embedding: Entries of a token.
+        embedding: Entries of a token's embedding.
 
     Example:
         >>> SlicedLSTM((8, 16)).units((80,))
@@ -74,19 +74,19 @@ class SlicedLSTM(NetworkFamily):
 @checked("supernet.family")
 @dataclass(frozen=True)
 class SlicedTransformer(NetworkFamily):
-    """A pre-norm transformer of text, after HeteroFL's (Diao et al., 2021), whose sizes are the defaults.
+    """A pre-norm text transformer after HeteroFL (Diao et al., 2021), with the same sizes by default.
 
     Groups of units: ``dim``, the entries of a token, and for every block ``block0.heads`` and ``block0.hidden``.
 
-    Deviations: it predicts the next token, where theirs fills masked ones; a narrower block has fewer heads of the
-    same size, where theirs has smaller ones; there are no scalers.
+    Deviations: it predicts the next token instead of masked tokens; a narrower block has fewer heads of the same size
+    instead of smaller heads; there are no scalers.
 
     Args:
         dim: Entries of a token.
-        blocks: Blocks.
-        heads: Heads of a block, of ``dim / heads`` entries each.
+        blocks: Number of blocks.
+        heads: Heads of a block; each has ``dim / heads`` entries.
         hidden: Hidden units of a block's perceptron.
-        dropout: Rate behind the embedding, attention and perceptrons.
+        dropout: Dropout rate after the embedding, attention and perceptrons.
 
     Example:
         >>> SlicedTransformer(16, blocks=1, heads=2, hidden=32).units((20,))
@@ -103,9 +103,9 @@ class SlicedTransformer(NetworkFamily):
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
         check_tokens(self, input_shape)
-        inside = {"heads": self.heads, "hidden": self.hidden}
+        block_groups = {"heads": self.heads, "hidden": self.hidden}
         return {"dim": self.dim} | {
-            f"block{block}.{group}": units for block in range(self.blocks) for group, units in inside.items()
+            f"block{block}.{group}": units for block in range(self.blocks) for group, units in block_groups.items()
         }
 
     @override

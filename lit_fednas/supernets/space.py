@@ -20,16 +20,15 @@ S = TypeVar("S", bound="Subset")
 class SearchSpace(Generic[A]):
     """A family of architectures, each a vector of integers (genes).
 
-    A gene is the index of an architecture's choice among the possible ones. Architectures are small hashable values:
-    here tuples of what is chosen for each gene. A subclass with other ones overrides :meth:`from_values`,
-    :meth:`values_of`, :meth:`read` and :meth:`validate`; where several vectors mean one network, :meth:`canonical` and
-    :attr:`size`. It may know further architectures, which clients train but which are not results of a search:
-    :meth:`read` and :meth:`validate` accept them, and :meth:`values_of` has ``None`` for them.
+    A gene is the index of one choice. Architectures are small hashable values: here tuples of one choice per gene. For
+    other values, a subclass overrides :meth:`from_values`, :meth:`values_of`, :meth:`read` and :meth:`validate`; if
+    several vectors mean one network, also :meth:`canonical` and :attr:`size`. Clients may train architectures that a
+    search does not consider: :meth:`read` and :meth:`validate` accept them, and :meth:`values_of` returns ``None``.
 
     Attributes:
         choices: For each gene, the values to choose from.
         kind: The type of the architectures, or several types.
-        refusal: Why :meth:`encode` refuses further architectures.
+        refusal: The reason in the error of :meth:`encode` for an architecture that a search does not consider.
 
     Example:
         >>> class DepthAndWidth(SearchSpace[tuple[int, int]]):
@@ -41,14 +40,14 @@ class SearchSpace(Generic[A]):
 
     choices: Sequence[Sequence[Any]]
     kind: type | tuple[type, ...] = tuple
-    refusal: ClassVar[str] = "is not one to search"
+    refusal: ClassVar[str] = "cannot be searched"
 
     def from_values(self, values: list[Any]) -> A:
-        """Returns the architecture of a chosen value for each gene."""
+        """Returns the architecture with these choices, one per gene."""
         return tuple(values)  # type: ignore[return-value]
 
     def values_of(self, arch: A) -> Sequence[Any] | None:
-        """Returns the chosen value for each gene; ``None`` of an architecture that is not one to search."""
+        """Returns the choice of each gene; ``None`` for an architecture that a search does not consider."""
         return arch  # type: ignore[return-value]
 
     def read(self, text: Any) -> A:
@@ -62,43 +61,43 @@ class SearchSpace(Generic[A]):
         """Raises ``ConfigError`` if an architecture is not in the space."""
         values = self.values_of(arch) or ()
         if len(values) != len(self.choices) or not all(map(contains, self.choices, values)):
-            raise ConfigError(f"architecture {arch}: must be one of each of {', '.join(map(str, self.choices))}")
+            raise ConfigError(f"architecture {arch}: needs one of each of {', '.join(map(str, self.choices))}")
 
     def canonical(self, arch: A) -> A:
-        """Returns the one architecture that stands for all of the same network."""
+        """Returns the representative of all architectures that build the same network."""
         return arch
 
     def decode(self, genes: Sequence[int]) -> A:
-        """Returns the canonical architecture of a gene vector: the same for vectors that mean the same network."""
-        chosen = [values[gene] for values, gene in zip(self.choices, genes, strict=True)]
-        return self.canonical(self.from_values(chosen))
+        """Returns the canonical architecture of a gene vector; vectors of the same network have the same one."""
+        values = [choices[gene] for choices, gene in zip(self.choices, genes, strict=True)]
+        return self.canonical(self.from_values(values))
 
     def encode(self, arch: A) -> tuple[int, ...]:
         """Returns a gene vector of an architecture; raises ``ConfigError`` if it is not in the space."""
         self.validate(arch)
-        if (chosen := self.values_of(arch)) is None:
+        if (values := self.values_of(arch)) is None:
             raise ConfigError(f"architecture {arch}: {self.refusal}")
-        return tuple(values.index(value) for values, value in zip(self.choices, chosen, strict=True))
+        return tuple(choices.index(value) for choices, value in zip(self.choices, values, strict=True))
 
     def parse(self, text: Any) -> A:
-        """Like :meth:`read`, or takes an architecture; raises ``ConfigError`` if it is not in the space."""
+        """Returns the canonical architecture of a text or architecture; raises ``ConfigError`` if it is invalid."""
         arch: Any = text if isinstance(text, self.kind) else self.read(text)
         self.validate(arch)
         return self.canonical(arch)
 
     @property
     def smallest(self) -> A:
-        """The architecture of least cost: by default the first of all choices."""
+        """The cheapest architecture: by default the first of all choices."""
         return self.decode([0] * len(self.choices))
 
     @property
     def largest(self) -> A:
-        """The architecture of greatest cost: by default the last of all choices."""
+        """The most expensive architecture: by default the last of all choices."""
         return self.decode([n - 1 for n in self.cardinalities])
 
     @property
     def superset(self) -> A:
-        """The architecture that holds all weights: the largest one, unless architectures do not nest."""
+        """The architecture that contains all weights: the largest one, unless architectures do not nest."""
         return self.largest
 
     @property
@@ -107,19 +106,16 @@ class SearchSpace(Generic[A]):
         return prod(self.cardinalities)
 
     def stages(self, arch: A) -> Sequence[Sequence[tuple[str, float] | None]]:
-        """Returns what a drawing of an architecture shows: per stage the text and size of each block.
-
-        A size is in one unit for the whole space. ``None`` stands for a block that the architecture leaves out.
-        """
+        """Returns each block's text and relative size, per stage, for a drawing; ``None`` for an omitted block."""
         return ()
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
-        """For each gene, the number of its values; they are 0 to n - 1."""
+        """The number of choices of each gene."""
         return tuple(len(values) for values in self.choices)
 
     def each(self) -> Iterator[A]:
-        """Yields every architecture once, in the order of their genes."""
+        """Yields every architecture once, in the order of the gene vectors."""
         yield from dict.fromkeys(self.decode(genes) for genes in product(*map(range, self.cardinalities)))
 
     def sample(self, rng: np.random.Generator) -> A:
@@ -130,19 +126,19 @@ class SearchSpace(Generic[A]):
         """Redraws each gene with probability ``rate``."""
         genes = self.encode(arch)
         draws = [int(rng.integers(n)) for n in self.cardinalities]
-        redrawn = rng.random(len(genes)) < rate
-        return self.decode([new if take else old for old, new, take in zip(genes, draws, redrawn, strict=True)])
+        is_redrawn = rng.random(len(genes)) < rate
+        return self.decode([new if redraw else old for old, new, redraw in zip(genes, draws, is_redrawn, strict=True)])
 
     def named(self, text: Any) -> A:
-        """Like :meth:`parse`, and reads the words ``smallest`` and ``largest``."""
+        """Parses an architecture, or the words ``smallest`` and ``largest``."""
         return getattr(self, text) if text in ("smallest", "largest") else self.parse(text)
 
 
 class Ladder(SearchSpace[A]):
-    """A row of architectures from the cheapest to the most expensive; the one gene is the position in the row.
+    """A row of architectures from the cheapest to the most expensive; the only gene is the position in it.
 
     Args:
-        rungs: The row.
+        rungs: The architectures, cheapest first.
 
     Example:
         >>> space = Ladder([8, 16, 32])
@@ -176,7 +172,7 @@ class Ladder(SearchSpace[A]):
 
 @dataclass(frozen=True)
 class Subset:
-    """Some of the numbers of a :class:`SubsetSpace`, ascending; a subclass sets the word they are written after."""
+    """Ascending numbers from a :class:`SubsetSpace`; a subclass sets the word that precedes them in text."""
 
     members: tuple[int, ...]
 
@@ -187,10 +183,10 @@ class Subset:
 
 
 class SubsetSpace(Ladder[S]):
-    """Subsets of some ascending numbers; what is searched are the first number, the first two, and so on."""
+    """Subsets of ascending numbers. A search considers the first number, the first two, and so on."""
 
     kind: type[S]
-    refusal = "leaves out a number before its last, which clients can train, but is not searched"
+    refusal = "omits a number before its last one: clients can train it, but it cannot be searched"
 
     def __init__(self, kind: type[S], numbers: Iterable[int]) -> None:
         self.kind = kind
@@ -204,14 +200,12 @@ class SubsetSpace(Ladder[S]):
     @override
     def validate(self, arch: S) -> None:
         if not arch.members or arch.members != tuple(number for number in self.numbers if number in arch.members):
-            raise ConfigError(
-                f"architecture {arch}: name {arch.word}, each once and ascending, out of: "
-                f"{', '.join(map(str, self.numbers))}"
-            )
+            numbers = ", ".join(map(str, self.numbers))
+            raise ConfigError(f"architecture {arch}: must be distinct {arch.word} in ascending order out of {numbers}")
 
     @override
     def read(self, text: Any) -> S:
-        numbers = str(text).strip().removeprefix(f"{self.kind.word}:").split(",")  # with or without the word
+        numbers = str(text).strip().removeprefix(f"{self.kind.word}:").split(",")  # the word may be missing
         if not all(number.strip().isdecimal() for number in numbers):
             raise ConfigError(f"architecture: {text!r} cannot be read; write it as '{self.largest}'")
         return self.kind(tuple(map(int, numbers)))

@@ -44,7 +44,7 @@ def test_the_message_fits_the_budget(net, share, size):
     budget = share * getattr(net.cost(net.space.superset), size)
     sizes = [getattr(net.cost(arch), size) for arch in draws(net, Subspaces(share=share, size=size), 10)]
     assert max(sizes) <= budget
-    largest_operator = max(max(layer.values()) for layer in net.path_costs(size).held(net.space.superset))
+    largest_operator = max(max(layer.values()) for layer in net.path_costs(size).operator_costs(net.space.superset))
     assert min(sizes) > budget - largest_operator  # nothing is removed within the budget
 
 
@@ -113,8 +113,8 @@ POOR, MEMORY_LIMITED = Tier("poor", {"operations": 100.0}), Tier("small", {"memo
 
 test_wrong_settings_are_refused_at_setup = refusals(
     (NET, {"share": 0.5}, [POOR], r"model.tiers: poor cannot run any path of .*100 is below the cheapest"),
-    (NET, {"share": 0.5}, [MEMORY_LIMITED], "small is limited in memory_bytes"),
-    (NET, {"share": 0.001, "size": "bytes"}, [], r"assignment.share: .* bytes may be less .* add id to supernet.oper"),
+    (NET, {"share": 0.5}, [MEMORY_LIMITED], "small has limits of memory_bytes"),
+    (NET, {"share": 0.001, "size": "bytes"}, [], r"assignment.share: .* bytes may .* add id to supernet.oper"),
     (WITHOUT_ID, {"share": up_to(WITHOUT_ID, DEAREST - 1).share}, [], f"assignment.share: .*, {DEAREST}; raise it"),
     call=lambda net, settings, tiers: Subspaces(**settings).setup(net, population(Tier("strong", {}), *tiers)),
 )

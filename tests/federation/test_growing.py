@@ -192,7 +192,7 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
     newest = module.supernet.models[-1]
     for cell in newest.blueprint.cells[:-1]:
         steps = plan(newest.blueprint, [cell.name], 99)
-        assert module.supernet.planned(newest.number, steps).macs("whole") > 6 * first
+        assert module.supernet.planned_network(newest.number, steps).macs("whole") > 6 * first
     # three losses more, counted anew, say that training has converged; then it stops
     assert trainer.current_epoch == len(complete.all) < 60
     assert complete.all == sorted(complete.all)

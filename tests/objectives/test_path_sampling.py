@@ -73,7 +73,7 @@ def train(
 def limited(share: float, cost: str = "operations") -> dict[str, float]:
     """Returns a limit between the cheapest and the most expensive path of the subspace."""
     costs = NET.path_costs(cost)
-    lowest = costs.fixed + sum(min(layer.values()) for layer in costs.held(HALF))
+    lowest = costs.fixed + sum(min(layer.values()) for layer in costs.operator_costs(HALF))
     return {cost: float(lowest + share * (costs.of(HALF) - lowest))}
 
 

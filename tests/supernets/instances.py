@@ -1,7 +1,7 @@
-"""One small instance, or several, of every supernet: what the contract's tests run over.
+"""One or several small instances of every supernet, for the contract's tests.
 
-A new supernet needs a line in ``INSTANCES``; a test fails as long as it has none. Tests of other folders, of what
-works with any supernet, run over ``SPACES``: one instance of each kind.
+A new supernet needs a line in ``INSTANCES``; without it a test fails. Tests in other folders of parts that work with
+any supernet run over ``SPACES``: one instance of each kind.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from tests.supernets.sequences import propose
 
 
 def roll(zeros: dict[str, Tensor], arch: tuple[int, int], w: dict[str, Tensor]) -> None:
-    """Puts a window's weights into their place, one element at a time."""
+    """Copies a window's weights to their positions, one element at a time."""
     start, units = arch
     for i in range(units):
-        place = (start + i) % HIDDEN
-        zeros["network.0.weight"][place] = w["0.weight"][i]
-        zeros["network.0.bias"][place] = w["0.bias"][i]
-        zeros["network.2.bias"][place] = w["2.bias"][i]
-        zeros["network.classifier.weight"][:, place] = w["classifier.weight"][:, i]
-        zeros["network.age"][place] = w["age"][i]
+        target = (start + i) % HIDDEN
+        zeros["network.0.weight"][target] = w["0.weight"][i]
+        zeros["network.0.bias"][target] = w["0.bias"][i]
+        zeros["network.2.bias"][target] = w["2.bias"][i]
+        zeros["network.classifier.weight"][:, target] = w["classifier.weight"][:, i]
+        zeros["network.age"][target] = w["age"][i]
         for k in range(units):
-            zeros["network.2.weight"][place, (start + k) % HIDDEN] = w["2.weight"][i, k]
+            zeros["network.2.weight"][target, (start + k) % HIDDEN] = w["2.weight"][i, k]
     zeros["network.classifier.bias"][:] = w["classifier.bias"]
 
 
@@ -79,7 +79,7 @@ def pruned() -> PrunedSequence:
 
 
 def suite(family: GrowableFamily, *cells: str) -> ModelSuite:
-    """Three models, each larger than the one before: these cells are widened, then deepened."""
+    """Three models, each larger than the previous one: ``cells`` are widened, then deepened."""
     net = ModelSuite((3, 8, 8), 5, family)
     for number in (1, 2):
         net.add(number - 1, plan(net.models[-1].blueprint, cells, number), seed=0, round=number)
@@ -112,7 +112,7 @@ def grown_network() -> FamilyNetwork:
         return FamilyNetwork((3, 8, 8), 5, GrownModel(folder))
 
 
-#: Shape and classes.
+#: Shape of an image and number of classes.
 IMAGES = (3, 8, 8), 5
 
 INSTANCES: dict[str, Callable[[], Supernet]] = {
@@ -121,9 +121,9 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     **networks.SMALL,
-    "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
+    "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both ratios give 8 of the first 16 channels
     "elastic-widths": lambda: elastic(stem_width=8, ratios=[0.5, 1.0], width_multipliers=[0.5, 1.0]),
-    # small enough that all are counted; a stem of 8 channels meets a stage of 8
+    # few enough architectures to count all; stem and a stage both have 8 channels
     "elastic-widths-alone": lambda: elastic(stem_width=8, depths=[0], width_multipliers=[0.5, 1.0]),
     "elastic-mlp": lambda: ElasticMLP((3, 4), 5, dim=8, depths=[0, 1], ratios=[0.25, 0.5, 2]),
     "elastic-tcn": lambda: ElasticTCN((6,), 7, channels=10, depths=[0, 2], ratios=[0.2, 0.5, 1.0]),
@@ -167,14 +167,13 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "widths-transformer": lambda: WidthSupernet(*IMAGES, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]),
 }
 
-#: One instance of each kind: elastic, of images and of tokens, paths, cells, exits, widths, bases, a suite that grows
-#: and a sequence that is pruned.
+#: One instance of each kind.
 SPACES = (
     *("elastic-batchnorm", "elastic-transformer-text", "path-cnn", "cells", "early-exit-batchnorm"),
     *("widths-cnn", "bases", "suite-resnet", "pruned-sequence-of-several"),
 )
 
-#: The slowest, and those whose kinds are there without them; the contract runs them among the slow tests.
+#: Instances that are slow or similar to others; the contract tests them among the slow tests.
 VARIANTS = (
     *("cells", "elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-dropout", "elastic-transformer"),
     *("elastic-transformer-pooled", "early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens", "suite-vit"),
@@ -188,5 +187,5 @@ def instance(name: str) -> Supernet:
 
 
 def kept_instance(name: str) -> Supernet:
-    """Returns an instance that is built once, for tests that leave it as it is."""
+    """Returns an instance that is built once, for tests that do not change it."""
     return networks.kept(name, INSTANCES[name])

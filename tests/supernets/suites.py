@@ -1,4 +1,4 @@
-"""A small suite of models that has grown in every way: wider, deeper, both, and in two branches."""
+"""A small suite with wider models, deeper models, both, and two branches."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.support import seeded
 WIDER = (Widen("conv1", {"conv1.out": 8}),)
 BOTH = (Deepen("conv1", ("conv1_m2",)), Widen("conv2", {"conv2.out": 12}))
 DEEPER = (Deepen("conv1", ("conv1_m3",)),)
-#: Each model's parent, how it was derived, and the round in which it was added.
+#: Parent, steps and round of addition of each model.
 GROWTH = ((0, WIDER, 2), (1, BOTH, 5), (0, DEEPER, 6))
 
 
 def grown_suite(
     models: int = 4, norm: Norm | None = None, num_classes: int = 4, input_shape: tuple[int, ...] = (1, 8, 8)
 ) -> ModelSuite:
-    """Model 1 comes from 0, 2 from 1, and 3 from 0; by their costs they come in the order 0, 3, 1, 2."""
+    """Model 1 has parent 0, model 2 has 1, and model 3 has 0; ordered by cost they are 0, 3, 1, 2."""
     suite = seeded(ModelSuite, input_shape, num_classes, GrowableCNN([4, 6], norm=norm))
     for parent, steps, round in GROWTH[: models - 1]:
         suite.add(parent, steps, seed=0, round=round)

@@ -1,4 +1,4 @@
-"""Base networks: how wide they are, that they share nothing, how they are mixed."""
+"""Base networks: widths, separate weights and mixing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batch() -> torch.Tensor:
         ((8, 12), GroupNorm(2), 3, (4, 4)),  # 2.67 and 4, in groups of two
     ],
 )
-def test_each_has_its_share_of_every_group(hidden, norm, count, widths):
+def test_every_base_has_its_share_of_every_group(hidden, norm, count, widths):
     net = bases(count, hidden, norm=norm)
     assert len(net.networks) == count
     for network in net.networks:
@@ -41,7 +41,7 @@ def test_each_has_its_share_of_every_group(hidden, norm, count, widths):
 @pytest.mark.parametrize("members", [(1, 3), (2,)])
 def test_the_mix_is_the_mean_of_the_logits(members):
     net = bases()
-    expected = [net.networks[place](batch()) for place in members]
+    expected = [net.networks[number](batch()) for number in members]
     subnet = net.subnet(Bases(members))
     assert isinstance(subnet, OutputsNetwork)
     for got, logits in zip(subnet.outputs(batch()), expected, strict=True):
@@ -50,7 +50,7 @@ def test_the_mix_is_the_mean_of_the_logits(members):
 
 
 def test_a_subset_holds_its_members_and_nothing_else():
-    net = bases(12, (24, 24))  # 1 and 10, 11 begin alike
+    net = bases(12, (24, 24))  # names of 1, 10 and 11 have one prefix
     index = net.index(Bases((1, 4)))
     for name, region in index.items():
         _, position, tensor = name.split(".", 2)
@@ -64,15 +64,15 @@ def test_any_subset_is_read_and_not_searched():
     for text in ("bases: 1,3", " bases:1, 3 ", "1,3", Bases((1, 3))):
         assert space.parse(text) == Bases((1, 3))
     for members in ((1,), (1, 3), (0, 2)):
-        with pytest.raises(ConfigError, match="leaves out a number before its last"):
+        with pytest.raises(ConfigError, match="omits a number before its last"):
             space.encode(Bases(members))
     with pytest.raises(ConfigError, match=r"cannot be read; write it as 'bases: 0,1,2,3'"):
         space.parse("bases: a")
-    with pytest.raises(ConfigError, match="name bases, each once and ascending, out of: 0, 1, 2, 3"):
+    with pytest.raises(ConfigError, match="must be distinct bases in ascending order out of 0, 1, 2, 3"):
         space.parse(Bases((2, 1)))
 
 
-def test_widths_are_so_many_bases():
+def test_widths_are_numbers_of_bases():
     net = BaseNetworks(SHAPE, 3, SlicedCNN((8, 16)), widths=[1, 0.5, 0.25])
     assert net.count == 4
     assert net.default_eval_archs == ("width: 0.25", "width: 0.5", "width: 1")
@@ -82,13 +82,13 @@ def test_widths_are_so_many_bases():
         "width: 0.16667"
     ) == Bases((0,))
     for text in ("width: 0.3", "width: 2", "width: 0"):
-        with pytest.raises(ConfigError, match=r"is not the width of whole base networks, of which there are 4"):
+        with pytest.raises(ConfigError, match=r"is not a multiple of 1/4"):
             net.space.parse(text)
 
 
 test_settings_that_cannot_work = refusals(
     ({"count": 17}, "supernet.count: 17 .*more than .*, 16; lower it"),
     ({}, "supernet.count: is null"),
-    ({"widths": [1, 0.3, 0.25]}, r"supernet.widths: 0\.3 is not the width of whole base networks"),
+    ({"widths": [1, 0.3, 0.25]}, r"supernet.widths: 0\.3 is not a multiple of 1/4"),
     call=lambda settings: BaseNetworks(SHAPE, 3, **{"family": SlicedCNN((8, 16)), **settings}),
 )

@@ -1,4 +1,4 @@
-"""Every kind of cell, in a small network: as it grows it computes the same, and what is inserted can learn."""
+"""Every kind of cell in a small network: growth preserves the function, and inserted cells can learn."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from lit_fednas.supernets.growing.growth import (
     Order,
     Step,
     Widen,
-    carried_over,
-    grown,
+    carry_over,
+    grow,
     plan,
 )
 from tests.support import refusals
@@ -46,7 +46,7 @@ NORMS = {"batch": BatchNorm(), "batch-static": BatchNorm(running_statistics=Fals
 
 
 def network(*cells: Cell, entry: int = 4, out: int = 6) -> Blueprint:
-    """A network of cells of a few units; the stream of the cell ``entry`` and that of ``it`` have so many."""
+    """A network of cells of a few units; the streams of the cells ``entry`` and ``it`` have this number."""
     units = {"hidden": 6, "squeeze": 4, "heads": 2, "units": 8, "out": out}
     sizes = {f"{cell.name}.{group}": units[group] for cell in cells for group in cell.groups}
     sizes |= {name: entry for name in sizes if name == "entry.out"}
@@ -73,13 +73,13 @@ def inverted(norm: Norm, **settings: Any) -> Blueprint:
     return network(first, cell, PerceptronHead("head"))
 
 
-#: For every kind of cell: a network in which it is named ``it``, for a norm.
+#: For every kind of cell, a network of a norm that contains it with the name ``it``.
 KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "conv": lambda norm: residual(norm, ConvCell("it", norm=norm, pool=2)),
     "residual-conv": lambda norm: residual(norm, ResidualConvCell("it", norm)),
     "entry": lambda norm: network(entry("it", norm, stride=2), PooledHead("head", norm), out=4),
     "residual": lambda norm: residual(norm, ResidualCell("it", norm)),
-    # as many as come in: that it projects cannot be seen from its widths
+    # equal to its inputs, so that the widths do not show the projection
     "residual-opens": lambda norm: residual(norm, ResidualCell("it", norm, opens=True), out=4),
     "preactivated": lambda norm: preactivated(norm, PreactivatedCell("it", norm)),
     "preactivated-opens": lambda norm: preactivated(norm, PreactivatedCell("it", norm, opens=True, stride=2), out=4),
@@ -104,7 +104,7 @@ CASES = [
 
 
 def drawn(blueprint: Blueprint) -> CellNetwork:
-    """A network in float64 whose tensors are all random, so that no scale is 1 and no shift 0."""
+    """A network in float64 with random tensors, so that no scale is 1 and no shift 0."""
     net = blueprint.build().double()
     draws = generator(0, "weights")
     for tensor in [*net.parameters(), *net.buffers()]:
@@ -119,23 +119,23 @@ def images(count: int = 7) -> Tensor:
     return torch.randn(count, *INPUT, generator=generator(0, "images"), dtype=torch.float64)
 
 
-def after(
+def grown_by(
     net: CellNetwork, blueprint: Blueprint, steps: tuple[Step, ...], new_units: NewUnits = "drawn"
 ) -> tuple[CellNetwork, Blueprint]:
     draws = generator(0, "transformation")
     with isolated(0, "inserted"):
         for step in steps:
-            net = carried_over(net, blueprint, step, draws, 0.3, new_units)
-            blueprint = grown(blueprint, step)
+            net = carry_over(net, blueprint, step, draws, 0.3, new_units)
+            blueprint = grow(blueprint, step)
     return net, blueprint
 
 
-def assert_same_function(one: nn.Module, other: nn.Module) -> None:
+def assert_same_function(expected: nn.Module, actual: nn.Module) -> None:
     for training in (True, False):
-        one.train(training), other.train(training)
+        expected.train(training), actual.train(training)
         x = images()
         with torch.no_grad():
-            torch.testing.assert_close(copy.deepcopy(other)(x), copy.deepcopy(one)(x), rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(copy.deepcopy(actual)(x), copy.deepcopy(expected)(x), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("kind", "norm"), CASES)
@@ -150,7 +150,7 @@ def test_growing_keeps_the_function(
     blueprint = KINDS[kind](NORMS[norm])
     net = drawn(blueprint)
     steps = plan(blueprint, ["it"], 1, order=order, **settings)
-    larger, structure = after(net, blueprint, steps, new_units)
+    larger, structure = grown_by(net, blueprint, steps, new_units)
     assert [type(step) for step in steps] == [Widen if order == "widen" else Deepen]
     assert len(structure.cells) == len(blueprint.cells) + settings.get("insert", 0)
     assert sum(structure.parameters.values()) > sum(blueprint.parameters.values())
@@ -158,9 +158,9 @@ def test_growing_keeps_the_function(
 
 
 def gradients(net: nn.Module, steps: int) -> dict[str, Tensor]:
-    """The sums of the absolute gradients in a few steps of training."""
+    """The summed absolute gradients of a few training steps."""
     moving = torch.optim.SGD(net.train().parameters(), lr=0.1)
-    sums = {name: torch.zeros_like(one) for name, one in net.named_parameters()}
+    sums = {name: torch.zeros_like(parameter) for name, parameter in net.named_parameters()}
     for _ in range(steps):
         moving.zero_grad()
         functional.cross_entropy(net(images()), torch.arange(7) % CLASSES).backward()
@@ -172,10 +172,10 @@ def gradients(net: nn.Module, steps: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_inserted_can_learn(kind: str) -> None:
-    """But not all shifts: a batch norm behind takes them away, and no attention weight depends on the keys' bias."""
+def test_inserted_cells_can_learn(kind: str) -> None:
+    """Excludes shifts before a batch norm, and the keys' bias, which no attention weight depends on."""
     blueprint = KINDS[kind](BatchNorm())
-    deeper, _ = after(drawn(blueprint), blueprint, plan(blueprint, ["it"], 1, order="deepen"))
+    deeper, _ = grown_by(drawn(blueprint), blueprint, plan(blueprint, ["it"], 1, order="deepen"))
     for name, seen in gradients(deeper, 4).items():
         if name.startswith("cells.it_m1.") and name.endswith("weight"):
             assert seen.max() > 1e-12, name
@@ -183,15 +183,15 @@ def test_what_is_inserted_can_learn(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_new_units_are_used(kind: str) -> None:
-    """After a few steps units have gradients, what they take in as well as what is taken from them."""
+    """After a few steps, incoming and outgoing weights of all units have gradients."""
     blueprint = KINDS[kind](BatchNorm())
-    wider, _ = after(drawn(blueprint), blueprint, plan(blueprint, ["it"], 1, order="widen"))
+    wider, _ = grown_by(drawn(blueprint), blueprint, plan(blueprint, ["it"], 1, order="widen"))
     for name, seen in gradients(wider, 3).items():
         if seen.dim() == 1 or "squeeze" in name:
-            continue  # behind a mean over all pixels a ReLU may be dead for every image
+            continue  # After a mean over all pixels a ReLU may be dead for every image.
         for dimension in (0, 1):
-            others = tuple(one for one in range(seen.dim()) if one != dimension)
-            alive = 0.7 if kind == "linear" else 0.9  # a unit whose ReLU is 0 for all seven images gets no gradient
+            others = tuple(dim for dim in range(seen.dim()) if dim != dimension)
+            alive = 0.7 if kind == "linear" else 0.9  # a unit with a ReLU of 0 for all seven images gets no gradient
             assert (seen.amax(others) > 1e-12).double().mean() > alive, (name, dimension)
 
 
@@ -199,13 +199,13 @@ def test_new_units_are_used(kind: str) -> None:
     ("kind", "groups"),
     [
         ("residual-opens", "it.hidden it.out"),
-        ("inverted-opens", "it.hidden it.squeeze it.out head.units"),  # the head's with its input
+        ("inverted-opens", "it.hidden it.squeeze it.out head.units"),  # the head's units widen with its input
         ("inverted-no-expansion", "it.squeeze it.out head.units"),
         ("transformer", "it.heads it.units"),
     ],
 )
-def test_what_widens_with_a_cell(kind: str, groups: str) -> None:
-    assert " ".join(KINDS[kind](BatchNorm()).grown_with("it")) == groups
+def test_groups_that_widen_with_a_cell(kind: str, groups: str) -> None:
+    assert " ".join(KINDS[kind](BatchNorm()).growing_groups("it")) == groups
 
 
 def test_hidden_units_with_which_a_cell_is_inserted() -> None:
@@ -240,7 +240,7 @@ def test_a_preactivated_block_is_that_of_the_benchmark() -> None:
     torch.testing.assert_close(block(x), y + functional.conv2d(pooled, block.shortcut.conv.weight))
 
 
-test_what_cannot_be = refusals(
+test_invalid_settings_are_refused = refusals(
     (lambda: ResidualCell("a", None), "supernet.family.norm: .* affine: true"),
     (lambda: ResidualCell("a", BatchNorm(affine=False)), "supernet.family.norm: .* affine: true"),
 )

@@ -18,47 +18,47 @@ def net(**settings) -> EarlyExitResNet:
 
 
 def test_the_papers_network_has_its_parameters():
-    def stage(before: int, out: int) -> int:  # two blocks: convolutions, shortcut, scale and shift of the norms
-        convolutions = 9 * out * (before + 3 * out) + (before * out if before != out else 0)
-        return convolutions + 2 * (before + 3 * out)
+    def stage(inputs: int, out: int) -> int:  # two blocks: convolutions, shortcut, scale and shift of the norms
+        convolutions = 9 * out * (inputs + 3 * out) + (inputs * out if inputs != out else 0)
+        return convolutions + 2 * (inputs + 3 * out)
 
-    simple = 9 * 3 * 64 + stage(64, 64) + stage(64, 128) + 2 * 128 + 1 + 128 * 16 * 10 + 10  # of a map of 4x4
+    simple = 9 * 3 * 64 + stage(64, 64) + stage(64, 128) + 2 * 128 + 1 + 128 * 16 * 10 + 10  # the map is 4x4
     complex = simple + stage(128, 256) + stage(256, 512) + 2 * 512 + 512 * 10 + 10
     paper = EarlyExitResNet((3, 32, 32), 10)
     counted = [paper.cost(arch).parameters for arch in (paper.space.smallest, paper.space.largest)]
     assert counted == [simple, complex]
     assert simple == 695_627  # 0.7M, as the paper says
     head = 2 * 128 + 1 + 128 * 16 * 10 + 10
-    own = paper.cost(paper.space.parse("exits: 4")).parameters  # PreActResNet-18, with a norm before its classifier
-    assert own == complex - head == 11_172_170  # of which the paper says 11.1M
+    without_head = paper.cost(paper.space.parse("exits: 4")).parameters  # PreActResNet-18 and a last norm
+    assert without_head == complex - head == 11_172_170  # the paper says 11.1M
 
 
 def test_without_early_heads_an_architecture_holds_its_last():
-    whole, own = net(blocks=[1, 1, 1], exits=[1, 2, 3]), net(blocks=[1, 1, 1], exits=[1, 2, 3], early_heads=False)
-    assert [str(arch) for arch in own.space.each()] == ["exits: 1", "exits: 2", "exits: 3"]
-    assert own.space.parse("exits: 1,2") == own.space.named("exits: 2") == Exits((2,))
-    assert own.state_dict().keys() == whole.state_dict().keys()
+    whole, single = net(blocks=[1, 1, 1], exits=[1, 2, 3]), net(blocks=[1, 1, 1], exits=[1, 2, 3], early_heads=False)
+    assert [str(arch) for arch in single.space.each()] == ["exits: 1", "exits: 2", "exits: 3"]
+    assert single.space.parse("exits: 1,2") == single.space.named("exits: 2") == Exits((2,))
+    assert single.state_dict().keys() == whole.state_dict().keys()
     x = torch.randn(2, 3, 8, 8)
-    for alone, all_heads in zip(own.space.each(), whole.space.each(), strict=True):
-        assert own.index(alone) == {
-            name: region for name, region in whole.index(all_heads).items() if name in own.index(alone)
+    for alone, all_heads in zip(single.space.each(), whole.space.each(), strict=True):
+        assert single.index(alone) == {
+            name: region for name, region in whole.index(all_heads).items() if name in single.index(alone)
         }
-        assert len(own.subnet(alone).heads) == 1
-        assert torch.equal(own(x, alone), whole(x, all_heads))
+        assert len(single.subnet(alone).heads) == 1
+        assert torch.equal(single(x, alone), whole(x, all_heads))
 
 
 def test_an_architecture_without_the_early_head():
     whole = net(exits=[2, 4])
-    alone, both = whole.space.parse("exits: 4"), whole.space.largest
-    names = set(whole.index(both)) - set(whole.index(alone))
+    alone, all_heads = whole.space.parse("exits: 4"), whole.space.largest
+    names = set(whole.index(all_heads)) - set(whole.index(alone))
     assert names
     assert all(name.startswith("heads.2.") for name in names)
     x = torch.randn(2, 3, 8, 8)
-    assert torch.equal(whole(x, alone), whole(x, both))
-    assert whole.cost(alone).macs == whole.cost(both).macs, "only the last head runs forward"
+    assert torch.equal(whole(x, alone), whole(x, all_heads))
+    assert whole.cost(alone).macs == whole.cost(all_heads).macs, "only the last head runs forward"
 
 
-def test_a_block_written_out():
+def test_a_block_by_hand():
     block = preactivated_block(4, 8, 8, 2, BatchNorm()).eval()
     inner = block.sum.block
     for norm in (block.norm1, inner.norm2):
@@ -70,16 +70,16 @@ def test_a_block_written_out():
     b = functional.relu(inner.norm2(functional.conv2d(a, inner.conv1.weight, stride=2, padding=1)))
     want = functional.conv2d(b, inner.conv2.weight, padding=1)
     want = want + functional.conv2d(a, block.sum.shortcut.weight, stride=2)
-    kept = x.clone()
+    original = x.clone()
     torch.testing.assert_close(block(x), want)
-    assert torch.equal(x, kept)  # the ReLUs in place do not reach the input
+    assert torch.equal(x, original)  # ReLUs in place leave the input unchanged
     same = preactivated_block(4, 4, 4, 1, GroupNorm(2))
     nn.init.zeros_(same.block.conv2.weight)
     assert torch.equal(same(x), x)  # the shortcut is the input itself
 
 
 def test_mixed_pooling():
-    """Of 16x14 pixels windows of 4x4 (14 / 4 is nearer to 4), so that 4x3 are left."""
+    """Windows of 4x4 (14 / 4 is nearer to 4) map 16x14 pixels to 4x3."""
     pool = MixedPool(16, 14)
     x = torch.randn(2, 3, 16, 14)
     windows = x[..., :12].unflatten(2, (4, 4)).unflatten(4, (3, 4)).transpose(3, 4).flatten(4)
@@ -93,9 +93,9 @@ def test_mixed_pooling():
     torch.testing.assert_close(pool.share.grad, want)
 
 
-test_what_cannot_be = refusals(
-    (lambda: net().space.encode(Exits((4,))), "exits: 4: leaves out a number before its last"),
+test_invalid_settings_are_refused = refusals(
+    (lambda: net().space.encode(Exits((4,))), "exits: 4: omits a number before its last"),
     (lambda: net().space.parse("exits: two"), "write it as 'exits: 2,4'"),
-    (lambda: net(exits=[2]), r"supernet.exits: \[2\] must be stages from 1 to 4, ascending, the last 4"),
+    (lambda: net(exits=[2]), r"supernet.exits: \[2\] must be ascending stages that end with 4"),
     (lambda: net(norm=GroupNorm(8)), "norm.group_size: 8 does not divide 4 channels"),
 )

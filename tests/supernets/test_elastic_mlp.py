@@ -15,7 +15,7 @@ def test_size_and_costs_by_hand() -> None:
 
 
 def test_a_subnet_by_hand() -> None:
-    """From the first block and the first hidden units of the shared tensors."""
+    """It consists of the first blocks and hidden units of the shared tensors."""
     net = instance("elastic-mlp")
     x, w = batch(net), net.network.state_dict()
     h = x.flatten(1) @ w["stem.weight"].T + w["stem.bias"]

@@ -49,15 +49,15 @@ def test_size_and_bounds_of_the_paper(paper: ElasticResNet) -> None:
         assert len(convolutions) + sum(isinstance(m, nn.Linear) for m in modules) == layers
 
 
-def test_canonical_is_the_same_network_and_settled() -> None:
+def test_canonical_is_the_same_network_and_idempotent() -> None:
     net = elastic(ratios=[0.25, 0.5], divisor=8)
     for ratios in itertools.product([0.25, 0.5], repeat=4):
         arch = ElasticArch((1, 0), ratios)
         canonical = net.space.canonical(arch)
         assert str(net.build(canonical)) == str(net.build(arch))
         assert net.space.canonical(canonical) == canonical
-        assert canonical.ratios[:2] == (0.5, 0.5)  # both ratios are one width
-        assert canonical.ratios[3] == canonical.ratios[2]  # the block is not there
+        assert canonical.ratios[:2] == (0.5, 0.5)  # both ratios give one width
+        assert canonical.ratios[3] == canonical.ratios[2]  # the block is absent
 
 
 @pytest.mark.parametrize(("text", "gmacs"), TABLE_5)
@@ -77,10 +77,10 @@ def test_rows_of_table_4(paper: ElasticResNet, depths: str, ratio: float, gigaby
 
 @pytest.mark.parametrize(("cost", "times", "paper_says"), [("macs", 9.36, 9.43), ("parameters", 10.38, 10.94)])
 def test_cost_ratios_of_section_3_3(paper: ElasticResNet, cost: str, times: float, paper_says: float) -> None:
-    """Nine subnets one by one, by the cost of MaxNet with 8 clients a round, six of them with random subnets.
+    """Training nine subnets alone costs more than MaxNet with 8 clients a round, six of them with random subnets.
 
-    Of a random subnet each stage has one block beyond the first on average (0, 1 or 2), each with a mean width. The
-    paper's figures are of one run's draws, and are met to 1 % and to 6 %.
+    A random subnet has on average one block per stage beyond the first (0, 1 or 2), of mean width. The paper's figures
+    are from one run's draws; tolerances are 1 % and 6 %.
     """
     weights_alone = cost == "parameters"
     pixels, width = 32 * 32, 64
@@ -100,7 +100,7 @@ def test_cost_ratios_of_section_3_3(paper: ElasticResNet, cost: str, times: floa
 
 @pytest.mark.parametrize("relu_before_sum", [False, True])
 def test_a_block_by_hand(relu_before_sum: bool) -> None:
-    """The second convolution's ReLU keeps what it would take away from the shortcut."""
+    """The second convolution's ReLU removes its negative outputs before the sum."""
     net = elastic(None, relu_before_sum=relu_before_sum)
     block, x = net.network.stages[1][1], torch.randn(2, 32, 4, 4)
     w = block.state_dict()
@@ -111,7 +111,7 @@ def test_a_block_by_hand(relu_before_sum: bool) -> None:
     torch.testing.assert_close(block(x), (x + residual).clamp(min=0))
 
 
-test_what_cannot_be_an_architecture = refusals(
+test_invalid_architectures_are_refused = refusals(
     ("d: 0.5, e: 0.1", "depth 0.5"),
     ("d: 2, e: [0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.3]", "ratio 0.3"),
     ("d: [0,0,0], e: 0.1", "3 depths"),
@@ -127,7 +127,7 @@ def test_ways_to_write_an_architecture(paper: ElasticResNet) -> None:
         assert paper.space.parse(text) == expected
 
 
-def test_ratios_of_many_digits_go_round() -> None:
+def test_ratios_of_many_digits_are_read_as_written() -> None:
     space = ElasticSpace((0, 1), (1 / 3, 0.5), (24,), 1)
     for arch in (space.smallest, space.decode([1, 0, 1])):
         assert space.parse(str(arch)) == arch
@@ -136,21 +136,21 @@ def test_ratios_of_many_digits_go_round() -> None:
 test_settings_that_cannot_work = refusals(
     ({"depths": [1, 0]}, "supernet.depths"),
     ({"stem_width": 0}, "supernet.stem_width: 0 must be at least 1"),
-    # the largest network's widths are multiples, a narrower one's are not
+    # the largest network has multiples of 8, a narrower one does not
     ({"norm": GroupNorm(8), "stem_width": 8}, "norm.group_size: 8 does not divide 4 channels"),
     call=lambda settings: elastic(**settings),
 )
 
 
 def test_group_norm_normalises_the_same_channels_in_every_width() -> None:
-    """Groups of a fixed size: the first channels of a wide layer are normalised as those of a narrow one."""
+    """Groups have a fixed size: narrow and wide layers normalise the first channels alike."""
     x = torch.randn(2, 16, 3, 3)
     for channels in (4, 8, 12):
         torch.testing.assert_close(GroupNorm(4)(channels)(x[:, :channels]), GroupNorm(4)(16)(x)[:, :channels])
 
 
 def test_middle_widths() -> None:
-    """The nearest multiple (half rounds up), at least one divisor, raised by one where more than 10 % are lost."""
+    """The nearest multiple (halves round up), at least the divisor, and one more if the loss exceeds 10 %."""
     for value, divisor in itertools.product(range(1, 80), (1, 4, 8)):
         multiples = [k * divisor for k in range(1, 100)]
         nearest = min(multiples, key=lambda width: (abs(width - value), -width))
@@ -159,7 +159,7 @@ def test_middle_widths() -> None:
 
 
 WIDE = {"width_multipliers": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], "norm": BatchNorm()}
-# rows of DeepFedNAS' published path: MACs, parameters, ratios, and widths as positions in the multipliers
+# DeepFedNAS' published path: MACs, parameters, ratios, and widths as indices of multipliers
 PUBLISHED = [
     (458237952, 8176266, ".18 .1 .1 .18 .14 .1 .14 .14 .1 .1 .1 .1", "9 4 4 4 4"),
     (558704640, 10008218, ".18 .14 .18 .14 .1 .1 .18 .14 .14 .14 .1 .14", "9 4 5 4 4"),
@@ -168,19 +168,19 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize(("macs", "parameters", "ratios", "places"), PUBLISHED)
-def test_costs_of_the_published_path(macs: int, parameters: int, ratios: str, places: str) -> None:
+@pytest.mark.parametrize(("macs", "parameters", "ratios", "indices"), PUBLISHED)
+def test_costs_of_the_published_path(macs: int, parameters: int, ratios: str, indices: str) -> None:
     net = on_meta(**WIDE)
-    widths = tuple(WIDE["width_multipliers"][int(place)] for place in places.split())
+    widths = tuple(WIDE["width_multipliers"][int(index)] for index in indices.split())
     arch = net.space.parse(ElasticArch((2,) * 4, tuple(map(float, ratios.split())), widths=widths))
     assert (net.macs(arch), net.cost(arch).parameters) == (macs, parameters)
     assert net.space.parse(str(arch)) == arch
 
 
 def test_equal_widths_are_one_network() -> None:
-    """Multiples of 8 of .3 and .4, and of .7 and .8, of 64 are the same."""
+    """The ratios .3 and .4, and .7 and .8, of 64 channels give the same multiple of 8."""
     space = on_meta(**WIDE).space
     assert space.widths_at(0) == [8, 16, 24, 32, 40, 48, 56, 64]
-    one, other = (ElasticArch((0,) * 4, (0.1,) * 12, widths=(stem, *[0.1] * 4)) for stem in (0.7, 0.8))
-    assert space.parse(one) == space.parse(other)
-    assert str(space.parse(one)).endswith("w: [0.8,0.1,0.1,0.1,0.1]")
+    narrower, wider = (ElasticArch((0,) * 4, (0.1,) * 12, widths=(stem, *[0.1] * 4)) for stem in (0.7, 0.8))
+    assert space.parse(narrower) == space.parse(wider)
+    assert str(space.parse(narrower)).endswith("w: [0.8,0.1,0.1,0.1,0.1]")

@@ -13,7 +13,7 @@ from tests.support import refusals
 
 
 def text(**settings: object) -> ElasticTransformer:
-    """Of 12 tokens, with four entries in each of four heads."""
+    """A network for 12 tokens, with four heads of four entries."""
     return ElasticTransformer(**{"input_shape": (12,), "num_classes": 9, "dim": 16, **settings})  # type: ignore[arg-type]
 
 
@@ -24,7 +24,7 @@ def test_size_by_hand() -> None:
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_causality(pooled: bool) -> None:
-    """A token changes no output before it, and all others; where outputs are pooled, all tokens see each other."""
+    """A token affects no earlier output and all later ones; with pooled outputs, tokens attend to all others."""
     torch.manual_seed(0)
     net = text(pooled=pooled, vocabulary=9).double()
     nn.init.normal_(net.network.embedding.tokens.weight)
@@ -37,8 +37,8 @@ def test_causality(pooled: bool) -> None:
 
 
 @torch.no_grad()
-def test_padding_at_the_end_changes_nothing_that_counts() -> None:
-    """Whatever tokens fill a text up, the loss of those that are counted is the same."""
+def test_padding_at_the_end_does_not_change_the_loss() -> None:
+    """The loss of the counted tokens does not depend on the padding tokens."""
     torch.manual_seed(0)
     net, task = text().double(), NextToken(9, ignored=PAD)
     (inputs,), (targets,) = windows(np.array([3, 1, 4, 1, 5]), 12)
@@ -51,7 +51,7 @@ def test_padding_at_the_end_changes_nothing_that_counts() -> None:
 
 @pytest.mark.parametrize("name", ["elastic-transformer", "elastic-transformer-text"])
 def test_a_subnet_by_hand(name: str) -> None:
-    """One head and half the units, from the first rows and columns of the shared tensors; attention by softmax."""
+    """It has one head and half the units, from the first rows and columns; attention is written as a softmax."""
     net = instance(name)
     arch, x, dim = net.space.parse("d: 0, e: 0.5, h: 1"), batch(net), 8
     size = dim // net.space.heads[-1]
@@ -81,10 +81,10 @@ def test_a_subnet_by_hand(name: str) -> None:
     torch.testing.assert_close(net(x, arch), h @ w["classifier.weight"].T + w["classifier.bias"])
 
 
-test_what_cannot_be = refusals(
+test_invalid_settings_are_refused = refusals(
     (lambda: text().space.parse("d: 0, e: 0.5, h: 3"), "head count 3 is not one of [1, 2, 4]"),
-    (lambda: text(heads=[1, 3]), "supernet.heads: [1, 3] must be numbers of which the last divides dim, 16"),
+    (lambda: text(heads=[1, 3]), "supernet.heads: [1, 3] must end with a divisor of dim, 16"),
     (lambda: text(input_shape=(3, 8, 8), patch=3), "supernet.patch: 3 does not divide 8x8 pixels"),
     (lambda: text(input_shape=(3, 8, 8), vocabulary=9), "supernet.vocabulary: 9 is for texts"),
-    (lambda: text(pooled=True), "supernet.vocabulary: is not given"),
+    (lambda: text(pooled=True), "supernet.vocabulary: is null"),
 )

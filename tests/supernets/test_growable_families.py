@@ -1,4 +1,4 @@
-"""The initial models: their sizes by hand, and that each of their cells can grow."""
+"""The initial models: sizes by hand, and growth of every cell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lit_fednas.supernets import (
     GrowableResNet18,
     GrowableViT,
 )
-from lit_fednas.supernets.growing.growth import carried_over, grown, plan
+from lit_fednas.supernets.growing.growth import carry_over, grow, plan
 from tests.support import refusals
 
 FAMILIES: dict[str, GrowableFamily] = {
@@ -32,7 +32,7 @@ FAMILIES: dict[str, GrowableFamily] = {
     "resnet-groups": GrowableResNet18(4, [2, 1], norm=GroupNorm(2)),
     "vit": GrowableViT(dim=8, heads=2, depth=2),
 }
-#: Of MobileNet's fourteen cells, two of different kinds; the others are as slow as they are alike.
+#: Two kinds of MobileNet's fourteen cells; the others are similar and as slow.
 FEW = {"block1", "last"}
 
 
@@ -48,11 +48,11 @@ def test_all_cells_grow_in_turn_and_keep_the_function(name: str) -> None:
         first.train()(x)  # statistics that are not 0 and 1
         for number in (1, 2):
             cells = [cell.name for cell in blueprint.cells if "mobilenet" not in name or cell.name in FEW]
-            before = sum(blueprint.parameters.values())
+            old_size = sum(blueprint.parameters.values())
             for step in plan(blueprint, cells, number, factor=1.5):
-                net = carried_over(net, blueprint, step, generator(0, "copies"), noise=0.3)
-                blueprint = grown(blueprint, step)
-            assert sum(blueprint.parameters.values()) > before
+                net = carry_over(net, blueprint, step, generator(0, "copies"), noise=0.3)
+                blueprint = grow(blueprint, step)
+            assert sum(blueprint.parameters.values()) > old_size
     assert len(blueprint.cells) > len(start.cells)
     for training in (True, False):
         expected = copy.deepcopy(first).train(training)(x)
@@ -66,17 +66,17 @@ def test_resnet18_has_eighteen_layers_and_the_parameters_of_the_original() -> No
         net = GrowableResNet18(64, norm=BatchNorm()).blueprint((3, 32, 32), 10).build()
     convolutions = [m for m in net.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convolutions) + 1 == 18
-    stem = 3 * 64 * (49 - 9)  # theirs is a 7x7 convolution
+    stem = 3 * 64 * (49 - 9)  # the original stem is a 7x7 convolution
     assert sum(p.numel() for p in net.parameters()) == sum(p.numel() for p in original.parameters()) - stem
 
 
 def test_nasbench201_has_the_parameters_of_the_benchmark() -> None:
-    """Its skeleton without cells has 0.073306 million for CIFAR-10: Dong & Yang's cells of nothing but skips."""
-    found = GrowableNASBench201(16, 5, BatchNorm()).blueprint((3, 32, 32), 10).parameters
-    assert sum(size for name, size in found.items() if "cell" not in name) == 73306
+    """Its skeleton without cells has 0.073306 million for CIFAR-10, as Dong & Yang's cells of skips."""
+    parameters = GrowableNASBench201(16, 5, BatchNorm()).blueprint((3, 32, 32), 10).parameters
+    assert sum(size for name, size in parameters.items() if "cell" not in name) == 73306
     # a 3x3 and a 1x1 convolution without bias, each with a batch norm
-    assert found["stage2_cell4"] == 32 * 32 * (9 + 1) + 2 * 2 * 32
-    assert len(found) == 1 + 15 + 2 + 1
+    assert parameters["stage2_cell4"] == 32 * 32 * (9 + 1) + 2 * 2 * 32
+    assert len(parameters) == 1 + 15 + 2 + 1
 
 
 def test_perceptron_by_hand() -> None:
@@ -85,7 +85,7 @@ def test_perceptron_by_hand() -> None:
 
 
 class TestMobileNetV3Small:
-    """Against torchvision's."""
+    """Compares the network with torchvision's."""
 
     @staticmethod
     def ours(width: float = 1.0) -> nn.Module:
@@ -94,23 +94,23 @@ class TestMobileNetV3Small:
     @pytest.mark.parametrize("width", [1.0, 0.75])
     def test_has_its_tensors_and_macs(self, width: float) -> None:
         with torch.device("meta"):
-            theirs = torchvision.models.mobilenet_v3_small(width_mult=width)
+            reference = torchvision.models.mobilenet_v3_small(width_mult=width)
             ours = self.ours(width)
-        assert [p.shape for p in ours.parameters()] == [p.shape for p in theirs.parameters()]
-        assert count_macs(ours, (3, 224, 224)) == count_macs(theirs, (3, 224, 224))
+        assert [p.shape for p in ours.parameters()] == [p.shape for p in reference.parameters()]
+        assert count_macs(ours, (3, 224, 224)) == count_macs(reference, (3, 224, 224))
 
     def test_computes_what_it_computes(self) -> None:
         with isolated(0, "weights"):
-            theirs, ours = torchvision.models.mobilenet_v3_small(dropout=0.0), self.ours()
-        for module in theirs.modules():
+            reference, ours = torchvision.models.mobilenet_v3_small(dropout=0.0), self.ours()
+        for module in reference.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.eps = 1e-5  # theirs is 1e-3
+                module.eps = 1e-5  # torchvision's is 1e-3
                 nn.init.constant_(module.bias, 0.3)  # so that no activation is near zero
-        state = zip(ours.state_dict(), theirs.state_dict().values(), strict=True)
+        state = zip(ours.state_dict(), reference.state_dict().values(), strict=True)
         ours.load_state_dict(dict(state))
         x = torch.randn(8, 3, 64, 64, generator=generator(0, "images"))
         with torch.no_grad():
-            torch.testing.assert_close(ours(x), theirs(x), rtol=1e-3, atol=1e-4)  # by the batch's statistics
+            torch.testing.assert_close(ours(x), reference(x), rtol=1e-3, atol=1e-4)  # batch statistics
             assert ours(x).std() > 0.01
 
 

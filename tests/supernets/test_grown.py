@@ -1,4 +1,4 @@
-"""Models that a run has grown, built again from its record."""
+"""Grown models, rebuilt from a run's record."""
 
 import json
 from collections.abc import Callable
@@ -34,18 +34,18 @@ SHAPE = (3, 8, 8)
 @pytest.fixture
 def suite(tmp_path) -> ModelSuite:
     """Four models; the third and the fourth come from the second."""
-    made = ModelSuite(SHAPE, 5, FAMILY)
+    net = ModelSuite(SHAPE, 5, FAMILY)
     for parent, cells in ((0, ["conv1"]), (1, ["conv1", "conv2"]), (1, ["conv2"])):
-        made.add(parent, plan(made.models[parent].blueprint, cells, len(made.models)), seed=0)
-    replace_json(tmp_path / SUITE_FILE, {"models": rows_of(made), "family": described(FAMILY)})
-    return made
+        net.add(parent, plan(net.models[parent].blueprint, cells, len(net.models)), seed=0)
+    replace_json(tmp_path / SUITE_FILE, {"models": rows_of(net), "family": described(FAMILY)})
+    return net
 
 
 @pytest.mark.parametrize(("number", "meant"), [(0, 0), ("middle", 2), ("last", 3)])
 def test_every_model_has_the_structure_that_it_had(tmp_path, suite, number, meant) -> None:
     net = FamilyNetwork(SHAPE, 5, GrownModel(str(tmp_path), number))
-    own = {name: tensor.shape for name, tensor in net.network.state_dict().items()}
-    assert own == {name: tensor.shape for name, tensor in suite.networks[meant].state_dict().items()}
+    shapes = {name: tensor.shape for name, tensor in net.network.state_dict().items()}
+    assert shapes == {name: tensor.shape for name, tensor in suite.networks[meant].state_dict().items()}
     assert net.macs("whole") == suite.macs(Model(meant))
 
 
@@ -63,7 +63,7 @@ def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
 
 @pytest.mark.parametrize("family", [FAMILY, GrowablePerceptron([8, 4])])
 def test_half_a_layer_is_scaled_in_training_alone(family) -> None:
-    """HeteroFL, section 3: what layers of half the units say is divided by a half while they train."""
+    """HeteroFL, section 3: in training, the outputs of layers with half the units are divided by a half."""
     net = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5], scaler=True)
     assert not any(isinstance(module, Scaler) for module in net.subnet(Width(1)).modules())
     half = net.subnet(Width(0.5))
@@ -72,12 +72,12 @@ def test_half_a_layer_is_scaled_in_training_alone(family) -> None:
     plain.load_state_dict(half.state_dict())
     torch.testing.assert_close(half.eval()(x), plain.eval()(x))
     for layer in list(plain.cells.values())[:-1]:
-        layer.register_forward_hook(lambda _, __, out: out / 0.5)  # the ReLU's output is scaled as its input is
+        layer.register_forward_hook(lambda _, __, out: out / 0.5)  # a ReLU commutes with the scale
     torch.testing.assert_close(half.train()(x), plain.train()(x))
 
 
 def changed(path: Path, change: Callable[[dict], None]) -> GrownModel:
-    """The last model of a record in which something was changed."""
+    """The last model of a changed record."""
     record = json.loads((path / "suite.json").read_text())
     change(record)
     (path / "suite.json").write_text(json.dumps(record))
@@ -88,7 +88,7 @@ def changed(path: Path, change: Callable[[dict], None]) -> GrownModel:
     ("read", "words"),
     [
         (lambda path: GrownModel("no/where"), "no/where holds no suite.json"),
-        (lambda path: GrownModel(str(path), 4), "family.number: .*models 0 to 3"),
+        (lambda path: GrownModel(str(path), 4), "family.number: .*must be 0 to 3"),
         (
             lambda path: changed(path, lambda record: record["models"][1].update(steps=[{"shrink": "conv1"}])),
             "suite.json is damaged",
@@ -99,11 +99,11 @@ def changed(path: Path, change: Callable[[dict], None]) -> GrownModel:
         ),
         (
             lambda path: changed(path, lambda record: record.update(family=None)),
-            "does not say with which model it began",
+            "does not record its initial model",
         ),
     ],
 )
 @pytest.mark.usefixtures("suite")
-def test_what_is_not_there_is_named(tmp_path: Path, read: Callable[[Path], GrownModel], words: str) -> None:
+def test_missing_or_damaged_records_are_refused(tmp_path: Path, read: Callable[[Path], GrownModel], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         read(tmp_path).blueprint(SHAPE, 5)

@@ -1,4 +1,4 @@
-"""Widening, deepening and what a transformation consists of, on plain convolutions."""
+"""Widening, deepening and the steps of a transformation, on plain convolutions."""
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from lit_fednas.supernets.growing.growth import (
     Blueprint,
     Deepen,
     Widen,
-    carried_over,
-    grown,
+    carry_over,
+    grow,
     plan,
 )
 from tests.support import refusals, seeded
@@ -21,7 +21,7 @@ def first(hidden=(4, 8), norm=None) -> Blueprint:
     return GrowableCNN(hidden, norm).blueprint((3, 8, 8), 5)
 
 
-#: Its one convolution is followed by no ReLU, so that no cell can be inserted behind it.
+#: No ReLU follows its only convolution, so that no cell can be inserted after it.
 LINEAR = Blueprint((ConvCell("only", activation=None), PooledHead("head")), {"only.out": 4}, 3, 5)
 
 
@@ -35,10 +35,10 @@ LINEAR = Blueprint((ConvCell("only", activation=None), PooledHead("head")), {"on
 )
 def test_a_cell_is_widened_and_deepened_in_turn_or_only(order: str, steps: str, cells: str) -> None:
     blueprint = first()
-    for number, what in enumerate(steps.split(), 1):
+    for number, text in enumerate(steps.split(), 1):
         (step,) = plan(blueprint, ["conv2"], number, order=order)
-        assert step == (Widen("conv2", {"conv2.out": int(what)}) if what.isdecimal() else Deepen("conv2", (what,)))
-        blueprint = grown(blueprint, step)
+        assert step == (Widen("conv2", {"conv2.out": int(text)}) if text.isdecimal() else Deepen("conv2", (text,)))
+        blueprint = grow(blueprint, step)
     assert str(blueprint) == cells
 
 
@@ -51,7 +51,7 @@ def test_degrees_of_a_transformation() -> None:
     assert plan(blueprint, ["conv1"], 1, factor=1.01) == (Widen("conv1", {"conv1.out": 7}),)
     (step,) = plan(blueprint, ["conv1"], 7, insert=3, order="deepen")
     assert step == Deepen("conv1", ("conv1_m7a", "conv1_m7b", "conv1_m7c"))
-    assert str(grown(blueprint, step)).startswith("conv1 6, conv1_m7a 6, conv1_m7b 6, conv1_m7c 6, conv2")
+    assert str(grow(blueprint, step)).startswith("conv1 6, conv1_m7a 6, conv1_m7b 6, conv1_m7c 6, conv2")
     assert plan(first((8, 8), GroupNorm(4)), ["conv1"], 1, factor=1.2) == (Widen("conv1", {"conv1.out": 12}),)
 
 
@@ -61,32 +61,32 @@ def test_heads_stay_and_layers_without_followers_are_widened() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.4])
-def test_widening_copies_units_and_divides_what_is_taken_from_them(noise: float) -> None:
-    """Element by element: every new row is an old one, and its columns in the next layer add up to the old."""
+def test_widening_copies_units_and_divides_their_outgoing_weights(noise: float) -> None:
+    """Every new row equals an old one, and the columns of its copies in the next layer sum to the old column."""
     blueprint = first()
-    before = seeded(blueprint.build).double()
-    after = carried_over(before, blueprint, Widen("conv1", {"conv1.out": 9}), generator(3, "take"), noise, "copies")
-    old, new = before.state_dict(), after.state_dict()
-    rows, taken = old["cells.conv1.conv.weight"], new["cells.conv1.conv.weight"]
-    assert taken.shape[0] == 9
-    assert torch.equal(taken[:4], rows)
-    source = [int((rows == row).flatten(1).all(1).nonzero()) for row in taken]
-    assert len(set(source[4:])) > 1  # drawn, not one for all
+    network = seeded(blueprint.build).double()
+    wider = carry_over(network, blueprint, Widen("conv1", {"conv1.out": 9}), generator(3, "take"), noise, "copies")
+    old, new = network.state_dict(), wider.state_dict()
+    rows, new_rows = old["cells.conv1.conv.weight"], new["cells.conv1.conv.weight"]
+    assert new_rows.shape[0] == 9
+    assert torch.equal(new_rows[:4], rows)
+    source = [int((rows == row).flatten(1).all(1).nonzero()) for row in new_rows]
+    assert len(set(source[4:])) > 1  # drawn for each copy
     assert torch.equal(new["cells.conv1.conv.bias"], old["cells.conv1.conv.bias"][source])
     columns, wide = old["cells.conv2.conv.weight"], new["cells.conv2.conv.weight"]
     for unit in range(4):
-        copies = [place for place, of in enumerate(source) if of == unit]
+        copies = [position for position, origin in enumerate(source) if origin == unit]
         torch.testing.assert_close(wide[:, copies].sum(1), columns[:, unit])
-        parts = [float((wide[:, place] / columns[:, unit]).mean()) for place in copies]
+        parts = [float((wide[:, position] / columns[:, unit]).mean()) for position in copies]
         if len(copies) > 1:
             assert (max(parts) - min(parts) > 1e-3) == (noise > 0)
         assert min(parts) > 0
     assert torch.equal(new["cells.head.classifier.weight"], old["cells.head.classifier.weight"])
 
 
-test_what_cannot_be = refusals(
-    (lambda: grown(first(), Widen("conv9", {"conv9.out": 8})), r"'conv9'.*conv1, conv2, head"),
-    (lambda: grown(LINEAR, Deepen("only", ("new",))), r"'only'.*widen"),
+test_invalid_settings_are_refused = refusals(
+    (lambda: grow(first(), Widen("conv9", {"conv9.out": 8})), r"'conv9'.*conv1, conv2, head"),
+    (lambda: grow(LINEAR, Deepen("only", ("new",))), r"'only'.*widen"),
     (
         lambda: Blueprint((ConvCell("a"), PooledHead("head")), {"a.out": 6}, 3, 5, multiple=4),
         "a.out has 6 units.*multiple of 4",

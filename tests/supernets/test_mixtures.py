@@ -39,7 +39,7 @@ def normalised(x: Tensor) -> Tensor:
 
 
 def by_hand(name: str, x: Tensor, weights: list[Tensor], stride: int) -> Tensor:
-    """An operator, from the text of section 3.1.1."""
+    """An operator as section 3.1.1 describes it."""
     size = {"stride": stride}
     if name == "max_pool_3x3":
         return normalised(functional.max_pool2d(x, 3, padding=1, **size))
@@ -50,8 +50,8 @@ def by_hand(name: str, x: Tensor, weights: list[Tensor], stride: int) -> Tensor:
     if name == "skip_connect" and stride == 1:
         return x
     if name == "skip_connect":
-        at = functional.relu(x)
-        halves = [functional.conv2d(at[:, :, i::2, i::2], one) for i, one in enumerate(weights)]
+        activated = functional.relu(x)
+        halves = [functional.conv2d(activated[:, :, i::2, i::2], weight) for i, weight in enumerate(weights)]
         return normalised(torch.cat(halves, 1))
     dilation = 2 if name.startswith("dil") else 1
     for depthwise, pointwise in zip(weights[::2], weights[1::2], strict=True):
@@ -64,21 +64,21 @@ def by_hand(name: str, x: Tensor, weights: list[Tensor], stride: int) -> Tensor:
 
 
 def test_weighed_outputs_of_a_mixture_are_added_one_by_one() -> None:
-    """All at once, those of seven operators would be in memory beside the outputs."""
+    """A list of all products would need seven times the memory."""
     cell = small().network.cells[0]
     assert isinstance(cell, MixedCell)
-    made: list[weakref.ref[Tensor]] = []
+    products: list[weakref.ref[Tensor]] = []
 
     class Share:
         def __mul__(self, output: Tensor) -> Tensor:
-            made.append(weakref.ref(product := 0.1 * output))
-            alive.append(sum(one() is not None for one in made))
+            products.append(weakref.ref(product := 0.1 * output))
+            alive.append(sum(reference() is not None for reference in products))
             return product
 
     alive: list[int] = []
     shares: Any = [Share() for _ in CANDIDATES]
     cell._edge((0, 2), torch.randn(2, 4, 8, 8), shares)
-    assert len(made) == len(CANDIDATES) - 1
+    assert len(products) == len(CANDIDATES) - 1
     assert max(alive) <= 3
 
 
@@ -120,7 +120,7 @@ def test_a_mixed_cell_adds_up_all_operators_of_all_edges(halves: bool) -> None:
 
 
 def test_shares_are_the_softmax_of_the_kind_of_the_cell() -> None:
-    """Where one operator has all of the weight, the mixture is the network of that operator on all edges."""
+    """With all weight on one operator, the mixture equals the network of that operator on all edges."""
     net = small(nodes=1)
     genotype = net.space.parse("normal dil_conv_3x3~0+sep_conv_3x3~1 reduce avg_pool_3x3~0+skip_connect~1")
     with torch.no_grad():
@@ -130,7 +130,7 @@ def test_shares_are_the_softmax_of_the_kind_of_the_cell() -> None:
                 alphas[source, CANDIDATES.index(name)] = 50.0
     x = torch.randn(4, 3, 8, 8, generator=generator(0, "x"))
     torch.testing.assert_close(net(x, "mixture"), net(x, genotype), rtol=1e-4, atol=1e-5)
-    with torch.no_grad():  # of one edge, for norms undo what all edges have in common
+    with torch.no_grad():  # one edge only, because norms undo a common factor
         net.network.alphas_normal[0, CANDIDATES.index("none")] = 50.0
     assert not torch.allclose(net(x, "mixture"), net(x, genotype), rtol=1e-2)
 
@@ -143,7 +143,7 @@ def test_the_published_network_has_its_published_size() -> None:
 
 
 def test_derived_by_hand() -> None:
-    """Of three edges the two with the largest share of an operator, whatever ``none`` has."""
+    """The two of three edges with the largest share of an operator stay; the share of ``none`` does not matter."""
     net = small()
     shares = net.network.alphas_reduce.softmax(-1)
     assert shares.flatten().tolist() == pytest.approx([1 / 8] * 40, rel=0.01), "mixtures start nearly even"
@@ -152,14 +152,14 @@ def test_derived_by_hand() -> None:
     alphas.zero_()
     rows = {edge: row for row, edge in enumerate(edges_of(2))}
     alphas[rows[0, 2], CANDIDATES.index("dil_conv_5x5")] = 1.0
-    alphas[rows[1, 2], [0, 1]] = torch.tensor([9.0, 0.5])  # none is out of the question
-    alphas[rows[0, 3]] = torch.tensor([0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])  # large, and alike: 1/7 each
+    alphas[rows[1, 2], [0, 1]] = torch.tensor([9.0, 0.5])  # none is never derived
+    alphas[rows[0, 3]] = torch.tensor([0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])  # equal shares of 1/7
     alphas[rows[1, 3], CANDIDATES.index("sep_conv_3x3")] = 0.5
     alphas[rows[2, 3], CANDIDATES.index("skip_connect")] = 0.9
     expected = "normal dil_conv_5x5~0+max_pool_3x3~1 sep_conv_3x3~1+skip_connect~2"
-    assert str(net.derived()).startswith(expected)
-    alphas[rows[1, 3], 0] = 3.0  # now most of that edge is none
-    assert str(net.derived()).split()[2] == "max_pool_3x3~0+skip_connect~2"
+    assert str(net.derive_genotype()).startswith(expected)
+    alphas[rows[1, 3], 0] = 3.0  # none dominates this edge
+    assert str(net.derive_genotype()).split()[2] == "max_pool_3x3~0+skip_connect~2"
 
 
 def test_there_are_as_many_genotypes_as_the_paper_counts() -> None:
@@ -171,12 +171,12 @@ def parsed(text: str) -> Callable[[], object]:
     return lambda: GenotypeSpace(2).parse(text.format("skip_connect~0+skip_connect~1"))
 
 
-test_what_cannot_be = refusals(
+test_invalid_settings_are_refused = refusals(
     (parsed("largest of all"), "architecture: 'largest of all' cannot be read"),
     (parsed("normal {0} reduce {0} {0}"), "has 1 normal nodes; give 2"),
     (parsed("normal a~0+b~1 a~0+b~1 reduce a~0+b~1 a~0+b~1"), "'a' is not an operator"),
-    (parsed("normal {0} skip_connect~0+skip_connect~3 reduce {0} {0}"), "normal node 3 reads [0, 3]; name two nodes"),
-    (lambda: GenotypeSpace(2).encode("mixture"), "architecture mixture: holds all operators; name a genotype"),
+    (parsed("normal {0} skip_connect~0+skip_connect~3 reduce {0} {0}"), "normal node 3 reads [0, 3]; give two nodes"),
+    (lambda: GenotypeSpace(2).encode("mixture"), "architecture mixture: contains all operators; name a genotype"),
     (lambda: CellSupernet((3, 10, 8)), "supernet.input_shape: 10x8 pixels cannot be halved twice"),
 )
 

@@ -1,4 +1,4 @@
-"""FedorAS' path supernet against the paper's figures, and against its operators worked out by hand."""
+"""FedorAS' path supernet, compared with the paper's figures and with operators by hand."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ CNN = kept_instance("path-cnn")
 
 
 def test_table_8s_models_range_and_boundaries():
-    """Boundaries are about half a percent low; a draw of 20,000 moves them by a third of a percent."""
+    """Boundaries are about half a percent low; drawing 20,000 paths moves them by a third of a percent."""
     net, rng = PathCNN(), np.random.default_rng(0)
     listed = [239.4e12, 1089.4e12, 477.2e12, 46.9e12]  # CIFAR-10
     assert net.space.size == 9**16 == pytest.approx(sum(listed), rel=1e-4)
-    least, most = (net.operations(arch) for arch in (net.space.smallest, net.space.largest))
-    assert most == count_operations(net.skeleton(net.space.largest), (3, 32, 32)) == pytest.approx(716.0e6, abs=0.05e6)
-    # the tiers below the highest are of equal width and start at the fixed cost
-    assert least == pytest.approx(120.9e6 - (223.2e6 - 120.9e6), rel=0.01)
+    low, top = (net.operations(arch) for arch in (net.space.smallest, net.space.largest))
+    assert top == count_operations(net.skeleton(net.space.largest), (3, 32, 32)) == pytest.approx(716.0e6, abs=0.05e6)
+    # the tiers below the highest have equal width and start at the fixed cost
+    assert low == pytest.approx(120.9e6 - (223.2e6 - 120.9e6), rel=0.01)
     costs = net.path_costs("operations")
     sampled = costs.fixed + sum(rng.choice(layer, 20_000) for layer in costs.layers)
-    cifar10, cifar100 = (CumulativeCostTiers(count=4, high=high).bounds(sampled, least, most) for high in (0.95, 0.9))
+    cifar10, cifar100 = (CumulativeCostTiers(count=4, high=high).bounds(sampled, low, top) for high in (0.95, 0.9))
     assert cifar10 == pytest.approx([120.9e6, 223.2e6, 325.4e6, 716.0e6], rel=0.01)
     assert cifar100 == pytest.approx([111.5e6, 204.3e6, 297.1e6, 716.0e6], rel=0.01)
 
@@ -111,7 +111,7 @@ def test_a_pooled_reduction_by_hand(stride):
 
 
 def test_a_subspace_holds_its_paths():
-    """What a client gets: every path in it runs as it does alone, and its bytes are those of all its operators."""
+    """Every path in a client's subspace computes its own network, and the bytes include all operators."""
     subspace = CNN.space.parse("conv1+sep_e1+id mb3_e05+id sep_e2")
     network = CNN.subnet(subspace).eval()
     for text in ("conv1 mb3_e05 sep_e2", "id id sep_e2", "sep_e1 mb3_e05 sep_e2"):
@@ -128,13 +128,13 @@ def test_a_subspace_holds_its_paths():
         network(batch(CNN))
 
 
-test_what_cannot_be = refusals(
+test_invalid_settings_are_refused = refusals(
     (lambda: CNN.space.parse("conv1 id"), "has 2 layers; give 3"),
-    (lambda: CNN.space.parse("conv1 id sep"), "layer 2 has sep; choose from conv1"),
+    (lambda: CNN.space.parse("conv1 id sep"), "layer 2 has sep; choose from distinct operators in this order: conv1"),
     (lambda: CNN.space.parse("id+conv1 id id"), r"layer 0 has id\+conv1"),
     (lambda: CNN.space.encode(CNN.space.superset), "is a subspace"),
     (lambda: PathCNN((3, 8, 8), 5, 8, [1, 1], [2]), "as many"),
-    (lambda: PathCNN((3, 8, 8), 5, 8, [10**6, 1], [1, 1]), "1000 layers in all at most"),
+    (lambda: PathCNN((3, 8, 8), 5, 8, [10**6, 1], [1, 1]), "a sum from 1 to 1000"),
     (lambda: PathCNN((3, 8, 10), 5, 8, [1, 1], [2, 2]), r"\[2, 2\] cannot halve \[8, 10\] pixels evenly"),
     (lambda: PathCNN((3, 8, 8), 5, 8, [1], [1], ["conv7"]), "operators"),
     (lambda: PathCNN((3, 8, 8), 5, 6, [1, 1], [2, 2]), "must be even; choose a multiple of 4"),

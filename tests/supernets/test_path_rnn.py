@@ -1,4 +1,4 @@
-"""FedorAS' recurrent supernet against the paper's figures, and its operators against their publications' equations."""
+"""FedorAS' recurrent supernet, compared with the paper's figures and its operators' published equations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_table_8s_models_and_tiers() -> None:
     totals = [costs.fixed + sum(path) for path in itertools.product(*costs.layers)]
     models, _ = np.histogram(totals, [0, 7.8e6, 12.8e6, 17.8e6, 22.8e6, 33.8e6])
     assert models.sum() == 2352
-    assert models == pytest.approx([316, 577, 787, 473, 196], rel=0.11)  # the paper's are of 2,349
+    assert models == pytest.approx([316, 577, 787, 473, 196], rel=0.11)  # the paper counts 2,349 paths
 
 
 def of_torch(kind: type[nn.RNNBase]) -> Callable[[Tensor, dict[str, Tensor]], Tensor]:
@@ -99,7 +99,7 @@ def test_operators_are_their_equations(name: str) -> None:
     module, x = operator(name), features()
     weights = dict(module.named_parameters())
     torch.testing.assert_close(module(x), REFERENCES[name](x, weights))
-    others = {key: tensor.detach() * 2 for key, tensor in weights.items()}  # none is remembered from before
+    others = {key: tensor.detach() * 2 for key, tensor in weights.items()}  # not remembered
     torch.testing.assert_close(torch.func.functional_call(module, others, x), REFERENCES[name](x, others))
 
 
@@ -127,16 +127,16 @@ def test_no_logit_sees_what_comes_later(layer: int) -> None:
         names = ["linear"] * 4
         names[layer] = name
         path = RNN.space.parse(" ".join(names))
-        before = RNN.eval()(tokens, path)
+        expected = RNN.eval()(tokens, path)
         for t in range(STEPS):
             other = tokens.clone()
             other[:, t] = (other[:, t] + 1) % RNN.num_classes
-            after = RNN(other, path)
-            torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=0)
-            assert not torch.allclose(after[:, t], before[:, t])
+            changed = RNN(other, path)
+            torch.testing.assert_close(changed[:, :t], expected[:, :t], rtol=0, atol=0)
+            assert not torch.allclose(changed[:, t], expected[:, t])
 
 
-def test_what_reads_the_same_input_is_added() -> None:
+def test_outputs_of_one_input_are_added() -> None:
     path = RNN.space.parse("gru linear conv5 id")
     network = RNN.subnet(path)
     first, skip, second, _ = (next(iter(layer.values())) for layer in network.layers)

@@ -1,4 +1,4 @@
-"""Paths under a budget: Eq. 2 and 3, against all paths and against the equation's own probabilities."""
+"""Paths under a budget (Eq. 2 and 3), compared with all paths and the equation's probabilities."""
 
 from collections import Counter
 from itertools import permutations
@@ -27,9 +27,9 @@ def drawn(sampler: PathSampler, count: int, free: float = 1.0) -> Counter[tuple[
 
 @pytest.mark.parametrize("budget", [100, 107, 112])
 def test_every_path_within_the_budget_comes_with_its_cost_and_no_other(budget: int) -> None:
-    one, rng = sampler(LAYERS, fixed=100, budget=budget), np.random.default_rng(0)
-    found = {one.sample(rng) for _ in range(4000)}
-    assert found == {(path, 100 + cost) for path, cost in paths(LAYERS) if 100 + cost <= budget}
+    limited_sampler, rng = sampler(LAYERS, fixed=100, budget=budget), np.random.default_rng(0)
+    samples = {limited_sampler.sample(rng) for _ in range(4000)}
+    assert samples == {(path, 100 + cost) for path, cost in paths(LAYERS) if 100 + cost <= budget}
 
 
 @pytest.mark.parametrize("budget", [4, 6])
@@ -40,28 +40,28 @@ def test_the_probabilities_are_those_of_equation_3(budget: int) -> None:
         for path, chance in greedy_probabilities(LAYERS, budget, order).items():
             expected[path] += chance / len(orders)  # type: ignore[assignment]
     count = 20_000
-    found = drawn(sampler(LAYERS, budget=budget), count)
-    assert set(found) == set(expected)
+    counts = drawn(sampler(LAYERS, budget=budget), count)
+    assert set(counts) == set(expected)
     for path, chance in expected.items():
         sigma = (chance * (1 - chance) / count) ** 0.5
-        assert found[path] / count == pytest.approx(chance, abs=5 * sigma + 1e-9), path
+        assert counts[path] / count == pytest.approx(chance, abs=5 * sigma + 1e-9), path
 
 
 def test_layers_without_a_free_operator_come_first_and_leave_room_for_each_other() -> None:
-    """Two layers must take something: with a budget of 6, the greedy draw could spend 5 on the first."""
+    """Two layers need an operator that is not free; a greedy draw could spend 5 of 6 on the first."""
     layers = [{"a": 5, "b": 2}, {"a": 6, "id": 0}, {"a": 4, "b": 2}]
-    found = drawn(sampler(layers, budget=6), 3000)
-    assert set(found) == {path for path, cost in paths(layers) if cost <= 6}
-    # a free layer visited first would take its operator half of the time, and leave nothing for the others
-    assert ("b", "a", "b") not in found
-    found = drawn(sampler(layers, budget=10), 4000)
-    # with the two that must choose first, the middle one can take its 6 only behind b and b
-    behind = sum(n for path, n in found.items() if path[::2] == ("b", "b"))
-    assert found["b", "a", "b"] / behind == pytest.approx(0.5, abs=0.05)
+    counts = drawn(sampler(layers, budget=6), 3000)
+    assert set(counts) == {path for path, cost in paths(layers) if cost <= 6}
+    # a free layer visited first would take its operator in half of the draws and use up the budget
+    assert ("b", "a", "b") not in counts
+    counts = drawn(sampler(layers, budget=10), 4000)
+    # the first and last layer choose first, so that the middle one can take its 6 only after b and b
+    behind = sum(n for path, n in counts.items() if path[::2] == ("b", "b"))
+    assert counts["b", "a", "b"] / behind == pytest.approx(0.5, abs=0.05)
 
 
-def test_nothing_is_drawn_twice_for_one_path() -> None:
-    """As many random numbers for any budget: no resampling, however tight."""
+def test_nothing_is_resampled() -> None:
+    """The number of random numbers does not depend on the budget: nothing is resampled."""
     states = []
     for budget in (0, 3, 1000):
         rng = np.random.default_rng(3)
@@ -71,9 +71,9 @@ def test_nothing_is_drawn_twice_for_one_path() -> None:
 
 
 def test_unsupported_operators_cost_infinitely_much() -> None:
-    one = sampler(LAYERS, unsupported=["a"])
-    assert not any("a" in path for path in drawn(one, 500))
-    assert one.most == 2 + 1
+    limited_sampler = sampler(LAYERS, unsupported=["a"])
+    assert not any("a" in path for path in drawn(limited_sampler, 500))
+    assert limited_sampler.most == 2 + 1
 
 
 def test_a_busy_device_takes_less() -> None:
@@ -81,7 +81,7 @@ def test_a_busy_device_takes_less() -> None:
     assert set(drawn(sampler(LAYERS, fixed=10, budget=22), 3000, free=0.5)) == allowed
 
 
-test_limits_that_cannot_be_kept_are_told = refusals(
+test_limits_that_cannot_be_met_are_refused = refusals(
     (lambda: sampler(LAYERS, fixed=10, budget=9), "a budget of 9 is below the cheapest path, 10"),
     (lambda: sampler(LAYERS, unsupported=["a", "id"]), r"all operators of layer 2 \(a, id\) are unsupported"),
 )

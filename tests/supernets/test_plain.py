@@ -43,16 +43,16 @@ def test_resnet18_computes_what_torchvisions_does(norm: GroupNorm | BatchNorm) -
     reference = ResNet(BasicBlock, [2, 2, 2, 2], num_classes=7, norm_layer=norm)
     reference.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     reference.maxpool = nn.Identity()
-    own = list(net.network.state_dict().values())
+    tensors = list(net.network.state_dict().values())
     names = list(reference.state_dict())
-    reference.load_state_dict({name: own[place] for place, name in enumerate(names)})
+    reference.load_state_dict({name: tensors[index] for index, name in enumerate(names)})
     x = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(net(x), reference(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("norm", "share"), [(GroupNorm(2), 0.75), (None, 0.5)])
 def test_a_width_multiplier_within_a_share_of_the_macs(norm: GroupNorm | None, share: float) -> None:
-    """The largest of a thousand ratios; MACs by hand: 3x3 convolutions on 8x8 and 4x4 pixels, five classes."""
+    """The ratio is the largest; MACs by hand: 3x3 convolutions on 8x8 and 4x4 pixels, five classes."""
 
     def macs(first: int, second: int) -> int:
         return 9 * 3 * first * 64 + 9 * first * second * 16 + second * 5
@@ -61,14 +61,14 @@ def test_a_width_multiplier_within_a_share_of_the_macs(norm: GroupNorm | None, s
     widths = [[multiple * -(-units * step // (1000 * multiple)) for units in (10, 24)] for step in range(1, 1001)]
     expected = [width for width in widths if macs(*width) <= share * macs(10, 24)][-1]
     net = FamilyNetwork((3, 8, 8), 5, SlicedCNN((10, 24), norm), macs=share)
-    assert [net.network.get_submodule(f"layer{place}.conv").out_channels for place in (0, 1)] == expected
+    assert [net.network.get_submodule(f"layer{number}.conv").out_channels for number in (0, 1)] == expected
     assert net.macs("whole") == macs(*expected)
 
 
 test_settings_that_cannot_work = refusals(
     (
         lambda: FamilyNetwork((3, 8, 8), 5, SlicedCNN((10, 24)), macs=0.01),
-        "supernet.macs: 0.01 is less .*give more",
+        "supernet.macs: 0.01 is below .*raise it",
     ),
     (lambda: ResNet18(width=12), r"norm\.group_size: 8 does not divide"),
     (lambda: SmallCNN((3, 5, 32)), r"supernet\.input_shape: 5x32"),

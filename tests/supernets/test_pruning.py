@@ -1,4 +1,4 @@
-"""Pruning against zeroed networks, raw norms and brute force; where a unit's channels lie is written by hand."""
+"""Pruning, compared with zeroed networks, norms by hand and brute force; the channels of units are listed by hand."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ CASES = [
     *[("mobilenet", "batch"), ("resnet", "group")],
 ]
 
-#: The layers whose filters a group's units are; an asterisk marks those whose channels only follow.
+#: The layers with a group's units as filters; an asterisk marks layers that only keep the channels.
 LAYERS: dict[str, dict[str, str]] = {
     "cnn": {"layer0": "layer0.conv layer0.norm*", "layer1": "layer1.conv layer1.norm*"},
-    "convnet": {f"conv{place}": f"conv{place}.conv conv{place}.norm*" for place in (1, 2, 3)},
+    "convnet": {f"conv{number}": f"conv{number}.conv conv{number}.norm*" for number in (1, 2, 3)},
     "convnet-linear": {
-        **{f"conv{place}": f"conv{place}.conv conv{place}.norm*" for place in (1, 2)},
+        **{f"conv{number}": f"conv{number}.conv conv{number}.norm*" for number in (1, 2)},
         "linear": "linear.linear",
     },
     "mobilenet": {
@@ -83,7 +83,7 @@ def sequence(name: str, norm: str = "batch") -> PrunedSequence:
 
 @torch.no_grad()
 def drawn(net: PrunedSequence) -> PrunedSequence:
-    """A sequence whose tensors are all drawn: affine weights and running statistics too."""
+    """A sequence with random tensors, including affine weights and running statistics."""
     draws = generator(0, "weights")
     for key, tensor in net.shared_tensors().items():
         if tensor.is_floating_point():
@@ -93,12 +93,12 @@ def drawn(net: PrunedSequence) -> PrunedSequence:
 
 
 def layers(name: str, group: str) -> dict[str, bool]:
-    """The layers that a group's channels go through, and whether they make them."""
+    """The layers with a group's channels, and whether the channels are the layer's filters."""
     return {word.removesuffix("*"): not word.endswith("*") for word in LAYERS[name][group].split()}
 
 
 def weakest(network: nn.Module, name: str, group: str, count: int, multiple: int = 1) -> list[int]:
-    """The units of smallest L2 norm over all that they are written by, in blocks where a norm has groups."""
+    """The units with the smallest L2 norm over all layers that write them, in blocks if a norm has groups."""
     total: dict[int, float] = {}
     for layer, writes in layers(name, group).items():
         if writes:
@@ -110,16 +110,16 @@ def weakest(network: nn.Module, name: str, group: str, count: int, multiple: int
 
 @torch.no_grad()
 def zeroed(network: nn.Module, name: str, group: str, units: Sequence[int]) -> nn.Module:
-    """A copy in which these units' filters and the norms behind them are nothing; in float64."""
-    made = copy.deepcopy(network).double()
+    """A copy in float64 with zero filters and norms for these units."""
+    zeroed_network = copy.deepcopy(network).double()
     for layer in layers(name, group):
-        for tensor in made.get_submodule(layer).parameters(recurse=False):
+        for tensor in zeroed_network.get_submodule(layer).parameters(recurse=False):
             tensor[list(units)] = 0
-    return made
+    return zeroed_network
 
 
 def one_cut(net: PrunedSequence, group: str, count: int) -> Cut:
-    """A unit of one group loses this many."""
+    """A cut of this many filters from one group."""
     sizes = net.models[-1].sizes
     return Cut(group, count, {**sizes, group: sizes[group] - count}, 0.0)
 
@@ -128,10 +128,10 @@ def images(size: int = 6) -> Tensor:
     return torch.randn(size, *SHAPE, generator=generator(0, "images"), dtype=torch.float64)
 
 
-def assert_same_function(one: nn.Module, other: nn.Module, train: bool = True) -> None:
+def assert_same_function(expected: nn.Module, actual: nn.Module, train: bool = True) -> None:
     for training in (False, True) if train else (False,):
-        one, other = one.train(training), other.train(training)
-        torch.testing.assert_close(one(images()), other(images()), rtol=1e-10, atol=1e-10)
+        expected, actual = expected.train(training), actual.train(training)
+        torch.testing.assert_close(expected(images()), actual(images()), rtol=1e-10, atol=1e-10)
 
 
 def multiple_of(norm: str) -> int:
@@ -139,8 +139,8 @@ def multiple_of(norm: str) -> int:
 
 
 @pytest.mark.parametrize(("name", "norm"), CASES)
-def test_the_weakest_filters_leave_and_what_is_left_computes_as_before(name: str, norm: str) -> None:
-    """In training too: batch statistics are each channel's own."""
+def test_the_weakest_filters_leave_and_the_others_compute_the_same(name: str, norm: str) -> None:
+    """In training too, because batch statistics are per channel."""
     net = sequence(name, norm)
     whole = net.networks[0]
     for group, full in net.models[0].sizes.items():
@@ -151,7 +151,7 @@ def test_the_weakest_filters_leave_and_what_is_left_computes_as_before(name: str
 
 
 def test_filters_are_ranked_by_their_squares() -> None:
-    """Their two weights are (3, 3), (5, 0), (9, 9): 18, 25 and 162 squared, but 6, 5 and 18 added up."""
+    """The weights (3, 3), (5, 0), (9, 9) have sums of squares 18, 25 and 162, but sums 6, 5 and 18."""
     net = PrunedSequence(SHAPE, CLASSES, SlicedMobileNet(1.0, (3, 4), (1, 2)))
     whole = net.networks[0]
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_filters_are_ranked_by_their_squares() -> None:
 
 
 def test_heads_of_attention_leave_whole() -> None:
-    """Those with the smallest queries, keys and values; without them nothing else changes."""
+    """The heads with the smallest queries, keys and values leave; the others do not change."""
     net = drawn(PrunedSequence(SHAPE, CLASSES, GrowableViT(dim=12, heads=3, depth=1)))
     (arch,) = net.propose([one_cut(net, "layer1.heads", 1)])
     whole = net.networks[0]
@@ -186,9 +186,9 @@ def test_heads_of_attention_leave_whole() -> None:
 def test_the_fewest_filters_leave_that_meet_the_budget(
     size: int, multiple: int, budget: float, removed: int | None
 ) -> None:
-    """Of two groups, the second of which costs nothing: it is cut where the budget is met already."""
+    """The second of two groups costs nothing: it is cut only if the budget is already met."""
     sizes = {"a": size, "b": 4}
-    cuts = find_cuts(sizes, multiple, lambda left: left["a"], budget)
+    cuts = find_cuts(sizes, multiple, lambda units: units["a"], budget)
     assert [cut.unit for cut in cuts] == ([] if removed is None else ["a", "b"] if budget == 100 else ["a"])
     for cut in cuts[:1]:
         assert cut.removed == removed
@@ -196,7 +196,7 @@ def test_the_fewest_filters_leave_that_meet_the_budget(
         assert cut.resource == cut.sizes["a"] <= budget
 
 
-def test_what_has_only_a_size_costs_what_a_network_does() -> None:
+def test_unit_counts_cost_the_same_as_a_network() -> None:
     net = sequence("convnet-linear", "group")
     cuts = [one_cut(net, group, 2) for group in net.models[0].sizes]
     for arch, cut in zip(net.propose(cuts), cuts, strict=True):
@@ -210,12 +210,12 @@ def test_what_has_only_a_size_costs_what_a_network_does() -> None:
 
 @pytest.mark.parametrize(("name", "norm"), [("mobilenet", "batch"), ("convnet-linear", "group")])
 def test_pruning_again_composes(name: str, norm: str) -> None:
-    """The second time by the norms that are left: filters have lost the inputs that left before."""
+    """The second cut uses the remaining norms: filters have lost inputs in the first cut."""
     fresh, multiple = sequence(name, norm), multiple_of(norm)
     sizes = fresh.models[0].sizes
     groups = list(sizes)
-    for place, first in enumerate(groups):
-        for second in (first, groups[(place + 1) % len(groups)]):
+    for index, first in enumerate(groups):
+        for second in (first, groups[(index + 1) % len(groups)]):
             net = copy.deepcopy(fresh)
             whole = net.networks[0]
             net.propose([one_cut(net, first, 2)])
@@ -224,10 +224,12 @@ def test_pruning_again_composes(name: str, norm: str) -> None:
             if net.models[-1].sizes[second] <= 2:
                 continue
             (arch,) = net.propose([one_cut(net, second, 2)])
-            again = weakest(net.networks[1], name, second, 2, multiple)
+            second_removed = weakest(net.networks[1], name, second, 2, multiple)
             if first == second:
-                again = [[unit for unit in range(sizes[first]) if unit not in gone][place] for place in again]
-            expected = zeroed(zeroed(whole, name, first, gone), name, second, again)
+                second_removed = [
+                    [unit for unit in range(sizes[first]) if unit not in gone][index] for index in second_removed
+                ]
+            expected = zeroed(zeroed(whole, name, first, gone), name, second, second_removed)
             assert_same_function(net.subnet(arch).double(), expected)
 
 
@@ -237,44 +239,44 @@ def test_models_candidates_and_names() -> None:
     archs = net.propose([one_cut(net, "conv1", 1), one_cut(net, "conv3", 2)])
     assert [str(arch) for arch in archs] == ["candidate: 1 conv1", "candidate: 1 conv3"]
     assert net.space.size == 1, "candidates are no results"
-    chosen = {name: tensor.clone() for name, tensor in net.subnet(archs[1]).named_parameters()}
+    selected_weights = {name: tensor.clone() for name, tensor in net.subnet(archs[1]).named_parameters()}
     assert net.select("conv3", round=7) == Model(1)
     assert net.models[1] == PrunedModel(1, "conv3", {"conv1": 4, "conv2": 6, "conv3": 6}, 7)
     assert net.models[0] == PrunedModel(0, "", {"conv1": 4, "conv2": 6, "conv3": 8}, None)
-    assert all(torch.equal(tensor, chosen[name]) for name, tensor in net.subnet(Model(1)).named_parameters())
+    assert all(torch.equal(tensor, selected_weights[name]) for name, tensor in net.subnet(Model(1)).named_parameters())
     assert [str(arch) for arch in net.space.each()] == ["model: 1", "model: 0"]
     assert (net.space.smallest, net.space.largest) == (Model(1), Model(0))
     assert not list(net.candidates.parameters())
-    assert net.cost(archs[0]).macs > 0, "what a candidate cost is known when it is gone"
+    assert net.cost(archs[0]).macs > 0, "the cost of a removed candidate is still known"
     for text, arch in [("1", Model(1)), (0, Model(0)), ("candidate: 1 conv3", Model(1, "conv3"))]:
         assert net.space.parse(text) == net.space.parse(str(arch)) == arch
 
 
 def test_candidates_have_weights_of_their_own() -> None:
-    """The candidates of a step, the model that they come from, and the one that is chosen."""
+    """The candidates of a step, their parent and the selected model share no tensors."""
     net = sequence("mobilenet")
     archs = net.propose([one_cut(net, "conv1", 2), one_cut(net, "conv2", 2)])
-    held = [{region.name for region in net.index(arch).values()} for arch in (Model(0), *archs)]
-    assert len(set.union(*held)) == sum(len(names) for names in held)
-    assert set.union(*held) == set(net.shared_tensors())
-    before = copy.deepcopy(net.networks[0].state_dict())
+    tensor_names = [{region.name for region in net.index(arch).values()} for arch in (Model(0), *archs)]
+    assert len(set.union(*tensor_names)) == sum(len(names) for names in tensor_names)
+    assert set.union(*tensor_names) == set(net.shared_tensors())
+    initial_weights = copy.deepcopy(net.networks[0].state_dict())
     with torch.no_grad():
         for tensor in net.views(archs[0]).values():
             tensor.add_(1)
     changed = net.subnet(archs[0]).eval()(images().float())
     net.select("conv1")
     torch.testing.assert_close(net.eval()(images().float(), Model(1)), changed)
-    assert all(torch.equal(tensor, before[key]) for key, tensor in net.networks[0].state_dict().items())
+    assert all(torch.equal(tensor, initial_weights[key]) for key, tensor in net.networks[0].state_dict().items())
 
 
 def test_candidates_can_be_proposed_anew() -> None:
-    """Nothing is remembered of those that had their names."""
+    """Nothing is remembered of earlier candidates with the same names."""
     net = sequence("mobilenet").eval()
     (first,) = net.propose([one_cut(net, "conv1", 2)])
-    before, cost = net(images().float(), first), net.cost(first)
+    old_output, cost = net(images().float(), first), net.cost(first)
     assert net.propose([one_cut(net, "conv1", 4)]) == [first]
     assert net.cost(first).parameters < cost.parameters
-    assert not torch.allclose(net(images().float(), first), before)
+    assert not torch.allclose(net(images().float(), first), old_output)
 
 
 # --- checkpoints
@@ -301,10 +303,10 @@ def test_a_saved_sequence_comes_back() -> None:
         assert net.sizes(arch) == other.sizes(arch)
         assert net.cost(arch) == other.cost(arch)
         assert torch.equal(net.eval()(images().float(), arch), other(images().float(), arch))
-    assert other.cost(Model(1, "conv2")) == net.cost(Model(1, "conv2")), "a candidate that is gone"
-    for one in (net, other):
-        one.select("conv2")
-        one.propose([one_cut(one, "conv1", 2)])
+    assert other.cost(Model(1, "conv2")) == net.cost(Model(1, "conv2")), "a removed candidate"
+    for models in (net, other):
+        models.select("conv2")
+        models.propose([one_cut(models, "conv1", 2)])
     assert other.structure() == net.structure()
     assert other.digest() == net.digest()
 
@@ -312,9 +314,9 @@ def test_a_saved_sequence_comes_back() -> None:
 # --- errors
 
 
-test_what_cannot_be = refusals(
+test_invalid_settings_are_refused = refusals(
     (lambda: Model.read("candidate: 1"), "cannot be read; write it as 'model: 0'"),
-    (lambda: sequence("mobilenet").space.parse("model: 1"), "out of: model: 0"),
+    (lambda: sequence("mobilenet").space.parse("model: 1"), "choose from model: 0"),
 )
 
 

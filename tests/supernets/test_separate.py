@@ -1,4 +1,4 @@
-"""Networks side by side: nothing is shared."""
+"""Networks side by side share no weights."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def net() -> SeparateNetworks:
 
 
 def test_the_networks_are_those_of_the_architectures_drawn_as_there():
-    one, template = net(), exits(INPUTS, 5)
-    for arch, text in zip(one.space.each(), ("exits: 1", "exits: 2"), strict=True):
+    separate, template = net(), exits(INPUTS, 5)
+    for arch, text in zip(separate.space.each(), ("exits: 1", "exits: 2"), strict=True):
         assert str(arch) == text
         expected = template.build(template.space.parse(text)).state_dict()
-        assert {name: t.shape for name, t in one.subnet(arch).state_dict().items()} == {
+        assert {name: t.shape for name, t in separate.subnet(arch).state_dict().items()} == {
             name: t.shape for name, t in expected.items()
         }
-    # He's initialisation has twice the variance over the fan-out, a fresh convolution a third over the fan-in
+    # variances: two over the fan-out for He's initialisation, a third over the fan-in for torch's
     wide = SeparateNetworks(INPUTS, 5, lambda *shape: EarlyExitResNet(*shape, width=64, exits=[4]))
     weight = wide.subnet(wide.space.largest).stages[3][1].block.conv1.weight
     assert weight.var().item() == pytest.approx(2 / (9 * 512), rel=0.02)
 
 
 def test_side_by_side():
-    one = net()
+    separate = net()
     x = torch.randn(3, *INPUTS)
-    both = one.subnet(one.space.superset)
-    want = [one(x, arch) for arch in one.space.each()]
-    assert all(torch.equal(a, b) for a, b in zip(both.outputs(x), want, strict=True))
-    assert torch.equal(both(x), want[-1])
+    side_by_side = separate.subnet(separate.space.superset)
+    expected = [separate(x, arch) for arch in separate.space.each()]
+    assert all(torch.equal(a, b) for a, b in zip(side_by_side.outputs(x), expected, strict=True))
+    assert torch.equal(side_by_side(x), expected[-1])
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_settings_are_those_of_the_other_supernet(separate, kind, settings):
     assert [str(arch) for arch in short.space.each()] == [
         str(arch) for arch in kind(INPUTS, 5, **settings).space.each()
     ]
-    assert all(torch.equal(own, weights) for own, weights in zip(short.parameters(), long.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(short.parameters(), long.parameters(), strict=True))
 
 
-test_what_cannot_be = refusals(
-    (lambda: SeparateNetworks((3, 16, 16), 5, ElasticResNet), "ElasticResNet has 577200625 architectures, and at most"),
-    (lambda: net().space.parse("exits: 2 | exits: 1"), "each once and in this order"),
+test_invalid_settings_are_refused = refusals(
+    (lambda: SeparateNetworks((3, 16, 16), 5, ElasticResNet), "577200625 architectures exceed 64"),
+    (lambda: net().space.parse("exits: 2 | exits: 1"), "must be distinct networks in this order"),
 )

@@ -1,4 +1,4 @@
-"""FedNAS' two networks: MobileNet v1 against its paper's tables, and ConvNet by hand."""
+"""FedNAS' two networks: MobileNet v1 compared with its paper's tables, ConvNet by hand."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_mobilenet_is_that_of_table_1() -> None:
 )
 def test_multipliers_cost_what_the_authors_say(width: float, pixels: int, millions: int, parameters: float) -> None:
     net = build(SlicedMobileNet(width), (3, pixels, pixels), 1000, meta=True)
-    assert abs(count_macs(net, (3, pixels, pixels)) / 1e6 - millions) < 1  # they cut off or round
+    assert abs(count_macs(net, (3, pixels, pixels)) / 1e6 - millions) < 1  # the authors truncate or round
     assert round(numbers(net) / 1e6, 1) == parameters
 
 
@@ -83,26 +83,26 @@ def test_convnet_counted_by_hand() -> None:
     parameters = sum((9 * into + 1) * out for into, out, _ in sizes)
     assert count_macs(net, (3, 128, 128)) == macs + 8 * 8 * 128 * 8
     assert numbers(net) == parameters + (8 * 8 * 128 + 1) * 8
-    assert 0.35e6 <= numbers(net) < 0.36e6, "what the docstring says"
+    assert 0.35e6 <= numbers(net) < 0.36e6, "the docstring has this size"
 
 
 def test_signals_get_through_a_convnet_without_norm() -> None:
-    """What leaves the last convolution is as large as what came in, to within a factor of three."""
+    """The last convolution's outputs are as large as the inputs, to within a factor of three."""
     net = build(SlicedConvNet(pools=()), (3, 16, 16))
     x = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     out = x
-    for place in range(1, 7):
-        out = net.get_submodule(f"conv{place}")(out)
+    for number in range(1, 7):
+        out = net.get_submodule(f"conv{number}")(out)
     assert 1 / 3 < out.square().mean().sqrt() < 3
 
 
 test_settings_that_cannot_work = refusals(
     (lambda: SlicedMobileNet(0), "supernet.family.width: 0 must be above 0"),
-    (lambda: SlicedMobileNet(strides=(1, 2)), r"strides: \[1, 2\] must be as many numbers as channels"),
+    (lambda: SlicedMobileNet(strides=(1, 2)), r"strides: \[1, 2\] must be as long as channels"),
     (
         lambda: SlicedConvNet((4, 4), (1,), GroupNorm(4), linear=10),
-        "linear: 10 is no multiple of norm.group_size, 4",
+        "linear: 10 must be a multiple of norm.group_size",
     ),
-    (lambda: SlicedConvNet((4, 4), pools=(0,)), r"pools: \[0\] must be different numbers from 1 to 2"),
-    (lambda: WidthSupernet((3, 8, 8), 5, SlicedConvNet(), [1]), "8x8 pixels are too few for SlicedConvNet"),
+    (lambda: SlicedConvNet((4, 4), pools=(0,)), r"pools: \[0\] must be unique, from 1 to 2"),
+    (lambda: WidthSupernet((3, 8, 8), 5, SlicedConvNet(), [1]), "8x8 is too small for SlicedConvNet"),
 )

@@ -28,10 +28,10 @@ def test_samples_and_redrawn_genes_are_uniform_and_independent() -> None:
     space, rng = Vectors(), np.random.default_rng(0)
     for draw in (lambda: space.sample(rng), lambda: space.mutate(space.smallest, rng, 1.0)):
         genes = np.array([draw() for _ in range(3000)])
-        for place, cardinality in enumerate(space.cardinalities):
-            assert_loosely_uniform(genes[:, place], cardinality)
-        for place, (first, second) in enumerate(pairwise(space.cardinalities)):
-            assert_loosely_uniform(genes[:, place] * second + genes[:, place + 1], first * second)
+        for gene, cardinality in enumerate(space.cardinalities):
+            assert_loosely_uniform(genes[:, gene], cardinality)
+        for gene, (first, second) in enumerate(pairwise(space.cardinalities)):
+            assert_loosely_uniform(genes[:, gene] * second + genes[:, gene + 1], first * second)
 
 
 def test_mutation_draws_each_gene_with_its_rate() -> None:
@@ -40,15 +40,15 @@ def test_mutation_draws_each_gene_with_its_rate() -> None:
     changes = np.array([space.mutate(space.smallest, rng, 0.3) for _ in range(3000)]) != space.smallest
     rates = [0.3 * (1 - 1 / cardinality) for cardinality in space.cardinalities]
     assert changes.mean(axis=0) == pytest.approx(rates, abs=0.05)
-    for place, (first, second) in enumerate(pairwise(rates)):  # each gene by itself
-        assert (changes[:, place] & changes[:, place + 1]).mean() == pytest.approx(first * second, abs=0.03)
+    for gene, (first, second) in enumerate(pairwise(rates)):  # genes are independent
+        assert (changes[:, gene] & changes[:, gene + 1]).mean() == pytest.approx(first * second, abs=0.03)
 
 
 def test_architectures_are_tuples_unless_a_space_says_otherwise() -> None:
     space = Vectors()
     assert space.parse("(2, 0, 1, 4)") == space.parse([2, 0, 1, 4]) == space.largest == (2, 0, 1, 4)
-    for wrong in ("(2, 0, 1)", (2, 1, 1, 4), [2, 0, 1, 5]):
-        with pytest.raises(ConfigError, match="must be one of each of"):
-            space.parse(wrong)
+    for invalid in ("(2, 0, 1)", (2, 1, 1, 4), [2, 0, 1, 5]):
+        with pytest.raises(ConfigError, match="needs one of each of"):
+            space.parse(invalid)
     with pytest.raises(ConfigError, match="'two' cannot be read; write it as '\\(2, 0, 1, 4\\)'"):
         space.parse("two")

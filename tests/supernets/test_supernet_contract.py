@@ -1,4 +1,4 @@
-"""What every supernet promises, for every instance in ``instances.py``."""
+"""The contract of every supernet, for all instances in ``instances.py``."""
 
 from functools import partial
 from typing import Any
@@ -35,11 +35,11 @@ def test_every_supernet_has_an_instance() -> None:
 
 @torch.no_grad()
 def test_what_is_remembered_of_architectures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And forgetting changes nothing; a subnet owns its weights."""
+    """Forgetting has no effect, and a subnet owns its weights."""
     net = kept_instance("elastic-batchnorm").eval()
     archs = list({net.space.sample(np.random.default_rng(seed)): None for seed in range(6)})
     expected = [net(batch(net), arch) for arch in archs]
-    monkeypatch.setattr("lit_fednas.supernets.base._SKELETONS_KEPT", 2)
+    monkeypatch.setattr("lit_fednas.supernets.base._CACHED_SKELETONS", 2)
     net._skeletons.clear()
     for arch, output in zip([*archs, archs[0]], [*expected, expected[0]], strict=True):
         for tensor in net.subnet(arch).state_dict().values():
@@ -49,7 +49,7 @@ def test_what_is_remembered_of_architectures_is_bounded(monkeypatch: pytest.Monk
 
 
 def entries(net: Supernet, arch: Any) -> dict[str, torch.Tensor]:
-    """Returns which entries of each shared tensor the architecture uses, as masks."""
+    """Returns a mask per shared tensor of the entries that the architecture uses."""
     masks = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in net.shared_tensors().items()}
     for region in net.regions(arch).values():
         masks[region.name][... if region.index is None else region.index] = True
@@ -68,5 +68,5 @@ def test_what_an_architecture_contains_runs_inside_it(kind: type[Supernet]) -> N
             if within:
                 torch.testing.assert_close(net.run_inside(client, inner, batch(net)), net.eval()(batch(net), inner))
             else:
-                with pytest.raises(ConfigError, match="run an architecture that the client's contains"):
+                with pytest.raises(ConfigError, match="run an architecture that the network contains"):
                     net.run_inside(client, inner, batch(net))

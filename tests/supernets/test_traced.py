@@ -1,4 +1,4 @@
-"""Networks of torchvision and of one's own as families, their groups found by following units through the graph."""
+"""Networks of torchvision and custom ones as families, with groups that are traced through the graph."""
 
 import copy
 import random
@@ -38,7 +38,7 @@ NETWORKS = {
 
 
 class Scaled(nn.Conv2d):
-    """A layer of one's own with a tensor that nothing is known of."""
+    """A custom layer with an unknown tensor."""
 
     def __init__(self, *channels: int) -> None:
         super().__init__(*channels, 1)
@@ -49,7 +49,7 @@ class Scaled(nn.Conv2d):
 
 
 class Mixed(nn.Module):
-    """All that units can meet: what they share, what ties them, what keeps them whole."""
+    """Layers and operations that share units, join them, or keep them whole."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,16 +65,16 @@ class Mixed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.first_norm(self.twice(self.twice(self.stem(x))))
         x = self.scale * self.norm(self.grouped(x)).relu()
-        left, right = self.split(x).chunk(2, 1)
-        x = self.wide(self.scaled(torch.cat([left, right], 1))).mean((2,))
+        first_half, second_half = self.split(x).chunk(2, 1)
+        x = self.wide(self.scaled(torch.cat([first_half, second_half], 1))).mean((2,))
         x = self.last_norm(self.turned(x.permute(0, 2, 1)))
         x = self.same(self.tied(self.mixing(x).softmax(-1)))
         return self.classifier(self.hidden(x).mean(1))
 
 
 def test_groups_by_hand() -> None:
-    """The stem's units are also those that a layer makes and reads twice, and follow eight groups, of which a norm has
-    four; what is split, goes through a softmax or has weights of another layer stays whole."""
+    """The stem has the units of a layer that runs twice, in eight groups (a norm has four); units that are split, or
+    that enter a softmax or a layer with shared weights, stay whole."""
     assert TracedNetwork(Mixed()).units(SHAPE) == {"stem": 4, "wide": 12, "turned": 20, "hidden": 9}
     resnet = TracedNetwork(models.resnet18(num_classes=10)).units(SHAPE)
     assert len(resnet) == 12  # four streams and the inside of eight blocks
@@ -83,7 +83,7 @@ def test_groups_by_hand() -> None:
 
 
 class Short(nn.Module):
-    """A convolution, what is given, another convolution, and a classifier."""
+    """A convolution, the given operation, another convolution and a classifier."""
 
     def __init__(self, middle: Callable[[Any, Tensor], Tensor], **layers: nn.Module) -> None:
         super().__init__()
@@ -120,22 +120,22 @@ def pooled(x: Tensor) -> Tensor:
         (Short(lambda s, x: x * functional.adaptive_avg_pool2d(x, 1).flatten(1)[:, :, None, None]), {"a": 8}),
     ],
 )
-def test_what_is_not_treated_unit_by_unit_stays_whole(network: nn.Module, joined: dict[str, int]) -> None:
-    """Of what a layer or a tensor is used for twice, both; joined are those before and after."""
+def test_units_that_an_operation_mixes_stay_whole(network: nn.Module, joined: dict[str, int]) -> None:
+    """A layer or tensor that is used twice joins its units."""
     assert TracedNetwork(network).units(SHAPE) == {**joined, "b": 6}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_cut_network_is_the_whole_one_with_zeros(name: str) -> None:
-    """What is left out is zero from layer to layer, as no norm here is over units that can leave."""
+    """Removed units are zero in all layers, because no norm is over units that can leave."""
     network = NETWORKS[name]()
     for tensor in tensors_of(network).values():
         if tensor.is_floating_point():
             nn.init.uniform_(tensor, 0.1, 0.5)
     net = WidthSupernet(SHAPE, 10, TracedNetwork(network), widths=[1, 0.5]).eval()
     draws = random.Random(0)
-    some = UnitMask(tuple(tuple(sorted(draws.sample(range(n), draws.randint(1, n)))) for n in net.units.values()))
-    for arch in (Width(0.5, shift=1), some):
+    mask = UnitMask(tuple(tuple(sorted(draws.sample(range(n), draws.randint(1, n)))) for n in net.units.values()))
+    for arch in (Width(0.5, shift=1), mask):
         subnet, whole = net.subnet(arch).eval(), copy.deepcopy(network).eval()
         tensors = tensors_of(whole)
         for path, tensor in tensors_of(subnet).items():
@@ -154,7 +154,7 @@ def test_the_whole_network_is_the_one_that_was_given_and_filters_leave_it() -> N
     first, x = sequence.networks[0].eval(), torch.rand(2, *SHAPE)
     assert torch.equal(first(x), network.eval()(x))
     sizes = sequence.models[0].sizes
-    cuts = find_cuts(sizes, 1, lambda left: sum(left.values()), 0.99 * sum(sizes.values()))
+    cuts = find_cuts(sizes, 1, lambda units: sum(units.values()), 0.99 * sum(sizes.values()))
     (stream,) = (cut for cut in cuts if cut.unit == "layer4.0.conv3")
     sequence.propose(cuts)
     cut = sequence.candidates[cuts.index(stream)]
@@ -171,20 +171,20 @@ def test_ordinary_convolutions_for_grouped_ones() -> None:
 
 
 def test_networks_that_share_no_weights_draw_their_own() -> None:
-    """As spread as the given ones, for fewer inputs; a network whose classifier was replaced is another."""
+    """They have the given standard deviation, for fewer inputs; a replaced classifier is traced anew."""
     network = models.resnet18(num_classes=7)
     network.layer1.requires_grad_(False)
     family = TracedNetwork(network)
     assert family.units(SHAPE)["conv1"] == 64
     family.network.fc = nn.Linear(512, 10)
     bases = BaseNetworks(SHAPE, 10, family, count=4)
-    one, other = (base.layer4[1].conv2 for base in bases.networks[:2])
-    assert float(one.weight.std()) == pytest.approx(2 * float(network.layer4[1].conv2.weight.std()), rel=0.01)
-    assert abs(torch.corrcoef(torch.stack([one.weight.flatten(), other.weight.flatten()]))[0, 1]) < 0.01
+    first, second = (base.layer4[1].conv2 for base in bases.networks[:2])
+    assert float(first.weight.std()) == pytest.approx(2 * float(network.layer4[1].conv2.weight.std()), rel=0.01)
+    assert abs(torch.corrcoef(torch.stack([first.weight.flatten(), second.weight.flatten()]))[0, 1]) < 0.01
     assert not bases.networks[0].layer1[0].conv1.weight.requires_grad
 
 
-def test_scalers_that_are_not_there_are_refused() -> None:
+def test_missing_scalers_are_refused() -> None:
     with pytest.raises(ConfigError, match="networks of TracedNetwork have no scalers"):
         WidthSupernet(SHAPE, 10, TracedNetwork(NETWORKS["resnet"]()), widths=[1, 0.5], scaler=True)
 
@@ -194,9 +194,9 @@ def test_scalers_that_are_not_there_are_refused() -> None:
     [
         (Short(lambda s, x: x if x.sum() > 0 else -x), "Short cannot be traced"),
         (nn.Linear(3, 10), r"Linear does not run for inputs of .*reduction dim.*; give"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), "Sequential has nothing that can be cut"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), "Sequential has no units that can be cut"),
         (Short(lambda s, x: x.view(-1, 8, 32, 32)), "Short does not run when it is cut"),
-        (models.resnet18(num_classes=7), "ResNet has 7 outputs in one tensor, and the data 10 classes"),
+        (models.resnet18(num_classes=7), "ResNet has 7 outputs in one tensor, and the data have 10 classes"),
     ],
 )
 def test_refusals_name_the_network_and_a_remedy(network: nn.Module, message: Any) -> None:

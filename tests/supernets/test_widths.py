@@ -1,4 +1,4 @@
-"""Width-sliced supernets against zeroed networks, numpy's ``ix_`` and layer-by-layer references."""
+"""Width-sliced supernets, compared with zeroed networks, numpy's ``ix_`` and layer-by-layer references."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ KEPT = {
 
 
 def randomised(family: NetworkFamily, scaler: bool = False) -> WidthSupernet:
-    """A supernet whose parameters and buffers all differ, and are no zeros and ones."""
+    """A supernet with distinct parameters and buffers, none of them 0 or 1."""
     net, draws = WidthSupernet((3, 8, 8), 5, family, [1, 0.5, 0.25], scaler), generator(0, "weights")
     with torch.no_grad():
         for tensor in net.shared_tensors().values():
@@ -68,29 +68,31 @@ def randomised(family: NetworkFamily, scaler: bool = False) -> WidthSupernet:
 
 
 def supernet(name: str, scaler: bool = False) -> WidthSupernet:
-    return randomised(FAMILIES[name], scaler and name != "transformer")  # which has none
+    return randomised(FAMILIES[name], scaler and name != "transformer")  # this family has no scalers
 
 
 def archs(name: str) -> list[Width | UnitMask]:
-    """The first units; a window within; one that goes round the end; one that begins beyond it; picked units."""
+    """The first units, windows inside, over and beyond the end, and selected units."""
     return [Width(0.5), Width(0.25, 1), Width(0.5, 5), Width(0.5, 107), Width(1.0, 3), KEPT[name]]
 
 
 def units_of(name: str, arch: Width | UnitMask) -> dict[str, list[int]]:
-    """The kept places; a group that is kept whole is not shifted."""
+    """The positions of kept units; whole groups are not shifted."""
     if isinstance(arch, UnitMask):
         return dict(zip(UNITS[name], map(list, arch.units), strict=True))
     windows = {group: (full, ceil(arch.ratio * full)) for group, full in UNITS[name].items()}
     return {
-        group: [(arch.shift + place) % full for place in range(size)] if size < full else list(range(full))
+        group: [(arch.shift + i) % full for i in range(size)] if size < full else list(range(full))
         for group, (full, size) in windows.items()
     }
 
 
-def entries(net: WidthSupernet, tensor: str, shape: Sequence[int], kept: Mapping[str, list[int]]) -> list[list[int]]:
-    """For each dimension of a tensor the entries that a subnet has."""
+def entries(
+    net: WidthSupernet, tensor: str, shape: Sequence[int], kept_units: Mapping[str, list[int]]
+) -> list[list[int]]:
+    """A subnet's entries in each dimension of a tensor."""
     return [
-        list(range(full)) if group is None else [unit * repeat + i for unit in kept[group] for i in range(repeat)]
+        list(range(full)) if group is None else [unit * repeat + i for unit in kept_units[group] for i in range(repeat)]
         for full, (group, repeat) in zip(shape, net.axes[tensor], strict=True)
     ]
 
@@ -105,26 +107,26 @@ def test_subnets_hold_the_entries_of_the_kept_units(name: str) -> None:
     assert net.units == UNITS[name]
     whole = tensors(net.network)
     for arch in archs(name):
-        kept = units_of(name, arch)
-        assert {group: list(units) for group, units in net.kept(arch).items()} == kept
+        positions = units_of(name, arch)
+        assert {group: list(units) for group, units in net.kept_units(arch).items()} == positions
         subnet = tensors(net.subnet(arch))
         for tensor, value in whole.items():
             expected = value.detach().numpy()
             if value.ndim:
-                expected = expected[np.ix_(*entries(net, tensor, value.shape, kept))]
+                expected = expected[np.ix_(*entries(net, tensor, value.shape, positions))]
             np.testing.assert_array_equal(subnet[tensor].detach().numpy(), expected, err_msg=f"{tensor} {arch}")
 
 
 @torch.no_grad()
 def test_a_subnet_is_the_whole_network_without_the_other_units_outgoing_weights(name: str) -> None:
-    net, chosen = supernet(name).eval(), archs(name)
+    net, tested = supernet(name).eval(), archs(name)
     if name == "transformer":  # layer norm sees all entries of the embedding
-        chosen = [UnitMask((tuple(range(12)), (2,), (3, 4, 9))), UnitMask((tuple(range(12)), (0, 1, 2), (23,)))]
-    for arch in chosen:
-        kept, zeroed = units_of(name, arch), copy.deepcopy(net.network)
+        tested = [UnitMask((tuple(range(12)), (2,), (3, 4, 9))), UnitMask((tuple(range(12)), (0, 1, 2), (23,)))]
+    for arch in tested:
+        positions, zeroed = units_of(name, arch), copy.deepcopy(net.network)
         for tensor, parameter in zeroed.named_parameters():
             if parameter.ndim > 1 and tensor != "cells.patches.positions":
-                inputs = entries(net, tensor, parameter.shape, kept)[1]
+                inputs = entries(net, tensor, parameter.shape, positions)[1]
                 parameter[:, [unit for unit in range(parameter.shape[1]) if unit not in inputs]] = 0
         torch.testing.assert_close(net.subnet(arch)(batch(net)), zeroed(batch(net)), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(net(batch(net), arch), net.subnet(arch)(batch(net)))  # no space draws these
@@ -134,30 +136,30 @@ def test_a_subnet_is_the_whole_network_without_the_other_units_outgoing_weights(
 
 
 def test_running_a_narrower_net_inside_a_client(name: str) -> None:
-    """It is the first entries of the client's tensors: as a module of its own with a copy of them."""
+    """It equals a separate module with a copy of the first entries of the client's tensors."""
     net = supernet(name, scaler=True).train()
     for arch, ratio in ((Width(1.0), 0.1), (Width(0.5, 5), 0.25), (KEPT[name], 0.25)):
         client, narrow = net.subnet(arch), net.empty_subnet(Width(ratio)).train()
-        before = {tensor: value.detach().clone() for tensor, value in tensors(client).items()}
+        weights = {tensor: value.detach().clone() for tensor, value in tensors(client).items()}
         corners = {tensor: tuple(slice(0, size) for size in value.shape) for tensor, value in tensors(narrow).items()}
         with torch.no_grad():
             for tensor, value in tensors(narrow).items():
-                value.copy_(before[tensor][corners[tensor]])
+                value.copy_(weights[tensor][corners[tensor]])
         with isolated(0, "dropout"):
             expected = narrow(batch(net))
         with isolated(0, "dropout"):
-            got = net.run_inside(client, Width(ratio), batch(net))
-        torch.testing.assert_close(got, expected)
+            output = net.run_inside(client, Width(ratio), batch(net))
+        torch.testing.assert_close(output, expected)
         expected.square().sum().backward()
-        got.square().sum().backward()
+        output.square().sum().backward()
         for tensor, parameter in client.named_parameters():
-            assert torch.equal(parameter, before[tensor])
+            assert torch.equal(parameter, weights[tensor])
             gradient = torch.zeros_like(parameter)
             gradient[corners[tensor]] = narrow.get_parameter(tensor).grad
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-5)
         for tensor, buffer in client.named_buffers():
-            before[tensor][corners[tensor]] = narrow.get_buffer(tensor)
-            torch.testing.assert_close(buffer, before[tensor])
+            weights[tensor][corners[tensor]] = narrow.get_buffer(tensor)
+            torch.testing.assert_close(buffer, weights[tensor])
 
 
 # --- references, layer by layer
@@ -183,13 +185,13 @@ def convnet_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tenso
 
 
 def mobilenet_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor:
-    """Channel by channel in the depthwise convolutions, which the scaler leaves as they are."""
+    """Depthwise convolutions run channel by channel and have no scaler."""
 
     def separable(name: str, x: Tensor, stride: int) -> Tensor:
         kernels, bias = w[f"{name}.depthwise.conv.weight"], w[f"{name}.depthwise.conv.bias"]
         channels = [
-            functional.conv2d(x[:, at : at + 1], kernels[at : at + 1], bias[at : at + 1], stride, padding=1)
-            for at in range(x.shape[1])
+            functional.conv2d(x[:, i : i + 1], kernels[i : i + 1], bias[i : i + 1], stride, padding=1)
+            for i in range(x.shape[1])
         ]
         return layer(w, f"{name}.pointwise.conv", functional.relu(torch.cat(channels, 1)), scale, padding=0)
 
@@ -209,7 +211,7 @@ def resnet_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor
 
 
 def transformer_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor:
-    """Patch by patch, and head by head with the softmax written out; there are no scalers."""
+    """It runs patch by patch and head by head, with an explicit softmax and without scalers."""
 
     def through(layer: str, y: Tensor) -> Tensor:
         return y @ w[f"{layer}.weight"].T + w[f"{layer}.bias"]
@@ -226,9 +228,9 @@ def transformer_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> T
     query, key, value = (through(f"{attention}.{part}", z) for part in ("query", "key", "value"))
     mixed = torch.zeros_like(query)
     for first in range(0, query.shape[2], 4):
-        at = slice(first, first + 4)
-        weights = (query[..., at] @ key[..., at].transpose(1, 2) / 4**0.5).softmax(2)
-        mixed[..., at] = weights @ value[..., at]
+        head = slice(first, first + 4)
+        weights = (query[..., head] @ key[..., head].transpose(1, 2) / 4**0.5).softmax(2)
+        mixed[..., head] = weights @ value[..., head]
     y = y + through("cells.layer1.0.block.attention.output", mixed)
     z = through("cells.layer1.1.block.hidden", normed("cells.layer1.1.block.norm", y))
     y = y + through("cells.layer1.1.block.output", functional.gelu(z))
@@ -251,9 +253,9 @@ REFERENCES = {
 @pytest.mark.parametrize("name", REFERENCES)
 def test_networks_are_the_references_scaled_in_training_alone(name: str, scaler: bool) -> None:
     family, reference = REFERENCES[name]
-    scaler = scaler and name != "transformer"  # which has none
+    scaler = scaler and name != "transformer"  # this family has no scalers
     net = randomised(family, scaler)
-    shares = [len(places) / full for places, full in zip(KEPT[name].units, UNITS[name].values(), strict=True)]
+    shares = [len(positions) / full for positions, full in zip(KEPT[name].units, UNITS[name].values(), strict=True)]
     for arch, width in [(Width(1.0), 1), (Width(0.5), 0.5), (Width(0.25, 3), 0.25), (KEPT[name], np.mean(shares))]:
         subnet = net.subnet(arch)
         w = tensors(subnet)
@@ -266,8 +268,8 @@ def test_networks_are_the_references_scaled_in_training_alone(name: str, scaler:
         assert torch.allclose(scaled, expected) == (width == 1 or not scaler)
 
 
-def test_the_norm_stands_behind_the_scaler() -> None:
-    """Batch statistics make the scaler's factor vanish but for their epsilon, which is made large here."""
+def test_the_norm_follows_the_scaler() -> None:
+    """Batch statistics undo the scaler, except for their epsilon, which is large here."""
     net = randomised(SlicedCNN((4,), BatchNorm(affine=False)), scaler=True)
     subnet = net.subnet(Width(0.5)).train()
     subnet.get_submodule("layer0.norm").eps = 0.3
@@ -292,8 +294,8 @@ def test_parameters_counted_by_hand() -> None:
         assert cost == net.cost(Width(ratio, 5))
 
 
-def test_the_lstm_has_the_sizes_and_costs_that_are_printed() -> None:
-    """FedorAS, Table 5: FjORD on Shakespeare, in millions; 80 characters of 80 (of 90 the whole has 0.215)."""
+def test_the_lstm_has_the_published_sizes_and_costs() -> None:
+    """FedorAS, Table 5: FjORD on Shakespeare, in millions, with 80 characters (90 give 0.215 for the whole)."""
     net = WidthSupernet((80,), 80, SlicedLSTM(), [0.2, 0.4, 0.6, 0.8, 1])
     archs = [Width(ratio) for ratio in net.space.widths]
     assert [round(net.cost(arch).parameters / 1e6, 2) for arch in archs] == [0.01, 0.04, 0.08, 0.14, 0.21]
@@ -302,13 +304,13 @@ def test_the_lstm_has_the_sizes_and_costs_that_are_printed() -> None:
 
 @torch.no_grad()
 def test_a_subnet_of_lstms_is_that_of_the_kept_units() -> None:
-    """Beside torch's LSTM, whose rows are all input gates, then all forget gates, and so on."""
+    """Compares it with torch's LSTM, which has all input gates first, then all forget gates, and so on."""
     net, arch = WidthSupernet((5,), 7, SlicedLSTM((6, 4), embedding=3), [1, 0.5]), Width(0.5, 4)
     x = torch.randint(7, (2, 5), generator=generator(0, "tokens"))
-    kept = [list(range(3)), *net.kept(arch).values()]
-    assert kept[1:] == [[4, 5, 0], [0, 1]]
+    units_of_layers = [list(range(3)), *net.kept_units(arch).values()]
+    assert units_of_layers[1:] == [[4, 5, 0], [0, 1]]
     y = net.network.embedding(x)
-    for number, (inputs, units) in enumerate(pairwise(kept)):
+    for number, (inputs, units) in enumerate(pairwise(units_of_layers)):
         layer = getattr(net.network, f"layer{number}")
         reference = nn.LSTM(len(inputs), len(units), batch_first=True)
         for name, columns in {"weight_ih": inputs, "weight_hh": units, "bias_ih": None, "bias_hh": None}.items():
@@ -317,14 +319,14 @@ def test_a_subnet_of_lstms_is_that_of_the_kept_units() -> None:
             getattr(reference, f"{name}_l0").copy_(value)
         y, _ = reference(y)
     head = net.network.classifier
-    expected = functional.linear(y, head.weight[:, kept[-1]], head.bias)
+    expected = functional.linear(y, head.weight[:, units_of_layers[-1]], head.bias)
     torch.testing.assert_close(net.subnet(arch)(x), expected)
 
 
 @pytest.mark.parametrize(
     ("family", "ratio", "sizes"),
     [
-        (SlicedCNN((100, 10), None), 0.07, (7, 1)),  # although 0.07 * 100 is above 7 in floats
+        (SlicedCNN((100, 10), None), 0.07, (7, 1)),  # 0.07 * 100 is above 7 in floats
         (SlicedCNN((100, 10), None), 1e-12, (1, 1)),
         (SlicedCNN((8, 20), GroupNorm(4)), 0.6, (8, 12)),
     ],
@@ -367,17 +369,17 @@ def run_wider() -> None:
     net.run_inside(net.subnet(Width(0.5)), Width(1.0), batch(net))
 
 
-test_what_cannot_be = refusals(
-    (lambda: SPACE.parse("width: 0.4"), "width: 0.4: is not one of the widths.*0.0625, 0.33.*, 0.5, 1"),
+test_invalid_settings_are_refused = refusals(
+    (lambda: SPACE.parse("width: 0.4"), "width: 0.4: is not in supernet.widths.*0.0625, 0.33.*, 0.5, 1"),
     (lambda: SPACE.parse({"width": 0.5, "turn": 3}), "cannot be read"),
-    (lambda: SPACE.parse("kept: 1/2/3"), "units of 3 groups; name those of 2: a, b"),
-    (lambda: SPACE.parse("kept: 0,0/1"), "0,0 of a must be ascending positions from 0 to 5, in number"),
+    (lambda: SPACE.parse("kept: 1/2/3"), "kept has 3 groups; give 2: a, b"),
+    (lambda: SPACE.parse("kept: 0,0/1"), "0,0 of a must be ascending positions from 0 to 5; their number"),
     (lambda: SPACE.parse("kept: 0-9999999999/1"), "0-8 of a must be ascending positions from 0 to 5"),
     (lambda: SPACE.parse("kept: 0/9,99-9999999999"), "9,99-107 of b must be ascending positions from 0 to 7"),
-    (lambda: IN_FOURS.parse("kept: 0-2"), "kept units 0-2 of a must be .*, in number a multiple of 4"),
-    (supernet_of(widths=[0.5, 0.25]), "supernet.widths: .* with 1 as one of them"),
+    (lambda: IN_FOURS.parse("kept: 0-2"), "kept units 0-2 of a must be .* a positive multiple of 4"),
+    (supernet_of(widths=[0.5, 0.25]), "supernet.widths: .* must be distinct and contain 1"),
     (supernet_of(widths=[1, 0.0015, 0.001]), "0.001 and 0.0015 are the same network"),
-    (supernet_of(input_shape=(3, 4, 8)), "4x8 pixels are too few for SlicedCNN, which needs 8x8"),
+    (supernet_of(input_shape=(3, 4, 8)), "4x8 is too small for SlicedCNN; use at least 8"),
     (supernet_of(family=SlicedCNN((8, 12), GroupNorm(8))), "norm.group_size: 8 does not divide"),
-    (run_wider, "architecture width: 1: needs .* run an architecture that the client's contains"),
+    (run_wider, "architecture width: 1: needs .* run an architecture that the network contains"),
 )

@@ -1,1 +1,1 @@
-"""Networks of repeated cells, and the supernet that mixes all operators of a cell (DARTS)."""
+"""Networks of repeated cells, and the supernet with all operators of a cell (DARTS)."""

@@ -1,8 +1,8 @@
-"""Genotypes: what DARTS derives from a mixture (Liu et al., 2019, section 2.1 and 2.4).
+"""Genotypes: the architectures that DARTS derives from a mixture (Liu et al., 2019, sections 2.1 and 2.4).
 
-A cell is a graph of two inputs (nodes 0 and 1, the outputs of the two cells before) and some intermediate nodes, each
-of which may read every node before it. A network has cells of two kinds: ``normal``, and ``reduce``, which halve height
-and width. All cells of a kind are alike.
+A cell is a graph of two inputs (nodes 0 and 1, the outputs of the previous two cells) and some intermediate nodes; each
+may read every earlier node. A network has cells of two kinds: ``normal``, and ``reduce``, which halve height and width.
+All cells of a kind have the same graph.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.space import SearchSpace
 
-#: The candidates of every edge but ``none``, the absence of the edge.
+#: The candidates of every edge, except ``none``, the absence of the edge.
 OPERATORS = (
     *("max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5"),
     *("dil_conv_3x3", "dil_conv_5x5"),
@@ -25,12 +25,12 @@ CANDIDATES = ("none", *OPERATORS)
 KINDS = ("normal", "reduce")
 INPUTS = 2
 
-#: The architecture that holds all operators of all edges, and weighs them.
+#: The architecture with all operators of all edges, and their weights.
 MIXTURE: Literal["mixture"] = "mixture"
 
-#: An edge of a cell: the node where it begins, and the node where it ends; nodes 0 and 1 are the inputs.
+#: An edge of a cell: its start and its end node; nodes 0 and 1 are the inputs.
 Edge = tuple[int, int]
-#: An intermediate node: its two operators, each with the node that it reads, in ascending order of these nodes.
+#: An intermediate node: its two operators, each with its source node, in ascending order of source nodes.
 Node = tuple[tuple[str, int], ...]
 
 
@@ -39,8 +39,8 @@ class Genotype:
     """One operator on each of two edges into every intermediate node.
 
     Attributes:
-        normal: The intermediate nodes of the normal cells, in order.
-        reduce: Those of the cells that halve height and width.
+        normal: Intermediate nodes of the normal cells, in order.
+        reduce: Intermediate nodes of the cells that halve height and width, in order.
 
     Example:
         >>> node = (("sep_conv_3x3", 0), ("skip_connect", 1))
@@ -68,7 +68,7 @@ def edges_of(nodes: int) -> list[Edge]:
 
 
 def operators_of(arch: Arch, nodes: int) -> dict[str, dict[Edge, tuple[str, ...]]]:
-    """Returns the operators that an architecture holds, by the kind of the cell and the edge."""
+    """Returns the operators of an architecture, by kind of cell and edge."""
     if not isinstance(arch, Genotype):
         return {kind: dict.fromkeys(edges_of(nodes), OPERATORS) for kind in KINDS}
     return {
@@ -82,10 +82,10 @@ def operators_of(arch: Arch, nodes: int) -> dict[str, dict[Edge, tuple[str, ...]
 
 
 class GenotypeSpace(SearchSpace[Any]):
-    """All genotypes; :attr:`superset` and :meth:`read` know ``mixture`` as well, which clients train."""
+    """All genotypes; clients train the :attr:`superset` ``mixture``, which :meth:`read` also accepts."""
 
     kind = Genotype
-    refusal = "holds all operators; name a genotype"
+    refusal = "contains all operators; name a genotype"
     superset: Arch = MIXTURE
 
     def __init__(self, nodes: int) -> None:
@@ -95,7 +95,7 @@ class GenotypeSpace(SearchSpace[Any]):
 
     @override
     def from_values(self, values: list[Any]) -> Genotype:
-        nodes = [tuple(zip(values[at + 1 : at + 3], values[at], strict=True)) for at in range(0, len(values), 3)]
+        nodes = [tuple(zip(values[i + 1 : i + 3], values[i], strict=True)) for i in range(0, len(values), 3)]
         return Genotype(tuple(nodes[: self.nodes]), tuple(nodes[self.nodes :]))
 
     @override
@@ -108,11 +108,11 @@ class GenotypeSpace(SearchSpace[Any]):
     @property
     @override
     def smallest(self) -> Genotype:
-        # skips and, where they would need weights to halve the size, poolings
-        last = [(target - 2, target - 1) for target in range(INPUTS, INPUTS + self.nodes)]
+        # Skips, or poolings where a skip would need weights to halve the size.
+        pairs = [(target - 2, target - 1) for target in range(INPUTS, INPUTS + self.nodes)]
         return Genotype(
-            tuple(tuple(("skip_connect", source) for source in pair) for pair in last),
-            tuple(tuple((("skip_connect", "max_pool_3x3")[node < INPUTS], node) for node in pair) for pair in last),
+            tuple(tuple(("skip_connect", source) for source in pair) for pair in pairs),
+            tuple(tuple((("skip_connect", "max_pool_3x3")[node < INPUTS], node) for node in pair) for pair in pairs),
         )
 
     @property
@@ -123,7 +123,6 @@ class GenotypeSpace(SearchSpace[Any]):
 
     @override
     def validate(self, arch: Arch) -> None:
-        """Raises ``ConfigError`` if it is neither the mixture nor a genotype of known operators and earlier nodes."""
         if arch == MIXTURE:
             return
         for kind in KINDS:
@@ -134,8 +133,7 @@ class GenotypeSpace(SearchSpace[Any]):
                 names, sources = [name for name, _ in node], [source for _, source in node]
                 if sources not in [list(pair) for pair in combinations(range(target), 2)]:
                     raise ConfigError(
-                        f"architecture {arch}: {kind} node {target} reads {sources}; name two nodes from 0 to "
-                        f"{target - 1}"
+                        f"architecture {arch}: {kind} node {target} reads {sources}; give two nodes below {target}"
                     )
                 if unknown := [name for name in names if name not in OPERATORS]:
                     raise ConfigError(
@@ -148,19 +146,18 @@ class GenotypeSpace(SearchSpace[Any]):
         return MIXTURE if text == MIXTURE else parse_genotype(str(text))
 
 
-#: How a node is written.
+#: A node in the text of a genotype.
 _NODE = r"[^\s~+]+~\d+(?:\+[^\s~+]+~\d+)*"
 
 
 def parse_genotype(text: str) -> Genotype:
-    """Returns the genotype of a text, with any number of nodes; they are not validated."""
-    found = re.fullmatch(rf"\s*normal((?:\s+{_NODE})+)\s+reduce((?:\s+{_NODE})+)\s*", text)
-    if not found:
+    """Parses a genotype with any number of nodes, without validating them."""
+    match = re.fullmatch(rf"\s*normal((?:\s+{_NODE})+)\s+reduce((?:\s+{_NODE})+)\s*", text)
+    if not match:
         raise ConfigError(
-            f"architecture: {text!r} cannot be read; write 'normal sep_conv_3x3~0+skip_connect~1 ... reduce ...', a "
-            f"word for each node with its two operators and the nodes that they read"
+            f"architecture: {text!r} cannot be read; write 'normal sep_conv_3x3~0+skip_connect~1 ... reduce ...'"
         )
-    normal, reduce = (tuple(map(_node, part.split())) for part in found.groups())
+    normal, reduce = (tuple(map(_node, part.split())) for part in match.groups())
     return Genotype(normal, reduce)
 
 

@@ -1,14 +1,12 @@
-"""DARTS' networks of cells: the supernet that mixes all operators, and networks of a genotype (Liu et al., 2019).
+"""DARTS' networks of cells: the supernet that mixes all operators, and genotype networks (Liu et al., 2019).
 
-A genotype's subnet has the weights that its operators have in the mixture. DARTS trains the genotype from scratch
-instead, in a network of more cells and channels: :class:`GenotypeNetwork`.
+A genotype's subnet has the weights of its operators in the mixture. DARTS instead trains the genotype from scratch, in
+a network of more cells and channels: :class:`GenotypeNetwork`.
 
-The operators (section 3.1.1) have the order ReLU, convolution, norm. Separable convolutions are applied twice; the
-stride is the first one's. Dilated ones, whose kernels have gaps of one, are separable and applied once. A skip of
-stride 2 is two 1x1 convolutions at pixels that are shifted by one, each to half of the channels.
-
-Deviations: the stem has the same norm as all layers (DARTS: with scale and shift in the search, too); DARTS'
-evaluation has auxiliary classifiers and drops paths, which are left out here.
+The operators (section 3.1.1) have the order ReLU, convolution, norm. Separable convolutions are applied twice, and the
+first one has the stride. Dilated convolutions are separable and applied once. A skip of stride 2 is two 1x1
+convolutions at pixels that are shifted by one, each to half of the channels. Deviations: the stem has the same norm as
+all layers; there are no auxiliary classifiers and no dropped paths in the evaluation.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +40,7 @@ from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.layers import BatchNorm, Norm, convolution, pooled_classifier, relu_conv_norm, sequential
 from lit_fednas.supernets.plain import PlainNetwork
 
-#: Given the kernel, the stride and the padding, which average pooling does not count.
+#: Poolings by kernel, stride and padding; average pooling does not count the padding.
 _POOLINGS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "max_pool": nn.MaxPool2d,
     "avg_pool": partial(nn.AvgPool2d, count_include_pad=False),
@@ -50,7 +48,7 @@ _POOLINGS: dict[str, Callable[[int, int, int], nn.Module]] = {
 
 
 class FactorizedReduce(nn.Module):
-    """Halves height and width; the number of output channels is even."""
+    """Halves height and width; the number of output channels must be even."""
 
     def __init__(self, inputs: int, outputs: int, norm: Norm) -> None:
         super().__init__()
@@ -91,27 +89,27 @@ _INITIAL_SCALE = 1e-3
 
 @dataclass(frozen=True)
 class CellLayout:
-    """What networks of one supernet have in common; ``pool_norm``: whether a norm follows poolings."""
+    """The settings that all networks of a supernet share."""
 
     width: int
     cells: int
     nodes: int
     norm: Norm
-    pool_norm: bool
+    pool_norm: bool  # whether a norm follows poolings
 
 
 class MixedNetwork(nn.Module):
-    """A stem, cells in a row, and a classifier (Liu et al., 2019, section 3.1), of a genotype or the mixture."""
+    """A stem, a row of cells and a classifier, for a genotype or the mixture (Liu et al., 2019, section 3.1)."""
 
     def __init__(self, arch: Arch, channels: int, num_classes: int, layout: CellLayout) -> None:
         super().__init__()
         if arch == MIXTURE:
-            # an edge adds up its operators' outputs by the softmax over its row; ``none`` takes a share and adds zero
+            # An edge sums its operators' outputs, weighted by its row's softmax; ``none`` has a weight and adds zero.
             shape = (len(edges_of(layout.nodes)), len(CANDIDATES))
             self.alphas_normal = nn.Parameter(_INITIAL_SCALE * torch.randn(shape))
             self.alphas_reduce = nn.Parameter(_INITIAL_SCALE * torch.randn(shape))
         operators = operators_of(arch, layout.nodes)
-        before = last = _STEM_MULTIPLIER * layout.width
+        previous = last = _STEM_MULTIPLIER * layout.width
         self.stem = nn.Sequential(convolution(channels, last), layout.norm(last))
         self.cells = nn.ModuleList()
         width, was_halved = layout.width, False
@@ -119,27 +117,27 @@ class MixedNetwork(nn.Module):
             halves = number in (layout.cells // 3, 2 * layout.cells // 3)
             width *= 2 if halves else 1
             preprocess = FactorizedReduce if was_halved else relu_conv_norm
-            inputs = [preprocess(before, width, layout.norm), relu_conv_norm(last, width, layout.norm)]
+            inputs = [preprocess(previous, width, layout.norm), relu_conv_norm(last, width, layout.norm)]
             self.cells.append(MixedCell(inputs, operators["reduce" if halves else "normal"], width, halves, layout))
-            before, last, was_halved = last, layout.nodes * width, halves
+            previous, last, was_halved = last, layout.nodes * width, halves
         self.head = sequential(**pooled_classifier(last, num_classes))
 
     @property
     def alphas(self) -> list[nn.Parameter]:
-        """The architecture parameters of a mixture; none in another network."""
+        """The architecture parameters of a mixture; empty for a genotype."""
         return [parameter for name, parameter in self.named_parameters(recurse=False) if name.startswith("alphas_")]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[batch, channels, h, w]`` to logits, ``[batch, num_classes]``."""
         normal, reduce = [alphas.softmax(-1) for alphas in self.alphas] or (None, None)
-        before = last = self.stem(x)
+        previous = last = self.stem(x)
         for cell in self.cells:
-            before, last = last, cell(before, last, reduce if cell.halves else normal)
+            previous, last = last, cell(previous, last, reduce if cell.halves else normal)
         return self.head(last)
 
 
 class MixedCell(nn.Module):
-    """A graph of operators, given by edge, whose output are all intermediate nodes, side by side."""
+    """A graph with operators on its edges; the output is the concatenation of all intermediate nodes."""
 
     def __init__(
         self,
@@ -157,13 +155,13 @@ class MixedCell(nn.Module):
         self.edges = nn.ModuleDict()
         for edge, names in operators.items():
             stride = 2 if halves and edge[0] < INPUTS else 1
-            built = {name: operator(name, width, stride, layout.norm, layout.pool_norm) for name in names}
-            self.edges[_name(edge)] = nn.ModuleDict(built)
+            modules = {name: operator(name, width, stride, layout.norm, layout.pool_norm) for name in names}
+            self.edges[_name(edge)] = nn.ModuleDict(modules)
 
-    def forward(self, before: Tensor, last: Tensor, shares: Tensor | None = None) -> Tensor:
-        """Runs the cell on the last two outputs; ``shares``, ``[edges, candidates]``, weigh the candidates of edges."""
+    def forward(self, previous: Tensor, last: Tensor, shares: Tensor | None = None) -> Tensor:
+        """Runs the cell on the last two outputs; ``shares``, ``[edges, candidates]``, weight each edge's candidates."""
         rows = {} if shares is None else dict(zip(edges_of(self.nodes), shares, strict=True))
-        states = [module(x) for module, x in zip(self.inputs, (before, last), strict=True)]
+        states = [module(x) for module, x in zip(self.inputs, (previous, last), strict=True)]
         for target in range(INPUTS, INPUTS + self.nodes):
             sources = [edge for edge in self.operators if edge[1] == target]
             states.append(reduce(torch.add, (self._edge(edge, states[edge[0]], rows.get(edge)) for edge in sources)))
@@ -173,7 +171,7 @@ class MixedCell(nn.Module):
         outputs = [module(x) for module in self.edges[_name(edge)].children()]
         if shares is None:
             return reduce(torch.add, outputs)
-        # shares are of all candidates, and the first, none, has no output; all products at once would take more memory
+        # The first candidate, none, has no output. A list of all products would take more memory.
         return reduce(torch.add, (share * output for share, output in zip(shares[1:], outputs, strict=True)))
 
 
@@ -181,25 +179,25 @@ def _name(edge: Edge) -> str:
     return "{}_{}".format(*edge)
 
 
-#: Fewer would have no normal cell.
+#: A number of cells; fewer than three would include no normal cell.
 AtLeastThree = Annotated[int, Range(at_least=3)]
 
 
 @checked("supernet")
 class CellSupernet(NestedSupernet):
-    """Cells whose every edge mixes all of DARTS' operators by architecture parameters.
+    """Cells in which every edge mixes all of DARTS' operators, weighted by architecture parameters.
 
-    Its architectures are ``mixture``, which clients train (``FixedArchitecture(arch="mixture")`` with
-    :class:`~lit_fednas.objectives.DifferentiableSearch`), and genotypes, which are derived from it
-    (:class:`~lit_fednas.search.DeriveGenotype`) or drawn.
+    Its architectures are the ``mixture``, for training (``FixedArchitecture(arch="mixture")`` with
+    :class:`~lit_fednas.objectives.DifferentiableSearch`), and genotypes, which a search derives from it
+    (:class:`~lit_fednas.search.DeriveGenotype`) or draws.
 
     Args:
         input_shape: Channels, height and width of an image; height and width are multiples of 4.
-        num_classes: Classes.
+        num_classes: Number of classes.
         width: Channels of each node of the first cells, an even number.
-        cells: Cells; those at one third and two thirds of them halve height and width and double the channels.
-        nodes: Intermediate nodes of a cell.
-        norm: Normalisation layer. A scale and a shift would rescale the operators against each other.
+        cells: Number of cells. Those at one and two thirds halve height and width and double the channels.
+        nodes: Intermediate nodes per cell.
+        norm: Normalisation layer; without scale and shift, which would rescale operators against each other.
 
     Example:
         >>> net = CellSupernet((3, 8, 8), 5, width=4, cells=3, nodes=2)
@@ -231,23 +229,23 @@ class CellSupernet(NestedSupernet):
         return MixedNetwork(arch, self.input_shape[0], self.num_classes, self.layout)
 
     @torch.no_grad()
-    def derived(self) -> Genotype:
+    def derive_genotype(self) -> Genotype:
         """Returns the genotype of the present architecture parameters (Liu et al., 2019, section 2.4).
 
-        An edge is as strong as the largest softmax weight among its operators other than ``none``, and keeps
-        that operator. Every node keeps its two strongest edges; of equal ones, the first.
+        An edge keeps the operator with the largest softmax weight, except ``none``; this weight is the edge's strength.
+        Every node keeps its two strongest edges; ties keep the first.
         """
         return Genotype(*(self._strongest(alphas.softmax(-1)) for alphas in self.network.alphas))
 
     def _strongest(self, shares: Tensor) -> tuple[Node, ...]:
-        into: dict[int, list[tuple[float, str, int]]] = {}
+        edges_by_target: dict[int, list[tuple[float, str, int]]] = {}
         for (source, target), row in zip(edges_of(self.layout.nodes), shares.tolist(), strict=True):
             share, name = max(zip(row[1:], CANDIDATES[1:], strict=True), key=lambda pair: pair[0])
-            into.setdefault(target, []).append((share, name, source))
+            edges_by_target.setdefault(target, []).append((share, name, source))
         nodes = []
-        for edges in into.values():
-            kept = sorted(edges, key=lambda edge: -edge[0])[:INPUTS]
-            nodes.append(tuple((name, source) for _, name, source in sorted(kept, key=lambda edge: edge[2])))
+        for edges in edges_by_target.values():
+            strongest = sorted(edges, key=lambda edge: -edge[0])[:INPUTS]
+            nodes.append(tuple((name, source) for _, name, source in sorted(strongest, key=lambda edge: edge[2])))
         return tuple(nodes)
 
 
@@ -257,10 +255,10 @@ class GenotypeNetwork(PlainNetwork):
 
     Args:
         input_shape: Channels, height and width of an image; height and width are multiples of 4.
-        num_classes: Classes.
-        genotype: As :class:`CellSupernet` writes it; or the ``architecture.json`` of a tier that a search has written.
+        num_classes: Number of classes.
+        genotype: The genotype as text, or the path of a searched tier's ``architecture.json``.
         width: Channels of each node of the first cells, an even number.
-        cells: Cells.
+        cells: Number of cells.
         norm: Normalisation layer.
 
     Example:
@@ -287,26 +285,23 @@ class GenotypeNetwork(PlainNetwork):
 
 
 def _check_sizes(network: nn.Module, input_shape: tuple[int, ...], width: int) -> None:
-    check_image(network, input_shape, least=4)
+    check_image(network, input_shape, min_side=4)
     if any(side % 4 for side in input_shape[1:]):
         raise ConfigError(
-            f"supernet.input_shape: {input_shape[1]}x{input_shape[2]} pixels cannot be halved twice; set "
-            f"data.source.image_size to a multiple of 4"
+            f"supernet.input_shape: {input_shape[1]}x{input_shape[2]} pixels cannot be halved twice; "
+            f"set data.source.image_size to a multiple of 4"
         )
     if width % 2:
-        raise ConfigError(f"supernet.width: {width} is odd, and cells that halve the size need halves of it; add 1")
+        raise ConfigError(f"supernet.width: {width} is odd, but FactorizedReduce halves it; add 1")
 
 
 def _genotype(text: str) -> Genotype:
-    """Reads a genotype, or a searched tier's ``architecture.json``."""
+    """Reads a genotype from text or from a searched tier's ``architecture.json``."""
     if text.endswith(".json"):
-        found = read_json(Path(text)).get("arch")
-        if found is None:
-            raise ConfigError(
-                f"supernet.genotype: {text} has no architecture; run lit-fednas search first, or write the genotype "
-                f"itself, 'normal ... reduce ...'"
-            )
-        text = found
+        arch = read_json(Path(text)).get("arch")
+        if arch is None:
+            raise ConfigError(f"supernet.genotype: {text} has no architecture; run lit-fednas search first")
+        text = arch
     genotype = parse_genotype(text)
     GenotypeSpace(len(genotype.normal)).validate(genotype)
     return genotype

@@ -1,1 +1,1 @@
-"""Models that grow while they are trained (FedTrans): cells, structure, growth, and the suite of all models."""
+"""Models that grow during training (FedTrans): cells, structure, growth and the suite of all models."""

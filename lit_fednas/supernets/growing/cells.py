@@ -1,6 +1,6 @@
-"""Cells: what a growable network is a list of (FedTrans, section 3, "Cell", and section 4.1).
+"""Cells: the parts of a growable network (FedTrans, section 3, "Cell", and section 4.1).
 
-A new kind is one class that builds its module; how weights are carried over when it is widened follows (``growth``).
+A new kind of cell is one class that builds its module; ``growth`` derives the transfer of weights when it is widened.
 """
 
 from __future__ import annotations
@@ -30,39 +30,38 @@ from lit_fednas.supernets.layers import (
 
 @dataclass(frozen=True)
 class Cell(ABC):
-    """A part of a growable network that opens a stream of units or keeps the one that it gets, as a residual block."""
+    """A part of a growable network. It opens a new stream of units, or keeps its input stream like a residual block."""
 
-    # In every tensor of its module, output units lie in dimension 0 and input units in dimension 1; a unit's entries
-    # are adjacent. A group grows only if copies of some of its units change nothing for the others.
-    name: str  # the cells of later models that come from it keep it
+    # In all tensors of the module, dimension 0 has output units and dimension 1 input units; a unit's entries are
+    # adjacent. A group may grow only if copies of some units have no effect on its other units.
+    name: str  # descendants in later models keep the name
 
     opens: ClassVar[bool] = True
-    growable: ClassVar[bool] = True  # whether it may be transformed at all
-    hidden: ClassVar[tuple[str, ...]] = ()  # its groups of units besides the stream
-    #: In a freshly inserted cell, which passes its input on: the submodules whose weights and biases are zero, and the
-    #: layer that is the identity.
+    growable: ClassVar[bool] = True  # whether it may be transformed
+    hidden: ClassVar[tuple[str, ...]] = ()  # groups of units inside the cell
+    #: A new cell is the identity: these submodules start with zero weights and biases, and this layer as identity.
     silent: ClassVar[tuple[str, ...]] = ()
     identity: ClassVar[str] = ""
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Its groups of units: the hidden ones, and ``out`` for the stream that it opens."""
+        """The groups of units: the hidden ones, and ``out`` for the stream that the cell opens."""
         return (*self.hidden, "out") if self.opens else self.hidden
 
     @abstractmethod
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
-        """Builds its module, from a stream of ``inputs`` units to ``outputs``; its scalers divide by ``scale``."""
+        """Builds the module, from a stream of ``inputs`` units to ``outputs``; scalers divide by ``scale``."""
 
     def follower(self, name: str) -> Cell | None:
-        """Returns the cell that deepening inserts behind it; ``None`` if it cannot be deepened."""
+        """Returns the cell that deepening inserts after this one; ``None`` if it cannot be deepened."""
         return replace(self, name=name) if self.growable and not self.opens else None
 
     def fresh_sizes(self, outputs: int) -> dict[str, int]:
-        """Returns the units of its groups when it is inserted into a stream of ``outputs`` units."""
+        """Returns the units of each group if the cell is inserted into a stream of ``outputs`` units."""
         return dict.fromkeys(self.groups, outputs)
 
     def make_identity(self, module: nn.Module) -> None:
-        """Sets the weights of a freshly inserted module so that it passes its input on, also in training mode."""
+        """Sets the weights of a new cell's module so that it returns its input, also in training mode."""
         for name in self.silent:
             for parameter in module.get_submodule(name).parameters(recurse=False):
                 nn.init.zeros_(parameter)
@@ -74,35 +73,32 @@ class Cell(ABC):
 
 @dataclass(frozen=True)
 class NormedCell(Cell):
-    """A cell whose silent submodules are norms, which therefore have a scale."""
+    """A cell with norms as silent submodules; the norms must have a scale."""
 
     norm: Norm
 
     def __post_init__(self) -> None:
         if self.norm is None or not self.norm.affine:
-            raise ConfigError(
-                f"supernet.family.norm: {self.norm} has no scale, and {type(self).__name__} is inserted with a scale "
-                f"of zero; choose a group norm, or a batch norm with affine: true"
-            )
+            raise ConfigError(f"supernet.family.norm: {self.norm} has no scale; choose a group norm, or affine: true")
 
 
 @dataclass(frozen=True)
 class ConvCell(Cell):
-    """Convolution, norm, activation, and max pooling by ``pool`` (FedTrans, Fig. 4); a bias without norm."""
+    """Convolution (with a bias if there is no norm), norm, activation and max pooling (FedTrans, Fig. 4)."""
 
     kernel: int = 3
     stride: int = 1
     norm: Norm | None = None
     activation: type[nn.Module] | None = nn.ReLU
     pool: int = 0
-    inserted: Cell | None = None  # its follower
+    inserted: Cell | None = None  # follower, if not the default one
 
     identity: ClassVar[str] = "conv"
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
         conv = convolution(inputs, outputs, self.kernel, self.stride, bias=self.norm is None)
-        is_scaled = scale != 1 and self.norm is None  # else the norm undoes it
+        is_scaled = scale != 1 and self.norm is None  # a norm would undo the scale
         return conv_layer(conv, self.norm, self.activation, scale if is_scaled else None, self.pool)
 
     @override
@@ -112,14 +108,14 @@ class ConvCell(Cell):
         if self.activation is not nn.ReLU:
             return None
         if self.norm is not None and self.norm.affine:
-            # a norm cannot be the identity on every batch, and networks without one train badly from scratch
+            # A norm is not the identity on every batch, but networks without norms train badly from scratch.
             return ResidualConvCell(name, self.norm, self.kernel)
-        return ConvCell(name, self.kernel)  # the identity at first: its input is not negative, so it passes the ReLU
+        return ConvCell(name, self.kernel)  # starts as identity: the ReLU keeps its nonnegative input
 
 
 @dataclass(frozen=True)
 class ResidualConvCell(NormedCell):
-    """Convolution and norm; its input is added; ReLU. It keeps the stream."""
+    """Convolution and norm with a residual connection, then ReLU; it keeps the stream."""
 
     kernel: int = 3
 
@@ -134,9 +130,9 @@ class ResidualConvCell(NormedCell):
 
 @dataclass(frozen=True)
 class BlockCell(NormedCell):
-    """Two convolutions, with ``hidden`` channels between them, whose input is added; projected if it opens a stream."""
+    """Two convolutions with ``hidden`` channels between them and a residual connection, projected if it ``opens``."""
 
-    # a setting, as widths may become equal when it grows
+    # a field, because growth may make the widths equal
     opens: bool = field(default=False, kw_only=True)  # type: ignore[misc]
     stride: int = 1
 
@@ -151,7 +147,7 @@ class BlockCell(NormedCell):
 class ResidualCell(BlockCell):
     """The basic block of He et al. (2016), FedTrans' "ResNet block" (section 3)."""
 
-    # follows a cell whose output is not negative, so that the ReLU after the sum changes nothing
+    # The previous cell's output is nonnegative, so the ReLU after the sum has no effect.
     silent: ClassVar[tuple[str, ...]] = ("block.norm2",)
 
     @override
@@ -164,7 +160,7 @@ class ResidualCell(BlockCell):
 
 @dataclass(frozen=True)
 class PreactivatedCell(BlockCell):
-    """ReLU, convolution and norm, twice: if projected, NAS-Bench-201's block between stages (section 2.1)."""
+    """ReLU, convolution and norm, twice; projected, it is NAS-Bench-201's block between stages (section 2.1)."""
 
     last_kernel: int = 3
 
@@ -185,9 +181,9 @@ class PreactivatedCell(BlockCell):
 
 @dataclass(frozen=True)
 class LinearCell(Cell):
-    """A linear layer and a ReLU; the first one flattens an example of so many ``entries``."""
+    """A linear layer and a ReLU."""
 
-    entries: int = 0
+    entries: int = 0  # entries of an example; the first cell flattens examples
 
     identity: ClassVar[str] = "linear"
 
@@ -206,7 +202,7 @@ class LinearCell(Cell):
 
 
 class Head(Cell):
-    """The last cell, which returns logits and is never transformed."""
+    """The last cell; it returns logits and is never transformed."""
 
     opens: ClassVar[bool] = False
     growable: ClassVar[bool] = False
@@ -223,7 +219,7 @@ class LinearHead(Head):
 
 @dataclass(frozen=True)
 class PooledHead(Head):
-    """A norm and ReLU (if a norm is given), the mean over an image's pixels, and a linear layer."""
+    """An optional norm with ReLU, the mean over an image's pixels, and a linear layer."""
 
     norm: Norm | None = None
 

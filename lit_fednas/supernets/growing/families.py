@@ -1,4 +1,4 @@
-"""Initial models: perceptron, CNN, ResNet, NAS-Bench-201's (FedTrans, App. A.1), transformer, MobileNetV3-Small."""
+"""Initial models: perceptron, CNN, ResNet, NAS-Bench-201 (FedTrans, App. A.1), transformer, MobileNetV3-Small."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveInts, checked
-from lit_fednas.supernets.families import Sizes, check_image, divisible
+from lit_fednas.supernets.families import Sizes, check_image, round_to_multiple
 from lit_fednas.supernets.growing.cells import (
     BlockCell,
     Cell,
@@ -60,19 +60,19 @@ class GrowablePerceptron(GrowableFamily):
             (LinearCell(f"layer{number}", entries=0 if number > 1 else prod(input_shape)), {"out": units})
             for number, units in enumerate(self.hidden, start=1)
         ]
-        return self.assembled([*cells, (LinearHead("head"), {})], input_shape, num_classes)
+        return self.assemble([*cells, (LinearHead("head"), {})], input_shape, num_classes)
 
 
 @checked("supernet.family")
 @dataclass(frozen=True)
 class GrowableCNN(GrowableFamily):
-    """3x3 convolutions with norm and ReLU, each but the last followed by 2x2 max pooling, and a pooled head.
+    """3x3 convolutions with norm and ReLU, 2x2 max pooling after all but the last one, and a pooled head.
 
     The cells are ``conv1``, ``conv2``, ... and ``head``.
 
     Args:
         hidden: Channels per convolution.
-        norm: Normalisation layer, ``None`` for none.
+        norm: Normalisation layer; ``None`` omits it.
 
     Example:
         >>> str(GrowableCNN([8, 16]).blueprint((3, 8, 8), 10))
@@ -90,7 +90,7 @@ class GrowableCNN(GrowableFamily):
             (ConvCell(f"conv{number}", norm=self.norm, pool=2 if number < last else 0), {"out": channels})
             for number, channels in enumerate(self.hidden, start=1)
         ]
-        return self.assembled([*cells, (PooledHead("head"), {})], input_shape, num_classes)
+        return self.assemble([*cells, (PooledHead("head"), {})], input_shape, num_classes)
 
 
 @checked("supernet.family")
@@ -98,9 +98,9 @@ class GrowableCNN(GrowableFamily):
 class GrowableResNet18(GrowableFamily):
     """A ResNet-18 for small images: a 3x3 convolution, stages of basic blocks, and a pooled head.
 
-    Every stage but the first begins with a stride of two and doubles the channels. FedTrans' "modified smaller
-    ResNet18" is in its Figure 15, which the text at hand lacks: here it is that of He et al. (2016) with a stem for
-    small images and a quarter of the channels. The cells are ``stem``, ``stage1_block1``, ... and ``head``.
+    All stages except the first begin with a stride of two and double the channels. As FedTrans' Figure 15 is not
+    available, the default is He et al.'s (2016) network with a quarter of the channels. The cells are ``stem``,
+    ``stage1_block1``, ... and ``head``.
 
     Args:
         width: Channels of the stem and the first stage.
@@ -126,10 +126,10 @@ class GrowableResNet18(GrowableFamily):
                 first, name = stage > 0 and block == 0, f"stage{stage + 1}_block{block + 1}"
                 cell = ResidualCell(name, self.norm, opens=first, stride=2 if first else 1)
                 cells.append((cell, {"hidden": channels, "out": channels}))
-        return self.assembled([*cells, (PooledHead("head"), {})], input_shape, num_classes)
+        return self.assemble([*cells, (PooledHead("head"), {})], input_shape, num_classes)
 
 
-_STAGES = 3  # of NAS-Bench-201
+_STAGES = 3  # number of stages in NAS-Bench-201
 
 
 @checked("supernet.family")
@@ -137,14 +137,14 @@ _STAGES = 3  # of NAS-Bench-201
 class GrowableNASBench201(GrowableFamily):
     """NAS-Bench-201's skeleton (Dong & Yang, 2020, Fig. 1): convolution and norm, three stages of equal cells.
 
-    Between the stages are residual blocks that halve height and width and double the channels; norm, ReLU, pooling and
-    a linear layer end it. FedTrans starts from "the smallest model in NAS-Bench-201", whose Figure 14 the text at hand
-    lacks: the benchmark's own smallest has no weights in its cells and could not grow there, so here it is one cell
-    per stage (the benchmark has five) with a skip and the fewest convolutions that give it units of its own:
+    Residual blocks between the stages halve height and width and double the channels; the head has norm, ReLU, pooling
+    and a linear layer. FedTrans starts from "the smallest model in NAS-Bench-201" (Figure 14, not available), but
+    that model has no weights in its cells, which could not grow. Here a stage has one cell (the benchmark: five) with a
+    skip and the fewest convolutions that give hidden units:
     ``|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|``.
 
-    The cells are ``stem``, ``stage1_cell1``, ..., ``reduction1``, ``stage2_cell1``, ... and ``head``. Behind the stem,
-    deepening inserts a residual block as between the stages, but for its stride.
+    The cells are ``stem``, ``stage1_cell1``, ..., ``reduction1``, ``stage2_cell1``, ... and ``head``. After the stem,
+    deepening inserts a residual block like those between the stages, without a stride.
 
     Args:
         width: Channels of the stem and the first stage.
@@ -163,7 +163,7 @@ class GrowableNASBench201(GrowableFamily):
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         check_image(self, input_shape)
-        # behind the stem, whose output may be negative, only a residual cell is the identity
+        # The stem's output may be negative, so that only a residual cell can be the identity after it.
         stem = ConvCell("stem", norm=self.norm, activation=None, inserted=PreactivatedCell("", self.norm))
         cells: list[tuple[Cell, Sizes]] = [(stem, {"out": self.width})]
         for stage in range(_STAGES):
@@ -174,17 +174,17 @@ class GrowableNASBench201(GrowableFamily):
             for number in range(1, self.cells + 1):
                 cell = PreactivatedCell(f"stage{stage + 1}_cell{number}", self.norm, last_kernel=1)
                 cells.append((cell, {"hidden": channels}))
-        return self.assembled([*cells, (PooledHead("head", self.norm), {})], input_shape, num_classes)
+        return self.assemble([*cells, (PooledHead("head", self.norm), {})], input_shape, num_classes)
 
 
 @dataclass(frozen=True)
 class PatchCell(Cell):
-    """A linear map of every patch of an image, and a learned vector for its position; it is not transformed."""
+    """A linear map of every patch, plus a learned vector for its position; it is never transformed."""
 
     patch_size: int
     tokens: int
 
-    growable: ClassVar[bool] = False  # layer norms average over the embedding, whose means copies would change
+    growable: ClassVar[bool] = False  # copied units would change the mean of a layer norm over the embedding
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes, scale: float) -> nn.Module:
@@ -193,7 +193,7 @@ class PatchCell(Cell):
 
 @dataclass(frozen=True)
 class TransformerCell(Cell):
-    """Self-attention and a perceptron, each preceded by a layer norm and added; heads and hidden units grow."""
+    """Self-attention and a perceptron, both pre-norm and residual; heads and hidden units grow."""
 
     head_dim: int
     mlp_ratio: float
@@ -214,17 +214,17 @@ class TransformerCell(Cell):
 @checked("supernet.family")
 @dataclass(frozen=True)
 class GrowableViT(GrowableFamily):
-    """A pre-norm vision transformer whose tokens are averaged (Dosovitskiy et al., 2021; FedTrans, section 5.4).
+    """A pre-norm vision transformer with averaged tokens (Dosovitskiy et al., 2021; FedTrans, section 5.4).
 
     Widening gives a layer more heads and hidden units; the embedding keeps its size. The cells are ``patches``,
     ``layer1``, ``layer2``, ... and ``head``.
 
     Args:
         dim: Entries of the embedding.
-        heads: Heads per layer, of ``dim / heads`` entries each; a divisor of ``dim``.
-        depth: Layers.
+        heads: Heads per layer, a divisor of ``dim``; each has ``dim / heads`` entries.
+        depth: Number of layers.
         patch_size: Height and width of a patch in pixels.
-        mlp_ratio: Hidden units of a perceptron, in embeddings.
+        mlp_ratio: Hidden units of a perceptron, as a multiple of ``dim``.
 
     Example:
         >>> str(GrowableViT(dim=32, heads=2, depth=1).blueprint((3, 8, 8), 10))
@@ -251,7 +251,7 @@ class GrowableViT(GrowableFamily):
         for layer in range(1, self.depth + 1):
             cell = TransformerCell(f"layer{layer}", self.dim // self.heads, self.mlp_ratio)
             cells.append((cell, {"heads": self.heads, "units": round(self.mlp_ratio * self.dim)}))
-        return self.assembled([*cells, (TokenHead("head"), {})], input_shape, num_classes)
+        return self.assemble([*cells, (TokenHead("head"), {})], input_shape, num_classes)
 
 
 _SQUEEZE = 4  # expanded channels per squeezed one
@@ -261,7 +261,7 @@ _STEM, _LAST, _UNITS = 16, 576, 1024
 
 @dataclass(frozen=True)
 class InvertedResidualCell(BlockCell):
-    """1x1 convolution to ``hidden`` channels, depthwise one, squeeze and excitation, 1x1 convolution to few."""
+    """A 1x1 convolution to ``hidden`` channels, a depthwise one, squeeze-and-excitation, a 1x1 convolution back."""
 
     expansion: float = 1.0  # hidden channels per output channel of an inserted cell
     kernel: int = 3
@@ -295,8 +295,8 @@ class InvertedResidualCell(BlockCell):
 
     @override
     def fresh_sizes(self, outputs: int) -> dict[str, int]:
-        middle = divisible(self.expansion * outputs, self.norm.multiple)
-        sizes = {"hidden": middle, "squeeze": divisible(middle / _SQUEEZE, self.norm.multiple)}
+        middle = round_to_multiple(self.expansion * outputs, self.norm.multiple)
+        sizes = {"hidden": middle, "squeeze": round_to_multiple(middle / _SQUEEZE, self.norm.multiple)}
         return {group: sizes[group] for group in self.hidden}
 
 
@@ -318,7 +318,7 @@ class PerceptronHead(Head):
 
 
 class _Row(NamedTuple):
-    """A row of Howard et al.'s Table 2; ``reduces`` where it has a stride of two."""
+    """A row of Howard et al.'s Table 2; ``reduces`` marks a stride of two."""
 
     kernel: int
     expanded: int
@@ -347,14 +347,14 @@ class GrowableMobileNetV3Small(GrowableFamily):
     """The network of Howard et al.'s Table 2, without dropout.
 
     The cells are ``stem``, ``block1`` to ``block11``, ``last`` (the convolution before the pooling) and ``head``.
-    A block is residual where the table has as many channels in as out and no reduction. Behind ``stem`` and ``last``,
-    deepening inserts a residual block with as many expanded as output channels.
+    A block is residual where the table has equal input and output channels and no reduction. After ``stem`` and
+    ``last``, deepening inserts a residual block with as many expanded channels as output channels.
 
     Args:
-        width: By how much all channels are multiplied, rounded to multiples of eight (and of a group norm's group
-            size) as the authors do.
-        strides: Of the five layers with a stride of two in the table: the stem and the blocks 1, 2, 4 and 9. The
-            default is for 32x32 images; ``[2, 2, 2, 2, 2]`` is the table's, for 224x224.
+        width: Multiplier of all channels. As in the paper, products are rounded to multiples of eight; here also of a
+            group norm's group size.
+        strides: Strides of the five layers with a stride of two in the table: the stem and blocks 1, 2, 4 and 9. The
+            default is for 32x32 images; the table's ``[2, 2, 2, 2, 2]`` is for 224x224 images.
         norm: Normalisation layer, with a scale.
 
     Example:
@@ -378,7 +378,7 @@ class GrowableMobileNetV3Small(GrowableFamily):
         strides = iter(self.strides)
         inserted = InvertedResidualCell("", self.norm, squeezes=True)
         stem = ConvCell("stem", 3, next(strides), self.norm, nn.Hardswish, inserted=inserted)
-        cells: list[tuple[Cell, Sizes]] = [(stem, {"out": self._scaled(_STEM)})]
+        cells: list[tuple[Cell, Sizes]] = [(stem, {"out": self._scale(_STEM)})]
         inputs = _STEM
         for number, row in enumerate(_ROWS, start=1):
             cell = InvertedResidualCell(
@@ -392,15 +392,15 @@ class GrowableMobileNetV3Small(GrowableFamily):
                 squeezes=row.squeezes,
                 activation=row.activation,
             )
-            hidden = self._scaled(row.expanded)
-            squeeze = divisible(hidden // _SQUEEZE, lcm(_DIVISOR, self.multiple))
-            cells.append((cell, {"hidden": hidden, "squeeze": squeeze, "out": self._scaled(row.out)}))
+            hidden = self._scale(row.expanded)
+            squeeze = round_to_multiple(hidden // _SQUEEZE, lcm(_DIVISOR, self.multiple))
+            cells.append((cell, {"hidden": hidden, "squeeze": squeeze, "out": self._scale(row.out)}))
             inputs = row.out
         inserted = replace(inserted, kernel=5, activation=nn.Hardswish)
         last = ConvCell("last", 1, 1, self.norm, nn.Hardswish, inserted=inserted)
-        cells.append((last, {"out": self._scaled(_LAST)}))
-        cells.append((PerceptronHead("head"), {"units": self._scaled(_UNITS)}))
-        return self.assembled(cells, input_shape, num_classes)
+        cells.append((last, {"out": self._scale(_LAST)}))
+        cells.append((PerceptronHead("head"), {"units": self._scale(_UNITS)}))
+        return self.assemble(cells, input_shape, num_classes)
 
-    def _scaled(self, channels: int) -> int:
-        return divisible(self.width * channels, lcm(_DIVISOR, self.multiple))
+    def _scale(self, channels: int) -> int:
+        return round_to_multiple(self.width * channels, lcm(_DIVISOR, self.multiple))

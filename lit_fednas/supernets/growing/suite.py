@@ -1,4 +1,4 @@
-"""The models of a run that grows them, side by side in one supernet (FedTrans, section 4)."""
+"""The models of a growing run, side by side in one supernet (FedTrans, section 4)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from lit_fednas.supernets.growing.growth import (
     GrowableFamily,
     NewUnits,
     Step,
-    carried_over,
+    carry_over,
     from_plain,
-    grown,
+    grow,
     to_plain,
 )
 from lit_fednas.supernets.layers import Norm
@@ -32,7 +32,7 @@ from lit_fednas.supernets.side_by_side import Model, ModelCollection
 
 @dataclass(frozen=True)
 class SuiteModel:
-    """A model besides its weights; ``parent`` and ``round`` (of its addition) are ``None`` for the initial one."""
+    """A model without its weights; the initial one has no ``parent`` and no ``round`` of addition."""
 
     number: int
     parent: int | None
@@ -42,12 +42,12 @@ class SuiteModel:
 
 
 class ModelSuite(ModelCollection):
-    """Models that were derived one from another, each with its own weights; checkpoints record how.
+    """Models that are derived from each other, each with its own weights; checkpoints record the steps.
 
     Args:
         input_shape: Shape of one example.
-        num_classes: Classes.
-        family: The initial model; ``GrowableCNN`` if not given.
+        num_classes: Number of classes.
+        family: The family of the initial model; by default a ``GrowableCNN``.
 
     Example:
         >>> from lit_fednas.supernets.growing.growth import plan
@@ -66,7 +66,7 @@ class ModelSuite(ModelCollection):
         family: GrowableFamily | None = None,
     ) -> None:
         super().__init__(input_shape, num_classes)
-        # not in the signature, where jsonargparse would pass this family's settings to another one
+        # no family in the signature: jsonargparse would pass its settings to another family
         family = GrowableCNN() if family is None else family
         self.family = family
         first = SuiteModel(0, None, None, (), family.blueprint(self.input_shape, self.num_classes))
@@ -99,19 +99,19 @@ class ModelSuite(ModelCollection):
         warm_up: bool = True,
         new_units: NewUnits = "drawn",
     ) -> Model:
-        """Derives a model from another and adds it; the same for a seed and the parent's weights.
+        """Derives a model from another and adds it; seed and parent determine its weights.
 
         Args:
             parent: The model from which it is derived.
             steps: The transformation.
             seed: The run's seed.
-            round: The present round.
-            noise: As of ``TransformOnConvergence``.
+            round: The current round.
+            noise: As in ``TransformOnConvergence``.
             warm_up: Whether it inherits its parent's weights (FedTrans, Table 3).
-            new_units: As of ``TransformOnConvergence``.
+            new_units: As in ``TransformOnConvergence``.
 
         Returns:
-            The new model; raises ``ConfigError`` if the parent is unknown, or a step does not fit it.
+            The new model; raises ``ConfigError`` if the parent is unknown, or has no cell of a step.
         """
         self.space.validate(Model(parent))
         number = len(self.models)
@@ -121,8 +121,8 @@ class ModelSuite(ModelCollection):
         device = next(network.parameters()).device
         with isolated(seed, "transformation-weights", number):
             for step in steps:
-                network = carried_over(network, blueprint, step, draws, noise, new_units)
-                blueprint = grown(blueprint, step)
+                network = carry_over(network, blueprint, step, draws, noise, new_units)
+                blueprint = grow(blueprint, step)
             if not steps or not warm_up:
                 fresh = blueprint.build()
                 if warm_up:
@@ -136,21 +136,21 @@ class ModelSuite(ModelCollection):
         self.networks.append(network)
         self.update_space()
 
-    def planned(self, parent: int, steps: Sequence[Step]) -> PlainNetwork:
+    def planned_network(self, parent: int, steps: Sequence[Step]) -> PlainNetwork:
         """Returns the network that :meth:`add` would add, on the meta device, as a supernet of one architecture."""
-        blueprint = reduce(grown, steps, self.models[parent].blueprint)
+        blueprint = reduce(grow, steps, self.models[parent].blueprint)
         return PlainNetwork(on_meta(blueprint.build), self.input_shape, self.num_classes)
 
     def ancestors(self, number: int) -> set[int]:
-        """Returns a model and those from which it was derived, by their numbers."""
+        """Returns the numbers of a model and all its ancestors."""
         parent = self.models[number].parent
         return {number} if parent is None else {number, *self.ancestors(parent)}
 
     def similarity(self, model: int, other: int) -> float:
         """Returns the similarity of two models by their numbers, from 0 to 1 (:func:`similarity`)."""
         older, newer = sorted((model, other))
-        related = older in self.ancestors(newer)
-        return similarity(self.models[older].blueprint, self.models[newer].blueprint, related)
+        are_related = older in self.ancestors(newer)
+        return similarity(self.models[older].blueprint, self.models[newer].blueprint, are_related)
 
     @override
     def structure(self) -> dict[str, Any]:
@@ -166,36 +166,33 @@ class ModelSuite(ModelCollection):
         self._append(first, network)
         for row in structure["models"]:
             steps = from_plain(row["steps"])
-            blueprint = reduce(grown, steps, self.models[row["parent"]].blueprint)
+            blueprint = reduce(grow, steps, self.models[row["parent"]].blueprint)
             model = SuiteModel(len(self.models), row["parent"], row["round"], steps, blueprint)
             self._append(model, self._unset(blueprint.build))
 
 
 def similarity(model: Blueprint, other: Blueprint, related: bool = True) -> float:
     """Returns the similarity of two models, cell by cell (by names), from 0 to 1 (FedTrans, section 4.2)."""
-    parameters, others = model.parameters, other.parameters
+    parameters, other_parameters = model.parameters, other.parameters
     total = 0.0
-    union = sorted({*parameters, *others})  # in one order, so that rounding is the same both ways
-    for cell in union:
-        if cell in parameters and cell in others:  # the paper's cases a (unchanged) and b (widened, or its input)
-            fewer, more = sorted((parameters[cell], others[cell]))
-            total += fewer / more if more else 1.0
-        elif not related:  # d: neither comes from the other, so either has lost what the other has; c, inserted, adds 0
+    cells = sorted({*parameters, *other_parameters})  # one order, so that rounding is symmetric
+    for cell in cells:
+        if cell in parameters and cell in other_parameters:  # cases a (unchanged) and b (cell or input widened)
+            smaller, larger = sorted((parameters[cell], other_parameters[cell]))
+            total += smaller / larger if larger else 1.0
+        elif not related:  # case d: only one of two unrelated models has the cell; case c, an inserted cell, adds 0
             total -= 1
-    return max(0.0, total / len(union))
+    return max(0.0, total / len(cells))
 
 
 @dataclass(frozen=True)
 class GrownModel(GrowableFamily):
-    """A model that a run has grown, to be cut in width or trained by federated averaging (FedTrans, App. A.1).
+    """A model of a growing run, to be cut in width or trained by federated averaging (FedTrans, App. A.1).
 
     Args:
         run: The run's folder, which holds ``suite.json``.
-        number: The model's number, ``last`` or ``middle``. Models are numbered as they were added, from 0; the
-            middle one of five is number 2, and of four, too.
-
-    Raises:
-        ConfigError: The run has grown no models, or no such one, or its record is damaged (when it is built).
+        number: Number of the model from 0, in the order of addition; or ``last`` or ``middle``, which is number 2 of
+            four or five models.
     """
 
     run: str
@@ -208,31 +205,26 @@ class GrownModel(GrowableFamily):
 
     @cached_property
     def _record(self) -> tuple[GrowableFamily, list[dict[str, Any]]]:
-        """The family of the initial model, and the rows of all models."""
+        """The family of the initial model and the rows of all models."""
         suite = suite_of(self.run, "supernet.family.run")
         family = suite.get("family")
-        if family is None:  # one that no configuration can have
-            raise ConfigError(
-                f"supernet.family.run: {self.run} does not say with which model it began; name another run"
-            )
+        if family is None:  # a family that no configuration can describe
+            raise ConfigError(f"supernet.family.run: {self.run} does not record its initial model; name another run")
         return instantiated(GrowableFamily, family), suite["models"]
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         family, rows = self._record
-        named = {"middle": len(rows) // 2, "last": len(rows) - 1}
-        number = named.get(self.number, -1) if isinstance(self.number, str) else self.number
+        positions = {"middle": len(rows) // 2, "last": len(rows) - 1}
+        number = positions.get(self.number, -1) if isinstance(self.number, str) else self.number
         if not 0 <= number < len(rows):
-            raise ConfigError(
-                f"supernet.family.number: {self.number!r}: {self.run} has the models 0 to {len(rows) - 1}; give "
-                f"one of them, middle, or last"
-            )
+            raise ConfigError(f"supernet.family.number: {self.number!r} must be 0 to {len(rows) - 1}, middle or last")
         blueprints = [family.blueprint(input_shape, num_classes)]
         try:
             for row in rows[1 : number + 1]:
-                blueprints.append(reduce(grown, from_plain(row["steps"]), blueprints[row["parent"]]))
+                blueprints.append(reduce(grow, from_plain(row["steps"]), blueprints[row["parent"]]))
         except (LookupError, TypeError) as error:
             raise ConfigError(
-                f"supernet.family.run: {self.run}: suite.json is damaged ({error!r}); name a run whose file is whole"
+                f"supernet.family.run: {self.run}: suite.json is damaged ({error!r}); name another run"
             ) from None
         return blueprints[number]

@@ -1,1 +1,1 @@
-"""Supernets of operators: every layer holds several, and a path runs one of each (FedorAS)."""
+"""Supernets of operators: every layer has several, and a path runs one per layer (FedorAS)."""

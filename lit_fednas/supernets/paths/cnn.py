@@ -1,19 +1,19 @@
 """FedorAS' convolutional supernet (App. E.3, Fig. 7): paths of operators.
 
 CNN-L for CIFAR-10 and CIFAR-100: a 3x3 stem of 64 channels; four stages of four searchable layers at 64, 96, 144
-and 216 channels, each followed by a fixed reduction (four, where the text says three); global average pooling and
-a linear classifier. With all nine operators there are 9^16 = 1.85 * 10^15 paths, the sum of Table 8's counts. The
-wider network of App. J.1 has six stages. Which of its reductions keep the size, the paper does not say; its operations
-are those of strides 2, 2, 1, 1, 1, 2 with depthwise separable convolutions on the residual links.
+and 216 channels, each followed by a fixed reduction (the text says three); global average pooling and a linear
+classifier. With all nine operators there are 9^16 = 1.85 * 10^15 paths, the sum of Table 8's counts. The wider network
+of App. J.1 has six stages. The paper does not name its strides; strides 2, 2, 1, 1, 1, 2 with depthwise separable
+convolutions on the residual links give its operations.
 
-CNN-S for keyword spotting (SpeechCommands, 1x40x51): a stem of 16 channels; stages of 1, 1, 2 and 2 layers, whose 11
-operators give the 1,771,561 paths of Table 8. What the paper leaves open, Table 8 decides: with a stem of stride 2,
-twice the channels after each of four reductions that halve the size, and the pooling before the convolution, the most
-expensive path has 20.00 million operations (20.0), and the tiers end at 4.97, 7.55 and 10.13 million (5.0, 7.5, 10.1).
+CNN-S for keyword spotting (SpeechCommands, 1x40x51): a stem of 16 channels; stages of 1, 1, 2 and 2 layers with 11
+operators, the 1,771,561 paths of Table 8. Further choices follow from Table 8: a stem of stride 2, four reductions that
+halve the size and double the channels, pooling before the convolution. Then the most expensive path has 20.00 million
+operations (20.0), and the tiers end at 4.97, 7.55 and 10.13 million (5.0, 7.5, 10.1).
 
-Every convolution is followed by a norm and ReLU, the last 1x1 of a block too. In the depthwise-separable block, which
-the text leaves open, the depthwise convolution makes e times as many channels and the pointwise one restores them: tier
-boundaries are half a percent below Table 8 (with a pointwise expansion before or after it, two percent above).
+A norm and ReLU follow every convolution. The text does not define the depthwise-separable block: here the depthwise
+convolution multiplies the channels by e and the pointwise one restores them. Tier boundaries are then half a percent
+below Table 8 (two percent above it with a pointwise expansion).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,25 +35,25 @@ from lit_fednas.supernets.paths.supernet import Operators, PathNetwork, PathSupe
 def convolution(
     inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1, groups: int = 1
 ) -> Conv2dNormActivation:
-    """Builds a convolution without bias, padded to keep the size (over the stride), a norm, ReLU."""
+    """Builds a convolution without bias that keeps the size (except for its stride), a norm and ReLU."""
     return Conv2dNormActivation(inputs, outputs, kernel, stride, groups=groups, norm_layer=norm)
 
 
 def separable(channels: int, expansion: float, norm: Norm, kernel: int = 3) -> nn.Module:
-    """Builds a depthwise convolution to e times the channels and a pointwise one back, with a residual."""
+    """Builds a depthwise convolution that multiplies the channels, and a pointwise one back, with a residual."""
     middle = int(channels * expansion)
     depthwise = convolution(channels, middle, kernel, norm, groups=min(channels, middle))
     return Residual(nn.Sequential(depthwise, convolution(middle, channels, 1, norm)))
 
 
 def mobile(channels: int, kernel: int, expansion: float, norm: Norm) -> nn.Module:
-    """Builds a dense convolution to e times the channels, squeeze-and-excitation and a 1x1 convolution back."""
+    """Builds a residual convolution that multiplies the channels, squeeze-and-excitation and a 1x1 one back."""
     middle = int(channels * expansion)
     wide = convolution(channels, middle, kernel, norm)
     return Residual(nn.Sequential(wide, SqueezeExcitation(middle, middle), convolution(middle, channels, 1, norm)))
 
 
-#: All candidates; ``e05`` is an expansion of 0.5, ``mb3`` a MobileNet-like block of kernel 3.
+#: All candidates; ``e05`` is an expansion of 0.5, ``mb3`` is a MobileNet-like block of kernel 3.
 OPERATORS: dict[str, Callable[[int, Norm], nn.Module]] = {
     "conv1": lambda channels, norm: convolution(channels, channels, 1, norm),
     "sep_e05": lambda channels, norm: separable(channels, 0.5, norm),
@@ -84,7 +84,7 @@ def reduction(inputs: int, outputs: int, stride: int, norm: Norm, separable_link
     return Residual(block(), block() if separable_link else convolution(inputs, outputs, stride, norm, stride))
 
 
-#: The fixed blocks after a stage, of inputs, outputs, stride and norm; the last is for keyword spotting.
+#: The fixed blocks after a stage, by inputs, outputs, stride and norm; keyword spotting has the last one.
 REDUCTIONS: dict[str, Callable[[int, int, int, Norm], nn.Module]] = {
     "residual": reduction,
     "separable": partial(reduction, separable_link=True),
@@ -96,25 +96,24 @@ REDUCTIONS: dict[str, Callable[[int, int, int, Norm], nn.Module]] = {
 
 @checked("supernet")
 class PathCNN(PathSupernet):
-    """FedorAS' CNN: per searchable layer one of several operators (App. E.3).
+    """FedorAS' CNN: every searchable layer has one of several operators (App. E.3).
 
-    An architecture is a path, or a subspace (several operators in a layer), whose network is given the path to run.
+    An architecture is a path, or a subspace with several operators in a layer; a call then names the path to run.
 
     Args:
         input_shape: Channels, height and width of an image.
-        num_classes: Classes.
+        num_classes: Number of classes.
         width: Channels of the stem and the first stage.
         stage_layers: Searchable layers per stage.
-        strides: Per stage the stride of the reduction after it, 1 or 2.
+        strides: Stride of the reduction after each stage, 1 or 2.
         operators: The candidates of every layer, among ``conv1``, ``sep_e05``, ``sep_e1``, ``sep_e2``, ``mb1_e2``,
             ``mb3_e05``, ``mb3_e1``, ``mb3_e2``, ``id`` (the default), ``conv3``, ``sep1_e2``.
         norm: Normalisation layer.
-        reduction: The fixed block after a stage: a depthwise separable convolution with a residual link, on which
-            there is a convolution of kernel 2 where it halves the size, or 1 (``residual``), or another depthwise
-            separable one (``separable``); or an average pooling and a 1x1 convolution (``pooled``). The last two
-            take maps of odd sides, too.
-        growth: The channels of a stage over those of the one before.
-        stem_stride: The stem's stride.
+        reduction: The fixed block after a stage: a depthwise separable convolution with a convolution (``residual``)
+            or a depthwise separable one (``separable``, also for odd sides) on its residual link; or ``pooled``, an
+            average pooling and a 1x1 convolution (also for odd sides).
+        growth: Ratio of a stage's channels to the previous stage's.
+        stem_stride: Stride of the stem, 1 or 2.
 
     Example:
         >>> import torch
@@ -140,14 +139,14 @@ class PathCNN(PathSupernet):
         check_image(self, self.input_shape)
         if not 0 < sum(stage_layers) <= 1000 or len(strides) != len(stage_layers):
             raise ConfigError(
-                f"supernet.stage_layers: {list(stage_layers)} must be at least one number, 1000 layers in all at most, "
-                f"and strides {list(strides)} must be as many"
+                f"supernet.stage_layers: {list(stage_layers)} must be as many numbers as strides {list(strides)}, with "
+                f"a sum from 1 to 1000"
             )
         factor, sides = stem_stride * 2 ** strides.count(2), list(self.input_shape[1:])
         if reduction == "residual" and any(side % factor for side in sides):  # kernels 2 and 3 round differently
             raise ConfigError(
-                f"supernet.strides: {list(strides)} cannot halve {sides} pixels evenly; give fewer 2s, or set "
-                f"data.source.image_size to a multiple of {factor}, or supernet.reduction to separable"
+                f"supernet.strides: {list(strides)} cannot halve {sides} pixels evenly; use fewer 2s, a "
+                f"data.source.image_size that is a multiple of {factor}, or supernet.reduction: separable"
             )
         self.operators = in_order(operators, OPERATORS)
         self.widths = [width]
@@ -155,8 +154,8 @@ class PathCNN(PathSupernet):
             self.widths.append(int(growth * self.widths[-1]))
         if width < 2 or any(channels % 2 for channels in self.widths[:-1]):
             raise ConfigError(
-                f"supernet.width: {width} gives stages of {self.widths[:-1]} channels, which must be even; "
-                f"choose a multiple of {2 ** len(stage_layers)}"
+                f"supernet.width: {width} gives stages of {self.widths[:-1]} channels, which must be even; choose a "
+                f"multiple of {2 ** len(stage_layers)}"
             )
         self.stage_layers = list(stage_layers)
         self.strides = list(strides)

@@ -1,12 +1,12 @@
 """FedorAS' recurrent supernet for Shakespeare (App. E.3, Fig. 7): the next character at every position.
 
-An embedding of 8 numbers per character, two stages of an operator and a searchable skip connection that read the same
-input and whose outputs are added, and a linear classifier of every position. With all operators there are 6 * 7 * 7 *
-8 = 2,352 paths (Table 8: 2,349), and on 80 characters the most expensive one has 33.78 million operations (33.8).
-Within the tiers' limits of Table 8 there are 285, 603, 784, 463 and 217 paths (316, 577, 787, 473 and 196).
+The layers are an embedding of 8 numbers per character, two stages and a linear classifier of every position. A stage
+adds the outputs of an operator and of a searchable skip connection on the same input. With all operators there are
+6 * 7 * 7 * 8 = 2,352 paths (Table 8: 2,349), and on 80 characters the most expensive path has 33.78 million operations
+(33.8). The tiers of Table 8 have 285, 603, 784, 463 and 217 paths (316, 577, 787, 473 and 196).
 
-All operators map features ``[batch, positions, inputs]`` to ``[batch, positions, width]``. A position sees itself and
-those before it; states start at zero. Under ``torch.vmap`` a CPU runs ``lstm`` client by client.
+All operators map features ``[batch, positions, inputs]`` to ``[batch, positions, width]``. Outputs do not depend on
+later positions; states start at zero. Under ``torch.vmap`` a CPU runs ``lstm`` client by client.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ from lit_fednas.supernets.paths.supernet import Operators, PathNetwork, PathSupe
 
 
 class LSTM(nn.LSTM):
-    """An LSTM of one layer that returns its outputs alone."""
+    """An LSTM of one layer that returns only its outputs."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -33,7 +33,7 @@ class LSTM(nn.LSTM):
 
 
 class GRU(nn.GRU):
-    """A GRU of one layer that returns its outputs alone."""
+    """A GRU of one layer that returns only its outputs."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -42,7 +42,7 @@ class GRU(nn.GRU):
 
 
 def _weights(layer: nn.RNNBase) -> list[Tensor]:
-    # read at every call: the list that nn.RNNBase keeps does not follow a network that is run with other weights
+    # read at every call, because functional_call does not update nn.RNNBase's own list of weights
     return [getattr(layer, name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")]
 
 
@@ -57,8 +57,8 @@ class LiGRU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Runs over all positions."""
         state, states = x.new_zeros(x.shape[0], self.recurrent.in_features), []
-        for driven in self.input(x).unbind(1):
-            gate, candidate = (driven + self.recurrent(state)).chunk(2, dim=-1)
+        for projection in self.input(x).unbind(1):
+            gate, candidate = (projection + self.recurrent(state)).chunk(2, dim=-1)
             gate = gate.sigmoid()
             state = gate * state + (1 - gate) * candidate.tanh()
             states.append(state)
@@ -78,14 +78,14 @@ class QRNN(nn.Module):
         forget = forget.sigmoid()
         added = (1 - forget) * candidates.tanh()
         cell, cells = torch.zeros_like(added[:, 0]), []
-        for kept, new in zip(forget.unbind(1), added.unbind(1), strict=True):
-            cell = kept * cell + new
+        for share, addend in zip(forget.unbind(1), added.unbind(1), strict=True):
+            cell = share * cell + addend
             cells.append(cell)
         return output.sigmoid() * torch.stack(cells, dim=1)
 
 
 class CausalConv(CausalConv1d):
-    """A causal convolution of ``[batch, positions, inputs]``."""
+    """A causal convolution over ``[batch, positions, inputs]``."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Zero(nn.Module):
         return x.new_zeros(*x.shape[:-1], self.width)
 
 
-#: All candidates, of inputs and width; ``id`` needs them equal.
+#: All candidates by input and output width; ``id`` needs equal widths.
 OPERATORS: dict[str, Callable[[int, int], nn.Module]] = {
     "lstm": partial(LSTM, batch_first=True),
     "gru": partial(GRU, batch_first=True),
@@ -119,13 +119,13 @@ OPERATORS: dict[str, Callable[[int, int], nn.Module]] = {
 
 @checked("supernet")
 class PathRNN(PathSupernet):
-    """FedorAS' RNN: operator and skip connection of two stages, each one of several (App. E.3).
+    """FedorAS' RNN: two stages, each with a searchable operator and skip connection (App. E.3).
 
-    An architecture names four operators: those of the first stage and its skip connection, then of the second.
+    An architecture names four operators: of the first stage, its skip connection, the second stage and its own.
 
     Args:
-        input_shape: Positions of an example.
-        num_classes: Tokens of the vocabulary, which are both input and prediction.
+        input_shape: Number of tokens per example.
+        num_classes: Size of the vocabulary, for inputs and predictions.
         embedding: Numbers per token that the first stage reads.
         width: Numbers per position that both stages return.
         operators: The candidates, among ``lstm``, ``gru``, ``ligru``, ``qrnn``, ``linear``, ``conv5``, ``id`` (in the
@@ -150,17 +150,14 @@ class PathRNN(PathSupernet):
     ) -> None:
         super().__init__(input_shape, num_classes)
         check_tokens(self, self.input_shape)
-        every = [name for name in in_order(operators, OPERATORS) if name not in ("id", "zero")]
-        if not every:
-            raise ConfigError(
-                f"supernet.operators: {list(operators)} leave nothing that widens the embedding; add one that is "
-                f"neither id nor zero"
-            )
+        common = [name for name in in_order(operators, OPERATORS) if name not in ("id", "zero")]
+        if not common:
+            raise ConfigError(f"supernet.operators: {list(operators)} cannot widen the embedding; add gru or another")
         self.embedding = embedding
         self.width = width
         identity, zero = ([name] if name in operators else [] for name in ("id", "zero"))
         self._inputs = [embedding, embedding, width, width]
-        self.set_candidates([every, every + zero, every + identity, every + identity + zero])
+        self.set_candidates([common, common + zero, common + identity, common + identity + zero])
 
     @override
     def build(self, arch: Operators) -> PathNetwork:

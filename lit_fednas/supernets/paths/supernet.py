@@ -1,4 +1,4 @@
-"""Operators per layer: paths, which are models, and subspaces, which clients receive; supernets, and path sampling."""
+"""Supernets of operators: paths are models, clients receive subspaces and sample paths in them (FedorAS)."""
 
 import functools
 from abc import abstractmethod
@@ -21,10 +21,10 @@ from lit_fednas.supernets.space import SearchSpace
 
 @dataclass(frozen=True)
 class Operators:
-    """The operators of every searchable layer: one each is a path, several are a subspace (FedorAS, section 3.1).
+    """The operators of all searchable layers: a path has one per layer, a subspace may have several (section 3.1).
 
     Attributes:
-        layers: Per layer the operators' names, in the order of the layer's candidates.
+        layers: Names of each layer's operators, in the order of its candidates.
 
     Example:
         >>> str(Operators((("conv1",), ("sep_e1", "id"))))
@@ -35,7 +35,7 @@ class Operators:
 
     @property
     def is_path(self) -> bool:
-        """Whether every layer has one operator."""
+        """``True`` if every layer has one operator."""
         return all(len(names) == 1 for names in self.layers)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Operators:
 
 
 class PathSpace(SearchSpace[Operators]):
-    """One operator per layer, ordered by MACs; :attr:`superset` and :meth:`read` know subspaces as well."""
+    """One operator per layer, bounded by MACs; clients train subspaces, which :meth:`read` also accepts."""
 
     kind = Operators
     refusal = "is a subspace; name one operator per layer"
@@ -54,9 +54,11 @@ class PathSpace(SearchSpace[Operators]):
 
     @override
     def stages(self, arch: Operators) -> list[list[tuple[str, float] | None]]:
-        # one stage of all layers; of several operators the greatest MACs
+        # One stage has all layers; a block shows the largest MACs among its operators.
         layers = zip(arch.layers, self.choices, self.costs, strict=True)
-        return [[("+".join(names), max(costs[known.index(name)] for name in names)) for names, known, costs in layers]]
+        return [
+            [("+".join(names), max(costs[choices.index(name)] for name in names)) for names, choices, costs in layers]
+        ]
 
     @override
     def from_values(self, values: list[str]) -> Operators:
@@ -85,16 +87,16 @@ class PathSpace(SearchSpace[Operators]):
     def validate(self, arch: Operators) -> None:
         if len(arch.layers) != len(self.choices):
             raise ConfigError(f"architecture {arch}: has {len(arch.layers)} layers; give {len(self.choices)}")
-        for number, (names, known) in enumerate(zip(arch.layers, self.choices, strict=True)):
-            if not names or list(names) != [name for name in known if name in names]:
+        for number, (names, choices) in enumerate(zip(arch.layers, self.choices, strict=True)):
+            if not names or list(names) != [name for name in choices if name in names]:
                 raise ConfigError(
                     f"architecture {arch}: layer {number} has {'+'.join(names) or 'none'}; choose from "
-                    f"{', '.join(known)}, each once and in this order"
+                    f"distinct operators in this order: {', '.join(choices)}"
                 )
 
     @override
     def read(self, text: Any) -> Operators:
-        """Reads ``conv1 sep_e1+id ...``."""
+        """Reads a path or subspace, as ``conv1 sep_e1+id ...``."""
         return Operators(tuple(tuple(layer.split("+")) for layer in str(text).split()))
 
 
@@ -103,34 +105,34 @@ class PathCosts:
     """A cost that is a sum over operators."""
 
     space: PathSpace
-    layers: list[list[int]]  # per layer and candidate
-    fixed: int  # the cost of all that is not searched
+    layers: list[list[int]]  # cost per layer and candidate
+    fixed: int  # cost of all layers that are not searched
 
     def of(self, arch: Operators) -> int:
-        """Returns the cost of a path when it runs, or of a subspace's most expensive path."""
-        return self.fixed + sum(max(layer.values()) for layer in self.held(arch))
+        """Returns the cost of running a path, or a subspace's most expensive path."""
+        return self.fixed + sum(max(layer.values()) for layer in self.operator_costs(arch))
 
     def sent(self, arch: Operators) -> int:
-        """Returns the total cost of all operators of a path or subspace, as they are sent."""
-        return self.fixed + sum(sum(layer.values()) for layer in self.held(arch))
+        """Returns the cost of sending all operators of a path or subspace."""
+        return self.fixed + sum(sum(layer.values()) for layer in self.operator_costs(arch))
 
-    def held(self, arch: Operators) -> list[dict[str, int]]:
-        """Returns per layer the operators of a path or subspace and the cost of each."""
+    def operator_costs(self, arch: Operators) -> list[dict[str, int]]:
+        """Returns the cost of each operator of a path or subspace, per layer."""
         self.space.validate(arch)
         layers = zip(arch.layers, self.space.choices, self.layers, strict=True)
-        return [{name: costs[known.index(name)] for name in names} for names, known, costs in layers]
+        return [{name: costs[choices.index(name)] for name in names} for names, choices, costs in layers]
 
 
 class PathNetwork(nn.Module):
-    """The network of a path or of a subspace; of the operators that it holds, those of one path run."""
+    """The network of a path or subspace; a call runs one path."""
 
     def __init__(
         self,
         stem: nn.Module,
-        layers: Iterable[nn.ModuleDict],  # the operators of each by name
-        reductions: Mapping[int, nn.Module],  # behind layers, by the layers' numbers
+        layers: Iterable[nn.ModuleDict],  # operators by name, per layer
+        reductions: Mapping[int, nn.Module],  # modules after a layer, by the layer's number
         head: nn.Module,
-        parallel: int = 1,  # of so many layers in a row all read the same input, and their outputs are added
+        parallel: int = 1,  # number of consecutive layers that read one input and add their outputs
     ) -> None:
         super().__init__()
         self.parallel = parallel
@@ -142,7 +144,7 @@ class PathNetwork(nn.Module):
         self.path: Sequence[str] | None = None
 
     def forward(self, x: Tensor, path: Sequence[str] | None = None) -> Tensor:
-        """Returns the logits of a path: by default of :attr:`path`, or of the only one."""
+        """Returns the logits of a path, by default of :attr:`path` or of the only path."""
         names: Sequence[str | None] = path or self.path or [None] * len(self.layers)
         operators = [_operator(layer, name) for layer, name in zip(self.layers, names, strict=True)]
         x = self.stem(x)
@@ -154,7 +156,7 @@ class PathNetwork(nn.Module):
         return self.head(x)
 
     def input_shapes(self, input_shape: tuple[int, ...], dtype: torch.dtype) -> list[tuple[int, ...]]:
-        """Returns the shape of one example as each layer gets it."""
+        """Returns the shape of one example at the input of each layer."""
         network: Any = meta_copy(self)
         path = [next(iter(layer)) for layer in network.layers]
         shapes: list[tuple[int, ...]] = []
@@ -165,23 +167,23 @@ class PathNetwork(nn.Module):
 
 
 def _operator(layer: nn.Module, name: str | None) -> nn.Module:
-    """Returns a layer's operator of this name, or its only one."""
+    """Returns a layer's operator of this name, or its only operator."""
     assert isinstance(layer, nn.ModuleDict)
     if name is None and len(layer) > 1:
-        raise ValueError("the network holds a subspace of several paths; name the one to run")
+        raise ValueError("the network has several paths; name the path to run")
     return layer[name or next(iter(layer))]
 
 
-def in_order(operators: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Returns operators in the order of the known ones; raises ``ConfigError`` if one is unknown, or given twice."""
-    chosen = [name for name in known if name in operators]
-    if len(chosen) != len(operators):
-        raise ConfigError(f"supernet.operators: {list(operators)} must be distinct and among {', '.join(known)}")
-    return chosen
+def in_order(operators: Sequence[str], candidates: Iterable[str]) -> list[str]:
+    """Sorts operators in the order of the candidates; raises ``ConfigError`` for unknown or repeated ones."""
+    ordered = [name for name in candidates if name in operators]
+    if len(ordered) != len(operators):
+        raise ConfigError(f"supernet.operators: {list(operators)} must be distinct and among {', '.join(candidates)}")
+    return ordered
 
 
 class PathSupernet(NestedSupernet):
-    """A supernet whose architectures are paths and subspaces of operators, and whose costs are sums over them.
+    """A supernet of paths and subspaces of operators, with costs that are sums over operators.
 
     A subclass implements :meth:`build` and calls :meth:`set_candidates` in its constructor.
     """
@@ -189,7 +191,7 @@ class PathSupernet(NestedSupernet):
     space: PathSpace
     network: PathNetwork
 
-    #: The arguments of :meth:`path_costs`.
+    #: The valid arguments of :meth:`path_costs`.
     ADDITIVE_COSTS = ("macs", "operations", "parameters", "bytes")
 
     @override
@@ -197,24 +199,24 @@ class PathSupernet(NestedSupernet):
     def build(self, arch: Operators) -> PathNetwork: ...
 
     def set_candidates(self, candidates: Sequence[Sequence[str]]) -> None:
-        """Builds the network of each layer's candidates, and sets the space."""
+        """Builds the network from each layer's candidates and sets the space."""
         self.network = self.build(Operators(tuple(map(tuple, candidates))))
         self._shapes = self.network.input_shapes(self.input_shape, self.input_dtype)
         self._path_costs: dict[str, PathCosts] = {}
         self.space = PathSpace(candidates, self._operator_costs(count_macs))
 
     def path_costs(self, cost: str) -> PathCosts:
-        """Returns a cost by operators: one of :attr:`ADDITIVE_COSTS`."""
+        """Returns one of :attr:`ADDITIVE_COSTS`, split into the costs of operators."""
         if cost not in self._path_costs:
             count, path = COUNTERS[cost], self.space.smallest
             layers = self._operator_costs(count)
-            whole = count(on_meta(self.build, path), self.input_shape, self.input_dtype)
-            searched = PathCosts(self.space, layers, 0).of(path)
-            self._path_costs[cost] = PathCosts(self.space, layers, whole - searched)
+            total = count(on_meta(self.build, path), self.input_shape, self.input_dtype)
+            searchable = PathCosts(self.space, layers, 0).of(path)
+            self._path_costs[cost] = PathCosts(self.space, layers, total - searchable)
         return self._path_costs[cost]
 
     def _operator_costs(self, count: Callable[..., int]) -> list[list[int]]:
-        """Returns a cost per layer and candidate."""
+        """Returns the cost of each layer's candidates."""
         layers = zip(self.network.layers, self._shapes, strict=True)
         return [[count(operator, shape) for operator in layer.children()] for layer, shape in layers]
 
@@ -224,25 +226,25 @@ class PathSupernet(NestedSupernet):
 
 
 class PathSampler:
-    """Draws paths of a subspace that are within a budget: FedorAS' greedy sampling (section 3.1, Eq. 2 and 3).
+    """Draws paths of a subspace within a budget: FedorAS' greedy sampling (section 3.1, Eq. 2 and 3).
 
-    Layers are visited in random order, those without a free operator first, and each takes one of the operators that
-    still fit, with equal probability. If several layers have no free operator, room is reserved for the cheapest
-    operators of the later ones, which the paper's spaces do not need; so no draw is ever rejected. Where Eq. 1 to 3
-    say "below the budget", here it is "at most", as in Eq. 6 and Table 8.
+    It visits layers in random order, those without a free operator first, and each layer takes one of the operators
+    that still fit, with equal probability. Unlike the paper's spaces, several layers may have no free operator: the
+    cost of later layers' cheapest operators is reserved, so that no draw is rejected. The budget is an upper bound
+    ("at most", as in Eq. 6 and Table 8), where Eq. 1 to 3 say "below".
 
     Args:
         costs: The costs of the operators.
         subspace: The operators to choose from.
-        budget: The greatest cost of a path.
+        budget: Largest cost of a path.
         unsupported: Operators of infinite cost (section 3.1, footnote 3).
 
     Attributes:
-        least: The cost of the cheapest path.
-        most: The cost of the most expensive path, or the budget if that is lower.
+        least: Cost of the cheapest path.
+        most: Cost of the most expensive path, or the budget if it is lower.
 
     Raises:
-        ConfigError: All operators of a layer are unsupported, or even the cheapest path costs more.
+        ConfigError: All operators of a layer are unsupported, or the cheapest path exceeds the budget.
     """
 
     def __init__(
@@ -254,36 +256,31 @@ class PathSampler:
     ) -> None:
         self._names: list[list[str]] = []
         self._prices: list[list[int]] = []
-        for number, layer in enumerate(costs.held(subspace)):
-            held = sorted((price, name) for name, price in layer.items() if name not in unsupported)
-            if not held:
+        for number, layer in enumerate(costs.operator_costs(subspace)):
+            offers = sorted((price, name) for name, price in layer.items() if name not in unsupported)
+            if not offers:
                 raise ConfigError(f"all operators of layer {number} ({', '.join(layer)}) are unsupported")
-            self._prices.append([price for price, _ in held])
-            self._names.append([name for _, name in held])
+            self._prices.append([price for price, _ in offers])
+            self._names.append([name for _, name in offers])
         cheapest = np.array([prices[0] for prices in self._prices])
         self.least = costs.fixed + int(cheapest.sum())
         self.most = min(budget, costs.fixed + sum(prices[-1] for prices in self._prices))
         if budget < self.least:
             raise ConfigError(f"a budget of {budget:g} is below the cheapest path, {self.least:g}")
-        self._first, self._then = np.flatnonzero(cheapest > 0), np.flatnonzero(cheapest == 0)
+        self._paid, self._free = np.flatnonzero(cheapest > 0), np.flatnonzero(cheapest == 0)  # layers
 
     def sample(self, rng: np.random.Generator, free: float = 1.0) -> tuple[tuple[str, ...], int]:
-        """Returns a random path and its cost; as many numbers are drawn whatever the budget.
-
-        Args:
-            rng: Random numbers.
-            free: The share of the budget above the cheapest path that may be used now (a device may be busy).
-        """
+        """Returns a random path and its cost; ``free`` is the usable share of the budget above the cheapest path."""
         budget = self.least + free * (self.most - self.least)
-        order = np.concatenate([rng.permutation(self._first), rng.permutation(self._then)]).tolist()
-        draws = rng.random(len(order)).tolist()
+        order = np.concatenate([rng.permutation(self._paid), rng.permutation(self._free)]).tolist()
+        draws = rng.random(len(order)).tolist()  # their number does not depend on the budget
         path = [""] * len(order)
-        cost = self.least  # while every layer to come takes its cheapest operator
+        cost = self.least  # later layers count with their cheapest operators
         for layer, draw in zip(order, draws, strict=True):
             prices = self._prices[layer]
-            chosen = int(draw * bisect_right(prices, prices[0] + budget - cost))
-            cost += prices[chosen] - prices[0]
-            path[layer] = self._names[layer][chosen]
+            index = int(draw * bisect_right(prices, prices[0] + budget - cost))
+            cost += prices[index] - prices[0]
+            path[layer] = self._names[layer][index]
         return tuple(path), cost
 
 
@@ -297,19 +294,19 @@ def path_sampler(
     """Returns a sampler for a device's limits.
 
     Args:
-        supernet: The supernet, which knows the costs.
+        supernet: The supernet, which determines the costs.
         subspace: The operators to choose from.
-        limits: At most one, by cost, which must be a sum over operators.
+        limits: At most one limit, of a cost that is a sum over operators.
         unsupported: Operators that the device cannot run.
-        tier: The device's tier, for the message of an error.
+        tier: The device's tier, for the text of an error.
 
     Raises:
         ConfigError: Another cost is limited, or no path is within the limit.
     """
     if len(limits) > 1 or set(limits) - set(supernet.ADDITIVE_COSTS):
         raise ConfigError(
-            f"model.tiers: paths are sampled under a limit of one of {', '.join(supernet.ADDITIVE_COSTS)}; "
-            f"{tier or 'a client'} is limited in {', '.join(limits)}"
+            f"model.tiers: {tier or 'a client'} has limits of {', '.join(limits)}, but path sampling needs one limit; "
+            f"choose from {', '.join(supernet.ADDITIVE_COSTS)}"
         )
     cost, budget = next(iter(limits.items()), ("operations", float("inf")))
     try:
