@@ -1,4 +1,4 @@
-"""Errors that a user can fix: one line that names the field, the value and the remedy."""
+"""Errors that a user can fix, in one line with the field, the value and the remedy."""
 
 import sys
 import traceback
@@ -7,58 +7,58 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-#: Packages in whose files the author of a method does not look for his mistakes.
+#: Packages that cannot contain the mistakes of a method's author.
 LIBRARIES = {"lit_fednas", "lightning", "jsonargparse", "torch", "torchmetrics", "torchvision", "numpy", "wandb"}
 LIBRARIES |= sys.stdlib_module_names
 
 
 class FedNASError(ValueError):
-    """Base of all errors that the command line prints as one line, without a traceback."""
+    """The base of all errors that the command line prints in one line, without a traceback."""
 
 
 class ConfigError(FedNASError):
-    """A setting cannot work: names the field, its value and what to put there instead."""
+    """A setting that cannot work; the message has the field, its value and a remedy."""
 
 
 class DataError(FedNASError):
-    """The data are missing, unreadable, or too few for what was asked."""
+    """Data that are missing, unreadable or too few."""
 
 
 class CheckpointError(FedNASError):
-    """A checkpoint cannot be read, or belongs to another run."""
+    """A checkpoint that cannot be read, or belongs to another run."""
 
 
 class ClientError(RuntimeError):
-    """A client's training failed and the policy is to stop; names the round and the client."""
+    """A client's failed training, if the policy is to stop; the message has the round and the client."""
 
 
 class RankError(RuntimeError):
-    """Another process of the run has failed or ended; names it and the reason, as far as it is known."""
+    """The failure or end of another process of the run; the message has the process and the reason, if known."""
 
 
 def place_of(error: BaseException) -> str:
-    """Returns file, line and function where an error left the code of a method's author; empty if it was not there."""
-    place = ""
+    """Returns file, line and function where an error left the code of a method's author; empty for other errors."""
+    location = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES:
-            place = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_qualname}"
-    return place
+            location = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_qualname}"
+    return location
 
 
 def in_one_line(error: BaseException) -> str:
-    """Returns an error's type, its message, and :func:`place_of` it."""
-    place = place_of(error)
-    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
+    """Returns an error's type, message and :func:`place_of`."""
+    location = place_of(error)
+    return f"{type(error).__name__}: {error}{f' ({location})' if location else ''}"
 
 
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Returns the end of an error about an unknown name: the closest known one, as ``; did you mean search?``."""
-    near = get_close_matches(word, known, n=1) if word not in known else []
-    return f"; did you mean {near[0]}?" if near else ""
+def did_you_mean(word: str, choices: Collection[str]) -> str:
+    """Returns the end of an error about an unknown word, with the closest choice: ``; did you mean search?``."""
+    matches = get_close_matches(word, choices, n=1) if word not in choices else []
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def require_different(names: Sequence[str], field: str, path: Path) -> None:
-    """Validates that the columns of a table have different names; those without a name are not compared."""
+    """Validates that a table's columns have different names, except for columns without a name."""
     for name, count in Counter(names).items():
         if name and count > 1:
             raise DataError(f"{field}: {path} has {count} columns {name!r}; rename or remove all but one")

@@ -1,20 +1,19 @@
 """The command ``export``: a tier's network as one file that runs without this package, or the whole supernet.
 
-A supernet is a folder, from which searches, tests and trainings start. ``weights.ckpt`` has the shared weights alone
-(``torch.load(..., weights_only=True)["state_dict"]``), without what only the run itself needs; ``config.yaml`` is the
-run's; ``supernet.json`` has the space, its costs, what inputs and outputs are, and the networks of the tiers and of the
-front if the run was searched; ``README.md`` says the same as a card.
+A supernet is a folder that searches, tests and trainings can start from. ``weights.ckpt`` has the shared weights alone
+(``torch.load(..., weights_only=True)["state_dict"]``); ``config.yaml`` is the run's; ``supernet.json`` has the space,
+its costs, its inputs and outputs, and the networks of the tiers and of the front after a search; ``README.md`` is a
+card of the same data.
 
-The file of a network is torch.export's program, or ONNX. It takes inputs as the data source has them, images as uint8
-from 0 to 255: the data's normalisation is part of it, and norms by each batch's statistics are given statistics first.
-It is read back and compared with the network, in batches of several sizes, before it is given its name.
+The file of a network is a program of torch.export, or ONNX. Its inputs are the data source's, such as images in uint8
+from 0 to 255, since the data's normalisation is part of the file. Norms without running statistics get some first. The
+file is read back and compared with the network in batches of several sizes before it gets its name.
 
 Its metadata (``metadata.json`` of a ``.pt2``, ``metadata_props`` of ONNX, with JSON for values that are not text) has
 ``class_names`` in the order of the logits, ``input_shape`` of an example, ``input_type``, ``input_range``; the
-``preprocessing`` of a file's content, such as size and interpolation of images, by which the examples that are compared
-are read from their files; the ``mean`` and ``std`` that the network applies to inputs scaled to [0, 1]; ``tier``,
-``arch``, ``macs`` (of one example), ``parameters``, the metrics on ``test_examples``, such as ``test_accuracy`` (null
-without a test split), and ``lit_fednas_version``.
+``preprocessing`` of a file's content, such as size and interpolation of images; the ``mean`` and ``std`` that the
+network applies to inputs scaled to [0, 1]; ``tier``, ``arch``, ``macs`` (of one example), ``parameters``, the metrics
+on ``test_examples``, such as ``test_accuracy`` (null without a test split), and ``lit_fednas_version``.
 """
 
 import copy
@@ -57,25 +56,25 @@ Format = Literal["torch-export", "onnx"]
 SUFFIXES: dict[Format, str] = {"torch-export": ".pt2", "onnx": ".onnx"}
 PACKAGES: dict[Format, list[str]] = {"torch-export": [], "onnx": ["onnx", "onnxscript", "onnxruntime"]}
 
-#: How far logits may differ, as a share of the greatest of the batch (of 1, if all are smaller).
+#: The greatest difference of logits, as a share of the batch's greatest logit (at least 1).
 TOLERANCE = 1e-4
-#: Sizes of the batches that are compared, beside that of all examples.
+#: Sizes of the compared batches, beside that of all examples.
 SIZES = (1, 2)
-#: Examples that are compared.
+#: The number of compared examples.
 COMPARED = 256
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and how well it agrees with the network."""
+    """An exported file, and its agreement with the network."""
 
     path: Path
     format: Format
-    bytes: int  # on disk
+    bytes: int  # the size on disk
     difference: float  # the greatest absolute difference of the logits
-    agreement: float  # the share of the examples with the same prediction, where outputs are classes
-    num_examples: int  # that were compared
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # in the file
+    agreement: float  # the share of examples with the same prediction, if outputs are classes
+    num_examples: int  # the number of compared examples
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # the metadata of the file
 
 
 class FromRaw(nn.Module):
@@ -112,16 +111,16 @@ class Export(AfterTraining):
         """Writes a tier's network as a file that runs without this package, and checks it; or the supernet.
 
         Args:
-            tier: The tier.
-            ckpt_path: The checkpoint that was searched.
-            supernet: Write the supernet, a folder from which searches and trainings start.
-            format: ``torch-export`` (``.pt2``) or ``onnx``; as the output ends, or ``torch-export``, if not given.
-            output: The file or folder; by default in the tier's folder, or ``supernet`` in the run's.
-            name: The folder of the search or the fine-tuning in the run's folder.
+            tier: Name of the tier.
+            ckpt_path: Checkpoint that was searched.
+            supernet: Whether to write the supernet, a folder that searches and trainings can start from.
+            format: ``torch-export`` (``.pt2``) or ``onnx``; by default that of the output's suffix, or torch-export.
+            output: File or folder to write; by default in the tier's folder, or ``supernet`` in the run's.
+            name: Folder of the search or the fine-tuning in the run's folder.
             overwrite: Whether to replace an output that this command has not written.
 
         Returns:
-            The file, and how well it agrees with the network; or the folder.
+            The file with its agreement with the network, or the supernet's folder.
 
         Raises:
             ConfigError: The tier has no network, a package is missing, or the file cannot be written.
@@ -131,9 +130,9 @@ class Export(AfterTraining):
         if tier is None:
             return self._write_supernet(ckpt_path, Path(output or self.folder / "supernet"), name, overwrite)
         files, suffix = TierFiles(self.folder / name), Path(output or "").suffix.lower()
-        shown = next((known for known, ending in SUFFIXES.items() if ending == suffix), format or "torch-export")
-        if (format := format or shown) != shown:
-            raise ConfigError(f"export.output: {output} is of {shown}, and export.format {format}; change one of them")
+        expected = next((kind for kind, ending in SUFFIXES.items() if ending == suffix), format or "torch-export")
+        if (format := format or expected) != expected:
+            raise ConfigError(f"export.output: {output} is of {expected}, and export.format {format}; change one")
         path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)
         check_output(path, overwrite=overwrite or output is None)
         _check_installed(format)
@@ -154,7 +153,7 @@ class Export(AfterTraining):
         return exported
 
     def _write_supernet(self, ckpt_path: str | None, folder: Path, name: str, overwrite: bool) -> Path:
-        """Writes the supernet as a folder, with what a search of the same weights has found."""
+        """Writes the supernet's folder, with the results of a search of the same weights."""
         check_output(*(folder / name for name in PRETRAINED_FILES), overwrite=overwrite)
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files, supernet = SearchFiles(self.folder / name), self.model.supernet
@@ -168,13 +167,13 @@ class Export(AfterTraining):
 def write_pretrained(
     model: FederatedLightningModule, datamodule: FederatedDataModule, run: Path, search: SearchFiles, folder: Path
 ) -> None:
-    """Writes a supernet with its weights, and what is needed to use them; shows the networks of a search of them."""
+    """Writes a supernet's weights with all files to use them, and with the networks of their search."""
     if not (run / "config.yaml").exists():
         raise ConfigError(f"export.supernet: {run}/config.yaml does not exist; export a run of lit-fednas fit")
     settings = read_yaml(run / "config.yaml")
     settings["model"]["initial"] = None  # the file may not exist elsewhere
     if privacy := settings.get("privacy"):
-        privacy.get("init_args", privacy)["noise_seed"] = None  # by which the noise could be subtracted
+        privacy.get("init_args", privacy)["noise_seed"] = None  # the seed would reveal the noise
     content = {
         "pytorch-lightning_version": lightning.__version__,
         "state_dict": copied(model.state_dict()),
@@ -182,7 +181,7 @@ def write_pretrained(
     }
     supernet, space, ledger = model.supernet, model.supernet.space, read_json(run / LEDGER_FILE)
     ends = (("smallest", space.smallest), ("largest", space.largest))
-    described = {
+    description = {
         "lit_fednas_version": __version__,
         "supernet": type(supernet).__name__,
         "source": type(datamodule.source).__name__,
@@ -198,8 +197,10 @@ def write_pretrained(
     card = Template(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
     replace_saved(folder / WEIGHTS_FILE, content)
     replace_text(folder / "config.yaml", modules_line() + yaml.safe_dump(settings, sort_keys=False))
-    replace_json(folder / SUPERNET_FILE, described)
-    replace_text(folder / CARD_FILE, card.render(run=run.resolve(), short=short, metric_text=metric_text, **described))
+    replace_json(folder / SUPERNET_FILE, description)
+    replace_text(
+        folder / CARD_FILE, card.render(run=run.resolve(), short=short, metric_text=metric_text, **description)
+    )
 
 
 def export_tier(
@@ -210,7 +211,7 @@ def export_tier(
     format: Format,
     path: Path | str,
 ) -> Exported:
-    """Returns the file that a tier's network was exported to; the data are set up, on the supernet's device."""
+    """Exports a tier's network and returns the file; the data must be set up on the supernet's device."""
     supernet, source = model.supernet, datamodule.source
     arch, network = load_tier_network(supernet, files, tier)
     _check_searched(supernet, files, tier, arch, network)
@@ -241,7 +242,7 @@ def export_tier(
 
 
 def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, network: nn.Module) -> None:
-    """Validates that a tier's weights are the supernet's, unless fine-tuned; new statistics of norms need not be."""
+    """Validates that a tier's weights are the supernet's, except fine-tuned weights and recalibrated statistics."""
     model = files.tier_model(tier)
     tensors: dict[str, Tensor] = {} if model.finetuned else dict(network.named_parameters())
     if not model.finetuned and not model.recalibrated:
@@ -249,10 +250,9 @@ def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, 
     views = supernet.views(arch)
     for name, tensor in tensors.items():
         if not torch.equal(tensor, views[name].cpu()):
-            raise CheckpointError(
-                f"name: {files.folder} was of other weights than the checkpoint's ({name} of {tier!r} differs); search "
-                f"these (lit-fednas search with --search.name {files.free_name}), then add --name {files.free_name}"
-            )
+            fault = f"{files.folder} was of other weights than the checkpoint's ({name} of {tier!r} differs)"
+            remedy = f"search these with --search.name {files.free_name}, then add --name {files.free_name}"
+            raise CheckpointError(f"name: {fault}; {remedy}")
 
 
 def _tested(network: nn.Module, model: FederatedLightningModule, datamodule: FederatedDataModule) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def export_network(
     normalize: Normalize | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Exported:
-    """Returns the file that a network was written to, in evaluation mode, if its outputs on examples are the same."""
+    """Exports a network in evaluation mode; returns the file if its outputs on the examples are equal."""
     _check_installed(format)
     raw, path, metadata = examples.cpu(), Path(path), dict(metadata or {})
     network = copy.deepcopy(network).cpu().eval()
@@ -294,18 +294,18 @@ def _check_installed(format: Format) -> None:
 
 
 def _program(network: nn.Module, raw: Tensor) -> torch.export.ExportedProgram:
-    """Traces the network with zeros, which the file keeps."""
+    """Traces the network with zeros, because the file keeps these inputs."""
     zeros = raw.new_zeros(2, *raw.shape[1:])
     program = torch.export.export(network, (zeros,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of this machine
+        node.meta.pop("stack_trace", None)  # the traces have paths of this machine
     return program
 
 
 def _torch(
     program: torch.export.ExportedProgram, metadata: Mapping[str, Any]
 ) -> tuple[bytes, Callable[[Tensor], Tensor]]:
-    """Returns the content of a ``.pt2``, and a function that runs it as it is read back."""
+    """Returns the content of a ``.pt2``, and a function that runs this content."""
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={"metadata.json": json.dumps(metadata)})
     return file.getvalue(), torch.export.load(file).module()
@@ -319,15 +319,15 @@ def _onnx(
     import onnxruntime
 
     names: dict[str, Any] = {"input_names": ["inputs"], "output_names": ["logits"]}
-    made = torch.onnx.export(program, (), dynamo=True, verbose=False, dynamic_shapes=({0: "batch"},), **names)
-    assert made is not None
-    proto = made.model_proto
+    program_file = torch.onnx.export(program, (), dynamo=True, verbose=False, dynamic_shapes=({0: "batch"},), **names)
+    assert program_file is not None
+    proto = program_file.model_proto
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
     onnx.helper.set_model_props(proto, texts)
     onnx.checker.check_model(proto, full_check=True)
     content = proto.SerializeToString()
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()  # else it pins threads to CPUs
+    options.intra_op_num_threads = torch.get_num_threads()  # otherwise it pins threads to CPUs
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     return content, lambda inputs: torch.from_numpy(session.run(["logits"], {"inputs": inputs.numpy()})[0])
 
@@ -336,7 +336,7 @@ def _onnx(
 def _compare(
     run: Callable[[Tensor], Tensor], network: Callable[[Tensor], Tensor], examples: Tensor, format: Format
 ) -> tuple[float, float]:
-    """Returns the greatest difference of the logits in any batch, and the agreement in that of all examples."""
+    """Returns the greatest difference of logits in any batch, and the agreement over all examples."""
     greatest, agreement = 0.0, 0.0
     for size in (*SIZES, len(examples)):
         expected = network(examples[:size])
@@ -344,10 +344,8 @@ def _compare(
         difference = float((logits - expected).abs().max())
         allowed = TOLERANCE * max(1.0, float(expected.abs().max()))
         if not difference <= allowed:  # NaN does not agree
-            raise ConfigError(
-                f"export.format: the logits of {format} differ by {difference:.3g} in a batch of {size}, at most "
-                f"{allowed:.3g} is allowed; nothing was written; try the other format"
-            )
+            fault = f"logits of {format} differ by {difference:.3g} in a batch of {size}, more than {allowed:.3g}"
+            raise ConfigError(f"export.format: {fault}; nothing was written; try the other format")
         greatest = max(greatest, difference)
         agreement = float((logits.argmax(-1) == expected.argmax(-1)).float().mean())
     return greatest, agreement

@@ -1,4 +1,4 @@
-"""The commands ``hub push`` and ``hub pull``: a supernet's folder on the Hugging Face hub, by its own library."""
+"""The commands ``hub push`` and ``hub pull``, which exchange a supernet's folder with the Hugging Face hub."""
 
 import shutil
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ def push(folder: Path, repo: str, private: bool = False) -> None:
     """Uploads a supernet's folder to the Hugging Face hub.
 
     Args:
-        folder: What lit-fednas export --supernet has written; its config.yaml names the paths of your data.
-        repo: Its name there, OWNER/NAME; made if it is not there. Log in before (hf auth login).
-        private: Whether a new one can be seen by its owner alone.
+        folder: Folder of lit-fednas export --supernet; its config.yaml contains the paths of your data.
+        repo: Name of the repository, OWNER/NAME; created if it is missing. Log in first (hf auth login).
+        private: Whether a new repository is visible only to its owner.
 
     Raises:
-        ConfigError: The folder is not a supernet's, or the hub does not take it.
+        ConfigError: The folder is not a supernet's, or the hub refuses it.
     """
     if not (folder / WEIGHTS_FILE).is_file():
         raise ConfigError(f"folder: {folder} has no {WEIGHTS_FILE}; write it with lit-fednas export --supernet")
@@ -38,17 +38,17 @@ def pull(repo: str, output: Path | None = None, revision: str | None = None) -> 
     """Downloads a supernet's folder from the Hugging Face hub, or copies the package's.
 
     Args:
-        repo: Its name there, OWNER/NAME; or digit-pairs, which comes with the package. A config.yaml names
-            classes that a command imports: look at it first.
-        output: A new folder; NAME if not given.
-        revision: A branch, a tag or a commit.
+        repo: Name of the repository, OWNER/NAME, or digit-pairs, which comes with the package. Read its config.yaml
+            first, since a command imports the classes that it names.
+        output: New folder; by default NAME.
+        revision: Branch, tag or commit.
 
     Raises:
-        ConfigError: The folder is there already, or the hub does not give a supernet.
+        ConfigError: The folder exists already, or the repository has no supernet.
     """
     folder = output or Path(repo.rpartition("/")[2])
     if folder.exists():
-        raise ConfigError(f"output: {folder} is there already; give a new folder")
+        raise ConfigError(f"output: {folder} exists already; give a new folder")
     if "/" not in repo:
         _copy(repo, folder)
         return
@@ -60,10 +60,10 @@ def pull(repo: str, output: Path | None = None, revision: str | None = None) -> 
 
 
 def _copy(name: str, folder: Path) -> None:
-    """Writes a trained supernet that comes with the package."""
-    known = [path.name for path in _MODELS.iterdir()]
-    if name not in known:
-        raise ConfigError(f"repo: {name} is not in the package, which has {', '.join(known)}; give OWNER/NAME")
+    """Copies a trained supernet of the package."""
+    names = [path.name for path in _MODELS.iterdir()]
+    if name not in names:
+        raise ConfigError(f"repo: {name} is not in the package, which has {', '.join(names)}; give OWNER/NAME")
     shutil.copytree(_MODELS / name, folder)
     config = f"{name.replace('-', '_')}.yaml"
     shutil.copy(find(f"recommended/{config}"), folder / "config.yaml")
@@ -78,7 +78,7 @@ def _say_next(folder: Path, tiers: str) -> None:
 
 @contextmanager
 def _library(repo: str) -> Iterator[Any]:
-    """Gives ``huggingface_hub``; whatever it raises, also of the network, becomes one line."""
+    """Yields ``huggingface_hub``; converts its errors, also those of the network, to one line."""
     try:
         import huggingface_hub
 

@@ -1,4 +1,4 @@
-"""A CSV logger whose file survives resuming."""
+"""A CSV logger that keeps its file when a run is resumed."""
 
 import csv
 import os
@@ -15,17 +15,15 @@ from lit_fednas.records.files import check_folder_name, naming, read_table, repl
 
 
 class RunLogger(CSVLogger):
-    """Lightning's CSV logger that keeps the rows of its folder: each command adds its own below them.
-
-    A training that resumes drops the rows of the rounds that it does again (``RunRecorder``).
+    """Lightning's CSV logger, which keeps the rows of its folder: each command adds its rows below.
 
     Args:
-        save_dir: The folder of all runs.
-        name: The run's name.
-        version: Its number, or a name; the next free number if not given.
+        save_dir: Folder of all runs.
+        name: Name of the run.
+        version: Number or name of the run's version; by default the next free number.
 
     Raises:
-        ConfigError: The name or the version cannot be that of a folder below the folder of all runs.
+        ConfigError: The name or the version cannot be that of a folder in ``save_dir``.
     """
 
     def __init__(self, save_dir: str = "runs", name: str = "run", version: int | str | None = None) -> None:
@@ -46,28 +44,28 @@ class RunLogger(CSVLogger):
     @override
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Saves; a run that failed before it wrote anything leaves no folder, and its number to the next."""
+        """Saves the rows; removes the folder of a run that failed before it wrote a file."""
         super().finalize(status)
         if status == "success" and self._experiment is not None:
             seal(Path(self.log_dir), self._experiment.NAME_METRICS_FILE)
         if status == "failed" and self._experiment is not None:
-            with suppress(OSError):  # it holds files
+            with suppress(OSError):  # the folder holds files
                 os.rmdir(self.log_dir)
                 self._experiment = None
 
 
 class _AddingWriter(ExperimentWriter):
-    """Adds rows to ``metrics.csv``, below those of earlier commands."""
+    """A writer that adds rows to ``metrics.csv``, below those of earlier commands."""
 
     @override
     def _check_log_dir_exists(self) -> None:
-        """Validates the present file instead of removing it; removes a last line that a kill cut short."""
+        """Validates the present file instead of removing it; removes an incomplete last line."""
         path = Path(self.metrics_file_path)
         if path.is_file():
             rows = read_table(path, ["step"], grows=True)
             self.metrics_keys = [*rows[0]] if rows else []
             if not rows:
-                path.unlink()  # at most a head, which its first rows write again
+                path.unlink()  # the next rows write the head again
             elif not path.read_bytes().endswith(b"\n"):
                 self._replace(self.metrics_keys, rows)
 
@@ -85,4 +83,4 @@ class _AddingWriter(ExperimentWriter):
         self._replace(fieldnames, rows)
 
     def _replace(self, fieldnames: list[str], rows: list[dict[str, Any]]) -> None:
-        replace_table(self.metrics_file_path, fieldnames, rows, lineterminator="\r\n")  # as Lightning's
+        replace_table(self.metrics_file_path, fieldnames, rows, lineterminator="\r\n")  # Lightning's line ends

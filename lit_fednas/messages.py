@@ -1,7 +1,7 @@
-"""What passes between the server and its clients.
+"""The messages between the server and its clients.
 
 A round sends a :class:`ClientTask` down and receives a :class:`ClientUpdate`: the trained weights, and a
-:class:`ClientResult` that says how the fit went. What a method needs to know beside that is a :class:`Report`.
+:class:`ClientResult` with the outcome of the fit. Data that only some methods need is a :class:`Report`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 from torch import Tensor
 
 R = TypeVar("R", bound="Report")
-#: What an objective keeps of a client until its next fit, by name.
+#: An objective's state of a client between its fits, by name.
 ClientState = Mapping[str, Tensor | float | str]
 
-DROPPED = "dropped"  #: The status of a client that went away.
-AWAY = "away"  #: The status of a client that was not there when the round began, and was sent nothing.
-WITHHELD = "withheld"  #: The status where the server rejected the update before it was sent.
-WILD = "wild"  #: The status where the update was rejected because of its norm.
+DROPPED = "dropped"  #: The status of a client that left the round.
+AWAY = "away"  #: The status of a client that was absent when the round began, and received nothing.
+WITHHELD = "withheld"  #: The status of an update that the server rejected before it was sent.
+WILD = "wild"  #: The status of an update that was rejected because of its norm.
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
@@ -30,41 +30,41 @@ def nbytes(tensors: Iterable[Tensor]) -> int:
 
 @dataclass(frozen=True)
 class ClientTask:
-    """What the server asks of one client in one round."""
+    """The server's task for one client in one round."""
 
-    round: int  # from 0
-    client: int  # its number in the population
-    arch: Any  # the architecture whose weights the client receives and trains
+    round: int  # the round's number, which starts at 0
+    client: int  # the client's number in the population
+    arch: Any  # the architecture that the client receives and trains
     num_examples: int  # the client's training examples (n_k)
-    lr_factor: float = 1.0  # of the local learning rate, by the round's schedule
+    lr_factor: float = 1.0  # factor of the local learning rate, from the round's schedule
     tier: str = ""  # the name of the client's device tier; empty without tiers
     limits: Mapping[str, float] = field(default_factory=dict)  # the highest cost of an example's forward pass, by cost
     unsupported: tuple[str, ...] = ()  # operators that the client cannot run
-    group: int | None = None  # a group of clients begins its next task when all have finished the one before
-    steps: int | None = None  # of the local optimizer; as client.steps or client.epochs say if not given
+    group: int | None = None  # clients of a group begin their next task when all have finished the last
+    steps: int | None = None  # steps of the local optimizer; None: those of client.steps or client.epochs
 
     @property
     def key(self) -> tuple[int, Any]:
-        """What distinguishes it from the other tasks of its round: the client and the architecture."""
+        """The client and the architecture, which identify the task in its round."""
         return self.client, self.arch
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a method's clients tell the server beside weights and figures; a method subclasses it.
+    """Data of a method that clients send beside weights and figures; a method subclasses it.
 
     Fields are numbers, and mappings or sequences of numbers, so that all reports can be validated, written and read
-    alike. Integers are counts: not negative.
+    in the same way. Integers are counts, and not negative.
     """
 
     @property
     def finite(self) -> bool:
-        """Whether all its numbers are finite."""
+        """True if all numbers are finite."""
         return all(map(isfinite, self.numbers))
 
     @property
     def numbers(self) -> Iterator[float]:
-        """All its numbers."""
+        """All numbers in the fields."""
         return _numbers(asdict(self))
 
     @classmethod
@@ -99,14 +99,14 @@ class OperatorReport(Report):
 
     @staticmethod
     def operator(tensor: str) -> str | None:
-        """Returns the name of the operator's module that has a tensor, as ``layers.3.sep_e1``; ``None`` without one."""
+        """Returns the name of the operator's module with a tensor, such as ``layers.3.sep_e1``, or ``None``."""
         parts = tensor.split(".")
         return ".".join(parts[:3]) if parts[0] == "layers" else None
 
 
 @dataclass(frozen=True)
 class ClassesReport(Report):
-    """The classes of which a client has training examples, ascending (HeteroFL's masked aggregation)."""
+    """The classes of a client's training examples, ascending (HeteroFL's masked aggregation)."""
 
     classes: Sequence[int]
 
@@ -120,43 +120,43 @@ class UnitChangesReport(Report):
 
 @dataclass(frozen=True)
 class ClientResult:
-    """How a client's part in a round went, for logs, costs and assignment.
+    """The outcome of a client's part in a round, for logs, costs and assignment.
 
-    The status is ``ok``, or why no update is used: ``error``, ``non-finite``, ``timeout``, ``dropped`` (the client went
-    away), ``away`` (it was not there when the round began), ``empty`` (no batch to train on), ``withheld`` (the server
-    rejected the update) or ``wild`` (by its norm).
+    The status is ``ok``, or the reason why no update is used: ``error``, ``non-finite``, ``timeout``, ``dropped`` (the
+    client left), ``away`` (it was absent when the round began), ``empty`` (no batch to train on), ``withheld`` (the
+    server rejected the update) or ``wild`` (the server rejected its norm).
     """
 
     task: ClientTask
     status: str = "ok"
-    reason: str = ""  # one line for the log; empty when all went well
-    num_steps: int = 0  # of the optimizer
-    num_seen: int = 0  # examples that went through the network, repetitions counted
-    num_units: int = 0  # of the task, in these examples: as many of them, or their tokens
+    reason: str = ""  # one line for the log; empty after success
+    num_steps: int = 0  # steps of the optimizer
+    num_seen: int = 0  # examples that went through the network, with repetitions
+    num_units: int = 0  # the task's units in these examples: the examples themselves, or their tokens
     loss: float = float("nan")  # mean local training loss over the units
     seconds: float = 0.0  # wall time of the fit
-    reports: tuple[Report, ...] = ()  # of the objective, at most one of each type
+    reports: tuple[Report, ...] = ()  # the objective's reports, at most one of each type
     tested: Mapping[str, float] = field(default_factory=dict)  # metrics on the client's own validation split, if tested
-    num_tested: int = 0  # examples that it was tested on
-    num_tested_units: int = 0  # of the task, over which these metrics are means
+    num_tested: int = 0  # examples of this split, if tested
+    num_tested_units: int = 0  # units in these examples; the metrics are means over them
 
     @property
     def ok(self) -> bool:
-        """Whether the update is used."""
+        """True if the update is used."""
         return self.status == "ok"
 
     @property
     def sent(self) -> bool:
-        """Whether the server has received an update."""
+        """True if the server has received an update."""
         return self.status in ("ok", WILD)
 
     @property
     def answered(self) -> bool:
-        """Whether the client has done what it was asked, also if its update was rejected."""
+        """True if the client has done its task, also if its update was rejected."""
         return self.status in ("ok", WITHHELD)
 
     def rejected(self, status: str, reason: str = "") -> ClientResult:
-        """Returns the result of a client whose update is not used after all: :data:`WITHHELD` or :data:`WILD`."""
+        """Returns the result with the status of a rejected update: :data:`WITHHELD` or :data:`WILD`."""
         return replace(self, status=status, reason=reason or self.reason)
 
     def report(self, kind: type[R]) -> R | None:
@@ -181,11 +181,11 @@ def _mean(weighted: Iterable[tuple[float, int]]) -> float:
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What a client sends back.
+    """A client's answer to a task.
 
-    The weights are the client network's own tensors, by their names in the subnet, not copies: they hold until the next
-    client is trained, so aggregate at once. The state is what the objective, and those inside it, keep of the client
-    if the update counts, by their place; it is never sent, and ``None`` if nothing changes.
+    The weights are the client network's own tensors, by their names in the subnet, not copies: they are valid until the
+    next client is trained, so aggregate at once. The state is the new state of the objective and of those inside it,
+    by their place, if the update counts. It is never sent, and ``None`` if nothing changes.
     """
 
     result: ClientResult
@@ -194,12 +194,12 @@ class ClientUpdate:
 
     @property
     def task(self) -> ClientTask:
-        """The task that it answers."""
+        """The task of the update."""
         return self.result.task
 
 
 class RoundValues(dict[type, Any]):
-    """Values that hold for one round, by their types: what schedules give to the parts of a method."""
+    """Values of one round by type, which callbacks give to the parts of a method."""
 
     def give(self, value: Any) -> None:
         """Sets the round's value of this type."""
@@ -208,7 +208,7 @@ class RoundValues(dict[type, Any]):
 
 @dataclass(frozen=True)
 class Largest:
-    """What counts as the largest architecture in a round, where an assignment has a choice of its own."""
+    """The architecture that counts as the largest in a round, if an assignment chooses one."""
 
     arch: Any
 
@@ -223,7 +223,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """Returns whether a plain value is of a field's type, if that is one of those of reports."""
+    """Returns whether a plain value has a report field's type; true for other types."""
     parts = get_args(hint)
     if get_origin(hint) is Mapping:
         return isinstance(value, Mapping) and all(_is_of(item, parts[1]) for item in value.values())

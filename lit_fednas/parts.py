@@ -1,4 +1,4 @@
-"""What the exchangeable parts of a method have in common: they state what they need of each other."""
+"""The base of a method's exchangeable parts, which declare their needs of each other."""
 
 import json
 from collections import OrderedDict
@@ -16,19 +16,18 @@ from lit_fednas.messages import Report
 
 
 class Part:
-    """An exchangeable part of a method, or a callback; ``setup`` refuses one that does not fit, before training.
+    """An exchangeable part of a method, or a callback; ``setup`` refuses parts that do not fit, before training.
 
-    A subclass declares what it depends on as class attributes. Bases of one kind of part add some:
-    :class:`~lit_fednas.assignment.Assignment`, :class:`~lit_fednas.objectives.Objective` and
-    :class:`~lit_fednas.federation.FederatedCallback`.
+    A subclass declares its needs as class attributes. :class:`~lit_fednas.assignment.Assignment`,
+    :class:`~lit_fednas.objectives.Objective` and :class:`~lit_fednas.federation.FederatedCallback` add more of them.
 
     Attributes:
-        field: The key of the part in a configuration, which errors name.
-        supernet_kind: The class of supernets that the part works with; ``None`` for any.
-        needs: The report types that it needs of every client; the objective must list them in ``report_types``.
-        reads: The types of a round's values that it uses, if a callback ``gives`` them.
-        state_names: The attributes that are its state: tensors and plain values. Checkpoints hold them.
-        requires: The keys of callbacks without which it cannot train, such as ``beta_decay``.
+        field: Key of the part in a configuration, for errors.
+        supernet_kind: Class of supernets that the part works with; ``None`` for any.
+        needs: Report types that the part needs of every client; the objective must list them in ``report_types``.
+        reads: Types of a round's values that the part uses, if a callback ``gives`` them.
+        state_names: Attributes that are the part's state, tensors and plain values; checkpoints hold them.
+        requires: Keys of callbacks that the part cannot train without, such as ``beta_decay``.
     """
 
     field: ClassVar[str]
@@ -39,63 +38,47 @@ class Part:
     requires: ClassVar[tuple[str, ...]] = ()
 
     def check_supernet(self, supernet: Any) -> None:
-        """Validates that the supernet is of the kind that the part works with."""
+        """Validates that the part works with the supernet."""
         kind = type(self).supernet_kind
         if kind is not None and not isinstance(supernet, kind):
-            raise ConfigError(
-                f"{self.field}: {type(self).__name__} does not work with model.supernet "
-                f"{type(supernet).__name__}; use {kind.__name__}, or change {self.field}"
-            )
+            fault = f"{type(self).__name__} does not work with model.supernet {type(supernet).__name__}"
+            raise ConfigError(f"{self.field}: {fault}; use {kind.__name__}, or change {self.field}")
 
     def check_reports(self, reports: tuple[type[Report], ...], objective: str) -> None:
-        """Validates that the objective of this name reports what the part needs."""
+        """Validates that the objective gives all reports that the part needs."""
         for kind in self.needs:
-            if not any(issubclass(given, kind) for given in reports):
-                raise ConfigError(
-                    f"{self.field}: {type(self).__name__} needs every client's {kind.__name__}, which "
-                    f"model.objective {objective} does not give; use an objective that reports it"
-                )
+            if not any(issubclass(report, kind) for report in reports):
+                need = f"needs every client's {kind.__name__}, which model.objective {objective} does not give"
+                raise ConfigError(f"{self.field}: {type(self).__name__} {need}; use an objective that reports it")
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what the part must remember for the next round, for the checkpoint."""
+        """Returns the part's state for a checkpoint: the values that later rounds need."""
         return {name: deepcopy(getattr(self, name)) for name in self.state_names}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Restores a saved state, whose entries must be those of :meth:`state_dict`."""
+        """Restores a saved state; its entries must be those of :meth:`state_dict`."""
         names = set(self.state_dict())
         if set(state) != names:
-            raise CheckpointError(
-                f"{self.field}: the checkpoint holds {', '.join(sorted(state)) or 'no state'}, and "
-                f"{type(self).__name__} keeps {', '.join(sorted(names)) or 'none'}; use what the run was started with"
-            )
+            saved, present = (", ".join(sorted(keys)) or "no state" for keys in (state, names))
+            difference = f"the checkpoint holds {saved}, but {type(self).__name__} has {present}"
+            raise CheckpointError(f"{self.field}: {difference}; use the part of the checkpoint")
         for name in self.state_names:
             setattr(self, name, deepcopy(state[name]))
 
 
 def check_callbacks(field: str, part: Any, callbacks: Iterable[Any]) -> None:
-    """Validates that what a part requires is among the callbacks; a part is whatever a method is made of.
-
-    Args:
-        field: Where the part stands in a configuration.
-        part: The part; what it wraps as ``objective`` is validated as well.
-        callbacks: Those of the trainer, each known by its key or by that of a class that it extends.
-
-    Raises:
-        ConfigError: A callback is missing.
-    """
-    known = {getattr(kind, "field", None) for callback in callbacks for kind in type(callback).__mro__}
+    """Validates that the callbacks include all that a part, or the ``objective`` inside it, requires by their key."""
+    keys = {getattr(kind, "field", None) for callback in callbacks for kind in type(callback).__mro__}
     for key in getattr(part, "requires", ()):
-        if key not in known:
-            raise ConfigError(
-                f"{field}: {type(part).__name__} needs the callback {key}; add {key}: {{...}} to the configuration "
-                f"(your own callback to trainer.callbacks), or change {field}"
-            )
+        if key not in keys:
+            remedy = f"add {key}: {{...}} to the configuration (your own callback to trainer.callbacks)"
+            raise ConfigError(f"{field}: {type(part).__name__} needs the callback {key}; {remedy}, or change {field}")
     if (wrapped := getattr(part, "objective", None)) is not None:
         check_callbacks(field, wrapped, callbacks)
 
 
 def check_state(owner: str, state: Any) -> None:
-    """Validates that a state holds only tensors and plain values: checkpoints are loaded with ``weights_only``."""
+    """Validates that a state holds only tensors and plain values, as checkpoints are loaded with ``weights_only``."""
     values = [state]
     while values:
         value = values.pop()
@@ -104,16 +87,12 @@ def check_state(owner: str, state: Any) -> None:
         elif type(value) in (list, tuple):
             values += value
         elif not isinstance(value, torch.Tensor) and type(value) not in (NoneType, bool, int, float, str):
-            raise ConfigError(
-                f"{owner}: its state holds a {type(value).__name__}, and a checkpoint is loaded without such; "
-                f"keep tensors, numbers, texts, and lists and dictionaries of them"
-            )
+            kinds = "tensors, numbers, texts, lists and dictionaries"
+            raise ConfigError(f"{owner}: its state holds a {type(value).__name__}; keep only {kinds}")
 
 
 def described(part: Any) -> dict[str, Any] | None:
-    """Returns a part as a configuration has it, for :func:`instantiated`; ``None`` if it cannot be written as that.
-
-    A part is written if it is a dataclass, and its fields are such parts, or plain values.
+    """Returns a part in the form of a configuration; ``None`` unless it is a dataclass of plain values and such parts.
 
     Example:
         >>> from lit_fednas.supernets import GroupNorm
@@ -132,10 +111,10 @@ def described(part: Any) -> dict[str, Any] | None:
 
 
 def instantiated(kind: type, description: Mapping[str, Any]) -> Any:
-    """Returns the part, of a subclass of ``kind``, that :func:`described` has described."""
+    """Returns the part, an instance of ``kind``, of a description by :func:`described`."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--part", type=kind)
     try:
         return parser.instantiate(parser.parse_object({"part": dict(description)})).part
-    except Exception as error:  # of importing, of parsing, or of the class itself
-        raise ConfigError(f"{description.get('class_path')}: cannot be made again: {error}") from None
+    except Exception as error:  # importing, parsing or the class itself may fail
+        raise ConfigError(f"{description.get('class_path')}: cannot be restored: {error}") from None

@@ -1,6 +1,6 @@
 """Ranges of settings, declared in annotations (``epochs: PositiveInt``) and validated by :func:`checked` constructors.
 
-jsonargparse's restricted types are validated only where it parses, and their message takes five lines.
+jsonargparse validates its restricted types only while it parses, with messages of five lines.
 """
 
 import functools
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may have."""
+    """The range of numbers that a setting allows."""
 
     at_least: float = -math.inf
     above: float = -math.inf
@@ -34,23 +34,23 @@ class Range:
 
 
 class Filled:
-    """Of a list or a mapping: that it holds something."""
+    """Marks a list or a mapping that must not be empty."""
 
 
 PositiveInt = Annotated[int, Range(at_least=1)]
 PositiveInts = Annotated[Sequence[PositiveInt], Filled]
 NonNegativeInt = Annotated[int, Range(at_least=0)]
-#: How many are drawn or made one by one.
+#: A number of items that are drawn or made one by one.
 Count = Annotated[int, Range(at_least=1, at_most=10**6)]
 PositiveFloat = Annotated[float, Range(above=0)]
 NonNegativeFloat = Annotated[float, Range(at_least=0)]
-#: A share that may be nothing or all.
+#: A share, including 0 and 1.
 UnitInterval = Annotated[float, Range(at_least=0, at_most=1)]
-#: A share of which there must be something.
+#: A share above 0.
 PositiveShare = Annotated[float, Range(above=0, at_most=1)]
-#: A rate or share that leaves something over.
+#: A rate or share below 1.
 ShareBelowOne = Annotated[float, Range(at_least=0, below=1)]
-#: Strictly between nothing and all.
+#: A share above 0 and below 1.
 OpenUnitInterval = Annotated[float, Range(above=0, below=1)]
 
 
@@ -75,7 +75,7 @@ def checked(field: str) -> Callable[[type[T]], type[T]]:
 
         @functools.wraps(construct)
         def checking(self: Any, *args: Any, **kwargs: Any) -> None:
-            if not hints:  # at the first construction: annotations may name what is imported later
+            if not hints:  # annotations may name later imports, so they are read at the first construction
                 hints.update(get_type_hints(cls, include_extras=True) if is_dataclass(cls) else {})
                 hints.update(get_type_hints(construct, include_extras=True))
             check_values(signature.bind(self, *args, **kwargs).arguments, hints, f"{field}.")
@@ -95,7 +95,7 @@ def check_values(values: Mapping[str, Any], hints: Mapping[str, Any], prefix: st
 
 
 def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yields where a value leaves its annotation's ranges or literals, and what is wrong there."""
+    """Yields the path and the reason of each value outside of its annotation's ranges or literals."""
     origin, args = get_origin(hint), get_args(hint)
     if isinstance(value, float) and math.isnan(value):
         yield path, "nan is not a number; give one"
@@ -111,9 +111,9 @@ def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
         if value is None and NoneType in args:
             return
         kinds = [arg for arg in args if arg is not NoneType]
-        alike = [arg for arg in kinds if _container(get_origin(arg)) == _container(type(value))]
-        faults = [list(_faults(value, arg, path)) for arg in alike or kinds]
-        if all(faults):  # those at one path are alternatives, as a number or a word
+        same_container = [arg for arg in kinds if _container(get_origin(arg)) == _container(type(value))]
+        faults = [list(_faults(value, arg, path)) for arg in same_container or kinds]
+        if all(faults):  # reasons at one path are alternatives, such as a number or a word
             first = faults[0][0][0]
             yield first, ", or ".join(reason for (other, reason), *_ in faults if other == first)
     elif origin is Literal:
@@ -131,7 +131,7 @@ def _faults(value: Any, hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _container(kind: Any) -> type | None:
-    """Returns what a class of values or annotations holds its items in, if in anything."""
+    """Returns the kind of container of a class of values or annotations, or ``None``."""
     if not isinstance(kind, type) or issubclass(kind, str):
         return None
     return next((container for container in (Mapping, Sequence) if issubclass(kind, container)), None)

@@ -1,4 +1,4 @@
-"""Random generators that are addressed, not passed around.
+"""Random generators by address, in place of generators that are passed around.
 
 Every draw belongs to an address: the run's seed, a purpose, and integers (round, client, epoch). The same address gives
 the same generator in any process and in any order, so a run resumes bit-identically and does not depend on the number
@@ -14,7 +14,7 @@ import torch
 
 
 def address_seed(seed: int, purpose: str, *address: int) -> int:
-    """Returns the 63-bit seed of an address, a hash.
+    """Returns the seed of an address, a 63-bit hash.
 
     Example:
         >>> address_seed(0, "batches", 3, 7) == address_seed(0, "batches", 37)

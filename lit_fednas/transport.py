@@ -1,9 +1,9 @@
-"""How weights travel between the server and its clients: as they are, or in fewer bits.
+"""The transport of weights between the server and its clients, unchanged or in fewer bits.
 
-Down go the weights; up goes the *change*, trained weights minus those that the client received, so that the rounding is
-relative to it. The server adds it to its own weights, so that what rounding lost on the way down is not averaged into
-them. If neither direction packs, the trained weights themselves go up, to the bit. Draws belong to (seed, direction,
-round, client). A search by the clients (``lit_fednas.search``) sends the weights that it evaluates as they are.
+The server sends weights down. A client sends the *change* up, its trained minus its received weights, so that rounding
+is relative to the change. The server adds the change to its own weights, so that rounding on the way down is not
+averaged into them. If neither direction packs, clients send their trained weights, equal to the bit. Random draws
+belong to (seed, direction, round, client). A search by the clients (``lit_fednas.search``) does not pack weights.
 """
 
 from abc import ABC, abstractmethod
@@ -20,28 +20,28 @@ from lit_fednas.rng import generator
 
 Tensors = Mapping[str, Tensor]
 
-#: The name of the scales among packed tensors; no module has a tensor whose name begins with a dot.
+#: The name of the scales among packed tensors; names of a module's tensors do not begin with a dot.
 SCALES = ".scales"
-_LEVELS = 127  # of int8, on each side of zero
+_LEVELS = 127  # int8 levels on each side of zero
 
 
 class Packing(ABC):
-    """How floating tensors are written in fewer bits; all others travel as they are."""
+    """A format of floating tensors with fewer bits; all other tensors are sent unchanged."""
 
-    #: Bytes of an element, and of what travels beside each tensor, for :meth:`nbytes`.
+    #: Bytes of an element, and of a tensor's scale, for :meth:`nbytes`.
     element_bytes: ClassVar[int]
     scale_bytes: ClassVar[int] = 0
 
     @abstractmethod
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
-        """Returns what travels, given a generator on the tensors' device for rounding at random."""
+        """Returns the packed tensors; ``draws`` is a generator on their device for random rounding."""
 
     @abstractmethod
     def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
-        """Returns what was packed, with the names, shapes and types of ``like``, whose values are not read."""
+        """Returns the unpacked tensors with names, shapes and types of ``like``; values of ``like`` are not read."""
 
     def nbytes(self, tensors: Iterable[Tensor]) -> int:
-        """Returns the bytes that travel; values are not read, so tensors may be on the meta device."""
+        """Returns the bytes that are sent; values are not read, so tensors may be on the meta device."""
         element, scale = self.element_bytes, self.scale_bytes
         return sum(element * tensor.numel() + scale if _is_packed(tensor) else nbytes([tensor]) for tensor in tensors)
 
@@ -50,7 +50,7 @@ class Packing(ABC):
 class Float16(Packing):
     """Half precision, rounded to the nearest: half the bytes.
 
-    Values beyond its range become ±65504, those below 3e-8 become 0. Values that are not finite stay so.
+    Values beyond the range become ±65504, and values below 3e-8 become 0. Values that are not finite do not change.
 
     Example:
         >>> half, tensors = Float16(), {"weight": torch.tensor([0.1, -1e6])}
@@ -64,7 +64,7 @@ class Float16(Packing):
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
         top = torch.finfo(torch.float16).max
         packed = {name: tensors[name].detach() for name in _packed_names(tensors)}
-        halves = {name: torch.where(one.isinf(), one, one.clamp(-top, top)).half() for name, one in packed.items()}
+        halves = {name: torch.where(x.isinf(), x, x.clamp(-top, top)).half() for name, x in packed.items()}
         return {**tensors, **halves}
 
     @override
@@ -74,11 +74,10 @@ class Float16(Packing):
 
 @dataclass(frozen=True)
 class Int8(Packing):
-    """Multiples of a scale of each tensor, rounded at random so that their expectation is the value: a quarter.
+    """Multiples of a scale per tensor, rounded at random to keep the expectation: a quarter of the bytes.
 
-    QSGD (Alistarh et al., 2017, 3.1) with 127 levels for each tensor, and its greatest magnitude in place of its
-    Euclidean norm. The scale, that magnitude / 127, travels as float32. A tensor with an element that is not finite
-    arrives without a finite one.
+    QSGD (Alistarh et al., 2017, 3.1) with 127 levels per tensor, and the greatest magnitude in place of the Euclidean
+    norm. The scale, this magnitude / 127, is sent as float32. If an element is not finite, none of its tensor is.
 
     Example:
         >>> tensors = {"weight": torch.tensor([-127.0, 3.25])}
@@ -93,15 +92,15 @@ class Int8(Packing):
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
         names = _packed_names(tensors)
         sizes = [tensors[name].numel() for name in names]
-        drawn = torch.rand(sum(sizes), generator=draws, device=draws.device).split(sizes)
+        uniform = torch.rand(sum(sizes), generator=draws, device=draws.device).split(sizes)
         packed, scales = dict(tensors), []
-        for name, random in zip(names, drawn, strict=True):
+        for name, random in zip(names, uniform, strict=True):
             numbers = tensors[name].detach().float()
             scales.append(numbers.abs().max() / _LEVELS)
             numbers = numbers / scales[-1]
             below = numbers.floor()
             up = random.view(numbers.shape) < numbers - below
-            # NaN: by a scale of 0, or by one that is not finite, which leaves no element finite whatever its level is
+            # NaN comes from a scale of 0, or from one that is not finite; then no element is finite at any level
             packed[name] = (below + up).clamp(-_LEVELS, _LEVELS).nan_to_num(0.0).to(torch.int8)
         return {**packed, SCALES: torch.stack(scales)}
 
@@ -114,11 +113,11 @@ class Int8(Packing):
 
 @dataclass(frozen=True)
 class Transport:
-    """How the weights travel down to the clients, and their changes up.
+    """The packing of weights down to the clients, and of changes up to the server.
 
     Args:
-        down: How the weights are packed; as they are if not given.
-        up: How the changes are packed.
+        down: Packing of the weights; ``None`` sends them unchanged.
+        up: Packing of the changes; ``None`` sends them unchanged.
 
     Example:
         >>> transport, sent = Transport(up=Int8()), {"weight": torch.zeros(3), "count": torch.tensor(7)}
@@ -131,11 +130,11 @@ class Transport:
 
     @property
     def exact(self) -> bool:
-        """Whether all tensors travel as they are."""
+        """True if all tensors are sent unchanged."""
         return self.down is None and self.up is None
 
     def pack_down(self, weights: Tensors, seed: int, task: ClientTask) -> Tensors:
-        """Returns what travels to a client of the server's weights of the task's architecture."""
+        """Returns the packed weights of the task's architecture."""
         return weights if self.down is None else self.down.pack(weights, _draws(weights, seed, "down", task))
 
     def unpack_down(self, packed: Tensors, like: Tensors) -> Tensors:
@@ -144,7 +143,7 @@ class Transport:
 
     @torch.no_grad()
     def pack_up(self, trained: Tensors, received: Tensors, seed: int, task: ClientTask) -> Tensors:
-        """Returns what travels from a client: the trained weights themselves if neither direction packs."""
+        """Returns a client's packed changes, or its trained weights if neither direction packs."""
         if self.exact:
             return trained
         change = {name: new - received[name] if new.is_floating_point() else new for name, new in trained.items()}
@@ -152,14 +151,14 @@ class Transport:
 
     @torch.no_grad()
     def unpack_up(self, packed: Tensors, weights: Tensors) -> Tensors:
-        """Returns a client's trained weights, given the server's from which the client's were packed."""
+        """Returns a client's trained weights; ``weights`` are the server's, which were packed for the client."""
         if self.exact:
             return packed
         change = packed if self.up is None else self.up.unpack(packed, weights)
         return {name: weights[name] + part if part.is_floating_point() else part for name, part in change.items()}
 
     def nbytes(self, tensors: Iterable[Tensor]) -> tuple[int, int]:
-        """Returns the bytes down and up of an architecture's tensors, whose values are not read."""
+        """Returns the bytes down and up of an architecture's tensors without reading values."""
         tensors = list(tensors)
         down, up = (nbytes(tensors) if packing is None else packing.nbytes(tensors) for packing in (self.down, self.up))
         return down, up
@@ -175,5 +174,5 @@ def _is_packed(tensor: Tensor) -> bool:
 
 
 def _packed_names(like: Tensors) -> list[str]:
-    """Returns the names of what is packed, in the same order for any mapping of the same tensors."""
+    """Returns the names of the packed tensors, sorted: mappings of the same tensors may differ in their order."""
     return sorted(name for name, tensor in like.items() if _is_packed(tensor))

@@ -1,4 +1,4 @@
-"""For all tests: their order, three things that would take a fifth of their time, and what commands refuse."""
+"""Settings of all tests: their order, savings of time, and a fixture for refused commands."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the test that waits for devices for minutes, which would else run alone at the end."""
+    """Moves the test that waits for devices to the start, since it would run alone at the end."""
     items.sort(key=lambda item: "test_devices" not in item.nodeid)
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector the half million objects that imports leave and that live to the end.
+    """Spares the garbage collector the half million objects of imports, which live to the end.
 
-    What distributes the tests over processes collects none, and does not have to import torch.
+    The process that distributes tests collects none, so it does not import torch.
     """
     import torch
     from lightning.fabric.utilities import registry
 
-    # the first gradient decides for good whether autograd has threads, with which no forked process computes any: here,
-    # before a test brings a device of its own
+    # the first gradient decides whether autograd has threads, and forked processes cannot compute gradients with them:
+    # so it is computed here, before a test adds another device
     torch.ones(1, requires_grad=True).sum().backward()
-    # every Trainer, also of a client, looks for plug-ins of callbacks in all that is installed: 10 ms
+    # every Trainer, also a client's, searches all installed packages for callbacks, which takes 10 ms
     registry.entry_points = functools.cache(registry.entry_points)
     gc.collect()
     gc.freeze()

@@ -37,13 +37,13 @@ from lit_fednas.federation import (
 from lit_fednas.supernets import ElasticResNet, PlainNetwork, Supernet
 from lit_fednas.testing.networks import tiny_examples
 
-#: What objectives that read no data need of the clients' data.
+#: The clients' data for objectives that read only their task.
 NO_DATA: Any = SimpleNamespace(task=Classification(4))
 
-#: Where runs without a folder of their own write what callbacks write.
+#: The folder for callbacks' files of runs without their own folder.
 _ANYWHERE = TemporaryDirectory(prefix="lit-fednas-tests-")
 
-#: What makes any configuration small.
+#: Settings that make any configuration small.
 SMALL = {
     "trainer": {
         "max_rounds": 2,
@@ -68,7 +68,7 @@ def tiny_data(num_clients: int = 6, **settings: Any) -> FederatedDataModule:
 
 
 def seeded(make: Callable[..., Any], *arguments: Any, seed: int = 0, **settings: Any) -> Any:
-    """What is made with random weights, always the same; the global generator stays where it is."""
+    """Returns a seeded object with random weights; the global generator does not move."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return make(*arguments, **settings)
@@ -84,42 +84,42 @@ def linear_net(seed: int = 0) -> PlainNetwork:
 
 
 def concrete_classes(base: type, package: ModuleType) -> set[type]:
-    """The classes of lit_fednas that can be instantiated, with those of a package imported."""
+    """Returns the instantiable classes of lit_fednas, after importing a package."""
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         import_module(module.name)
-    found: set[type] = set()
+    classes: set[type] = set()
     todo = [base]
     while todo:
         for kind in todo.pop().__subclasses__():
             todo.append(kind)
             if kind.__module__.startswith("lit_fednas.") and not inspect.isabstract(kind):
-                found.add(kind)
-    return found
+                classes.add(kind)
+    return classes
 
 
 def without_instance(base: type, package: ModuleType, makes: Iterable[Callable[[], Any]]) -> list[str]:
-    """The names of the concrete classes of which a contract has no instance."""
+    """Returns the names of concrete classes without an instance in a contract."""
     return sorted(kind.__name__ for kind in concrete_classes(base, package) - {type(make()) for make in makes})
 
 
 def one_of_many(items: Iterable[Any], *quick: str) -> list[Any]:
-    """Names or files as a test's parameters: a slow test, but for the given names or stems."""
+    """Returns names or files as a test's parameters; all except those in ``quick`` are slow tests."""
     return [
         item if getattr(item, "stem", item) in quick else pytest.param(item, marks=pytest.mark.slow) for item in items
     ]
 
 
 def refusals(*cases: Any, call: Callable[..., Any] = lambda make: make(), error: Any = ConfigError) -> Any:
-    """A test of what is called with each case but its last, and refused in a line that this is in, or a pattern of."""
+    """Returns a test of errors: a case has the call's arguments and, last, a part or a pattern of the error."""
 
     @pytest.mark.parametrize("case", cases, ids=[f"{case[-1]:.40}" for case in cases])
     def test(case: Any) -> None:
-        *given, words = case
+        *arguments, words = case
         with pytest.raises(error) as raised:
-            call(*given)
-        said = str(raised.value)
-        assert words in said or re.search(words, said), said
-        assert "\n" not in said
+            call(*arguments)
+        message = str(raised.value)
+        assert words in message or re.search(words, message), message
+        assert "\n" not in message
 
     return test
 
@@ -167,15 +167,15 @@ def fit(module: Any, data: Any, max_rounds: int = 3, ckpt_path: Any = None, **se
 
 
 class Noted(FederatedCallback):
-    """Keeps what is said at a hook each time, of what the hook is given."""
+    """Records the values of ``say`` at each call of a hook, with the hook's arguments."""
 
     def __init__(self, hook: str, say: Callable[..., Any]) -> None:
         self.hook, self.all = hook, list[Any]()
-        setattr(self, hook, lambda *given: self.all.append(say(*given)))
+        setattr(self, hook, lambda *args: self.all.append(say(*args)))
 
     @property
     def state_key(self) -> str:
-        """Differs, so that there may be several."""
+        """A key per hook, so that a trainer can have several."""
         return f"Noted, {self.hook}"
 
 
@@ -184,7 +184,7 @@ def weights(module: FederatedLightningModule) -> dict[str, Tensor]:
 
 
 def accuracy_and_loss(network: Any, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Counted and added up by hand."""
+    """Returns both, counted by hand."""
     with torch.no_grad():
         logits = network(inputs)
     right = sum(int(row.argmax()) == int(target) for row, target in zip(logits, targets, strict=True))
@@ -192,23 +192,23 @@ def accuracy_and_loss(network: Any, inputs: Tensor, targets: Tensor) -> tuple[fl
     return right / len(targets), float(-likelihoods.log().mean())
 
 
-def assert_same(left: dict[str, Tensor], right: dict[str, Tensor], **tolerance: float) -> None:
-    assert left.keys() == right.keys()
-    for name in left:
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], **tolerance: float) -> None:
+    assert actual.keys() == expected.keys()
+    for name in actual:
         if tolerance:
-            torch.testing.assert_close(left[name], right[name], **tolerance)
+            torch.testing.assert_close(actual[name], expected[name], **tolerance)
         else:
-            assert torch.equal(left[name], right[name]), name
+            assert torch.equal(actual[name], expected[name]), name
 
 
 def forked(work: Callable[..., Any], *arguments: Any, **environment: str) -> BaseProcess:
-    """Starts a call in a process of its own, with one thread, that has imported what this one has."""
+    """Starts a call in a forked process with one thread."""
 
     def child() -> None:
-        atexit._clear()  # what this process has to do at its end
+        atexit._clear()  # the exit functions are those of this process
         os.environ.update(environment)
         torch.set_num_threads(1)
-        torch.cuda._is_in_bad_fork = lambda: False  # no test uses CUDA, whose devices this process may have counted
+        torch.cuda._is_in_bad_fork = lambda: False  # no test uses CUDA; this process may have counted devices
         try:
             work(*arguments)
         finally:
@@ -220,7 +220,7 @@ def forked(work: Callable[..., Any], *arguments: Any, **environment: str) -> Bas
 
 
 def ended(process: BaseProcess, seconds: float = 120) -> int | None:
-    """Waits for a process; returns its exit status, or ``None`` of one that had to be killed because it hung."""
+    """Waits for a process; returns its exit status, or kills it and returns ``None``."""
     process.join(seconds)
     status = process.exitcode
     if status is None:
@@ -230,19 +230,19 @@ def ended(process: BaseProcess, seconds: float = 120) -> int | None:
 
 
 def waited(find: Callable[[], Any]) -> Any:
-    """Asks until what is found counts as true; returns it."""
+    """Calls a function until its result counts as true; returns the result."""
     deadline = time.monotonic() + 60
-    while not (found := find()):
+    while not (result := find()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return found
+    return result
 
 
 def right_in_onnxruntime(path: Path) -> tuple[int, dict[str, str]]:
-    """How many of the digits' test images, raw and one by one, a file of ONNX gets right; and its metadata."""
+    """Returns the number of the digits' test images that an ONNX file classifies correctly, and its metadata."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     test = Digits().load("test")
-    found = [session.run(None, {"inputs": image.numpy()})[0].argmax() for image in test.inputs.split(1)]
-    return sum(found == test.targets.numpy()), session.get_modelmeta().custom_metadata_map
+    predictions = [session.run(None, {"inputs": image.numpy()})[0].argmax() for image in test.inputs.split(1)]
+    return sum(predictions == test.targets.numpy()), session.get_modelmeta().custom_metadata_map

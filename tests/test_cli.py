@@ -1,4 +1,4 @@
-"""The command line, called in-process: what a user types, and what is told when it is wrong."""
+"""The command line, called in this process: commands, options and their errors."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ DIGITS = CONFIGS / "superfed" / "digits.yaml"
 
 
 def overlaid(folder):
-    """The command line's words for a small configuration, whose overlay is written into a folder."""
+    """Writes the overlay of a small configuration into a folder; returns the words that select both files."""
     (folder / "tiny.yaml").write_text(yaml.safe_dump({**SMALL, "beta_decay": {"rounds": 2}}))
     return ["--config", str(DIGITS), "--config", str(folder / "tiny.yaml")]
 
 
 @pytest.fixture(scope="module")
 def one_round(tmp_path_factory):
-    """The folder of a run of one round, and what was printed. Read only."""
+    """Returns the folder of a run of one round, which must not change, and its output."""
     folder, out, err = tmp_path_factory.mktemp("once"), io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(folder)
@@ -55,14 +55,14 @@ def one_round(tmp_path_factory):
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """The words; the working directory is empty."""
+    """Returns the words of a small configuration, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
     return overlaid(tmp_path)
 
 
 @pytest.fixture
-def begun(tiny, one_round, tmp_path):
-    """The same words, where that run is a test's own."""
+def run_words(tiny, one_round, tmp_path):
+    """Returns the same words, in a working directory with a copy of the run."""
     shutil.copytree(one_round[0], tmp_path / "runs")
     return tiny
 
@@ -89,59 +89,59 @@ def test_fit_writes_a_run(one_round):
     assert f"# lit-fednas=={__version__}" in (run / "config.yaml").read_text()
     assert "largest" in out
     run = "runs/digits/version_0"
-    following = f"search --config {run}/config.yaml --search.tiers EvenBudgets --search.tiers.count 3"
-    assert out.endswith(f"written: {run}\nnext: lit-fednas {following}\nor:   lit-fednas report {run}\n")
+    next_command = f"search --config {run}/config.yaml --search.tiers EvenBudgets --search.tiers.count 3"
+    assert out.endswith(f"written: {run}\nnext: lit-fednas {next_command}\nor:   lit-fednas report {run}\n")
     assert "times less computation" in err
-    assert "Epoch" not in err + out  # no bar of Lightning's, and no inner Trainer's chatter
+    assert "Epoch" not in err + out  # no progress bar of Lightning, and no output of inner Trainers
 
 
-def test_without_a_checkpoint_the_newest_runs_last_is_tested(begun, capsys, refused):
-    """Never untrained weights; the numbers are those of the checkpoint that is named."""
+def test_without_a_checkpoint_the_newest_runs_last_is_tested(run_words, capsys, refused):
+    """The test uses trained weights, and prints the name of their checkpoint."""
     run = Path("runs/digits/version_0")
     last, tables = run / "checkpoints/last.ckpt", []
     for more in ([], ["--ckpt_path", str(last)]):
-        assert main(["test", *begun, *more]) == 0
-        shown = capsys.readouterr()
-        tables.append(shown.out)
-        assert (f"weights: those of {last}" in shown.err) is (not more)
+        assert main(["test", *run_words, *more]) == 0
+        output = capsys.readouterr()
+        tables.append(output.out)
+        assert (f"weights: those of {last}" in output.err) is (not more)
     assert tables[0] == tables[1]
     assert (run / "subnets-test.csv").exists()
-    assert "finds none" in refused("test", *begun, "--ckpt_path", "best")
+    assert "no 'best' in" in refused("test", *run_words, "--ckpt_path", "best")
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
     shutil.rmtree("runs")
-    assert "ckpt_path: 'last' finds no run in runs/digits; train one" in refused("test", *begun)
+    assert "ckpt_path: 'last' finds no run in runs/digits; train one" in refused("test", *run_words)
 
 
-def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys, refused):
+def test_a_resumed_run_keeps_the_settings_that_training_depends_on(run_words, capsys, refused):
     run = Path("runs/digits/version_0")
     config = (run / "config.yaml").read_bytes()
-    resume = ["fit", *begun, "--ckpt_path", "last"]
+    resume = ["fit", *run_words, "--ckpt_path", "last"]
     line = refused(*resume, "--model.client.optimizer.lr", "0.5")
-    assert line.startswith("lit-fednas: model.client.optimizer.init_args.lr: the checkpoint's run was trained with")
-    assert "and now it is 0.5; set it as it was" in line
+    assert line.startswith("lit-fednas: model.client.optimizer.init_args.lr: the run was trained with")
+    assert "and now it is 0.5; restore it, or add --changed" in line
     assert (run / "config.yaml").read_bytes() == config
-    assert "seed_everything: the checkpoint's" in refused("test", *resume[1:], "--seed_everything", "7")
-    assert "PruneByBudgets does not work" in refused("fit", *begun, "--prune_by_budgets.budget", "0.5")
+    assert "seed_everything: the run was trained" in refused("test", *resume[1:], "--seed_everything", "7")
+    assert "PruneByBudgets does not work" in refused("fit", *run_words, "--prune_by_budgets.budget", "0.5")
     Path("users.py").write_text("from lightning import Callback\n\n\nclass Own(Callback):\n    pass\n")
-    assert "lit-fednas: trainer.callbacks: the checkpoint's" in refused(*resume, "--trainer.callbacks=users.Own")
+    assert "lit-fednas: trainer.callbacks: the run was trained" in refused(*resume, "--trainer.callbacks=users.Own")
     watching = ["--trainer.callbacks=ModelSummary", "--model.evaluation.sampled", "2", "--trainer.threads", "1"]
     allowed = ["--model.client.batch_size", "7", "--changed", "[model.client]"]
     assert main([*resume, *watching, *allowed]) == 0
-    assert "model.client.batch_size: the checkpoint's run was trained with" in capsys.readouterr().err
+    assert "model.client.batch_size: the run was trained with" in capsys.readouterr().err
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
 
 
-def test_an_argument_that_the_checkpoints_version_did_not_have_is_no_change(begun, refused):
-    """Of a class all arguments are saved; other settings that are missing are changes."""
+def test_an_argument_that_the_checkpoints_version_did_not_have_is_no_change(run_words, refused):
+    """A checkpoint has all arguments of a class; other missing settings are changes."""
     last = Path("runs/digits/version_0/checkpoints/last.ckpt")
     content = torch.load(last, weights_only=True)
     settings = content["callbacks"]["SaveConfig"]["settings"]
     del settings["data.partitioner.init_args.alpha"]
     torch.save(content, last)
-    assert main(["test", *begun]) == 0
+    assert main(["test", *run_words]) == 0
     del settings["data.server_val"]
     torch.save(content, last)
-    assert "data.server_val: the checkpoint's run was trained with null" in refused("test", *begun)
+    assert "data.server_val: the run was trained with null" in refused("test", *run_words)
 
 
 def test_a_schedule_keeps_its_length_when_a_run_is_extended(tiny, capsys, refused):
@@ -153,10 +153,10 @@ def test_a_schedule_keeps_its_length_when_a_run_is_extended(tiny, capsys, refuse
     assert main(["fit", *tiny, "--trainer.callbacks=lengths.Own", "--beta_decay.rounds=null"]) == 0
     longer = ["fit", *tiny, "--ckpt_path=last", "--trainer.max_rounds=3", "--trainer.callbacks=lengths.Own"]
     line = refused(*longer, "--beta_decay.rounds=null")
-    change = r"trained with 1.6, and now it is 2.4\d* by trainer.max_rounds; set it as it was, or allow the change"
-    assert re.search(f"lit-fednas: beta_decay.rounds: the checkpoint's run was {change}", line)
+    change = r"trained with 1.6, and now it is 2.4\d* by trainer.max_rounds; restore it, or add --changed"
+    assert re.search(f"lit-fednas: beta_decay.rounds: the run was {change}", line)
     longer += ["--beta_decay.rounds=1.6"]
-    assert "lit-fednas: trainer.max_rounds: the checkpoint's run was trained with 2, and now" in refused(*longer)
+    assert "lit-fednas: trainer.max_rounds: the run was trained with 2, and now" in refused(*longer)
     assert main([*longer, "--changed=[trainer.max_rounds]"]) == 0
     with open("runs/digits/version_0/metrics.csv", newline="") as file:
         betas = [float(row["beta"]) for row in csv.DictReader(file) if row["beta"]]
@@ -168,46 +168,46 @@ def test_a_rate_that_follows_the_budget_keeps_it_when_a_run_is_extended(tiny, re
     assert main([*words, "--cost_ledger.max_macs=1e15"]) == 0
     for name in ("max_macs", "max_bytes"):
         line = refused(*words, "--ckpt_path=last", "--cost_ledger.max_macs=1e15", f"--cost_ledger.{name}=2e15")
-        assert f"cost_ledger.{name}: the checkpoint's run was trained with" in line
+        assert f"cost_ledger.{name}: the run was trained with" in line
 
 
 @pytest.mark.parametrize("where", ["__init__", "loss"])
 def test_a_part_that_ends_the_process_is_a_failed_run(tiny, refused, where):
     module = Path(f"leaves_in_{where}.py")
     base = "from lit_fednas.objectives import CrossEntropy\nclass Own(CrossEntropy):\n"
-    module.write_text(f"import sys\n{base}    def {where}(self, *given):\n        sys.exit(0)\n")
+    module.write_text(f"import sys\n{base}    def {where}(self, *args):\n        sys.exit(0)\n")
     origin = f"{module}, line 5, in Own.{where}"
     line = refused("fit", *tiny, f"--model.objective={module.stem}.Own", code=1)
     assert line == f"lit-fednas: sys.exit(0) in {origin} ended the command; raise an error there instead"
 
 
-def open_or_full(full, path, *how, **given):
-    """Opens a file, but one of some name on a disk that is full."""
-    return open("/dev/full", "wb") if path.name == full else open(path, *how, **given)
+def open_or_full(full, path, *args, **settings):
+    """Opens a file; the file with the name ``full`` is on a full disk."""
+    return open("/dev/full", "wb") if path.name == full else open(path, *args, **settings)
 
 
-def test_a_full_disk_is_told_and_what_was_there_stays(begun, capsys, refused, monkeypatch):
+def test_a_full_disk_is_an_error_and_present_files_stay(run_words, capsys, refused, monkeypatch):
     run = Path("runs/digits/version_0")
-    resume, report = ["fit", *begun, "--ckpt_path", "last"], ["report", str(run)]
+    resume, report = ["fit", *run_words, "--ckpt_path", "last"], ["report", str(run)]
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 999))
         assert "checkpoint.dirpath: the disk of" in refused(*resume)
     assert main(report) == 0
     last = run / "checkpoints" / "last.ckpt"
-    remedies = {last: f"go on with --ckpt_path {last}", run / "report.html": "start the same command again"}
+    remedies = {last: f"continue with --ckpt_path {last}", run / "report.html": "start the same command again"}
     for words, (path, remedy) in zip((resume, report), remedies.items(), strict=True):
-        before = path.read_bytes()
+        content = path.read_bytes()
         with monkeypatch.context() as patch:
             patch.setattr(files, "open", partial(open_or_full, f".{path.name}.part"), raising=False)
             assert main(words) == 2
         line = capsys.readouterr().err.splitlines()[-1]
         assert line == f"lit-fednas: {path}: No space left on device; free some space, then {remedy}"
-        assert path.read_bytes() == before
+        assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("rooted", [False, True])
 def test_a_run_that_has_saved_no_round_is_started_again(tiny, capsys, refused, monkeypatch, rooted):
-    """Ctrl-C in round 1, then a full disk at its end: the remedies work as they are printed."""
+    """After Ctrl-C in round 1 and a full disk at its end, the printed remedies work."""
     Path("stopping.py").write_text(
         "import os, signal\nfrom lightning import Callback\n\n\nclass Stop(Callback):\n"
         "    def on_train_start(self, *parts):\n        os.kill(os.getpid(), signal.SIGINT)\n"
@@ -227,8 +227,8 @@ def test_a_run_that_has_saved_no_round_is_started_again(tiny, capsys, refused, m
     assert len((last.parents[1] / "rounds.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun, capsys, refused):
-    """Files of all the names that are written into a run's folder are there."""
+def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(run_words, capsys, refused):
+    """The working directory has files with all names that a run writes."""
     Path("checkpoints").mkdir()
     for path in Path("runs/digits/version_0").glob("*.*"):
         Path(path.name).write_text("mine")
@@ -238,11 +238,11 @@ def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun,
     def contents():
         return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
-    before, words = contents(), [*begun, "--config", "config.yaml", "--trainer.logger", "false"]
+    initial, words = contents(), [*run_words, "--config", "config.yaml", "--trainer.logger", "false"]
     assert main(["fit", *words, "--trainer.max_rounds", "1"]) == 0
     assert "only checkpoints are kept" in capsys.readouterr().err
-    assert contents().keys() - before.keys() == {Path("checkpoints/last.ckpt")}
-    assert {path: contents()[path] for path in before} == before
+    assert contents().keys() - initial.keys() == {Path("checkpoints/last.ckpt")}
+    assert {path: contents()[path] for path in initial} == initial
     assert "checkpoint.dirpath: " in refused("fit", *words)
     rooted = ["--trainer.default_root_dir", "runs"]
     assert "trainer.default_root_dir: runs is not empty" in refused("fit", *words, *rooted)
@@ -250,7 +250,7 @@ def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun,
 
 @pytest.mark.slow
 def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny, capsys):
-    """The share of correct predictions is the accuracy that ``test`` reports, of the subnet that was chosen."""
+    """The share of correct predictions equals the accuracy of ``test`` for the same subnet."""
     recalibrated = ["--model.evaluation.recalibrate_batches", "2"]
     assert main(["fit", *tiny, *recalibrated, "--model.evaluation.predicted", "smallest"]) == 0
     assert main(["test", *tiny, *recalibrated, "--ckpt_path", "last", "--data.eval_batch_size", "100"]) == 0
@@ -260,8 +260,8 @@ def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny,
     module = FederatedLightningModule.load_from_checkpoint(last)
     data = FederatedDataModule(Digits(), Dirichlet(10.0), num_clients=10, eval_batch_size=100)
     trainer = FederatedTrainer(accelerator="cpu", logger=False, enable_progress_bar=False)
-    for given in (None, last):
-        batches = trainer.predict(module, datamodule=data, ckpt_path=given)
+    for ckpt_path in (None, last):
+        batches = trainer.predict(module, datamodule=data, ckpt_path=ckpt_path)
         logits, targets = torch.cat(batches), Digits().load("test").targets
         assert logits.shape == (len(targets), 10)
         correct = (logits.argmax(1) == targets).float().mean().item()
@@ -272,21 +272,21 @@ def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny,
 
 
 @pytest.mark.slow
-def test_a_resumed_runs_config_starts_a_new_run(begun, refused):
-    """It holds neither the folder of the run nor the checkpoint that the run was resumed from."""
-    assert main(["fit", *begun, "--ckpt_path", "last"]) == 0
+def test_a_resumed_runs_config_starts_a_new_run(run_words, refused):
+    """It has neither the run's folder nor the checkpoint of the resumed run."""
+    assert main(["fit", *run_words, "--ckpt_path", "last"]) == 0
     first = Path("runs/digits/version_0")
     records = (first / "rounds.jsonl").read_bytes()
     assert main(["fit", "--config", str(first / "config.yaml")]) == 0
     assert (first / "rounds.jsonl").read_bytes() == records
     files = [Path(f"runs/digits/version_{n}/rounds.jsonl").read_text().splitlines() for n in range(2)]
-    metrics, again = ([json.loads(line)["metrics"] for line in lines] for lines in files)
-    assert again == metrics
-    message = refused("fit", *begun, "--trainer.logger.init_args.version", "0")
-    assert "version_0 holds a run; leave version out" in message
+    metrics, repeated = ([json.loads(line)["metrics"] for line in lines] for lines in files)
+    assert repeated == metrics
+    message = refused("fit", *run_words, "--trainer.logger.init_args.version", "0")
+    assert "version_0 has a run; omit version" in message
 
 
-def test_what_cannot_be_written_is_told_before_the_work(begun, refused, monkeypatch):
+def test_an_unwritable_output_is_an_error_before_the_work(run_words, refused, monkeypatch):
     Path("shut").mkdir(mode=0o500)
     monkeypatch.setattr(os, "access", lambda path, mode: "shut" not in str(path))  # the superuser may write there
     Path("thesis.html").touch()
@@ -298,7 +298,7 @@ def test_what_cannot_be_written_is_told_before_the_work(begun, refused, monkeypa
 
 
 def test_the_owner_alone_reads_the_seed_of_a_private_runs_noise(tiny):
-    """Whichever file holds it, whatever the umask."""
+    """This holds for every file with the seed, and for every umask."""
     privacy = {"clip_norm": 1.0, "noise_multiplier": 1.0, "noise_seed": 314159265}
     model = {
         "assignment": {"class_path": "lit_fednas.assignment.RandomArchitectures"},
@@ -306,11 +306,11 @@ def test_the_owner_alone_reads_the_seed_of_a_private_runs_noise(tiny):
         "faults": {"min_survivors": 0, "max_failed_rounds": None},
     }
     Path("private.yaml").write_text(yaml.safe_dump({"privacy": privacy, "beta_decay": None, "model": model}))
-    before = os.umask(0)
+    umask = os.umask(0)
     try:
         assert main(["fit", *tiny, "--config", "private.yaml", "--trainer.max_rounds", "1"]) == 0
     finally:
-        os.umask(before)
+        os.umask(umask)
     files = [path for path in Path("runs").rglob("*") if path.is_file()]
     number = [b"314159265", (314159265).to_bytes(4, "little")]  # in a checkpoint
     holding = [path for path in files if any(form in path.read_bytes() for form in number)]
@@ -335,7 +335,7 @@ def test_parts_of_the_working_directory_are_found_and_a_logger_that_shares_a_fol
 
 
 def test_modules_beside_a_configuration_are_imported_also_for_its_run(tiny, refused, monkeypatch):
-    """From its folder and from another one; a run that does not name the module's folder any more says so."""
+    """They are imported from every folder; a run without the line of modules is refused."""
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", os.getcwd())])
     rate = "from lit_fednas.federation import StepRate\n\n\nclass Rate(StepRate):\n    every = 1\n"
     for folder, module in (("sub", "rate_beside"), (".", "rate_here")):
@@ -354,29 +354,29 @@ def test_modules_beside_a_configuration_are_imported_also_for_its_run(tiny, refu
     config = Path("runs/rate_beside/version_0/config.yaml")
     config.write_text(config.read_text().partition("\n")[2])
     monkeypatch.delitem(sys.modules, "rate_beside")
-    message = "config: rate_beside is no module installed, in this folder or beside the configuration; add its folder"
+    message = "config: the module rate_beside is not installed, in this folder or beside the configuration; add its"
     assert message in refused("validate", "--config", str(config))
 
 
 @pytest.fixture
-def versions(begun):
-    """Copies of a run under other numbers, of which the newest file is the lowest number's."""
+def versions(run_words):
+    """Copies a run to other numbers; the lowest number has the newest files."""
     run = Path("runs/digits/version_0")
     for number in (9, 10):
         shutil.copytree(run, run.with_name(f"version_{number}"))
     for number, time in ((10, 1), (9, 2), (0, 3)):
         for path in run.with_name(f"version_{number}").rglob("*"):
             os.utime(path, (time, time))
-    return begun
+    return run_words
 
 
 def folders_with_a_test():
-    """The folders of the runs that were tested."""
+    """Returns the folders of the tested runs."""
     return [path.parent.as_posix() for path in sorted(Path().rglob("subnets-test.csv"))]
 
 
 def test_a_runs_own_configuration_names_that_run(versions, capsys):
-    """Also where it was moved or lies in the working directory; its settings name ``runs/digits``."""
+    """This holds for a moved run and for a run in the working directory, too; its settings name ``runs/digits``."""
     assert main(["test", "--config", "runs/digits/version_9/config.yaml"]) == 0
     assert folders_with_a_test() == ["runs/digits/version_9"]
     shutil.copytree("runs/digits/version_0", "backup/of it/version 3")
@@ -405,7 +405,7 @@ def test_the_newest_run_has_the_highest_number(versions):
 
 
 def test_a_home_folder_is_one_folder_for_all_readers(tiny, tmp_path, monkeypatch):
-    """The shell expands no ``~`` within a word, and no file's."""
+    """The shell does not expand ``~`` within words and files."""
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     Path("own.yaml").write_text("trainer: {logger: {init_args: {save_dir: ~/exp}}}\ncheckpoint: {dirpath: ~/kept}")
@@ -431,12 +431,12 @@ def test_all_that_is_done_with_a_run_is_one_run_of_each_logger(tiny, monkeypatch
     search = ["search", "--config", str(CONFIGS / "search" / "digits.yaml"), "--search.method.init_args", "{}"]
     for command in (["fit"], ["test"], ["fit"], [*search, "--search.evaluations", "1"]):
         assert main([*command, *tiny, "--trainer.max_rounds", "1"]) == 0
-        wandb.finish()  # as a process does at its end
+        wandb.finish()  # the end of a process does the same
     first, second = ((Path("runs/digits") / name / "wandb-id.txt").read_text() for name in ("version_0", "version_1"))
     files = sorted(Path("runs/wandb").glob("offline-run-*/*.wandb"))
     assert [path.stem for path in files] == [f"run-{identity}" for identity in (first, first, second, second)]
-    named = [{record.run.display_name for record in written(path)} - {""} for path in files]
-    assert named == [{"digits/version_0"}] * 2 + [{"digits/version_1"}] * 2
+    display_names = [{record.run.display_name for record in written(path)} - {""} for path in files]
+    assert display_names == [{"digits/version_0"}] * 2 + [{"digits/version_1"}] * 2
     assert len(list(Path("runs/digits").glob("*/tensorboard"))) == 2
     assert {path.name for path in Path("runs").iterdir()} == {"digits", "wandb"}
 
@@ -457,7 +457,7 @@ def test_all_that_is_done_with_a_run_is_one_run_of_each_logger(tiny, monkeypatch
             "will not be logged; did you mean val/mean/accuracy?",
         ),
         (["--trainer.accelerator", "gpu"], "trainer: No supported gpu backend found!; change"),
-        (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not the data's, 10; leave"),
+        (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not the data's 10; remove"),
         (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '..' cannot name a folder"),
         (["--model.client.optimizer.init_args.lr=-0.1"], "client.optimizer: cannot be made (Invalid lea"),
         (["--seed_everything", "true"], "seed_everything: true must be a number from 0 to 2^32 - 1"),
@@ -494,8 +494,8 @@ def test_a_file_that_cannot_be_used_is_one_clear_line(tiny, refused):
 
 
 @pytest.mark.slow
-def test_checkpoints_that_cannot_be_used_are_one_clear_line(begun, refused):
-    """For every command that takes one; none advises to load what may run code."""
+def test_checkpoints_that_cannot_be_used_are_one_clear_line(run_words, refused):
+    """This holds for every command with a checkpoint; no error advises to load unsafe files."""
     last = Path("runs/digits/version_0/checkpoints/last.ckpt")
     whole = last.read_bytes()
     content = torch.load(last, weights_only=True)
@@ -511,9 +511,9 @@ def test_checkpoints_that_cannot_be_used_are_one_clear_line(begun, refused):
     }
     for command, (saved, message) in bad.items():
         torch.save(saved, "bad.ckpt")
-        assert message in refused(command, *begun, "--ckpt_path", "bad.ckpt")
+        assert message in refused(command, *run_words, "--ckpt_path", "bad.ckpt")
         Path("bad.ckpt").write_bytes(whole[: len(whole) // 2])
-        assert "bad.ckpt cannot be read" in refused(command, *begun, "--ckpt_path", "bad.ckpt")
+        assert "bad.ckpt cannot be read" in refused(command, *run_words, "--ckpt_path", "bad.ckpt")
 
 
 @pytest.mark.slow
@@ -532,7 +532,7 @@ def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, c
     assert config["model"]["client"]["batch_size"] == 16
 
 
-def test_broken_records_are_one_clear_line(begun, refused):
+def test_broken_records_are_one_clear_line(run_words, refused):
     rounds = Path("runs/digits/version_0/rounds.jsonl")
     whole = rounds.read_bytes()
     rounds.write_bytes(whole + b"[1]\n" + whole)
@@ -540,7 +540,7 @@ def test_broken_records_are_one_clear_line(begun, refused):
     assert "rounds.jsonl: line 2 is not the record of a round" in line
     rounds.write_bytes(whole)
     rounds.with_name("metrics.csv").write_bytes(b"\xff\xfe\n")
-    assert "metrics.csv: is damaged" in refused("fit", *begun, "--ckpt_path", "last")
+    assert "metrics.csv: is damaged" in refused("fit", *run_words, "--ckpt_path", "last")
     assert rounds.read_bytes() == whole
 
 
@@ -557,13 +557,13 @@ def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, refused, monkeyp
 
 
 def test_ctrl_c_while_the_program_starts(tmp_path):
-    """The first that is imported, in place of Lightning, is where the signal comes."""
+    """The signal arrives in the first import, which replaces Lightning."""
     interrupted = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(20)\n"
     (tmp_path / "lightning.py").write_text(interrupted)
     environment = {**os.environ, "PYTHONPATH": str(CONFIGS.parent)}
     command = [sys.executable, "-m", "lit_fednas", "fit"]
     listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests in the background ignore it
-    ended = subprocess.run(
+    process = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, check=False, preexec_fn=listening
     )
-    assert (ended.returncode, ended.stderr) == (130, b"")
+    assert (process.returncode, process.stderr) == (130, b"")

@@ -1,4 +1,4 @@
-"""The table of commands, and those that start without Lightning."""
+"""The table of commands, and the commands that start without Lightning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lit_fednas.errors import DataError
 ROOT = Path(lit_fednas.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 HEAVY = {"torch", "lightning", "torchmetrics", "pymoo", "sklearn"}
-#: What no training needs, and what Lightning does not import either.
+#: Packages that neither training nor Lightning needs.
 UNUSED = {"flwr", "IPython", "jinja2", "pymoo", "wandb"}
 
 
@@ -35,11 +35,11 @@ def test_the_table_says_what_the_docstrings_say(name):
 
 
 def errors_of(script: str, folder: Path) -> str:
-    """What it says in a process of its own; the modules of this one have long been imported."""
+    """Returns a script's error output from another process, since this one has imported all modules."""
     words = [sys.executable, "-c", script]
-    ended = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stderr
+    process = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stderr
 
 
 def test_light_commands_import_no_lightning(tmp_path):
@@ -67,7 +67,7 @@ found = {UNUSED} & sys.modules.keys()
 if found:
     sys.exit(f"fit imports {{found}}")
 """
-    assert "loading" not in errors_of(script, tmp_path)  # which is not a terminal
+    assert "loading" not in errors_of(script, tmp_path)  # the output is not a terminal
 
 
 def test_a_reader_that_has_seen_enough(tmp_path):
@@ -81,8 +81,8 @@ def test_a_reader_that_has_seen_enough(tmp_path):
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    named = [re.split(r" {2,}", line)[1] for line in lines if line.startswith("  ") and line[2].isalpha()]
-    assert named == list(COMMANDS)
+    command_names = [re.split(r" {2,}", line)[1] for line in lines if line.startswith("  ") and line[2].isalpha()]
+    assert command_names == list(COMMANDS)
     assert main([]) == 2
 
 
@@ -116,7 +116,7 @@ def test_bash_completes_commands_options_and_configurations(completed, line, can
 
 @pytest.fixture(scope="module")
 def completed(tmp_path_factory):
-    """What bash offers at the end of a line, beside a file and a folder of the user's."""
+    """Returns bash's candidates at the end of a line, in a folder with a file and a folder."""
     pytest.importorskip("shtab")
     folder = tmp_path_factory.mktemp("completion")
     (folder / "own.yaml").touch()
@@ -133,15 +133,15 @@ def completed(tmp_path_factory):
 
 
 def measure(names: list[str], *words: str, limit: float | None = None, sizes: list[int] | None = None) -> int | None:
-    """Measures what is named.
+    """Measures some things.
 
     More about it.
 
     Args:
-        names: What to measure.
-        *words: For others.
-        limit: At most so much.
-        sizes: Of each.
+        names: The names.
+        *words: More words.
+        limit: The limit.
+        sizes: The sizes.
     """
     if limit == 0:
         raise DataError("limit: 0 is too little; give more")
@@ -156,7 +156,7 @@ def measuring(monkeypatch):
 
 
 def test_a_function_is_a_command(measuring, capsys):
-    """Arguments without a default stand by place, lists take several words, and what follows -- is handed on."""
+    """Arguments without a default are positional, lists take several words, and words after -- are passed on."""
     assert main(["do", "measure", "a=1", "b", "--sizes", "3", "4", "--limit", "0.5", "--", "--sizes", "5"]) == 3
     assert capsys.readouterr().out == "['a=1', 'b'] ('--sizes', '5') 0.5 [3, 4]\n"
     assert main(["do", "measure", "a"]) == 0
@@ -164,7 +164,7 @@ def test_a_function_is_a_command(measuring, capsys):
     with pytest.raises(SystemExit) as end:
         main(["do", "measure", "--help"])
     assert end.value.code == 0
-    assert "At most so much." in capsys.readouterr().out
+    assert "The limit." in capsys.readouterr().out
     assert main(["do", "measure", "a", "--limit", "0"]) == 2
     assert capsys.readouterr().err == "lit-fednas: limit: 0 is too little; give more\n"
 

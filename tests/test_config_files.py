@@ -19,9 +19,9 @@ def empty(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("given", [["--config", DIGITS], ["-c", f"configs/{DIGITS}"], [f"--config={DIGITS}"]], ids=str)
-def test_a_configuration_is_found_by_its_name(capsys, given):
-    assert main(["partition", *given, "--output", "shown"]) == 0
+@pytest.mark.parametrize("words", [["--config", DIGITS], ["-c", f"configs/{DIGITS}"], [f"--config={DIGITS}"]], ids=str)
+def test_a_configuration_is_found_by_its_name(capsys, words):
+    assert main(["partition", *words, "--output", "shown"]) == 0
     assert Path("shown/partition.png").stat().st_size > 5000
     header, *clients = Path("shown/partition.csv").read_text().splitlines()
     assert header.startswith("client,size,")
@@ -35,19 +35,19 @@ def test_a_file_of_the_working_directory_comes_first(refused):
     Path(DIGITS).write_text("mine: true")
     assert find(DIGITS) == Path(DIGITS)
     assert "mine" in refused("partition", "--config", DIGITS)
-    text = "{data: {num_clients: 0}}"  # is no name
+    text = "{data: {num_clients: 0}}"  # this text is not a name
     assert "num_clients: 0" in refused("partition", "--config", f"configs/{DIGITS}", "--config", text)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("name", "message"),
     [
         ("superfed/digts.yaml", f"did you mean {DIGITS}"),
         ("xyzzy", "config: xyzzy is neither a file nor in the package; (lit-fednas configs"),
     ],
 )
-def test_an_unknown_name_is_told_with_the_nearest(refused, given, message):
-    assert message in refused("fit", "--config", given)
+def test_an_unknown_name_is_an_error_with_the_closest(refused, name, message):
+    assert message in refused("fit", "--config", name)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_unknown_name_is_told_with_the_nearest(refused, given, message):
     ],
     ids=lambda value: value[:20],
 )
-def test_what_is_no_configuration_is_told_at_once(refused, words, text, message):
+def test_files_that_are_no_configuration_are_refused(refused, words, text, message):
     Path("x.yaml").write_text(text, encoding="latin-1")
     assert refused(*words.split(), "x.yaml").startswith(f"lit-fednas: x.yaml: {message}")
 
@@ -79,13 +79,13 @@ def test_usual_numbers_and_quoted_names_are_read_and_options_are_checked(refused
     assert "010 in line 1 is read as 8" in refused("partition", "--config", DIGITS, "--config", "{data: {seed: 010}}")
 
 
-def test_all_are_listed_with_what_they_are(capsys):
+def test_all_are_listed_with_their_summary(capsys):
     everything = {path.relative_to(CONFIGS).as_posix(): path for path in CONFIGS.rglob("*.yaml")}
     assert main(["configs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    place = lines.index("all:")
+    middle = lines.index("all:")
     assert lines[0] == "begin with:"
-    parts = lines[1:place], lines[place + 1 :]
+    parts = lines[1:middle], lines[middle + 1 :]
     begin, listed = ([line.split()[0] for line in part if line[2:3] not in ("", " ")] for part in parts)
     assert begin[0] == "recommended/digit_pairs.yaml"
     assert len(begin) == 3
@@ -96,9 +96,9 @@ def test_all_are_listed_with_what_they_are(capsys):
 
 def test_a_word_selects(capsys, refused):
     assert main(["configs", "FedHeN"]) == 0
-    shown = capsys.readouterr().out.split()
-    assert "fedhen/digits.yaml" in shown
-    assert DIGITS not in shown
+    output = capsys.readouterr().out.split()
+    assert "fedhen/digits.yaml" in output
+    assert DIGITS not in output
     assert "no configuration contains 'xyzzy'" in refused("configs", "xyzzy")
 
 

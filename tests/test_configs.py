@@ -60,7 +60,7 @@ def layers(name: str) -> list[Path]:
     """Returns a configuration's files, it the last."""
     fits = [start for start in UNDER if name.startswith(start)]
     below = UNDER[max(fits, key=len)] if fits else []
-    return [FILES[f"{one}.yaml"] for one in below] + [FILES[name]]
+    return [FILES[f"{layer}.yaml"] for layer in below] + [FILES[name]]
 
 
 def words(*paths: Path) -> list[str]:
@@ -89,7 +89,7 @@ def parsers():
 
 
 def without_data(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Gives supernets the sizes that they would be given by data that are not here."""
+    """Gives supernets the sizes of data that are not available."""
     others = {"table": (8,), "speech": (1, 32, 32), "text": (16,), "shakespeare": (16,), "ptb": (16,)}
     shape = (1, 8, 8) if "digits" in str(layers(name)) else others.get(Path(name).stem, (3, 32, 32))
     monkeypatch.setattr(FederatedDataModule, "input_shape", shape)
@@ -98,7 +98,7 @@ def without_data(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 @pytest.mark.parametrize("name", one_of_many(LAYERED, *QUICK))
 def test_every_file_is_parsed_and_instantiated(parsers, monkeypatch, name):
-    """And each of its settings is in what was understood."""
+    """The parsed configuration has each of its settings."""
     content = yaml.safe_load(FILES[name].read_text())
     parser = parsers[next((command for command in ("search", "finetune") if command in content), "fit")]
     config = parser.parse_args(words(*layers(name)))
@@ -108,8 +108,8 @@ def test_every_file_is_parsed_and_instantiated(parsers, monkeypatch, name):
         assert not isinstance(value, bool | int | float) or value in (understood.get(key), of_callbacks.get(key)), key
     without_data(monkeypatch, name)
     with torch.device("meta"):
-        made = parser.instantiate_classes(config)
-    net = made.model.supernet
+        instances = parser.instantiate_classes(config)
+    net = instances.model.supernet
     assert net.cost(net.space.largest).macs >= net.cost(net.space.smallest).macs > 0
 
 
@@ -123,8 +123,8 @@ def arm(parsers, study: str, label: str) -> dict[str, Any]:
     """Returns the settings with which an arm of a study is trained."""
     (name,) = [name for name in FILES if name.endswith(f"/{study}.yaml") and name not in LAYERED]
     words = read_study(name).commands(label, 0)[0][2:]
-    found = [str(find(word)) if word.endswith(".yaml") else word for word in words]
-    return parsers["fit"].parse_args(found).as_dict()
+    paths = [str(find(word)) if word.endswith(".yaml") else word for word in words]
+    return parsers["fit"].parse_args(paths).as_dict()
 
 
 def full(parsers, name: str) -> dict[str, Any]:
@@ -137,9 +137,9 @@ def full(parsers, name: str) -> dict[str, Any]:
 
 def supernet(config: dict[str, Any], **settings: Any) -> Supernet:
     part = config["model"]["supernet"]
-    given = {**part["init_args"], "input_shape": (3, 32, 32), "num_classes": 10, **settings}
+    arguments = {**part["init_args"], "input_shape": (3, 32, 32), "num_classes": 10, **settings}
     with torch.device("meta"):
-        return instantiated(Supernet, {"class_path": part["class_path"], "init_args": given})
+        return instantiated(Supernet, {"class_path": part["class_path"], "init_args": arguments})
 
 
 ARMS = {"FjORD": "width_methods", "separate": "width_methods", "SplitMix": "width_methods", "Decouple": "fedhen_table1"}
@@ -148,15 +148,15 @@ BASES = {"width_methods": "HeteroFL", "fedhen_table1": "FedHeN"}
 
 @pytest.mark.parametrize("label", ARMS)
 def test_an_arms_largest_network_is_its_bases(parsers, label):
-    """Without the heads before its last, or as base networks of the smallest width."""
-    base, over = (arm(parsers, ARMS[label], one) for one in (BASES[ARMS[label]], label))
+    """It has no early heads, or consists of base networks of the smallest width."""
+    base, over = (arm(parsers, ARMS[label], name) for name in (BASES[ARMS[label]], label))
     net, settings = supernet(over), base["model"]["supernet"]["init_args"]
     if isinstance(net, BaseNetworks):
         assert net.family.units(net.input_shape) == supernet(base).units
         assert len(net.networks) == 1 / min(settings["widths"])
     else:
-        given = over["model"]["supernet"]["init_args"]
-        whole = supernet(base, **({"early_heads": given["early_heads"]} if "early_heads" in given else {}))
+        arguments = over["model"]["supernet"]["init_args"]
+        whole = supernet(base, **({"early_heads": arguments["early_heads"]} if "early_heads" in arguments else {}))
         assert net.cost(net.space.largest).parameters == whole.cost(whole.space.largest).parameters
 
 
@@ -196,7 +196,7 @@ FEDORAS = {
     "shakespeare": ((500, 16, None, 5, 4, 1.0, 0, 5), (7.8, 12.8, 17.8, 22.8, 33.8), [0.2] * 5),
 }
 INPUTS = {"speech": ((1, 40, 51), 12), "shakespeare": ((80,), 90)}
-#: The percentages of its paths that a tier has by Table 8.
+#: The percentage of paths in each tier (Table 8).
 PORTIONS = {
     "cifar10": (12.92, 58.80, 25.75, 2.53),
     "cifar100": (9.09, 52.64, 32.89, 5.38),
@@ -218,20 +218,20 @@ def test_fedorass_settings_and_tiers_are_the_papers(parsers, name):
     assert run["model.assignment.share"] == 0.5
     shape, classes = INPUTS.get(name, ((3, 32, 32), 10))
     net = supernet(config, input_shape=shape, num_classes=classes)
-    given = config["model"]["tiers"]["source"]
-    if "samples" in given["init_args"]:
-        given["init_args"]["samples"] //= 10
-    tiers = instantiated(TierSource, given).tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
-    most = [tier.at_most["operations"] for tier in tiers]
-    assert [limit / 1e6 for limit in most] == pytest.approx(limits, rel=0.012)
-    assert [tier.above.get("operations") for tier in tiers] == [None, *most[:-1]]
-    assert most[-1] >= net.operations(net.space.largest) > most[-2]
+    source = config["model"]["tiers"]["source"]
+    if "samples" in source["init_args"]:
+        source["init_args"]["samples"] //= 10
+    tiers = instantiated(TierSource, source).tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
+    maxima = [tier.at_most["operations"] for tier in tiers]
+    assert [limit / 1e6 for limit in maxima] == pytest.approx(limits, rel=0.012)
+    assert [tier.above.get("operations") for tier in tiers] == [None, *maxima[:-1]]
+    assert maxima[-1] >= net.operations(net.space.largest) > maxima[-2]
     allocation = config["model"]["tiers"]["allocation"]["init_args"]["shares"]
     assert (allocation or [1 / len(tiers)] * len(tiers)) == pytest.approx(shares)
     costs = net.path_costs("operations")
-    drawn = costs.fixed + sum(np.random.default_rng(n).choice(layer, 20_000) for n, layer in enumerate(costs.layers))
-    held, _ = np.histogram(drawn / 1e6, [0, *limits[:-1], np.inf])
-    assert held / 200 == pytest.approx(PORTIONS[name], abs=2)
+    samples = costs.fixed + sum(np.random.default_rng(n).choice(layer, 20_000) for n, layer in enumerate(costs.layers))
+    histogram, _ = np.histogram(samples / 1e6, [0, *limits[:-1], np.inf])
+    assert histogram / 200 == pytest.approx(PORTIONS[name], abs=2)
 
 
 #: Tables 10 and 11: clients of a round, batches, schedule, momentum, clipping; rates fine-tuned and from scratch; how
@@ -257,21 +257,21 @@ def test_fedorass_fine_tuning_is_the_papers(parsers, label):
     assert (set(searched.evaluations.values()) if several else {searched.evaluations}) == evaluations
     lines = [line for command, *line in commands if command == "finetune"]
     for line, rounds, count, rate in zip(lines[:2], (100, 500), counts, rates, strict=True):
-        given = parsers["finetune"].parse_args(line).finetune
-        client, sgd = given.client, given.client.optimizer.init_args
-        found = given.rounds, given.cohort.init_args.count, client.epochs, client.batch_size, client.clip_norm
-        assert found == (rounds, count, 1, batch, clip)
+        settings = parsers["finetune"].parse_args(line).finetune
+        client, sgd = settings.client, settings.client.optimizer.init_args
+        values = settings.rounds, settings.cohort.init_args.count, client.epochs, client.batch_size, client.clip_norm
+        assert values == (rounds, count, 1, batch, clip)
         assert (sgd.lr, sgd.momentum, client.lr_schedule.class_path.rpartition(".")[2]) == (rate, momentum, schedule)
-        assert given.initial == ("supernet" if rounds == 100 else "random")
+        assert settings.initial == ("supernet" if rounds == 100 else "random")
     if label == "CIFAR-100":  # App. E.5, from scratch as Reddi et al. do
-        given = parsers["finetune"].parse_args(lines[2]).finetune
-        client, schedule = given.client, given.client.lr_schedule.init_args
-        assert (given.rounds, given.cohort.init_args.count, given.initial) == (4000, 10, "random")
+        settings = parsers["finetune"].parse_args(lines[2]).finetune
+        client, schedule = settings.client, settings.client.lr_schedule.init_args
+        assert (settings.rounds, settings.cohort.init_args.count, settings.initial) == (4000, 10, "random")
         assert (client.batch_size, client.epochs, client.optimizer.init_args.lr, schedule.final) == (20, 1, 0.1, 0.1)
 
 
-#: Table 7 of FedTrans: participants of a round, rounds, and the rounds of a slope. Table 2: MB that all models take, of
-#: which the first is one; shape and classes of the data.
+#: Table 7 of FedTrans: participants of a round, rounds, and the rounds of a slope. Table 2: MB of all models together,
+#: first model included; shape and classes of the data.
 FEDTRANS = {
     "cifar10": ((10, 1000, 20), 6.8, (3, 32, 32), 10),
     "femnist": ((100, 2000, 30), 0.04, (1, 28, 28), 62),
@@ -282,10 +282,10 @@ FEDTRANS = {
 
 @pytest.mark.parametrize("name", one_of_many(FEDTRANS, "cifar10", "speech"))
 def test_fedtranss_settings_and_rules_are_the_papers(parsers, name):
-    """And those of ours differ in its rules alone."""
+    """Our settings differ only in the rules."""
     files = [FILES[f"fedtrans/{name}.yaml"], FILES["fedtrans/our_rules.yaml"]]
-    read = (flat(parsers["fit"].parse_args(words(*given)).as_dict()) for given in (files[:1], files))
-    paper, ours = ({key.replace(".init_args", ""): value for key, value in one.items()} for one in read)
+    read = (flat(parsers["fit"].parse_args(words(*paths)).as_dict()) for paths in (files[:1], files))
+    paper, ours = ({key.replace(".init_args", ""): value for key, value in settings.items()} for settings in read)
     grows = {key.removeprefix("transform_on_convergence."): value for key, value in paper.items()}
     numbers, storage, shape, classes = FEDTRANS[name]
     assert (paper["model.cohort.count"], paper["trainer.max_rounds"], grows["delta"]) == numbers
@@ -297,7 +297,7 @@ def test_fedtranss_settings_and_rules_are_the_papers(parsers, name):
     printed = {"certainty": 0, "new_units": "copies", "noise": 0, "order": "alternate"}  # Eq. 1, section 4.1
     assert {key: grows[key] for key in (*defaults, *printed)} == defaults | printed
     assert (paper["soft_average.decay"], paper["soft_average.weighted"]) == (0.98, False)
-    if name == "cifar10":  # as Diao et al. do: two classes per client
+    if name == "cifar10":  # two classes per client, like Diao et al.
         deal = Shards(paper["data.partitioner.shards_per_client"])
         parts = deal.partition(targets := np.arange(50_000) % 10, paper["data.num_clients"])
         assert [len(rows) for rows in parts] == [500] * 100
@@ -358,8 +358,8 @@ def command(name: str, *configs: str, **settings: Any) -> None:
 
 def fit(*configs: str, **settings: Any) -> Path:
     """Trains a round, one step per client; returns the run's folder."""
-    few = {"trainer__check_val_every_n_rounds": 1, "trainer__max_rounds": 1, "model__client__steps": 1}
-    command("fit", *configs, **{**few, **settings})
+    defaults = {"trainer__check_val_every_n_rounds": 1, "trainer__max_rounds": 1, "model__client__steps": 1}
+    command("fit", *configs, **{**defaults, **settings})
     (records,) = Path().glob("runs/*/version_0/rounds.jsonl")
     return records.parent
 
@@ -372,13 +372,13 @@ def test_a_transformer_trains(folder):
 
 @pytest.mark.slow
 def test_a_mixture_is_searched_and_its_genotype_trained(folder):
-    """The genotype is derived, and it and a random one are trained from scratch, on all data."""
+    """The derived genotype and a random one are trained from scratch on all data."""
     where = fit("darts/digits", model__supernet__init_args__cells=3, model__supernet__init_args__nodes=1)
     cells = {"model__supernet__init_args__cells": 3, "model__supernet__init_args__nodes": 1}
     command("search", "darts/digits", search__method="lit_fednas.search.DeriveGenotype", **cells)
     rounds = {"finetune__rounds": 1, "finetune__client__steps": 1}
-    for drawn in ({}, {"finetune__architectures": 1, "finetune__name": "random"}):
-        command("finetune", "darts/digits", "darts/finetune/digits", **drawn, **rounds, **cells)
+    for options in ({}, {"finetune__architectures": 1, "finetune__name": "random"}):
+        command("finetune", "darts/digits", "darts/finetune/digits", **options, **rounds, **cells)
     archs = [rows(where / name / "tiers.csv")[0]["arch"] for name in ("search", "retrain", "random")]
     assert archs[0] == archs[1] != archs[2]
     trained = [json.loads(path.read_text().splitlines()[0]) for path in where.glob("*/runs/*/rounds.jsonl")]
@@ -386,13 +386,13 @@ def test_a_mixture_is_searched_and_its_genotype_trained(folder):
     assert len(trained) == 2
     for round in trained:
         examples = {client["client"]: client["num_examples"] for client in round["clients"]}
-        assert all(2 * one["num_examples"] - 1 <= examples.get(one["client"], 1e9) for one in searched["clients"])
+        assert all(2 * fit["num_examples"] - 1 <= examples.get(fit["client"], 1e9) for fit in searched["clients"])
 
 
 def speech(folder: Path) -> dict[str, Any]:
     for label, hertz in enumerate((300, 900)):
         for speaker in ("ann", "ben", "cat", "dan"):
-            for number in (0, 5, 10, 11, 12):  # of test, of validation, and three for training
+            for number in (0, 5, 10, 11, 12):  # one for test, one for validation, and three for training
                 wave = tone(hertz + 20 * number, 0.5, 8_000)
                 write_wave(folder / f"{label}_{speaker}_{number}.wav", wave, 8_000)
     return {"root": str(folder)}
@@ -416,7 +416,7 @@ def table(folder: Path) -> dict[str, Any]:
     return {"files": {split: str(folder / f"{split}.csv") for split in ("train", "test")}}
 
 
-#: By the configuration's name: what writes data, and what the figure of a validation is called.
+#: By the configuration's name: the function that writes data, and the metric of a validation.
 DATA: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "speech": (speech, "accuracy"),
     "table": (table, "accuracy"),
@@ -455,11 +455,11 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch, capsys
     assert {folder.name for folder in (run / "tuned" / "tiers").iterdir()} == set(tiers)
     assert " --name tuned --tier " in capsys.readouterr().out.splitlines()[-2]
     main(["export", *config, "--tier", tiers[0], "--name", "tuned"])
-    said, folder = {"metadata.json": ""}, run / "tuned" / "tiers" / tiers[0]
-    program = torch.export.load(folder / "network.pt2", extra_files=said).module()
+    extra_files, folder = {"metadata.json": ""}, run / "tuned" / "tiers" / tiers[0]
+    program = torch.export.load(folder / "network.pt2", extra_files=extra_files).module()
     for tensor in torch.load(folder / "weights.pt").values():
-        assert any(torch.equal(one, tensor) for one in program.state_dict().values())
-    metadata = json.loads(said["metadata.json"])
+        assert any(torch.equal(value, tensor) for value in program.state_dict().values())
+    metadata = json.loads(extra_files["metadata.json"])
     raw = torch.zeros(3, *metadata["input_shape"], dtype=getattr(torch, metadata["input_type"]))
     assert program(raw).shape[-1] == len(metadata["class_names"])
     main(["report", str(run)])
@@ -467,7 +467,7 @@ def test_from_data_to_a_file_that_runs_alone(name, tmp_path, monkeypatch, capsys
 
 
 def owned_images(folder: Path) -> str:
-    """Images of several sizes: twelve of each of three owners, and two of a fourth, who is left out."""
+    """Writes images of several sizes: twelve for each of three owners, and two for a fourth, who is excluded."""
     owners = [owner for owner, count in {"ann": 12, "ben": 12, "cat": 12, "dan": 2}.items() for _ in range(count)]
     files = [f"train/{number % 2}/{number}.png" for number in range(len(owners))]
     for number, file in enumerate(files):
@@ -478,7 +478,7 @@ def owned_images(folder: Path) -> str:
 
 
 def owned_rows(folder: Path) -> str:
-    """A regression of large numbers."""
+    """Writes a regression of large numbers."""
     numbers = np.random.default_rng(0).normal(size=(60, 2))
     lines = [f"{x},{y},farm{row % 3},{350 * x + 650.5}\n" for row, (x, y) in enumerate(numbers)]
     (folder / "farms.csv").write_text("height,weight,owner,target\n" + "".join(lines))
@@ -496,19 +496,19 @@ def owned_texts(folder: Path) -> str:
     [("images", owned_images), ("table", owned_rows), pytest.param("text", owned_texts, marks=pytest.mark.slow)],
 )
 def test_a_template_needs_a_path_alone(name, write, folder, capsys):
-    """Owners are the clients; the tiers of the file are searched, also by the command that a training prints."""
+    """Owners are the clients; the command that a training prints searches the tiers of the file."""
     (folder / "data").mkdir()
     path, config = f"--data.source.init_args.{write(folder / 'data')}", ["--config", f"recommended/{name}.yaml"]
     assert main(["fit", *config, path, "--trainer.max_rounds=1"]) == 0
-    following = capsys.readouterr().out.splitlines()[-2]
-    assert following == f"next: lit-fednas search --config runs/{name}/version_0/config.yaml"
+    next_command = capsys.readouterr().out.splitlines()[-2]
+    assert next_command == f"next: lit-fednas search --config runs/{name}/version_0/config.yaml"
     run = Path("runs", name, "version_0")
     assert len({row["client"] for row in rows(run / "partition.csv")}) == 3
     more = ["--trainer.max_rounds=2", "--ckpt_path=last", "--search.evaluations=3"]
-    assert main(["fit", *config, path, *more]) == 0  # what a later command reads may change
-    assert main(following.split()[2:]) == 0
+    assert main(["fit", *config, path, *more]) == 0  # settings of later commands may change
+    assert main(next_command.split()[2:]) == 0
     subnets = rows(run / "subnets-val.csv")
-    assert all(float(row["loss"]) < 1e7 for row in subnets)  # of targets that are some hundred
+    assert all(float(row["loss"]) < 1e7 for row in subnets)  # targets are some hundreds
     costs = {row["subnet"]: row["macs"] for row in subnets}
     smallest, largest = (float(costs[name]) for name in ("smallest", "largest"))
     settings = json.loads((run / "search" / "settings.json").read_text())
@@ -526,7 +526,7 @@ COSTS: dict[str, tuple[Any, ...]] = {
         2e-4,
         {"smallest": {"operations": 53.77}, "largest": {"operations": 4450.72}},
     ),  # App. J.1
-    "width/cifar10": ((3, 32, 32), 10, 0.003, {one: {"macs": m, "parameters": p} for one, (m, p) in FJORD.items()}),
+    "width/cifar10": ((3, 32, 32), 10, 0.003, {text: {"macs": m, "parameters": p} for text, (m, p) in FJORD.items()}),
     "Shakespeare, FjORD": ((80,), 90, 0.03, {"width: 1": {"operations": 17, "parameters": 0.21}}),  # FedorAS, Table 5
     "darts/cifar10": ((3, 32, 32), 10, 0.001, {"mixture": {"parameters": 1.93}}),  # FedorAS, Table 17
     "fedhen/cifar10": ((3, 32, 32), 10, 0.01, {"exits: 2": {"parameters": 0.7}, "exits: 4": {"parameters": 11.1}}),
@@ -546,8 +546,8 @@ def test_networks_cost_what_is_printed(parsers, name):
     for text, printed in rows.items():
         text = config["model"]["evaluation"]["subnets"][text] if isinstance(text, int) else text
         arch = net.space.parse(getattr(net.space, text, text))
-        found = {**vars(net.cost(arch)), "operations": net.operations(arch)}
-        assert {key: found[key] / 1e6 for key in printed} == pytest.approx(printed, rel=tolerance), text
+        costs = {**vars(net.cost(arch)), "operations": net.operations(arch)}
+        assert {key: costs[key] / 1e6 for key in printed} == pytest.approx(printed, rel=tolerance), text
 
 
 #: Printed settings; ``cohort`` is the number of clients of a round, ``layers`` that of FedNAS' candidates (Table 2).

@@ -1,4 +1,4 @@
-"""The contracts carry every method alike: read from the source of the whole package."""
+"""The contracts fit all methods equally, read from the source of the whole package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASES = [Aggregation, Assignment, FederatedCallback, Objective, SearchSpace, Sup
 
 
 def classes() -> dict[str, type]:
-    names = [one.name for one in pkgutil.walk_packages([str(ROOT)], "lit_fednas.")]
+    names = [module.name for module in pkgutil.walk_packages([str(ROOT)], "lit_fednas.")]
     return {
         name: kind
         for module in (import_module(name) for name in names if folder(name) not in ("__main__", "testing"))
@@ -39,7 +39,7 @@ def folder(module: str) -> str:
 
 
 def concrete_parts() -> dict[str, str]:
-    """The folder of every concrete part, architecture and network, by the class's name."""
+    """Returns the folder of every concrete part, architecture and network, by its class's name."""
     roles = {"supernets", "assignment", "objectives", "aggregation", "callbacks", "search", "tiers"}
     return {
         name: folder(kind.__module__)
@@ -51,25 +51,25 @@ def concrete_parts() -> dict[str, str]:
     }
 
 
-def test_no_type_of_a_concrete_part_is_asked_for_outside_its_folder() -> None:
+def test_concrete_types_are_checked_only_in_their_folder() -> None:
     folders = concrete_parts()
     assert len(folders) > 50
-    asked = []
+    checks = []
     for path in sorted(ROOT.rglob("*.py")):
-        here = path.relative_to(ROOT).parts[0]
+        own_folder = path.relative_to(ROOT).parts[0]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
                 for name in re.findall(r"\w+", ast.unparse(node.args[1])):
-                    if name in folders and folders[name] != here:
-                        asked.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
-    assert asked == []
+                    if name in folders and folders[name] != own_folder:
+                        checks.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+    assert checks == []
 
 
 def test_the_engine_names_no_method_and_no_concrete_part() -> None:
-    """Its defaults (plain averaging of a plain loss) are the parts of no method."""
+    """Its defaults, plain averaging of a plain loss, belong to no method."""
     allowed = {"TaskLoss"}
     methods = r"SuperFed|FedorAS|FedHeN|FedNAS|FedTrans|HeteroFL|FjORD|FedRolex|SplitMix|FLuID"
-    named = []
+    uses = []
     parts = {name for name, where in concrete_parts().items() if where != "callbacks"} - allowed
     for path in sorted((ROOT / "federation").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -83,25 +83,25 @@ def test_the_engine_names_no_method_and_no_concrete_part() -> None:
             words += [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
                 words += re.findall(methods, node.value)
-            named += [f"{path.name}: {word}" for word in words if word in parts or re.fullmatch(methods, word)]
-    assert named == []
+            uses += [f"{path.name}: {word}" for word in words if word in parts or re.fullmatch(methods, word)]
+    assert uses == []
 
 
-#: Right for all, but in one space different genes give the same network, and one supernet need not build a network.
+#: Members for exceptions: one space has equal networks for different genes, one supernet builds no network.
 ONE_KNOWS_BETTER = {"SearchSpace.size", "Supernet.layers"}
 
 
 @pytest.mark.parametrize("base", BASES, ids=lambda base: base.__name__)
 def test_no_member_of_a_base_has_a_single_overrider(base: type) -> None:
-    known = [kind for kind in {id(one): one for one in classes().values()}.values() if issubclass(kind, base)]
+    kinds = [kind for kind in {id(kind): kind for kind in classes().values()}.values() if issubclass(kind, base)]
     single = []
     for name, member in vars(base).items():
-        own = name.startswith("_") or not (callable(member) or isinstance(member, property))
+        is_private = name.startswith("_") or not (callable(member) or isinstance(member, property))
         if f"{base.__name__}.{name}" in ONE_KNOWS_BETTER:
             continue
-        if own or getattr(member, "__isabstractmethod__", False):
+        if is_private or getattr(member, "__isabstractmethod__", False):
             continue
-        overriders = [kind.__name__ for kind in known if kind is not base and name in vars(kind)]
+        overriders = [kind.__name__ for kind in kinds if kind is not base and name in vars(kind)]
         if len(overriders) == 1:
             single.append(f"{base.__name__}.{name} by {overriders[0]} alone")
     assert single == []

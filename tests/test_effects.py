@@ -1,4 +1,4 @@
-"""Settings that nothing reads are said, and those that something reads are not."""
+"""Warnings about settings that nothing reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USUAL = {
 }
 OF_VALIDATION = {"class_path": "x.Proximal", "init_args": {"objective": {"class_path": "x.DifferentiableSearch"}}}
 DEPLOYED = {"class_path": "lit_fednas.callbacks.DeployedAccuracy", "init_args": {"split": "val"}}
-#: A setting with its value, and what makes it read.
+#: A setting with its value, and other settings that make a part read it.
 CASES: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ({"checkpoint.save_top_k": 3}, [{"checkpoint.monitor": "val/mean/accuracy"}]),
     ({"checkpoint.mode": "min"}, [{"checkpoint.monitor": "val/mean/accuracy"}]),
@@ -44,17 +44,17 @@ def changed(**settings: Any) -> dict[str, Any]:
     return tree
 
 
-@pytest.mark.parametrize(("given", "readers"), CASES, ids=str)
-def test_a_setting_is_said_unless_something_reads_it(given: dict[str, Any], readers: list[dict[str, Any]]) -> None:
-    (line,) = without_effect(changed(**given), "fit")
-    name = next(iter(given))
+@pytest.mark.parametrize(("settings", "readers"), CASES, ids=str)
+def test_a_setting_is_named_unless_a_part_reads_it(settings: dict[str, Any], readers: list[dict[str, Any]]) -> None:
+    (line,) = without_effect(changed(**settings), "fit")
+    name = next(iter(settings))
     assert line.startswith(f"{name}: ")
     assert "has no effect on fit, as " in line
     for reader in readers:
-        assert without_effect(changed(**{**given, **reader}), "fit") == []
+        assert without_effect(changed(**{**settings, **reader}), "fit") == []
 
 
-def test_the_reasons_are_said() -> None:
+def test_the_reasons_are_named() -> None:
     settings = changed(**{"model.client.steps": 4, "model.client.epochs": 2})
     assert without_effect(settings, "fit") == [
         "model.client.epochs: 2 has no effect on fit, as model.client.steps is 4"
@@ -63,13 +63,13 @@ def test_the_reasons_are_said() -> None:
 
 
 @pytest.mark.parametrize("name", ["mine.Loss", "torchmetrics.Loss"])
-def test_nothing_is_said_where_a_part_of_another_package_may_read_it(name: str) -> None:
+def test_no_warning_if_a_part_of_another_package_may_read_it(name: str) -> None:
     wrapped = {"class_path": "lit_fednas.objectives.Proximal", "init_args": {"objective": {"class_path": name}}}
     lines = without_effect(changed(**{"data.client_val": 0.2, "model.objective": wrapped}), "fit")
     assert [line.partition(":")[0] for line in lines] == ([] if name == "mine.Loss" else ["data.client_val"])
 
 
-def test_what_is_not_given_is_never_said() -> None:
+def test_defaults_are_never_named() -> None:
     """The rules' usual values are the defaults."""
     from lit_fednas.callbacks import RoundCheckpoint
     from lit_fednas.data import FederatedDataModule

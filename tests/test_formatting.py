@@ -1,4 +1,4 @@
-"""How quantities, tables and lists are written."""
+"""Text of quantities, tables and lists."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from lit_fednas.formatting import (
         (percent(0.7234), "72.3%"),
         (axis("bytes", 1.5e6), (1e6, "bytes sent one way (MB)")),
         (figure_text("_a\nb"), " _a b"),
-        (figure_text("x" * 99, most=7), "xxx…xxx"),
+        (figure_text("x" * 99, max_length=7), "xxx…xxx"),
         (text_table(["tier", "MB"], [["small", "1.5"], ["xl", "12.0"]]), "tier     MB\nsmall   1.5\nxl     12.0"),
         (listing({"fit": "Trains", "validate": "Tests"}), "  fit       Trains\n  validate  Tests"),
     ],

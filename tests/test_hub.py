@@ -1,4 +1,4 @@
-"""A supernet's folder to the Hugging Face hub and back: its library is a stand-in whose repositories are folders."""
+"""A supernet's folder to the Hugging Face hub and back, with folders in place of repositories."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ FILES = {"README.md", "config.yaml", "supernet.json", "weights.ckpt"}
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """Where the repositories are; the working directory has a supernet's folder with a search in it."""
+    """Returns the repositories' folder; the working directory has a supernet's folder with a search in it."""
     hub = tmp_path / "hub"
     api = SimpleNamespace(
         create_repo=lambda repo_id, private, exist_ok: (hub / repo_id).mkdir(parents=True, exist_ok=exist_ok),
@@ -51,17 +51,17 @@ def test_the_packages_supernet_is_as_accurate_as_it_says(tmp_path, monkeypatch, 
     card = json.loads(Path("digit-pairs/supernet.json").read_text())
     assert main([*words.split(), "--search.evaluations=4", "--search.method.init_args.population=4"]) == 0
     rows = read_table(Path("digit-pairs/search/evaluations.csv"), ["arch", "accuracy"])
-    said = {row["arch"]: row["accuracy"] for row in card["front"]}
-    assert (found := [row for row in rows if row["arch"] in said])
-    assert [float(row["accuracy"]) for row in found] == pytest.approx([said[row["arch"]] for row in found], abs=2e-3)
+    front = {row["arch"]: row["accuracy"] for row in card["front"]}
+    assert (rows := [row for row in rows if row["arch"] in front])
+    assert [float(row["accuracy"]) for row in rows] == pytest.approx([front[row["arch"]] for row in rows], abs=2e-3)
 
 
-def test_what_cannot_work_is_one_line(hub, monkeypatch, capsys):
+def test_faults_are_errors_of_one_line(hub, monkeypatch, capsys):
     (hub / "me/empty").mkdir(parents=True)
     for words, message in {
         "push hub me/digits": "folder: hub has no weights.ckpt; write it with lit-fednas export --supernet",
         "pull me/nowhere": "repo: me/nowhere: the hub's library says: [Errno 2] No such file or directory",
-        "pull me/mine": "output: mine is there already; give a new folder",
+        "pull me/mine": "output: mine exists already; give a new folder",
         "pull mnist": "repo: mnist is not in the package, which has digit-pairs; give OWNER/NAME",
         "pull me/empty": "repo: me/empty has no weights.ckpt",
         "push mine me/digits": "hub: needs the package huggingface_hub; pip install 'lit-fednas[hub]'",

@@ -20,7 +20,7 @@ FLOOR = {"errors", "ranges", "rng", "formatting", "config_files"}
 ROLES = {"assignment", "objectives", "aggregation"}
 SHARED = FLOOR | {"records", "messages", "parts", "transport", "costs", "data", "supernets", "tiers"}
 ENGINE = SHARED | ROLES | {"federation"}
-#: What each part may import beside itself; a new part needs a line.
+#: The parts that each part may import, beside itself; a new part needs a line.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "ranges": {"errors"},
@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "tiers": FLOOR | {"messages", "records", "costs", "data", "supernets"},
     **{role: FLOOR | {"supernets", "costs", "messages", "parts", "tiers"} for role in ROLES},
     "assignment": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "records"},  # pools of files
-    "objectives": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "data"},  # its own client's
+    "objectives": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "data"},  # a client's own data
     "federation": SHARED | ROLES,
     "callbacks": ENGINE | {"analysis"},  # a picture of a search
     "loggers": ENGINE,
@@ -47,9 +47,9 @@ ALLOWED: dict[str, set[str]] = {
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},
     "hub": FLOOR | {"records"},
-    "cli": ENGINE | {"callbacks", "loggers", "analysis"},  # its table names the commands, and imports none
+    "cli": ENGINE | {"callbacks", "loggers", "analysis"},  # the table of commands names them without imports
     "flower": ENGINE | {"cli", "finetune", "search"},
-    "testing": ENGINE | {"search", "callbacks", "loggers", "cli"},  # on top of what it tests; nobody imports it
+    "testing": ENGINE | {"search", "callbacks", "loggers", "cli"},  # above the tested parts; no part imports it
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py
 }
@@ -69,24 +69,24 @@ class Import:
 
 
 def part(module: str) -> str:
-    """``lit_fednas.data.examples`` is in ``data``."""
+    """Returns the part of a module: ``data`` for ``lit_fednas.data.examples``."""
     return module.removeprefix(PACKAGE).lstrip(".").split(".")[0]
 
 
 def modules() -> dict[str, Path]:
-    found = {}
+    paths = {}
     for path in sorted(ROOT.rglob("*.py")):
         names = path.relative_to(ROOT).with_suffix("").parts
         names = names[:-1] if names[-1] == "__init__" else names
-        found[".".join((PACKAGE, *names))] = path
-    return found
+        paths[".".join((PACKAGE, *names))] = path
+    return paths
 
 
 def imports() -> list[Import]:
-    """All imports within the package, wherever in a module they stand."""
-    known = modules()
-    found = []
-    for source, path in known.items():
+    """Returns all imports within the package, at any place in a module."""
+    paths = modules()
+    statements = []
+    for source, path in paths.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         typing_only = {
             id(inner)
@@ -96,23 +96,23 @@ def imports() -> list[Import]:
             for inner in ast.walk(statement)
         }
         for node in ast.walk(tree):
-            for target in targets(node, source, known):
-                found.append(Import(source, target, node.lineno, id(node) in typing_only))  # type: ignore[attr-defined]
-    return found
+            for target in targets(node, source, paths):
+                statements.append(Import(source, target, node.lineno, id(node) in typing_only))  # type: ignore[attr-defined]
+    return statements
 
 
-def targets(node: ast.AST, source: str, known: dict[str, Path]) -> Iterator[str]:
-    """The package's modules that a statement imports; the most precise name that is a module."""
+def targets(node: ast.AST, source: str, paths: dict[str, Path]) -> Iterator[str]:
+    """Yields the package's modules that a statement imports, by the most precise name of a module."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
         base = str(node.module)
-        names = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base for alias in node.names]
+        names = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in paths else base for alias in node.names]
     else:
         return
     for name in dict.fromkeys(names):
         if name == PACKAGE or name.startswith(PACKAGE + "."):
-            assert name in known, f"{source}:{node.lineno} imports {name}, which does not exist"
+            assert name in paths, f"{source}:{node.lineno} imports {name}, which does not exist"
             yield name
 
 
@@ -127,13 +127,13 @@ def test_every_part_has_its_place(ours: list[Import]) -> None:
 
 
 def test_direction(ours: list[Import]) -> None:
-    """The bare package may be imported by all."""
-    wrong = [one for one in ours if part(one.target) not in ALLOWED[part(one.source)] | {part(one.source), ""}]
-    assert [str(one) for one in wrong] == []
+    """All parts may import the package itself."""
+    faults = [item for item in ours if part(item.target) not in ALLOWED[part(item.source)] | {part(item.source), ""}]
+    assert [str(item) for item in faults] == []
 
 
 def test_contracts_and_their_pytest_are_imported_by_no_other_part(ours: list[Import]) -> None:
-    assert {part(one.source) for one in ours if part(one.target) == "testing"} <= {"testing"}
+    assert {part(item.source) for item in ours if part(item.target) == "testing"} <= {"testing"}
     users = {
         part(name) for name, path in modules().items() if re.search(r"^\s*(import|from) pytest", path.read_text(), re.M)
     }
@@ -141,14 +141,14 @@ def test_contracts_and_their_pytest_are_imported_by_no_other_part(ours: list[Imp
 
 
 def test_no_circles_between_modules(ours: list[Import]) -> None:
-    """Imports for type checkers make none."""
+    """Imports for type checkers do not count."""
     graph: dict[str, set[str]] = {}
-    for one in ours:
-        if not one.typing_only:
-            graph.setdefault(one.source, set()).add(one.target)
+    for item in ours:
+        if not item.typing_only:
+            graph.setdefault(item.source, set()).add(item.target)
     TopologicalSorter(graph).prepare()  # an error names the circle
 
 
 def test_no_circles_between_parts() -> None:
-    """None of what is allowed, so none of what there is."""
+    """Circles are not allowed, so no present import makes one."""
     TopologicalSorter(ALLOWED).prepare()

@@ -52,16 +52,16 @@ def test_rows_that_are_trained_again_or_that_a_kill_cut_short_are_dropped(tmp_pa
     log(open_run(tmp_path), range(3), other=1.0)
     later = open_run(tmp_path)
     for row in ({"val/a/loss": 0.5}, {"test/a/loss": 0.6}, {"test/a/loss": 0.6}):
-        later.log_metrics({**row, "epoch": 3.0}, 3)  # of a validation and two tests of the last weights
+        later.log_metrics({**row, "epoch": 3.0}, 3)  # a validation and two tests of the last weights
     path = tmp_path / "run" / "only" / "metrics.csv"
     path.write_text(path.read_text() + "3.0")
-    written = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)[:-1]]
-    assert written[2:] == [("2", "2.0", "", ""), ("3", "", "0.5", ""), *[("3", "", "", "0.6")] * 2]
-    for first, left in ((3, written), (2, [*written[:2], *written[3:]])):
+    logged = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)[:-1]]
+    assert logged[2:] == [("2", "2.0", "", ""), ("3", "", "0.5", ""), *[("3", "", "", "0.6")] * 2]
+    for first, expected in ((3, logged), (2, [*logged[:2], *logged[3:]])):
         forget_from(path.parent, first)
         log(open_run(tmp_path), [first], other=1.0)
-        logged = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)]
-        assert logged == [*left, (str(first), f"{first}.0", "", "")]
+        present = [(row["step"], row["loss"], row["val/a/loss"], row["test/a/loss"]) for row in rows(tmp_path)]
+        assert present == [*expected, (str(first), f"{first}.0", "", "")]
 
 
 def test_a_validation_of_later_weights_stays_when_earlier_rounds_are_trained_again(tmp_path):

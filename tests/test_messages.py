@@ -1,4 +1,4 @@
-"""What passes between server and clients: reports go to plain values and back."""
+"""Messages between server and clients: reports as plain values and back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_reports_go_to_plain_values_and_back(kind: type[Report]) -> None:
 
 
 def test_examples_through_a_tensor() -> None:
-    """By the name of its operator; other tensors are trained by every example."""
+    """The name of its operator decides; every example trains other tensors."""
     report = OperatorReport({"layers.0.conv1": 5, "layers.1.sep_e1": 0, "layers.10.id": 7})
     assert report.through("layers.0.conv1.weight") == 5
     assert report.through("layers.0.conv1.1.norm.bias") == 5

@@ -1,4 +1,4 @@
-"""What the README shows works."""
+"""The README's commands, options, files and names exist and work."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_commands_that_are_shown_exist():
 def test_options_that_are_shown_exist(name: str, capsys):
     with pytest.raises(SystemExit):
         main([name, "--help"])
-    shown = capsys.readouterr().out
-    named = [words for words in commands() if words[0] == name and "X.yaml" not in words]
-    assert [word for words in named for word in words if word.startswith("--") and word not in shown] == []
+    output = capsys.readouterr().out
+    uses = [words for words in commands() if words[0] == name and "X.yaml" not in words]
+    assert [word for words in uses for word in words if word.startswith("--") and word not in output] == []
 
 
 @pytest.mark.slow
@@ -58,26 +58,26 @@ def test_the_study_that_is_shown_runs(tmp_path, monkeypatch):
     table = pd.read_csv(Path("runs", content["name"], "compare.csv"))
     assert set(table["method"]) == set(content["arms"])
     assert set(table["tier"]) == set(content["tiers"])
-    found = table[table["tier"] == "large"].set_index("method")
-    assert found["test"].notna().all()  # searched or tested
+    large = table[table["tier"] == "large"].set_index("method")
+    assert large["test"].notna().all()  # searched or tested
     for method in content["arms"]:
         ledger = json.loads(Path("runs", content["name"], method, "seed0", "ledger.json").read_text())
-        assert found["spent_macs"][method] == ledger["total"]["macs"]
+        assert large["spent_macs"][method] == ledger["total"]["macs"]
 
 
 def test_files_and_links_exist():
-    named = [*re.findall(r"`((?:scripts|configs|tests|lit_fednas|notebooks)/[\w./]+)`", README)]
-    for name in [*named, *re.findall(r"\]\(((?!http)[^)]+)\)", README)]:
+    paths = [*re.findall(r"`((?:scripts|configs|tests|lit_fednas|notebooks)/[\w./]+)`", README)]
+    for name in [*paths, *re.findall(r"\]\(((?!http)[^)]+)\)", README)]:
         assert (ROOT / name).exists(), name
 
 
 def test_classes_and_folders_that_are_named_exist():
     packages = ("supernets", "assignment", "objectives", "aggregation", "data", "federation", "search", "lightning")
-    known = {name for package in packages[:-1] for name in import_module(f"lit_fednas.{package}").__all__}
+    names = {name for package in packages[:-1] for name in import_module(f"lit_fednas.{package}").__all__}
     tables = [line for line in README.splitlines() if line.startswith("| ")]
     parts = [name for line in tables for name in re.findall(r"`([A-Z]\w+)`", line)]
     assert len(parts) > 12
-    assert set(parts) <= known
+    assert set(parts) <= names
     for path in re.findall(r"`lit_fednas\.([\w.]+)`", README):
         module, _, name = path.rpartition(".")
         assert hasattr(import_module(f"lit_fednas.{module}".rstrip(".")), name) or import_module(f"lit_fednas.{path}")

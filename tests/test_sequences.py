@@ -29,10 +29,10 @@ DIGITS = Path(__file__).parents[1] / "configs" / "superfed" / "digits.yaml"
 OWN = "from lit_fednas.objectives import CrossEntropy\n\n\nclass {name}(CrossEntropy):\n    pass\n"
 SEARCH = ["--search.tiers", "EvenBudgets", "--search.tiers.count", "2", "--search.evaluations", "3"]
 SEARCH += ["--search.method.init_args.population", "3"]
-#: What a command may write anew: pages, pictures, the latest tables and states, and checksums, which are checked.
+#: Files that a command may replace: pages, pictures, the latest tables and states, and checksums.
 REPLACED = {"config.yaml", "report.html", "SHA256SUMS", "last.ckpt", "pareto.png", "ledger.json", "settings.json"}
 REPLACED |= {"network.pt2", "wandb-id.txt", "compare.html", "compare.png"}
-#: A command, or options of the refused one, in the remedy of an error.
+#: A command, or options of the refused command, in the remedy of an error.
 COMMAND = re.compile(r"lit-fednas (\w+)(?: with)?((?: --[\w.]+ [^\s,;()']+)*)")
 OPTION = re.compile(r"(--[\w.]+) ([^\s,;()]+|'[^']*')")
 
@@ -75,16 +75,16 @@ class Project:
         searches = [path.parent.name for path in run.glob("search*/settings.json")]
         name = self.rng.choice([*searches, "search"])
         tiers = [path.name for path in run.glob(f"{name}/tiers/*")] or ["budget01"]
-        tuned = self.rng.choice(["finetune", "tuned"])
+        label = self.rng.choice(["finetune", "tuned"])
         resumed = ["fit", *config, "--ckpt_path", "last", "--trainer.max_rounds", str(rounds + 1)]
         search = ["search", *config, *SEARCH, "--search.name", name]
-        finetune = ["finetune", *config, "--finetune.rounds", "1", "--finetune.search", name, "--finetune.name", tuned]
+        finetune = ["finetune", *config, "--finetune.rounds", "1", "--finetune.search", name, "--finetune.name", label]
         export = ["export", *config, "--name", name, "--tier", self.rng.choice(tiers)]
-        drawn = [resumed, resumed, search, search, finetune, export]
+        commands = [resumed, resumed, search, search, finetune, export]
         other = ["--model.evaluation.subnets", "['middle = d: [1,1,1,1], e: 0.25', smallest]"]
-        drawn += [["validate", *config, *other], ["test", *config], ["report", str(run)], ["compare", *map(str, runs)]]
-        drawn += [["runs", str(run.parent)]]
-        return self.rng.choice(drawn)
+        commands += [["validate", *config, *other], ["test", *config], ["report", str(run)]]
+        commands += [["compare", *map(str, runs)], ["runs", str(run.parent)]]
+        return self.rng.choice(commands)
 
     def fit(self) -> list[str]:
         rounds = str(self.rng.choice([1, 2]))
@@ -108,35 +108,35 @@ class Project:
         with redirect_stdout(out), redirect_stderr(err):
             status = main(words)
         self.check(contents)
-        wandb.finish()  # as the end of a process does
+        wandb.finish()  # the end of a process does the same
         return status, out.getvalue(), err.getvalue()
 
     def files(self) -> Iterator[Path]:
-        left_out = {"wandb", "clients"}  # W&B's files, and those to which a checkpoint refers
-        yield from (path for path in self.root.glob("runs/**/*") if path.is_file() and not left_out & {*path.parts})
+        excluded = {"wandb", "clients"}  # W&B's files, and files that a checkpoint refers to
+        yield from (path for path in self.root.glob("runs/**/*") if path.is_file() and not excluded & {*path.parts})
 
     def check(self, contents: dict[Path, bytes]) -> None:
         for path, content in contents.items():
             assert path.is_file(), f"{path} is gone"
-            after = path.read_bytes()
+            present = path.read_bytes()
             if path.name == "metrics.csv":
-                assert rows_of(after)[: len(rows_of(content))] == rows_of(content), path
+                assert rows_of(present)[: len(rows_of(content))] == rows_of(content), path
             elif path.name in ("rounds.jsonl", "evaluations.csv"):
-                assert after.startswith(content), path
+                assert present.startswith(content), path
             elif path.name == "ledger.json":
-                old, new = (json.loads(text).get("after_training") or {} for text in (content, after))
+                old, new = (json.loads(text).get("after_training") or {} for text in (content, present))
                 assert old.items() <= new.items(), path
             elif path.name.startswith("subnets-"):
-                assert {row["subnet"] for row in rows_of(content)} <= {row["subnet"] for row in rows_of(after)}, path
+                assert {row["subnet"] for row in rows_of(content)} <= {row["subnet"] for row in rows_of(present)}, path
             elif path.name not in REPLACED:
-                assert after == content, path
+                assert present == content, path
         for sums in self.root.glob("runs/**/SHA256SUMS"):
             for line in sums.read_text().splitlines():
                 digest, name = line.split("  ")
                 assert hashlib.sha256((sums.parent / name).read_bytes()).hexdigest() == digest, sums.parent / name
 
     def follow(self, words: list[str], depth: int = 0) -> None:
-        """Runs a command; then each command that it prints, or the remedy if it is refused, must work as printed."""
+        """Runs a command; each command that it prints, or the remedy of its error, must work as printed."""
         status, out, err = self.run(words)
         if status == 0:
             for line in re.findall(r"^(?:next:|or:) +lit-fednas (.*)$", out, re.MULTILINE) if depth == 0 else []:
@@ -147,7 +147,7 @@ class Project:
         assert status == 2, (status, err)
         error = [line for line in err.splitlines() if line.startswith("lit-fednas: ")][-1]
         assert depth < 3, error
-        if error.endswith("; give one"):  # of two runs with one seed
+        if error.endswith("; give one"):  # two runs have the same seed
             self.follow(words[:2], depth + 1)
             return
         commands = [(name, options.split()) for name, options in COMMAND.findall(error)]
@@ -156,8 +156,8 @@ class Project:
         for name, options in commands:
             self.follow([name, *config, *(SEARCH if name == "search" else []), *options], depth + 1)
         alternatives = OPTION.findall(COMMAND.sub("", error))
-        chosen = {option: value.strip("'") for option, value in reversed(alternatives)}  # the first of each
-        self.follow(with_options(words, chosen), depth + 1)
+        replacements = {option: value.strip("'") for option, value in reversed(alternatives)}  # the first of each
+        self.follow(with_options(words, replacements), depth + 1)
 
 
 def with_options(words: list[str], options: dict[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: what is packed by hand, what a run makes of it, and its bytes wherever they are counted."""
+"""Weights in fewer bits: packings by hand, updates of a run, and all counts of bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = Transport(Int8(), Int8())
 
 
 def tensors(seed=0):
-    """Of several shapes and magnitudes, with a counter, a tensor without elements, and one of zeros."""
+    """Returns tensors of several shapes and magnitudes, with a counter, an empty tensor, and one of zeros."""
     draws = generator(seed, "tensors")
     return {
         "conv.weight": 0.1 * torch.randn(4, 3, 3, 3, generator=draws),
@@ -41,19 +41,19 @@ def travelled(packing, sent, seed=0):
 
 
 def test_all_packings_are_tested():
-    assert concrete_classes(Packing, lit_fednas) == {type(one) for one in PACKINGS}
+    assert concrete_classes(Packing, lit_fednas) == {type(packing) for packing in PACKINGS}
 
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=repr)
 def test_names_shapes_types_and_bytes(packing):
     sent = tensors()
     packed = packing.pack(sent, generator(0, "draws"))
-    assert {one.dtype for one in packed.values()} <= {torch.int8, torch.float16, torch.float32, torch.int64}
-    assert packing.nbytes([one.to("meta") for one in sent.values()]) == nbytes(packed.values())
-    # in any order, as a network may deliver it
+    assert {tensor.dtype for tensor in packed.values()} <= {torch.int8, torch.float16, torch.float32, torch.int64}
+    assert packing.nbytes([tensor.to("meta") for tensor in sent.values()]) == nbytes(packed.values())
+    # a network may deliver tensors in any order
     got = packing.unpack(dict(sorted(packed.items(), reverse=True)), sent)
-    assert {name: (one.shape, one.dtype) for name, one in got.items()} == {
-        name: (one.shape, one.dtype) for name, one in sent.items()
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in got.items()} == {
+        name: (tensor.shape, tensor.dtype) for name, tensor in sent.items()
     }
     assert torch.equal(got["count"], sent["count"])
     assert torch.equal(got["zero"], sent["zero"])
@@ -84,7 +84,7 @@ def test_int8_is_one_of_the_two_next_multiples_of_the_scale():
 
 
 def test_int8_is_right_on_average():
-    """By the central limit theorem: 127 levels of 1, so that each draw's variance is f (1 - f)."""
+    """By the central limit theorem: levels are 1 apart, so each draw's variance is f (1 - f)."""
     fractions = torch.tensor([0.0, 0.05, 0.25, 0.5, 0.9, 1.0])
     sent = {"a": torch.cat([torch.tensor([127.0]), 3 + fractions, -3 - fractions])}
     count = 4000
@@ -95,7 +95,7 @@ def test_int8_is_right_on_average():
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=repr)
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_what_is_not_finite_stays_so(packing, value):
+def test_numbers_that_are_not_finite_stay_so(packing, value):
     got = travelled(packing, {"a": torch.tensor([1.0, value, 0.0]), "b": torch.ones(2)})
     assert not math.isfinite(got["a"][1])
     assert bool(got["b"].isfinite().all())
@@ -109,11 +109,11 @@ def test_exact_tensors_are_the_very_same():
 
 @pytest.mark.parametrize("up", [None, Int8()], ids=repr)
 def test_the_change_goes_up(up):
-    """The server adds it to its own weights: what is lost on the way down is not in the update."""
+    """The server adds the change to its own weights, so losses on the way down are not in the update."""
     sent = tensors()
     transport = Transport(Int8(), up)
     received = transport.unpack_down(transport.pack_down(sent, 0, TASK), sent)
-    trained = {name: one + 1e-3 if one.is_floating_point() else one + 4 for name, one in received.items()}
+    trained = {name: x + 1e-3 if x.is_floating_point() else x + 4 for name, x in received.items()}
     got = transport.unpack_up(transport.pack_up(trained, received, 0, TASK), sent)
     assert float((received["bias"] - sent["bias"]).abs().max()) > 0.1
     for name in ("conv.weight", "alpha", "zero", "bias"):
@@ -129,41 +129,41 @@ def test_draws_belong_to_seed_direction_round_and_client():
         BOTH.pack_down(sent, 1, TASK),
         BOTH.pack_down(sent, 0, ClientTask(4, 5, None, 1)),
         BOTH.pack_down(sent, 0, ClientTask(3, 6, None, 1)),
-        BOTH.pack_up(sent, {name: torch.zeros_like(one) for name, one in sent.items()}, 0, TASK),
+        BOTH.pack_up(sent, {name: torch.zeros_like(tensor) for name, tensor in sent.items()}, 0, TASK),
     ]
-    for number, one in enumerate(packed):
-        assert torch.equal(one[SCALES], packed[0][SCALES])
-        assert torch.equal(one["conv.weight"], packed[0]["conv.weight"]) == (number == 0)
+    for number, values in enumerate(packed):
+        assert torch.equal(values[SCALES], packed[0][SCALES])
+        assert torch.equal(values["conv.weight"], packed[0]["conv.weight"]) == (number == 0)
     assert_same(packed[0], BOTH.pack_down(sent, 0, TASK))
 
 
 def one_fit(start, **settings):
-    """The task of a round's only client, and the tensors that came back."""
+    """Returns the task of a round's only client, and the tensors of its update."""
 
-    def said(trainer, module, result, update):
-        return result.task, {name: one.clone() for name, one in update.weights.items()}
+    def task_and_weights(trainer, module, result, update):
+        return result.task, {name: tensor.clone() for name, tensor in update.weights.items()}
 
-    ended = Noted("on_client_end", said)
-    fit(make_module(start, cohort=UniformCohort(count=1), **settings), tiny_data(), 1, callbacks=[ended])
-    return ended.all[0]
+    notes = Noted("on_client_end", task_and_weights)
+    fit(make_module(start, cohort=UniformCohort(count=1), **settings), tiny_data(), 1, callbacks=[notes])
+    return notes.all[0]
 
 
 def test_an_update_by_hand():
-    """One client's round: what it received and what it sent, from packings and a client alone."""
-    own = {name: one.detach().clone() for name, one in linear_net().network.state_dict().items()}
+    """The received and the sent tensors of a client's round, from packings and a client alone."""
+    initial = {name: tensor.detach().clone() for name, tensor in linear_net().network.state_dict().items()}
     task, got = one_fit(linear_net(), transport=Transport(Float16(), Int8()))
-    received = {name: one.half().float() for name, one in own.items()}
+    received = {name: tensor.half().float() for name, tensor in initial.items()}
     start = linear_net()
     start.network.load_state_dict(received)
     _, trained = one_fit(start)
-    change = {name: trained[name] - received[name] for name in own}
+    change = {name: trained[name] - received[name] for name in initial}
     draws = generator(0, "transport-up", task.round, task.client)
     arrived = Int8().unpack(Int8().pack(change, draws), change)
-    assert_same(got, {name: own[name] + arrived[name] for name in own})
+    assert_same(got, {name: initial[name] + arrived[name] for name in initial})
 
 
 def test_costs_are_the_same_wherever_they_are_counted(tmp_path):
-    """Records, ledger and its comparison, from the tensors of networks; who drops out has trained nothing."""
+    """Records, ledger and its comparison, from the networks' tensors; dropped clients have not trained."""
     net, transport = tiny_supernet(), Transport(Float16(), Int8())
     module = make_module(
         net,
@@ -177,21 +177,21 @@ def test_costs_are_the_same_wherever_they_are_counted(tmp_path):
     fit(module, tiny_data(), 4, callbacks=[ledger, RunRecorder()], default_root_dir=str(tmp_path))
 
     def size(arch):
-        sent = [one.numel() for one in net.subnet(arch).state_dict().values()]
+        sent = [tensor.numel() for tensor in net.subnet(arch).state_dict().values()]
         return 2 * sum(sent), sum(sent) + 4 * len(sent)
 
     macs = down = up = answers = clients = 0
     for record in read_rounds(tmp_path):
-        for one in record["clients"]:
-            arch, answered = net.space.parse(one["arch"]), one["status"] == "ok"
+        for client in record["clients"]:
+            arch, answered = net.space.parse(client["arch"]), client["status"] == "ok"
             sent, back = size(arch)
-            assert (one["bytes_down"], one["bytes_up"]) == (sent, back * answered)
-            assert one["macs"] == net.cost(arch).macs * 20 * answered
-            macs, down, up = macs + one["macs"], down + sent, up + back * answered
+            assert (client["bytes_down"], client["bytes_up"]) == (sent, back * answered)
+            assert client["macs"] == net.cost(arch).macs * 20 * answered
+            macs, down, up = macs + client["macs"], down + sent, up + back * answered
             answers, clients = answers + answered, clients + 1
     assert 0 < answers < clients
     assert ledger.total == RoundCost(macs, down, up)
     sent, back = size(net.space.largest)
     alone = ledger.baseline["largest"]
     assert (alone.bytes_down, alone.bytes_up) == (clients * sent, answers * back)
-    assert net.cost(net.space.largest).bytes == 2 * sent  # an architecture's own are those of float32
+    assert net.cost(net.space.largest).bytes == 2 * sent  # an architecture's own bytes are those of float32

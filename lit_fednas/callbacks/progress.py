@@ -35,7 +35,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
         total = trainer.max_rounds if trainer.max_rounds > 0 else None
         if self._enabled and not bars:
             print(f"training starts at round {first + 1}/{total or '...'}", file=sys.stderr, flush=True)
-        self._rounds = Progress("round", total, first, seconds=self.refresh_seconds, shown=self._enabled)
+        self._rounds = Progress("round", total, first, seconds=self.refresh_seconds, enabled=self._enabled)
         self._cohort = tqdm(desc="clients", unit="client", leave=False, disable=not (self._enabled and bars))
 
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:

@@ -1,6 +1,6 @@
-"""The command line ``lit-fednas``: a table of commands, of which a LightningCLI reads those of a configuration.
+"""The command line ``lit-fednas``: LightningCLI runs the commands of a configuration; the others are functions.
 
-The others are functions, whose arguments are the options; they start without Lightning.
+The arguments of a function are the command's options. Functions start without importing Lightning.
 """
 
 from lit_fednas.cli.entry import main

@@ -1,4 +1,4 @@
-"""The table of all commands: where each is, what it does, and how the options of those that are functions are read."""
+"""The table of all commands with their modules and summaries; parses the options of commands that are functions."""
 
 import ast
 import inspect
@@ -16,19 +16,19 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Command(NamedTuple):
-    """Where a command is: a module, and a function or a ``Class.method`` in it."""
+    """The place of a command: a module, and a function or a ``Class.method`` in it."""
 
     module: str
     names: str
 
     @property
     def method(self) -> str:
-        """The name of its function or method."""
+        """The name of the function or method."""
         return self.names.rpartition(".")[2]
 
     @property
     def summary(self) -> str:
-        """The first line of its docstring, which is read without an import, as that takes seconds."""
+        """The first line of the docstring, read from the source because an import takes seconds."""
         path = _ROOT.joinpath(*self.module.split("."))
         node: Any = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_bytes())
         for name in self.names.split("."):
@@ -40,8 +40,8 @@ class Command(NamedTuple):
         return getattr(import_module(self.module), self.names.partition(".")[0])
 
 
-#: Commands of a configuration, which LightningCLI reads: the trainer's methods, and those of classes whose constructor
-#: says what it is given of ``trainer``, ``model`` and ``datamodule``; their arguments are the options.
+#: Commands that LightningCLI runs with a configuration: methods of the trainer and of classes that take ``trainer``,
+#: ``model`` or ``datamodule`` in their constructor. The method's arguments are the options.
 TRAINING = {
     **{
         name: Command("lit_fednas.federation.trainer", f"FederatedTrainer.{name}")
@@ -52,7 +52,7 @@ TRAINING = {
     "export": Command("lit_fednas.export", "Export.run"),
     "partition": Command("lit_fednas.cli.show_partition", "ShowPartition.run"),
 }
-#: Commands that start without Lightning, which takes seconds to import: functions whose arguments are the options.
+#: Commands that start without importing Lightning, which takes seconds: functions with the options as arguments.
 LIGHT = {
     "configs": Command("lit_fednas.config_files", "configs"),
     "study": Command("lit_fednas.studies.command", "study"),
@@ -68,21 +68,21 @@ COMMANDS = {**TRAINING, **LIGHT}
 
 
 def parsed(name: str, function: Callable[..., Any], words: Sequence[str]) -> dict[str, Any]:
-    """Returns a function's arguments, read from the words after a command's name and validated."""
+    """Returns a function's validated arguments from the words after a command's name."""
     parser = parser_of(name, function)
     try:
         options = expanded(vars(parser.parse_args(words)))
     except ArgumentError as error:
         unknown = str(error).partition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]
-        near = did_you_mean(unknown, [action.dest for action in parser._actions]) if unknown else ""
-        raise ArgumentError(None, f"{error}{near}") from error
+        hint = did_you_mean(unknown, [action.dest for action in parser._actions]) if unknown else ""
+        raise ArgumentError(None, f"{error}{hint}") from error
     parameters = inspect.signature(function, eval_str=True).parameters
     check_values(options, {name: parameter.annotation for name, parameter in parameters.items()})
     return options
 
 
 def parser_of(name: str, function: Callable[..., Any]) -> Any:
-    """Returns the parser of a function's arguments, with the texts of its docstring."""
+    """Returns the parser of a function's arguments; their help texts come from its docstring."""
     from docstring_parser import parse
     from jsonargparse import ArgumentParser
 
@@ -101,8 +101,8 @@ def parser_of(name: str, function: Callable[..., Any]) -> Any:
             settings["default"] = parameter.default
             settings.update({"nargs": "?"} if positional else {})
             settings.update({"nargs": "?", "const": True} if parameter.default is False else {})
-        if many := next((part for part in (hint, *get_args(hint)) if get_origin(part) is list), None):
-            (hint,), settings["nargs"] = get_args(many), "+"
+        if list_type := next((part for part in (hint, *get_args(hint)) if get_origin(part) is list), None):
+            (hint,), settings["nargs"] = get_args(list_type), "+"
             settings.update({} if positional else {"action": "extend"})
         parser.add_argument(argument if positional else f"--{argument}", type=hint, **settings)
     return parser

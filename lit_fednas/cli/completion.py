@@ -1,4 +1,4 @@
-"""Completion of commands, options and configurations in a shell: a script that shtab writes once."""
+"""Shell completion of commands, options and configurations: a script that shtab writes once."""
 
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Mapping
@@ -10,12 +10,10 @@ from lit_fednas.errors import ConfigError
 
 
 def completion(shell: Literal["bash", "zsh"]) -> None:
-    """Prints a script for a shell's completion.
-
-    It completes commands, options, files and the names of the package's configurations.
+    """Prints a completion script of commands, options, files and the package's configurations for a shell.
 
     Args:
-        shell: The shell that reads it, bash or zsh.
+        shell: The shell that sources the script, bash or zsh.
 
     Raises:
         ConfigError: The package shtab is not installed.
@@ -36,13 +34,13 @@ def completion(shell: Literal["bash", "zsh"]) -> None:
 
 
 def _plain(parsers: Mapping[str, ArgumentParser], file: Mapping[str, Any]) -> ArgumentParser:
-    """Returns the parser of all commands without types, of which jsonargparse's own completion tries each class."""
-    known, function = " ".join(names()), "_lit_fednas_config_files"  # shtab completes as paths what is named so
+    """Returns a parser of all commands without types, since jsonargparse's completion would try every class."""
+    configs, function = " ".join(names()), "_lit_fednas_config_files"  # shtab completes paths for a name with _files
     folders = " ".join(sorted({f"{name.partition('/')[0]}/" for name in names()}))
-    either = f'[ "$1" ] && compgen -W "{known}" -- "$1" || compgen -W "{folders}" -- "$1"'
+    complete = f'[ "$1" ] && compgen -W "{configs}" -- "$1" || compgen -W "{folders}" -- "$1"'
     definitions = {
-        "bash": f'{function}() {{ compgen -f -- "$1"; {either}; }}',
-        "zsh": f"{function}() {{ _files; _multi_parts / '({known})'; }}",
+        "bash": f'{function}() {{ compgen -f -- "$1"; {complete}; }}',
+        "zsh": f"{function}() {{ _files; _multi_parts / '({configs})'; }}",
     }
     config = {**dict.fromkeys(definitions, function), "preamble": definitions}
     root = ArgumentParser("lit-fednas")
@@ -57,6 +55,8 @@ def _plain(parsers: Mapping[str, ArgumentParser], file: Mapping[str, Any]) -> Ar
             if action.help != SUPPRESS and "--help" not in words:
                 settings = settings if action.nargs != 0 else {"action": "count"}
                 added = parser.add_argument(*words, **settings, help=str(action.help or "").replace("%", "%%"))
-                if action.nargs is None or not action.option_strings:  # bash would complete no option after many files
+                if (
+                    action.nargs is None or not action.option_strings
+                ):  # after a list of files, bash would complete no option
                     added.complete = config if "--config" in words else file
     return root

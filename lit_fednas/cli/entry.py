@@ -1,4 +1,4 @@
-"""Runs the command that the first words name, and reports errors that a user can fix in one line."""
+"""Runs a command, and reports errors that a user can fix in one line."""
 
 import errno
 import inspect
@@ -22,12 +22,11 @@ def main(args: Sequence[str] | None = None) -> int:
     """Runs a command.
 
     Args:
-        args: The words after ``lit-fednas``; those of the process if not given.
+        args: The words after ``lit-fednas``; by default those of this process.
 
     Returns:
-        The exit status: 0; 2 for an error that the user can fix, reported in one line; 1 if a client failed and the
-        policy is to stop, or another rank has ended; 128 and the signal's number if a signal stopped the run, whose
-        state is saved.
+        The exit status: 0 for success; 2 for an error that the user can fix; 1 if a client failed and the policy is to
+        stop, or another rank has ended; 128 plus the signal's number if a signal stopped the run after saving it.
     """
     words = sys.argv[1:] if args is None else list(args)
     name = next((name for name in (" ".join(words[:count]) for count in (2, 1)) if name in COMMANDS), None)
@@ -35,14 +34,14 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def exit_status(run: Callable[[], int], name: str | None = None) -> int:
-    """Runs a function of a command; prints an error that the user can fix in one line, and raises others."""
+    """Runs a command's function; prints errors that the user can fix in one line, and raises others."""
     try:
         status = run()
         sys.stdout.flush()
         return status
-    except KeyboardInterrupt:  # before or after a run, which handles it itself
+    except KeyboardInterrupt:  # before or after a run; a run handles it itself
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # what reads the output, such as head, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has ended
         if name in TRAINING:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -70,14 +69,14 @@ def exit_status(run: Callable[[], int], name: str | None = None) -> int:
         if not isinstance(error, MemoryError) and not any(word in str(error) for word in ("allocate", "overflowed")):
             raise
         reported = ConfigError(f"memory: {' '.join(str(error).split()) or 'is spent'}; give smaller sizes")
-    lightning = sys.modules.get("lightning.pytorch.utilities")  # knows the rank, if it has been imported
+    lightning = sys.modules.get("lightning.pytorch.utilities")  # it knows the rank, if imported
     rank = int(getattr(lightning.rank_zero_only, "rank", None) or 0) if lightning else 0
     print(f"lit-fednas{f' (rank {rank})' if rank else ''}: {reported}", file=sys.stderr)
     return 2 if isinstance(reported, FedNASError) else 1
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
-    """Returns the error of this package behind one that jsonargparse has wrapped, if there is one."""
+    """Returns this package's error among the causes of an error, if there is one: jsonargparse wraps errors."""
     while error is not None and not isinstance(error, FedNASError | ClientError | RankError):
         error = error.__cause__ or error.__context__
     return error
@@ -93,14 +92,14 @@ def _run(name: str | None, words: Sequence[str]) -> int:
         return 0 if words else 2
     if name in LIGHT:
         return _run_light(name, words[len(name.split()) :])
-    if name is None and not first.startswith("-"):  # an option may name a file that names the command
+    if name is None and not first.startswith("-"):  # after an option, a file may name the command
         if group := {name: command for name, command in COMMANDS.items() if name.startswith(f"{first} ")}:
             print(_help(group))
             return 0 if words[1:] in (["-h"], ["--help"]) else 2
-        near = did_you_mean(first, COMMANDS)
-        raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
+        hint = did_you_mean(first, COMMANDS)
+        raise ConfigError(f"{first}: is not a command{hint}; lit-fednas --help lists them")
     words = with_paths(words)
-    for variable in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"):  # read when Lightning is imported
+    for variable in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"):  # Lightning reads them on import
         if not (value := os.environ.get(variable, "0")).isdecimal():
             raise ConfigError(f"{variable}: {value!r} in the environment is not the number of a process; unset it")
     announce("loading PyTorch and Lightning")
@@ -111,15 +110,15 @@ def _run(name: str | None, words: Sequence[str]) -> int:
 
 def _help(commands: Mapping[str, Command]) -> str:
     summary, title = str(package).partition("\n")[0], "commands (lit-fednas COMMAND --help shows a command's options)"
-    shown = listing({name: command.summary.rstrip(".") for name, command in commands.items()})
+    texts = listing({name: command.summary.rstrip(".") for name, command in commands.items()})
     options = listing({"-h, --help": "Shows this text", "--version": "Shows the version"})
-    return f"usage: lit-fednas COMMAND [options]\n\n{summary}\n\n{title}:\n{shown}\n\noptions:\n{options}"
+    return f"usage: lit-fednas COMMAND [options]\n\n{summary}\n\n{title}:\n{texts}\n\noptions:\n{options}"
 
 
 def with_paths(words: Sequence[str]) -> list[str]:
-    """Returns a command's words with the paths of their configurations, and lets their modules be imported."""
+    """Returns a command's words with paths of configurations; makes modules beside them importable."""
     text = "\0".join(["", *words])
-    if "\0--_wandb" in text:  # W&B's agent resumes a run, by all keys of its configuration as Python prints them
+    if "\0--_wandb" in text:  # W&B's agent gives all settings as Python prints them
         text = re.sub(r"\0--_wandb[=\0][^\0]*", "", text)
         text = re.sub(r"(?<=[=\0 \[])None(?=[,\]}\0]|$)", "null", text)
     resolved, files = text.split("\0")[1:], []
@@ -127,7 +126,7 @@ def with_paths(words: Sequence[str]) -> list[str]:
         start = "--config=" if word.startswith("--config=") else ""
         if start or option in ("-c", "--config"):
             config = find_config(word.removeprefix(start))
-            if os.path.isfile(config):  # which jsonargparse would not validate; a pipe can be read once
+            if os.path.isfile(config):  # jsonargparse would not validate it; a pipe can be read only once
                 read_yaml(config)
                 files.append(config)
             resolved[position] = start + config
@@ -136,7 +135,7 @@ def with_paths(words: Sequence[str]) -> list[str]:
 
 
 def _run_light(name: str, words: Sequence[str]) -> int:
-    """Runs a function with its options; ``*words`` takes what follows ``--``. Its result is the status, None is 0."""
+    """Runs a function with its options; ``*words`` takes the words after ``--``. It returns a status or None for 0."""
     function = LIGHT[name].load()
     arguments = inspect.getfullargspec(function)
     end = words.index("--") if arguments.varargs and "--" in words else len(words)

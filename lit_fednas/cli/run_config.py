@@ -1,4 +1,4 @@
-"""Which run a command continues, the file of a run's configuration, and the settings that a checkpoint depends on."""
+"""The run that a command continues, its configuration file, and the settings that its checkpoint depends on."""
 
 import json
 import logging
@@ -36,38 +36,38 @@ from lit_fednas.records.run import INPUTS_FILE, version_of
 
 log = logging.getLogger(__name__)
 
-#: The file of a run's folder with its id in Weights & Biases.
+#: The file with the run's id in Weights & Biases, in the run's folder.
 _WANDB_ID = "wandb-id.txt"
 #: The last checkpoint within a run's folder.
 _LAST = Path("checkpoints", "last.ckpt")
-#: The settings of loggers that name the folder between ``save_dir`` and the run's, by class.
+#: By logger class: the setting that names the folder between ``save_dir`` and the run's folder.
 _NAMES = {"RunLogger": "name", "TensorBoardLogger": "name", "WandbLogger": "project"}
-#: What the data of a checkpoint's run depend on, which every command must leave as it was.
+#: The settings that decide a run's data; no command may change them.
 _DATA = ("seed_everything", "data")
 _CALLBACKS = "trainer.callbacks"
-#: Settings that may differ when a run is continued, with those below them; all others must stay as they were, new ones
-#: and a user's callbacks included.
+#: Settings that may differ when a run is continued, with all settings below them. All others must stay the same, also
+#: new settings and a user's callbacks.
 MAY_DIFFER = {
-    # the command's own, and those of commands after training
+    # settings of the command, and of commands after training
     *("config", "ckpt_path", "changed", "search", "finetune"),
-    # how data are read
+    # reading of data
     *("data.num_workers", "data.eval_batch_size"),
-    # what is evaluated, counted and kept of a run that it does not read itself
+    # evaluations, records and checkpoints that training does not read
     *("model.evaluation", "cost_ledger", "checkpoint"),
     *("device_average", "deployed_accuracy", "round_time"),
     *("trainer.check_val_every_n_rounds", "trainer.limit_val_batches", "trainer.limit_test_batches"),
     *("trainer.limit_predict_batches", "trainer.inference_mode"),
-    # when it ends
+    # length of the run
     *("trainer.max_rounds", "trainer.max_time", "trainer.fast_dev_run"),
-    # on which machine it trains
+    # hardware
     *("trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.threads"),
     *("trainer.deterministic", "trainer.benchmark", "trainer.plugins"),
-    # where it is written, and what is shown
+    # output and display
     *("trainer.logger", "trainer.default_root_dir", "trainer.model_registry", "trainer.enable_checkpointing"),
     *("trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.enable_autolog_hparams"),
     *("trainer.profiler", "trainer.detect_anomaly", "trainer.barebones"),
 }
-#: Callbacks that watch, if they are Lightning's or this package's; a user's own is not among them, whatever its base.
+#: Callbacks that do not change training, if the class is Lightning's or this package's; a user's subclass may.
 _WATCHERS = (Checkpoint, DeviceStatsMonitor, LearningRateMonitor, ModelSummary, ProgressBar, ThroughputMonitor, Timer)
 
 
@@ -76,12 +76,12 @@ class SaveConfig(SaveConfigCallback):
 
     @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Saves nothing of a run yet: other parts may still refuse to train."""
+        """Does not save a training's configuration yet, because other parts may still refuse to train."""
         if stage != "fit" and trainer.is_global_zero:
             self.save_config(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Saves what a run is trained with, so that it starts a new run if it is given back."""
+        """Saves a run's configuration in a form that starts a new run."""
         self.config = self.config.clone()
         self.config.ckpt_path, self.config.changed = None, []
         for logger in _listed(self.config.trainer.logger):
@@ -89,14 +89,14 @@ class SaveConfig(SaveConfigCallback):
                 logger.init_args.version = None
         if keeps_files(trainer):
             text = modules_line() + self.parser.dump(self.config, skip_none=False)
-            private = getattr(trainer.strategy.checkpoint_io, "private", False)  # it may hold the seed of the noise
+            private = getattr(trainer.strategy.checkpoint_io, "private", False)  # the file may hold the noise's seed
             replace_text(run_folder(trainer) / self.config_filename, text, private)
         if trainer.is_global_zero:
             self.save_config(trainer, pl_module, "fit")
 
     @override
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Gives the configuration to W&B as nested hyperparameters, so that sweeps can group by them; keeps the id."""
+        """Sends nested hyperparameters to W&B, so that sweeps can group by them; saves W&B's id of the run."""
         folder = run_folder(trainer)
         for logger, settings in zip(trainer.loggers, _listed(self.config.trainer.logger), strict=False):
             if not isinstance(logger, WandbLogger):
@@ -109,7 +109,7 @@ class SaveConfig(SaveConfigCallback):
                 replace_text(folder / _WANDB_ID, run.id)
 
     def on_search_end(self, trainer: Any, pl_module: Any, folder: Path) -> None:
-        """Names W&B's run and keeps its id, as the training may not have been logged there."""
+        """Names W&B's run and saves its id, since the training may not have been logged there."""
         self.save_config(trainer, pl_module, "search")
 
     on_finetune_end = on_search_end
@@ -131,7 +131,7 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     settings = {name: value for name, value in flat(plain) if not among(name, MAY_DIFFER | {_CALLBACKS})}
     active_callbacks = [callback for callback in callbacks if not _watches(callback)]
     max_rounds = plain.get("trainer", {}).get("max_rounds")
-    # a schedule without a length follows the run's
+    # a schedule without a length has the run's
     without_length = [name for name, value in settings.items() if value is None and name.endswith(".rounds")]
     for name in without_length:
         share, decay = (settings.get(name.removesuffix("rounds") + other) for other in ("period", "decay"))
@@ -154,12 +154,12 @@ def _names_length(settings: Any) -> bool:
 
 
 def check_same_settings(config: Namespace, command: str) -> None:
-    """Validates that a checkpoint's run was trained with the same settings; of the data alone, if not to ``fit``."""
+    """Validates that the checkpoint's run had the same settings; commands after ``fit`` compare only the data's."""
     if config.ckpt_path in ("last", "best", "hpc"):
-        return  # another logger's; Lightning looks for it
+        return  # Lightning finds another logger's checkpoint
     saved = read_checkpoint(config.ckpt_path).get("callbacks", {}).get(SaveConfig.__name__, {}).get("settings")
     if saved is None:
-        return  # a run of Python code
+        return  # Python code has trained the run, without a configuration
     saved, present = expanded(saved), training_settings(config)
     for name in {**saved, **present}:
         if saved.get(name) == present.get(name) or (command != "fit" and name.partition(".")[0] not in _DATA):
@@ -171,23 +171,20 @@ def check_same_settings(config: Namespace, command: str) -> None:
             continue  # the checkpoint's version did not have the setting
         change = f"{json.dumps(saved.get(name))}, and now it is {json.dumps(present.get(name))}{by_run}"
         if among(name, config.changed):
-            log.warning("%s: the checkpoint's run was trained with %s", name, change)
+            log.warning("%s: the run was trained with %s", name, change)
         else:
-            raise ConfigError(
-                f"{name}: the checkpoint's run was trained with {change}; set it as it was, or allow the change "
-                f"with --changed '[{name}]'"
-            )
+            raise ConfigError(f"{name}: the run was trained with {change}; restore it, or add --changed '[{name}]'")
 
 
 def run_of(config: Any) -> Path | None:
-    """Returns the folder of the last run that a command's files name by its own ``config.yaml``."""
+    """Returns the folder of the last run among a command's files, recognised by its ``config.yaml``."""
     files = [Path(str(file)) for file in config.config or ()]
     runs = [file.parent for file in files if file.name == "config.yaml" and file.with_name(INPUTS_FILE).exists()]
     return runs[-1] if runs else None
 
 
 def swept_checkpoint(loggers: Any) -> str | None:
-    """Returns the checkpoint of a run that W&B's agent starts again, by the run's id."""
+    """Returns the checkpoint of the run that a W&B agent resumes, found by the run's id."""
     settings = _logger_settings(loggers) if "WANDB_SWEEP_ID" in os.environ else None
     files = Path(settings["save_dir"], settings["name"]).glob(f"*/{_WANDB_ID}") if settings is not None else ()
     runs = [file.parent for file in files if file.read_text() == os.environ.get("WANDB_RUN_ID")]
@@ -195,10 +192,7 @@ def swept_checkpoint(loggers: Any) -> str | None:
 
 
 def continue_run(config: Any, ckpt_path: str, run: Path | None) -> str:
-    """Returns the file of a checkpoint, and lets the first logger write into its run's folder.
-
-    ``run`` is the run that is meant, by default the last version of a :class:`RunLogger`'s name.
-    """
+    """Returns a checkpoint's file, and makes the loggers write into its run: ``run``, or the newest of the name."""
     trainer, settings, dirpath = config.trainer, _logger_settings(config.trainer.logger), config.checkpoint.dirpath
     root = Path(settings["save_dir"], settings["name"]) if settings is not None else None
     if ckpt_path in ("last", "best"):
@@ -206,15 +200,17 @@ def continue_run(config: Any, ckpt_path: str, run: Path | None) -> str:
             last = Path(dirpath or "", _LAST.name)
             return str(last) if ckpt_path == "last" and dirpath and last.exists() else ckpt_path
         if run is None:
-            run = _newest(root, settings["version"], ckpt_path) if root else Path(trainer.default_root_dir or "")
+            run = _newest_run(root, settings["version"], ckpt_path) if root else Path(trainer.default_root_dir or "")
         checkpoint = _checkpoint_in(run, ckpt_path)
-    elif (checkpoint := weights_file(ckpt_path)) != Path(ckpt_path):  # an exported supernet is the run of what follows
+    elif (checkpoint := weights_file(ckpt_path)) != Path(ckpt_path):  # an exported supernet's folder acts as a run
         run = checkpoint.parent if root is not None else None
     else:
-        folder, beside = checkpoint.parent.parent, root if run is None else run.parent
-        run = folder if beside is not None and folder.parent.resolve() == beside.resolve() else None
+        folder, root_of_runs = checkpoint.parent.parent, root if run is None else run.parent
+        run = folder if root_of_runs is not None and folder.parent.resolve() == root_of_runs.resolve() else None
     if run is not None:
-        run = run if run.parent == root else run.resolve()  # it is saved, and the working directory may be another one
+        run = (
+            run if run.parent == root else run.resolve()
+        )  # absolute: a saved path must not depend on the working directory
         trainer.default_root_dir = trainer.default_root_dir if trainer.logger else str(run)
         for logger, name in _NAMES.items():
             if (settings := _logger_settings(trainer.logger, logger)) is not None:
@@ -224,30 +220,21 @@ def continue_run(config: Any, ckpt_path: str, run: Path | None) -> str:
 
 
 def check_new_run(loggers: Any, root: str | None = None) -> None:
-    """Validates that a new run replaces no files: those of its logger's version, or in ``root`` without a logger."""
+    """Validates that a new run replaces no files of its logger's version, or of ``root`` without a logger."""
     settings = _logger_settings(loggers)
     used = Path(root) if not loggers and root is not None and Path(root).resolve() != Path.cwd() else None
     # a run without a checkpoint may be replaced
     if used and any(used.rglob("*.ckpt") if (used / INPUTS_FILE).exists() else used.glob("*")):
-        raise ConfigError(
-            f"trainer.default_root_dir: {root} is not empty, and without a logger the run's files go there; give a "
-            f"new folder, or set ckpt_path to the checkpoint of the run to continue"
-        )
+        raise ConfigError(f"trainer.default_root_dir: {root} is not empty; give a new one, or continue with ckpt_path")
     if settings is None or settings["version"] is None:
         return
     folder = Path(settings["save_dir"]) / settings["name"] / _folder_name(settings["version"])
     if any(folder.glob("checkpoints/*.ckpt")):
-        raise ConfigError(
-            f"trainer.logger.init_args.version: {folder} holds a run; leave version out to start another one, set "
-            f"ckpt_path to last to continue it, or delete its folder"
-        )
+        raise ConfigError(f"trainer.logger.init_args.version: {folder} has a run; omit version, or set ckpt_path: last")
 
 
 def share_run(loggers: Any) -> None:
-    """Lets the others write into the run that the first logger starts or goes on in.
-
-    Those without a name write into its folder, and W&B's into one W&B run, whose id is kept there.
-    """
+    """Makes the other loggers write into the first logger's run: its folder, or the W&B run with the id in it."""
     run, others = _logger_settings(loggers), _listed(loggers)[1:]
     if run is None or not others:
         return
@@ -258,18 +245,20 @@ def share_run(loggers: Any) -> None:
     for logger in others:
         settings = logger.get("init_args", {})
         if logger["class_path"].endswith(WandbLogger.__name__):
-            given = settings.get("id") or settings.get("version") or "WANDB_RUN_ID" in os.environ  # by a sweep's agent
-            settings["version"] = settings.get("version") if given else identity
+            has_id = (
+                settings.get("id") or settings.get("version") or "WANDB_RUN_ID" in os.environ
+            )  # set by a sweep's agent
+            settings["version"] = settings.get("version") if has_id else identity
         elif "name" in settings and settings["name"] is None:
             settings["name"], settings["version"] = run["name"], _folder_name(run["version"])
 
 
-def _listed(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else [given]
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _logger_settings(loggers: Any, kind: str = RunLogger.__name__) -> Any:
-    """Returns the settings of the first logger, if it is of a class."""
+    """Returns the settings of the first logger if it has this class, else ``None``."""
     first = _listed(loggers)[0]
     is_kind = isinstance(first, Namespace | dict) and first["class_path"].endswith(kind)
     return first["init_args"] if is_kind else None
@@ -279,8 +268,8 @@ def _folder_name(version: int | str) -> str:
     return f"version_{version}" if isinstance(version, int) else version
 
 
-def _newest(root: Path, version: int | str | None, word: str) -> Path:
-    """Returns the run of the highest version number, or of a version."""
+def _newest_run(root: Path, version: int | str | None, word: str) -> Path:
+    """Returns the run with this version, or with the highest version number."""
     runs = root.glob("*" if version is None else _folder_name(version))
     paths = [(run, path) for run in runs for path in (run / "config.yaml", run / _LAST) if path.exists()]
     files = [(version_of(run), path.stat().st_mtime, run) for run, path in paths]
@@ -290,7 +279,7 @@ def _newest(root: Path, version: int | str | None, word: str) -> Path:
 
 
 def _checkpoint_in(run: Path, word: str) -> Path:
-    """Returns the last or the best checkpoint of a run."""
+    """Returns the last or best checkpoint of a run."""
     if not (last := run / _LAST).exists():
         remedy = "train without ckpt_path, or give a file"
         raise CheckpointError(f"ckpt_path: {word!r}: {last} does not exist, as no round was saved there; {remedy}")
@@ -299,7 +288,7 @@ def _checkpoint_in(run: Path, word: str) -> Path:
     for state in read_checkpoint(last, ["callbacks"])["callbacks"].values():
         if isinstance(state, dict) and state.get("best_model_path"):
             return last.parent / Path(state["best_model_path"]).name
-    raise CheckpointError(f"ckpt_path: 'best' finds none in {last.parent}; train with checkpoint.monitor, or use last")
+    raise CheckpointError(f"ckpt_path: no 'best' in {last.parent}; train with checkpoint.monitor, or use last")
 
 
 def among(name: str, settings: Collection[str]) -> bool:

@@ -13,16 +13,13 @@ class ShowPartition:
         self.datamodule = datamodule
 
     def run(self, output: str = "partition", overwrite: bool = False) -> None:
-        """Shows what was understood of the data, and writes who has which, also as a picture (SuperFed's Fig. 9).
+        """Prints an overview of the data, and writes each client's examples by class (SuperFed, Fig. 9).
 
         Args:
-            output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
-            overwrite: Whether to replace such files that this command has not written.
-
-        Raises:
-            ConfigError: The folder cannot be written to, or holds such files.
+            output: The folder for ``partition.csv`` (at most a million rows of client and class) and ``partition.png``.
+            overwrite: Whether to replace files of these names that this command has not written.
         """
-        from lit_fednas.records.partition import write_partition  # matplotlib takes a while
+        from lit_fednas.records.partition import write_partition  # importing matplotlib takes a while
 
         check_output(*(Path(output) / f"partition.{kind}" for kind in ("csv", "png")), overwrite=overwrite)
         data = self.datamodule

@@ -1,4 +1,4 @@
-"""Real devices: the same YAML over [Flower](https://flower.ai), with data that stay where they are.
+"""Runs on real devices: the same YAML over [Flower](https://flower.ai); data never leave their devices.
 
-``lit-fednas flower init FOLDER --config X.yaml`` writes an app folder whose ``README.md`` has every command.
+``lit-fednas flower init FOLDER --config X.yaml`` writes an app folder; its ``README.md`` has every command.
 """

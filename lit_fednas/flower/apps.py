@@ -1,4 +1,4 @@
-"""The two apps that ``flwr run`` starts: the server's, which runs the rounds, and the devices'.
+"""The two Flower apps that ``flwr run`` starts: one for the server, one for each device.
 
 A device's process imports neither torch nor Lightning (``lit_fednas.flower.worker``).
 """
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from lit_fednas.cli.entry import exit_status, with_paths
 from lit_fednas.errors import ConfigError
-from lit_fednas.flower.worker import answered_elsewhere
+from lit_fednas.flower.worker import answer_in_worker
 
 if TYPE_CHECKING:
     from lit_fednas.flower.link import Link
@@ -31,7 +31,7 @@ client_app = ClientApp()
 
 
 class RunFailed(RuntimeError):
-    """A run failed for a reason that has been reported; Flower records it as failed."""
+    """The failure of a run that has already printed its reason; Flower records the run as failed."""
 
 
 @server_app.main()
@@ -51,10 +51,10 @@ def serve(grid: Grid, context: Context) -> None:
         if resume := str(settings["resume"]):
             words += ["--ckpt_path", resume]
         status = exit_status(partial(_run, words, link))
-    if status > 128:  # stopped by a signal, at which Flower's own handlers end the process
+    if status > 128:  # a signal stopped the run; Flower's handlers then end the process
         signal.raise_signal(status - 128)
     if status:
-        sys.tracebacklimit = 0  # Flower prints a traceback, and the reason has been reported
+        sys.tracebacklimit = 0  # Flower would print a traceback after the reason
         raise RunFailed(f"lit-fednas ended with status {status}; the line above says why")
 
 
@@ -68,16 +68,15 @@ def _run(words: list[str], link: "Link") -> int:
 
 
 def _answer(message: Message, context: Context) -> Message:
-    """Answers one message with the node's own data."""
-    memory = context.state.setdefault("clients", ConfigRecord())
-    asked = message.metadata.message_type, message.content
-    request = (*asked, str(context.run_config["config"]), dict(context.node_config), memory)
-    if Path(sys.argv[0]).name == "flwr-clientapp" and os.name == "posix":  # which Flower ends after the message
-        content, context.state["clients"] = answered_elsewhere(context.run_id, *request)
+    """Answers a message with the node's own data."""
+    config, memory = str(context.run_config["config"]), context.state.setdefault("clients", ConfigRecord())
+    request = message.metadata.message_type, message.content, config, dict(context.node_config), memory
+    if Path(sys.argv[0]).name == "flwr-clientapp" and os.name == "posix":  # Flower ends this process after the message
+        content, context.state["clients"] = answer_in_worker(context.run_id, *request)
     else:
-        from lit_fednas.flower.device import answered
+        from lit_fednas.flower.device import answer_message
 
-        content, _ = answered(*request)
+        content, _ = answer_message(*request)
     return Message(content, reply_to=message)
 
 

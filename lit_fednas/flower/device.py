@@ -1,4 +1,4 @@
-"""What runs on a device: it answers the server's messages with its own data, of which no example leaves it."""
+"""A device: answers the server's messages with its own data; no example leaves it."""
 
 import json
 import logging
@@ -38,12 +38,12 @@ from lit_fednas.search.tier_models import scores_of_clients
 from lit_fednas.tiers import Population
 from lit_fednas.transport import Transport
 
-#: The number of a node's share of a data set that every node has (Flower's own name for it).
+#: Node setting: the number of its share, if all nodes have the whole data set (Flower's own name for it).
 SHARE = "partition-id"
-#: The number of the node's client, where its data are its own and its key has no name.
+#: Node setting: the number of its client, if it has its own data and a key without a number.
 CLIENT = "client"
 _NUMBERS = (SHARE, CLIENT, "num-partitions")
-#: What a node may set: where its data are, and how they are read.
+#: Data settings that a node may change: where its data are, and how they are read.
 _SETTABLE = ("data.source.", "data.eval_batch_size.", "data.in_memory.", "data.num_workers.")
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ _TRIALS = 5  # batches that measure a device's speed
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Raises DataError where the server's message is damaged; what the device lacks is reported with its traceback."""
+    """Raises DataError for a damaged message; missing packages and memory keep their own errors."""
     try:
         yield
     except (FedNASError, ImportError, MemoryError, torch.OutOfMemoryError):
@@ -63,15 +63,15 @@ def _reading() -> Iterator[None]:
 
 
 def device_settings(config: str, changed: str = "") -> str:
-    """Returns the settings that devices read, as YAML."""
-    read = yaml.safe_load(config)
-    threads = (read.get("trainer") or {}).get("threads")
-    settings = {**{name: read[name] for name in ("seed_everything", "data", "model")}, "trainer": {"threads": threads}}
+    """Returns the settings that devices read, as YAML; ``changed`` has sections that replace the configuration's."""
+    run = yaml.safe_load(config)
+    threads = (run.get("trainer") or {}).get("threads")
+    settings = {**{name: run[name] for name in ("seed_everything", "data", "model")}, "trainer": {"threads": threads}}
     return yaml.safe_dump({**settings, **yaml.safe_load(changed or "{}")})
 
 
 def kind_of(data: FederatedDataModule) -> dict[str, Any]:
-    """Returns what the data of a device and of the server must have in common, names and numbers as hashes."""
+    """Returns the properties that a device's data must share with the server's, names and numbers as hashes."""
     normalization = data.source.normalization
     numbers = None if normalization is None else [list(normalization.mean), list(normalization.std)]
     return {
@@ -86,9 +86,9 @@ def kind_of(data: FederatedDataModule) -> dict[str, Any]:
 
 
 class DeviceData(FederatedDataModule):
-    """The data of one device: its share of a source's, or a source of its own without a validation split."""
+    """The data of one device: a share of the common source, or its own source without a validation split."""
 
-    number = 0  # of the client
+    number = 0  # the client's number
     share = False  # whether the source holds the data of all clients
 
     @override
@@ -101,18 +101,18 @@ class DeviceData(FederatedDataModule):
             return super()._deal(train, targets, pool)
         self.targets = targets[pool]
         self.partition = Partition(np.arange(len(pool)), np.array([0, len(pool)]))
-        none = [np.empty(0, dtype=np.int64)] * self.number  # clients before it, whose data are elsewhere
-        rows = {split: [*none, *parts] for split, parts in self._client_rows(pool, self.number).items()}
+        others = [np.empty(0, dtype=np.int64)] * self.number  # clients with lower numbers have no data here
+        rows = {split: [*others, *parts] for split, parts in self._client_rows(pool, self.number).items()}
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
 
 
 @dataclass(eq=False)
 class Device:
-    """Answers the server's messages with a module that ``make`` makes from the data."""
+    """Answers the server's messages with the module that ``make`` builds for the data."""
 
     data: DeviceData
     make: Callable[[FederatedDataModule], FederatedLightningModule]
-    number: int | None  # the client's; None if it is the one that the node's key is registered as
+    number: int | None  # the client's number; None: the number in the node's registered key
     threads: int | None = None
     _made: dict[int | None, tuple[FederatedLightningModule, LocalRunner]] = field(default_factory=dict)
     _tuned: tuple[str, FederatedLightningModule, LocalRunner] | None = None
@@ -122,54 +122,51 @@ class Device:
         keep_freed_memory()
 
     def answer(self, kind: str, packet: Packet, memory: MutableMapping[str, bytes] | None = None) -> Packet:
-        """Returns the answer to a message, or the reason why the device refuses as its field ``refused``."""
+        """Returns the answer to a message; the field ``refused`` is the reason of a refusal."""
         self._memory = self._memory if memory is None else memory
         try:
             if (version := packet.fields.get("version")) != __version__:
-                raise ConfigError(
-                    f"version: the device has lit-fednas {__version__}, the server {version}; install that"
-                )
+                raise ConfigError(f"version: {__version__} is not the server's; install lit-fednas {version}")
             return {"join": self._join, "train": self._train, "score": self._score, "test": self._test}[kind](packet)
         except FedNASError as error:
             return Packet({"refused": one_line(error)})
 
     def _ready(self, fields: Mapping[str, Any]) -> tuple[FederatedLightningModule, LocalRunner]:
-        """Returns what trains a client, with the server's structure; its data are still those that it joined with."""
+        """Returns the client's module and runner, with the server's structure; validates unchanged data."""
         with _reading():
             client = int(fields.get("task", fields)["client"])
         module, runner = self._parts(client)
         with _reading():
             if fields["data"] != digest(json.dumps(kind_of(self.data))):
                 raise ConfigError(
-                    "data.source: the device's data differ from the server's in their shape, classes or "
-                    "normalisation; start the device with the data that it began with"
+                    "data.source: the device's data have changed; start it with those that it joined with"
                 )
             if module.supernet.structure() != fields["structure"]:
                 module.supernet.restore(fields["structure"])
         return module, runner
 
     def _join(self, packet: Packet) -> Packet:
-        """Discloses which client this is, how many examples of each class it has, and how fast the device is."""
+        """Discloses the client's number, its examples per class and split, and the device's speed."""
         number = self._own_number(packet)
         module, _ = self._parts(number)
         data, clients = self.data, self.data.clients
         if not 0 <= number < clients.num_clients:
             raise ConfigError(f"{SHARE}: {number} is not one of the {clients.num_clients} clients of the partition")
         counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in SPLITS}
-        known = {"client": number, "counts": counts, "kind": kind_of(data), "macs_per_second": self._speed(module)}
-        return Packet(known)
+        disclosure = {"client": number, "counts": counts, "kind": kind_of(data), "macs_per_second": self._speed(module)}
+        return Packet(disclosure)
 
     def _own_number(self, packet: Packet) -> int:
-        """Returns the client's number: that of its registered key, or its own setting."""
+        """Returns the client's number: from its registered key, or from the node's settings."""
         registered, number = packet.fields.get("client"), self.number
         with _reading():
             registered = None if registered is None else int(registered)
         if registered is not None and number not in (None, registered):
-            raise ConfigError(f"node-config: the client's number is {number}, and its key is of client {registered}")
+            raise ConfigError(f"node-config: {number} is not the key's client, {registered}; leave {CLIENT} out")
         number = number if registered is None else registered
         if number is None:
             raise ConfigError(
-                f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the key as client-NUMBER"
+                f"node-config: no client's number; set {SHARE} or {CLIENT}, or register key client-NUMBER"
             )
         return number
 
@@ -188,7 +185,7 @@ class Device:
 
     @torch.no_grad()
     def _train(self, packet: Packet) -> Packet:
-        """Trains a task on the tensors that it receives."""
+        """Trains a task on received tensors; returns its result and its update."""
         fields = packet.fields
         module, runner = self._ready(fields)
         with _reading():
@@ -201,27 +198,27 @@ class Device:
             shared = supernet.shared_tensors()
             for name, region in supernet.regions(task.arch).items():
                 shared[region.name][... if region.index is None else region.index] = received[name]
-            kept, new = fields["kept"], fields["keep"]  # names that the server knows states by, which stay here
-            state = torch.load(BytesIO(self._memory[kept]), weights_only=True) if kept in self._memory else {}
+            old, new = fields["kept"], fields["keep"]  # names of the client's states, which stay on the device
+            state = torch.load(BytesIO(self._memory[old]), weights_only=True) if old in self._memory else {}
         runner.state_of = lambda client: state
         with torch.enable_grad(), self._threads(module):
             ((result, update),) = runner.run([task])
         if update is None:
             return Packet({"result": result_fields(result)})
-        for name in [name for name in self._memory if name.startswith(f"{task.client}-") and name != kept]:
-            del self._memory[name]  # of updates that did not count
+        for name in [name for name in self._memory if name.startswith(f"{task.client}-") and name != old]:
+            del self._memory[name]  # a state of an update that did not count
         if update.state is not None:
             torch.save(update.state, buffer := BytesIO())
             self._memory[new] = buffer.getvalue()
-        if kept is not None and kept not in self._memory:
-            result = replace(result, reason="the device has lost what the objective kept of it, and has started anew")
+        if old is not None and old not in self._memory:
+            result = replace(result, reason="the device has lost the objective's state, and has started a new one")
             log.warning("client %d: %s", task.client, result.reason)
         packed = transport.pack_up(update.weights, received, runner.seed, task)
         return Packet({"result": result_fields(result)}, packed)
 
     @torch.no_grad()
     def _score(self, packet: Packet) -> Packet:
-        """Evaluates architectures on the device's own examples; it receives the shared elements that they cover."""
+        """Evaluates architectures on the device's own examples, with the shared elements that they cover."""
         fields = packet.fields
         module, _ = self._ready(fields)
         with _reading():
@@ -244,7 +241,7 @@ class Device:
             arch = module.supernet.space.parse(fields["arch"])
             network = module.supernet.empty_subnet(arch).eval()
             if packet.tensors.keys() != network.state_dict().keys():
-                fresh_statistics(network)  # it has some, from the server's examples
+                fresh_statistics(network)  # the server has measured some on its examples
             network.load_state_dict(dict(packet.tensors))
         with self._threads(module):
             (score,) = scores_of_clients(module, self.data, network, [int(fields["client"])])
@@ -253,7 +250,7 @@ class Device:
     def _candidate(
         self, module: FederatedLightningModule, candidate: Mapping[str, Any]
     ) -> tuple[FederatedLightningModule, LocalRunner]:
-        """Returns what trains a network that a fine-tuning has taken from the supernet."""
+        """Returns the module and the runner of a fine-tuning's candidate; the last one is kept."""
         key = str(candidate)
         if self._tuned is None or self._tuned[0] != key:
             supernet, arch = module.supernet, module.supernet.space.parse(candidate["arch"])
@@ -264,58 +261,59 @@ class Device:
             section = {name: candidate[name] for name in ("client", "objective")}
             settings = parser.instantiate(parser.parse_object(section))
             objective: Objective = settings.objective or TaskLoss()
-            tuned = averaging(module, network, objective, client=settings.client or module.client, seed=module.seed)
-            tuned.objective.setup(network, self.data.clients)
-            self._tuned = (key, tuned, self._runner(tuned))
+            client = settings.client or module.client
+            candidate_module = averaging(module, network, objective, client=client, seed=module.seed)
+            candidate_module.objective.setup(network, self.data.clients)
+            self._tuned = (key, candidate_module, self._runner(candidate_module))
         return self._tuned[1], self._tuned[2]
 
     def _threads(self, module: FederatedLightningModule) -> AbstractContextManager[object]:
-        """Sets the number of threads of a simulated run, which decides the order of sums."""
+        """Sets as many threads as a simulated run has, since their number decides the order of sums."""
         return threads_set(self.threads, module.supernet, module.client.batch_size, 1)
 
     def _parts(self, number: int) -> tuple[FederatedLightningModule, LocalRunner]:
-        """Returns the module of the configuration, and what trains its client, which are made once."""
-        known = None if self.data.share else number  # a module and a runner serve all clients of one data set
-        if known not in self._made:
+        """Returns the configuration's module and its runner, which are built once."""
+        key = None if self.data.share else number  # one module serves all clients of a common data set
+        if key not in self._made:
             self.data.number = number
             self.data.prepare_data()
             self.data.setup("fit")
             module = self.make(self.data)
             module.objective.setup(module.supernet, self.data.clients)
-            module.faults = replace(module.faults, on_client_error="skip")  # the server decides
-            self._made = {known: (module, self._runner(module))}
-        return self._made[known]
+            module.faults = replace(module.faults, on_client_error="skip")  # the server applies the policy
+            self._made = {key: (module, self._runner(module))}
+        return self._made[key]
 
     def _runner(self, module: FederatedLightningModule) -> LocalRunner:
         runner = LocalRunner(module, self.data.clients, lambda: None)
-        runner.transport = Transport()  # what is sent is packed here and at the server
+        runner.transport = Transport()  # the device packs updates itself
         return runner
 
 
 def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: bool) -> DeviceData:
-    """Returns a device's data."""
+    """Returns a device's data; ``settings`` are the node's, ``share`` says whether all nodes have the same source."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(DeviceData, "data")
     options = [f"--{name}={value}" for name, value in settings.items()]
-    own = {} if share else {"server_val": 0}  # the server has data of its own
+    server_val = {} if share else {"server_val": 0}  # the server has its own data
     with _reading():
-        at_server = parser.parse_object({"data": {**config["data"], "seed": config["seed_everything"], **own}})
+        at_server = parser.parse_object({"data": {**config["data"], "seed": config["seed_everything"], **server_val}})
     try:
         parsed = parser.parse_args(options, at_server.clone())
     except ArgumentError as error:
         raise ConfigError(f"node-config: {' '.join(str(error).split())}; correct the setting") from error
     for name in settings:
-        if not f"{name}.".startswith(_SETTABLE) and (given := parsed.get(name)) != (wanted := at_server.get(name)):
-            raise ConfigError(f"{name}: {given} on the device and {wanted} at the server; leave it out of node-config")
+        if not f"{name}.".startswith(_SETTABLE) and (value := parsed.get(name)) != at_server.get(name):
+            raise ConfigError(f"{name}: {value} is not the server's {at_server.get(name)}; remove it from node-config")
     data: DeviceData = parser.instantiate(parsed).data
     data.share = share
     return data
 
 
 def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> FederatedLightningModule:
-    """Returns the module of a run's configuration, given the data that its networks read; the server sends weights."""
+    """Returns the module of a run's configuration for a device's data; weights arrive with each message."""
     inputs = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
-    with _reading():  # settings with which the server has made its own
+    with _reading():  # the server has built its module from the same settings
         return FederatedLightningModule.from_settings(config["model"], seed=config["seed_everything"], **inputs)
 
 
@@ -325,27 +323,27 @@ def _device(config: str, changed: str, share: bool, settings: tuple[tuple[str, A
         if not name.startswith("data."):
             raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_NUMBERS)}, or data.SETTING")
     with _reading():
-        read = yaml.safe_load(device_settings(config, changed))
-        threads = read["trainer"]["threads"]
-    data = read_data(read, dict(settings), share)
-    return Device(data, partial(read_module, read), None, threads)
+        run = yaml.safe_load(device_settings(config, changed))
+        threads = run["trainer"]["threads"]
+    data = read_data(run, dict(settings), share)
+    return Device(data, partial(read_module, run), None, threads)
 
 
 def device_of(config: str, settings: Mapping[str, Any], changed: str = "") -> Device:
-    """Returns the device of a configuration and a node's settings, until the next call."""
+    """Returns the device of a configuration and a node's settings; the next call may change its number."""
     number = settings.get(SHARE, settings.get(CLIENT))
     if not isinstance(number, int | None):
         raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {number!r}; give the number of a client")
-    others = tuple(sorted((name, value) for name, value in settings.items() if name not in _NUMBERS))
-    device = _device(config, changed, SHARE in settings, others)
+    data_settings = tuple(sorted((name, value) for name, value in settings.items() if name not in _NUMBERS))
+    device = _device(config, changed, SHARE in settings, data_settings)
     device.number = number
     return device
 
 
-def answered(
+def answer_message(
     message_type: str, content: RecordDict, config: str, settings: Mapping[str, Any], memory: MutableMapping[str, Any]
 ) -> tuple[RecordDict, MutableMapping[str, Any]]:
-    """Returns a node's answer to a message of Flower, and what it keeps for its next one."""
+    """Returns a node's answer to a Flower message, and the clients' states that the node keeps."""
     kind = next(name for name, type_ in KINDS.items() if type_ == message_type)
     try:
         packet = Packet.read(content)

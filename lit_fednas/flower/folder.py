@@ -1,4 +1,4 @@
-"""The command ``lit-fednas flower init``: a folder with the app that ``flwr run`` starts, and how to start all else."""
+"""The command ``lit-fednas flower init``: writes a folder with the app for ``flwr run`` and its instructions."""
 
 import io
 import re
@@ -20,7 +20,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt
 from lit_fednas.records.files import check_output, replace_text
 
-_APP = '''"""Started by Flower: the server's app and the devices'."""
+_APP = '''"""The server's app and the devices' app, which Flower starts."""
 
 from lit_fednas.flower.apps import client_app, server_app
 
@@ -36,18 +36,18 @@ def init(
     tls: bool = False,
     address: str = "127.0.0.1:18000",
 ) -> None:
-    """Writes a folder from which a run starts over Flower's devices.
+    """Writes a folder that starts a run over Flower's devices.
 
     Args:
         folder: A new folder.
-        *words: What follows -- changes settings of the configuration, as for fit.
-        config: The configuration of fit, one file or several.
-        clients: How many devices take part (data.num_clients).
-        tls: Whether the server shows a certificate, and each device a key; the folder says how they are made.
-        address: Where the devices reach the server, HOST:PORT.
+        *words: Options of fit, after --, that change the configuration.
+        config: One or more YAML files with the run's configuration.
+        clients: Number of devices, in place of the configuration's data.num_clients.
+        tls: Whether the server has a certificate and each device a key; the folder's README.md shows how to make them.
+        address: Address of the server, HOST:PORT, as the devices reach it.
 
     Raises:
-        ConfigError: The folder is there already, a setting cannot be used, or Flower is not installed.
+        ConfigError: The folder is not empty, a setting cannot be used, or Flower is not installed.
     """
     if find_spec("flwr") is None:
         raise ConfigError("flower: needs the package flwr; pip install 'lit-fednas[flower]'")
@@ -58,12 +58,12 @@ def init(
     if not re.fullmatch(r"\[[\da-fA-F:.]+\]|[\w.-]+", host) or port not in map(str, range(1, 2**16)):
         raise ConfigError(f"--address: {address} is not HOST:PORT; give, for instance, 127.0.0.1:18000 (up to 65535)")
     if not config:
-        raise ConfigError("--config: is not given; give the configuration of a run, for instance superfed/digits.yaml")
+        raise ConfigError("--config: is missing; give a run's configuration, for instance superfed/digits.yaml")
     files = with_paths([f"--config={file}" for file in config])
-    number = [] if clients is None else [f"--data.num_clients={clients}"]
-    text = resolved([*files, *number, *words])
-    check_over_devices(read := yaml.safe_load(text))
-    count = read["data"]["num_clients"]
+    num_clients = [] if clients is None else [f"--data.num_clients={clients}"]
+    text = resolved([*files, *num_clients, *words])
+    check_over_devices(settings := yaml.safe_load(text))
+    count = settings["data"]["num_clients"]
     replace_text(folder / "app" / "lit_fednas_app.py", _APP)
     replace_text(folder / "app" / "pyproject.toml", project(text))
     certificate = f'root-certificates = "{(folder / "certificates" / "ca.crt").absolute()}"'
@@ -76,11 +76,11 @@ def init(
 
 
 def resolved(words: Sequence[str]) -> str:
-    """Returns the whole configuration that ``lit-fednas fit`` would run with, as YAML."""
+    """Returns the configuration of ``lit-fednas fit`` with all defaults, as YAML."""
     from lit_fednas.cli.lightning_cli import FederatedCLI
 
     class Printed(FederatedCLI):
-        """Parses first: where a configuration is printed, what is required is not asked for."""
+        """Parses twice, because ``--print_config`` alone accepts a configuration without its required settings."""
 
         def parse_arguments(self, parser: Any, args: Any) -> None:
             super().parse_arguments(parser, args)
@@ -93,13 +93,13 @@ def resolved(words: Sequence[str]) -> str:
 
 
 def check_over_devices(config: Mapping[str, Any]) -> None:
-    """Validates that what a whole configuration asks for works over devices, before any device is waited for."""
+    """Validates that a complete configuration works over devices, before the server waits for them."""
     if config["data"]["num_clients"] is None:
-        raise ConfigError("data.num_clients: null, and a run begins when all devices are there; give their number")
+        raise ConfigError("data.num_clients: null, but a run begins when all devices have joined; give their number")
     callbacks = config["trainer"]["callbacks"] or []
     callbacks = [config["deployed_accuracy"], *(callbacks if isinstance(callbacks, list) else [callbacks])]
     if any(callback["class_path"].endswith(".DeployedAccuracy") for callback in callbacks if callback):
-        raise ConfigError("deployed_accuracy: tests on examples that stay on the devices; leave it out, or simulate")
+        raise ConfigError("deployed_accuracy: needs examples that stay on the devices; leave it out, or simulate")
     if (fast := config["model"]["client"]["fast"]) is not None:
         raise ConfigError(f"model.client.fast: {fast} measures the server's process, not the devices'; set it to null")
 
@@ -128,7 +128,7 @@ def project(config: str) -> str:
 
 
 def readme(host: str, port: str, count: int, tls: bool) -> str:
-    """Returns the commands that start everything."""
+    """Returns the ``README.md`` with all commands of the server, the devices and the run."""
     try:
         subject = f"IP:{ip_address(host)}"
     except ValueError:
@@ -139,24 +139,24 @@ def readme(host: str, port: str, count: int, tls: bool) -> str:
 
 
 def services(folder: Path, host: str, port: str, tls: bool) -> dict[str, str]:
-    """Returns systemd's units of the server and of a device, by name, which start both again after a failure."""
+    """Returns the systemd units of the server and of a device, by name; they restart both after a failure."""
     server, device = "--insecure", "--insecure"
     if tls:
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
         server = " ".join(f"--ssl-{option} certificates/{file}" for option, file in files.items())
         server += " --enable-supernode-auth --database flower.db"
         device = "--root-certificates certificates/ca.crt --auth-supernode-private-key keys/client-%i"
-    own = """'data.source.init_args.root="/path/of/its/data"%s'""" % ("" if tls else " client=%i")
+    config = """'data.source.init_args.root="/path/of/its/data"%s'""" % ("" if tls else " client=%i")
     server = f"flower-superlink --host {host} --port {port} --disable-runtime-dependency-installation {server}"
-    device = f"flower-supernode --superlink {host}:{port} --host 127.0.0.1 --port 19000 {device} --node-config {own}"
-    own_unit = "For the device of client N: systemctl enable --now lit-fednas-device@N."
+    device = f"flower-supernode --superlink {host}:{port} --host 127.0.0.1 --port 19000 {device} --node-config {config}"
+    usage = "For the device of client N: systemctl enable --now lit-fednas-device@N."
     units = {
         "server": ("the server of a run over devices", server, "For the server."),
-        "device@": ("client %i of a run over devices", device, own_unit),
+        "device@": ("client %i of a run over devices", device, usage),
     }
     template = Template(Path(__file__).with_name("service.j2").read_text(), keep_trailing_newline=True)
-    known = {"folder": folder, "programs": Path(sys.executable).parent}
+    paths = {"folder": folder, "programs": Path(sys.executable).parent}
     return {
-        name: template.render(**known, what=what, command=command, about=about)
-        for name, (what, command, about) in units.items()
+        name: template.render(**paths, description=description, command=command, about=about)
+        for name, (description, command, about) in units.items()
     }

@@ -1,4 +1,4 @@
-"""The server on Flower: the same round loop, whose tasks are trained by devices elsewhere."""
+"""The server on Flower: the same round loop, with tasks that devices train."""
 
 import json
 import logging
@@ -29,12 +29,12 @@ from lit_fednas.flower.device import device_settings, kind_of
 from lit_fednas.flower.folder import check_over_devices
 from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import (
-    MOST,
+    MAX_NUMBER,
     SPLITS,
     Joined,
     Packet,
     digest,
-    most_of,
+    max_of,
     one_line,
     read_count,
     read_figure,
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class RemoteClients(ClientData):
-    """What the server knows of clients whose examples stay with them, beside its own training examples."""
+    """The clients without their examples, as devices have disclosed them; the server's own training examples."""
 
     def __init__(self, devices: Sequence[Joined], link: Link, at_server: ClientData) -> None:
         self.task = at_server.task
@@ -96,7 +96,7 @@ class RemoteClients(ClientData):
         read: Callable[[int, Mapping[str, Any]], T],
         check: Callable[[], None],
     ) -> Iterator[tuple[int, T]]:
-        """Asks clients the same; yields positions with what is read of the answers, and logs which cannot be used."""
+        """Asks all clients one question; yields positions with the read answers, and logs unusable ones."""
 
         def packet_of(position: int) -> Packet:
             return Packet({**question.fields, "client": clients[position]}, question.tensors)
@@ -112,7 +112,7 @@ class RemoteClients(ClientData):
             log.warning("client %d does not %s: %s", clients[position], kind, reason)
 
 
-#: What to do where a device's data and the server's differ, by what differs.
+#: The remedy if a device's data differ from the server's, by the name of the property.
 _REMEDIES = {
     "task": "give both the same kind of data",
     "input_shape": "give both the same kind of data",
@@ -125,10 +125,10 @@ _REMEDIES = {
 
 
 class ServerData(FederatedDataModule):
-    """The server's own data, on which it validates, tests and recalibrates norms. The clients' stay with them."""
+    """The server's own data for validation, tests and recalibrated norms; the clients' data stay with them."""
 
     link: Link
-    speeds: Sequence[float] | None = None  # that devices measured when the run began; a resumed run keeps its tiers
+    speeds: Sequence[float] | None = None  # measured by devices at the run's start; a resumed run keeps its tiers
 
     @override
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
@@ -138,15 +138,11 @@ class ServerData(FederatedDataModule):
         for device in devices:
             for name, value in kind.items():
                 if (other := device.kind.get(name)) != value:
-                    raise ConfigError(
-                        f"data.source: client {device.client} has {name} {one_line(other)}, the server {value}; "
-                        f"{_REMEDIES[name]}"
-                    )
-            if len(device.counts["train"]) != len(self.strata):
-                raise ConfigError(
-                    f"data.source: client {device.client} counts {len(device.counts['train'])} classes, the server "
-                    f"{len(self.strata)}; give both the same kind of data"
-                )
+                    fault = f"client {device.client} has {name} {one_line(other)}, the server {value}"
+                    raise ConfigError(f"data.source: {fault}; {_REMEDIES[name]}")
+            if (num_classes := len(device.counts["train"])) != len(self.strata):
+                fault = f"client {device.client} counts {num_classes} classes, the server {len(self.strata)}"
+                raise ConfigError(f"data.source: {fault}; give both the same kind of data")
         self.link.data = digest(json.dumps(kind))
         at_server = ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
         clients = RemoteClients(devices, self.link, at_server)
@@ -166,7 +162,7 @@ class ServerData(FederatedDataModule):
 
 
 class FlowerRunner(TaskRunner):
-    """Lets devices train a round's tasks; ``fields`` are the candidate and the structure of a fine-tuning."""
+    """Trains a round's tasks on devices; ``fields`` are the candidate and the structure of a fine-tuning."""
 
     def __init__(
         self,
@@ -183,38 +179,38 @@ class FlowerRunner(TaskRunner):
         self.link = data.link
         self.check = check
         self.fields = {"seed": module.seed, "candidate": None, **fields}
-        # devices keep the states of clients themselves; the server keeps names of those that count
+        # devices keep the clients' states; the server keeps only the names of the valid states
         self._run_id = secrets.token_hex(4) if keeps_state(module.objective) else ""
 
     @override
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Outcome]:
         supernet = self.module.supernet
         shared = supernet.shared_tensors()
-        # a fine-tuning's network is taken from the supernet that it was searched in
+        # a fine-tuning sends the structure of the searched supernet, from which its network was taken
         common = {"structure": supernet.structure(), **self.fields}
 
         def packet_of(position: int) -> Packet:
             task = tasks[position]
             packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
-            kept = self.state_of(task.client).get("", {}).get("name")
-            fields = {"task": task_fields(task), "kept": kept, "keep": self._name(task)}
+            old_state = self.state_of(task.client).get("", {}).get("name")
+            fields = {"task": task_fields(task), "kept": old_state, "keep": self._state_name(task)}
             return Packet({**common, **fields}, packed)
 
         replies: dict[int, Reply] = {}
-        following = 0  # in the order of tasks, so that sums are those of a simulated run, to the bit
+        next_position = 0  # outcomes follow the order of tasks, so that sums equal a simulated run's to the bit
         for position, reply in self.link.ask("train", [task.client for task in tasks], packet_of, self.check):
             replies[position] = reply
-            while following in replies:
-                outcome = self._read(tasks[following], replies.pop(following))
+            while next_position in replies:
+                outcome = self._read(tasks[next_position], replies.pop(next_position))
                 self.module.faults.check(outcome[0])  # raises if the policy says so
                 yield outcome
-                following += 1
+                next_position += 1
 
     def _read(self, task: ClientTask, reply: Reply) -> Outcome:
-        """Returns the outcome of an answer, as of a simulated client's fit."""
+        """Returns an answer as the outcome of a simulated client's fit."""
         if (packet := reply.packet) is None:
             return ClientResult(task, reply.status, reply.reason), None
-        wanted = self.module.supernet.views(task.arch)
+        expected = self.module.supernet.views(task.arch)
         try:
             result = self._result(packet.fields["result"], task)
             if not result.ok:
@@ -222,27 +218,27 @@ class FlowerRunner(TaskRunner):
             finite = all(report.finite for report in result.reports)
             if finite:
                 self.module.objective.check_result(result)
-            sent = {name: tensor.to(next(iter(wanted.values())).device) for name, tensor in packet.tensors.items()}
-            weights = self.module.transport.unpack_up(sent, wanted)
+            sent = {name: tensor.to(next(iter(expected.values())).device) for name, tensor in packet.tensors.items()}
+            weights = self.module.transport.unpack_up(sent, expected)
         except Exception as error:  # a device may send anything
             return ClientResult(task, "error", unreadable(error)), None
-        forms = [{name: (value.shape, value.dtype) for name, value in given.items()} for given in (wanted, weights)]
-        if wrong := [name for name in {**wanted, **weights} if forms[0].get(name) != forms[1].get(name)]:
-            reason = f"the answer's tensor {one_line(wrong[0])} is not that of {task.arch}"
+        forms = [{name: (value.shape, value.dtype) for name, value in group.items()} for group in (expected, weights)]
+        if misfits := [name for name in {**expected, **weights} if forms[0].get(name) != forms[1].get(name)]:
+            reason = f"the answer's tensor {one_line(misfits[0])} is not that of {task.arch}"
             return ClientResult(task, "error", reason), None
         largest = {name: _largest(tensor) for name, tensor in weights.items()}
         if not finite or not all(map(isfinite, (*largest.values(), result.loss, *result.tested.values()))):
             return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
-        if wild := [name for name, number in largest.items() if number > MOST]:
-            return ClientResult(task, "error", f"the answer's tensor {wild[0]} has a number above {MOST:g}"), None
-        return result, ClientUpdate(result, weights, {"": {"name": self._name(task)}} if self._run_id else None)
+        if huge := [name for name, number in largest.items() if number > MAX_NUMBER]:
+            return ClientResult(task, "error", f"the answer's tensor {huge[0]} has a number above {MAX_NUMBER:g}"), None
+        return result, ClientUpdate(result, weights, {"": {"name": self._state_name(task)}} if self._run_id else None)
 
-    def _name(self, task: ClientTask) -> str:
-        """Returns the device's name of the client's state after the task."""
+    def _state_name(self, task: ClientTask) -> str:
+        """Returns the name of the client's state after the task."""
         return f"{task.client}-{self._run_id}-{task.round}"
 
     def _result(self, fields: Mapping[str, Any], task: ClientTask) -> ClientResult:
-        """Returns the result of ``result_fields``, validated by the task and by what the client has disclosed."""
+        """Returns the result of ``result_fields``, validated by the task and the client's disclosure."""
         status, seconds = fields["status"], read_number("seconds", fields["seconds"], self.link.longest)
         if status in ("error", "non-finite", "timeout", "dropped", "empty"):
             return ClientResult(task, status, one_line(fields["reason"]), seconds=seconds)
@@ -253,33 +249,33 @@ class FlowerRunner(TaskRunner):
         if fields["reports"].keys() != kinds.keys():
             raise ValueError(f"reports of {sorted(fields['reports'])}")
         reports = tuple(kinds[name].from_plain(values) for name, values in fields["reports"].items())
-        if any(MOST < abs(number) < inf for report in reports for number in report.numbers):
-            raise ValueError(f"a report of more than {MOST:g}")
-        counted = client.steps if task.steps is None else task.steps
+        if any(MAX_NUMBER < abs(number) < inf for report in reports for number in report.numbers):
+            raise ValueError(f"a report of more than {MAX_NUMBER:g}")
+        fixed_steps = client.steps if task.steps is None else task.steps
         batch = min(client.batch_size, size)
-        most_steps = client.epochs * -(-size // client.batch_size) if counted is None else counted
-        most_seen = client.epochs * size if counted is None else counted * batch
-        steps = read_count("num_steps", fields["num_steps"], most_steps, least=1)
-        seen = read_count("num_seen", fields["num_seen"], min(most_seen, steps * batch), least=steps)
+        max_steps = client.epochs * -(-size // client.batch_size) if fixed_steps is None else fixed_steps
+        max_seen = client.epochs * size if fixed_steps is None else fixed_steps * batch
+        steps = read_count("num_steps", fields["num_steps"], max_steps, minimum=1)
+        seen = read_count("num_seen", fields["num_seen"], min(max_seen, steps * batch), minimum=steps)
         tests = 0 if client.validate is None else self.clients.size(task.client, "val")
-        num_tested = read_count("num_tested", fields["num_tested"], tests, least=tests)
-        tested = {name: read_figure(name, value, most_of(name)) for name, value in fields["tested"].items()}
+        num_tested = read_count("num_tested", fields["num_tested"], tests, minimum=tests)
+        tested = {name: read_figure(name, value, max_of(name)) for name, value in fields["tested"].items()}
         if set(tested) != (set(objective.data_task.averaged) if tests else set()):
             raise ValueError(f"tested by {sorted(tested)}")
-        units = objective.data_task.most_units(self.module.supernet.input_shape)  # of an example
-        most = units * num_tested
+        units = objective.data_task.most_units(self.module.supernet.input_shape)  # per example
+        max_units = units * num_tested
         return ClientResult(
             task,
             reason=one_line(fields["reason"]),
             num_steps=steps,
             num_seen=seen,
-            num_units=read_count("num_units", fields["num_units"], units * seen, least=seen),
-            loss=read_figure("loss", fields["loss"], MOST, least=-MOST),
+            num_units=read_count("num_units", fields["num_units"], units * seen, minimum=seen),
+            loss=read_figure("loss", fields["loss"], MAX_NUMBER, minimum=-MAX_NUMBER),
             seconds=seconds,
             reports=reports,
             tested=tested,
             num_tested=num_tested,
-            num_tested_units=read_count("num_tested_units", fields["num_tested_units"], most, least=num_tested),
+            num_tested_units=read_count("num_tested_units", fields["num_tested_units"], max_units, minimum=num_tested),
         )
 
 
@@ -289,7 +285,7 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 class FlowerEvaluator(FederatedEvaluator):
-    """Lets devices score a generation on their own data; one that does not answer is left out."""
+    """Scores a generation on the devices' own data; leaves out devices that do not answer."""
 
     def __init__(self, *args: Any, check: Callable[[], None] = lambda: None) -> None:
         super().__init__(*args)
@@ -303,46 +299,46 @@ class FlowerEvaluator(FederatedEvaluator):
         fields = {"archs": [str(arch) for arch in archs], "structure": self.supernet.structure()}
         tensors = {name: shared[name][mask] for name, mask in covered(self.supernet, archs).items()}
         units_of_example = data.task.most_units(self.supernet.input_shape)
-        # sums are in single precision
-        limits = (1 + 1e-5) * units_of_example * np.array([1.0, *map(most_of, data.task.averaged)])
+        # the tolerance covers sums in single precision
+        limits = (1 + 1e-5) * units_of_example * np.array([1.0, *map(max_of, data.task.averaged)])
         answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
 
         def read(client: int, fields: Mapping[str, Any]) -> np.ndarray:
-            most = limits * int(self.draw.sizes[client])
+            bounds = limits * int(self.draw.sizes[client])
             rows = fields["answers"]
-            answer = np.array([[read_number("answers", *pair) for pair in zip(row, most, strict=True)] for row in rows])
-            if answer.shape != answers.shape[1:] or (answer[:, 0] != answer[0, 0]).any():
+            sums = np.array([[read_number("answers", *pair) for pair in zip(row, bounds, strict=True)] for row in rows])
+            if sums.shape != answers.shape[1:] or (sums[:, 0] != sums[0, 0]).any():
                 raise ValueError("answers: not sums over the client's examples")
-            return answer
+            return sums
 
         for position, answer in data.answers("score", clients, Packet(fields, tensors), read, self.check):
             answers[position] = answer
         if not answers[:, :, 0].sum():
-            raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
+            raise ClientError(f"search.federated: none of {len(clients)} devices has answered; see the warnings")
         yield from zip(archs, answers.transpose(1, 0, 2), strict=True)
 
 
 class TestedOnDevices(AfterTraining):
-    """Lets clients test networks on their own devices; one that does not answer is left out."""
+    """Tests networks on the clients' own devices; leaves out devices that do not answer."""
 
     @override
     def scores_of_clients(self, arch: Any, network: nn.Module, clients: Iterable[int]) -> list[ClientScore]:
         data, supernet = self.datamodule.clients, self.model.supernet
         assert isinstance(data, RemoteClients)
-        asked = [client for client in clients if data.size(client, "test")]
+        tested_clients = [client for client in clients if data.size(client, "test")]
         question = Packet({"arch": str(arch), "structure": supernet.structure()}, network.state_dict())
         task, units = data.task, data.task.most_units(supernet.input_shape)
 
         def read(client: int, fields: Mapping[str, Any]) -> ClientScore:
             size = data.size(client, "test")
-            counted = read_count("num_units", fields["num_units"], units * size, least=size)
-            means = {name: read_number(name, fields["means"][name], most_of(name)) for name in task.averaged}
+            num_units = read_count("num_units", fields["num_units"], units * size, minimum=size)
+            means = {name: read_number(name, fields["means"][name], max_of(name)) for name in task.averaged}
             metrics = task.derived(means)
-            if not all(map(isfinite, metrics.values())):  # else one client would be every mean
+            if not all(map(isfinite, metrics.values())):  # an infinite value would decide every mean
                 raise ValueError("means: their metrics are not finite")
-            return ClientScore(client, size, counted, means, metrics)
+            return ClientScore(client, size, num_units, means, metrics)
 
-        scores = dict(data.answers("test", asked, question, read, self.interrupts.check))
+        scores = dict(data.answers("test", tested_clients, question, read, self.interrupts.check))
         return [scores[position] for position in sorted(scores)]
 
 
@@ -353,16 +349,13 @@ class FlowerSearch(TestedOnDevices, Search):
     def federated(self, draw: ClientDraw, recalibration: Sequence[torch.Tensor]) -> FederatedEvaluator:
         model, size = self.model, self.datamodule.eval_batch_size
         if recalibration:
-            raise ConfigError(
-                f"model.evaluation.recalibrate_batches: {model.evaluation.recalibrate_batches} gives networks new "
-                f"statistics before they are scored, which devices do not; set it to 0"
-            )
+            raise ConfigError("model.evaluation.recalibrate_batches: devices do not recalibrate networks; set it to 0")
         check = self.interrupts.check
         return FlowerEvaluator(model.supernet, draw, model.evaluation, recalibration, size, check=check)
 
 
 class FlowerFinetune(TestedOnDevices, Finetune):
-    """Lets devices train the candidates, with the client's settings and the objective that the configuration has."""
+    """Trains the candidates on devices, with the configuration's client settings and objective."""
 
     def __init__(self, *args: Any, settings_of_devices: Mapping[str, Any]) -> None:
         self._settings_of_devices = settings_of_devices
@@ -371,8 +364,8 @@ class FlowerFinetune(TestedOnDevices, Finetune):
     @override
     def _trainer(self, candidate: Candidate, folder: Path) -> FederatedTrainer:
         trainer = super()._trainer(candidate, folder)
-        described = {**self._settings_of_devices, "arch": str(candidate.arch)}
-        trainer.fit_loop.runner = partial(FlowerRunner, candidate=described, structure=self.supernet.structure())
+        candidate_fields = {**self._settings_of_devices, "arch": str(candidate.arch)}
+        trainer.fit_loop.runner = partial(FlowerRunner, candidate=candidate_fields, structure=self.supernet.structure())
         return trainer
 
 
@@ -393,7 +386,7 @@ class FlowerCLI(FederatedCLI):
         self.link.use(device_settings(resolved))
         super().instantiate_classes()
         if self.trainer.world_size > 1:
-            raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
+            raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes are too many; set it to 1")
         self.datamodule.link = self.link
         if path := self.config[self.subcommand].get("ckpt_path"):
             self.datamodule.speeds = read_checkpoint(path).get(ServerData.__qualname__, {}).get("speeds")
@@ -401,7 +394,7 @@ class FlowerCLI(FederatedCLI):
         trainer.fit_loop.runner = FlowerRunner
 
     def _resolved(self) -> str:
-        """Returns the command's configuration with all defaults, YAML."""
+        """Returns the command's configuration with all defaults, as YAML."""
         name = str(self.subcommand)
         return str(self._parser(name).dump(self.config[name], skip_none=False))
 
@@ -412,7 +405,7 @@ class FlowerCLI(FederatedCLI):
             FlowerSearch(*parts).run(**self.options)
         elif subcommand == "finetune":
             settings = yaml.safe_load(self._resolved())["finetune"]
-            own = {name: settings[name] for name in ("client", "objective")}
-            FlowerFinetune(*parts, settings_of_devices=own).run(**self.options)
+            settings = {name: settings[name] for name in ("client", "objective")}
+            FlowerFinetune(*parts, settings_of_devices=settings).run(**self.options)
         else:
             super()._run_subcommand(subcommand)

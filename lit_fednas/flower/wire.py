@@ -26,14 +26,14 @@ KINDS = {
     "score": MessageType.EVALUATE,
     "test": f"{MessageType.EVALUATE}.test",
 }
-#: Those that travel; bfloat16 has no counterpart in numpy.
+#: Data types that can be sent; numpy has no bfloat16.
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "int64", "int8")}
-#: The greatest number of a fit: sums of many clients' numbers, weighted by examples, stay finite in single precision.
-MOST = 1e18
-#: The most examples that a client has of a class in a split.
-MOST_EXAMPLES = 2**32
-_LONGEST = 300  # characters of a text
-#: A client's splits, of which a device counts its examples.
+#: The greatest number that a device may send: sums over many clients, weighted by examples, stay finite in float32.
+MAX_NUMBER = 1e18
+#: The greatest number of examples of a class in a client's split.
+MAX_EXAMPLES = 2**32
+_LONGEST = 300  # characters of a device's text
+#: The splits of a client's examples.
 SPLITS = ("train", "val", "test")
 
 
@@ -88,8 +88,8 @@ def task_fields(task: ClientTask) -> dict[str, Any]:
 
 def read_task(fields: Mapping[str, Any], space: SearchSpace[Any]) -> ClientTask:
     """Returns the task of :func:`task_fields`."""
-    if fields["steps"] is not None:  # with a wrong number training may never end
-        read_count("steps", fields["steps"], least=1)
+    if fields["steps"] is not None:  # a wrong number could make training endless
+        read_count("steps", fields["steps"], minimum=1)
     plain = {**fields, "arch": space.parse(fields["arch"]), "unsupported": tuple(fields["unsupported"])}
     return ClientTask(**plain)
 
@@ -102,12 +102,12 @@ def result_fields(result: ClientResult) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a device discloses when it joins."""
+    """A device's disclosure when it joins."""
 
-    client: int  # its number
+    client: int  # the client's number
     counts: Mapping[str, list[int]]  # examples of each class, by split
-    kind: Mapping[str, Any]  # what its data must have in common with the server's, by name
-    macs_per_second: float | None  # of training the largest architecture; None if they cannot be counted
+    kind: Mapping[str, Any]  # the properties that its data must share with the server's, by name
+    macs_per_second: float | None  # when it trains the largest architecture; None if MACs cannot be counted
 
     def __str__(self) -> str:
         speed = "" if self.macs_per_second is None else f", {self.macs_per_second / 1e9:.3g} GMACs/s"
@@ -115,7 +115,7 @@ class Joined:
 
 
 def read_joined(fields: Mapping[str, Any]) -> Joined:
-    """Returns what a device has sent of :class:`Joined`, validated: it may send anything."""
+    """Returns a device's disclosure, validated, since a device may send anything."""
     counts = {split: [read_count(split, number) for number in fields["counts"][split]] for split in SPLITS}
     if len({len(numbers) for numbers in counts.values()}) != 1:
         raise ValueError("splits of different classes")
@@ -124,43 +124,43 @@ def read_joined(fields: Mapping[str, Any]) -> Joined:
         read_count("client", fields["client"]),
         counts,
         dict(fields["kind"]),
-        None if speed is None else read_number("macs_per_second", speed, MOST, least=1e-3),
+        None if speed is None else read_number("macs_per_second", speed, MAX_NUMBER, minimum=1e-3),
     )
 
 
-def read_count(name: str, value: Any, most: int = MOST_EXAMPLES, least: int = 0) -> int:
+def read_count(name: str, value: Any, maximum: int = MAX_EXAMPLES, minimum: int = 0) -> int:
     """Returns a whole number that a device has sent."""
     if not isinstance(value, int):
         raise ValueError(f"{name}: {value!r:.20} is not a count")
-    read_number(name, value, most, least)
+    read_number(name, value, maximum, minimum)
     return value
 
 
-def read_number(name: str, value: Any, most: float, least: float = 0.0) -> float:
+def read_number(name: str, value: Any, maximum: float, minimum: float = 0.0) -> float:
     """Returns a number that a device has sent."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name}: {value!r:.20} is not a number")
-    if not least <= value <= most:
-        raise ValueError(f"{name}: {value!r:.20} is not from {least:g} to {most:g}")
+    if not minimum <= value <= maximum:
+        raise ValueError(f"{name}: {value!r:.20} is not from {minimum:g} to {maximum:g}")
     return float(value)
 
 
-def read_figure(name: str, value: Any, most: float, least: float = 0.0) -> float:
+def read_figure(name: str, value: Any, maximum: float, minimum: float = 0.0) -> float:
     """Returns a number that a device has sent, or one that is not finite."""
-    return value if isinstance(value, float) and not isfinite(value) else read_number(name, value, most, least)
+    return value if isinstance(value, float) and not isfinite(value) else read_number(name, value, maximum, minimum)
 
 
-def most_of(name: str) -> float:
+def max_of(name: str) -> float:
     """Returns the greatest value of a task's metric."""
-    return 1 + 1e-6 if name == "accuracy" else MOST
+    return 1 + 1e-6 if name == "accuracy" else MAX_NUMBER
 
 
 def one_line(text: Any) -> str:
-    """Returns the printable part of a text that a device has sent, in one line, shortened."""
+    """Returns the printable part of a device's text, shortened to one line."""
     printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:_LONGEST])
     return " ".join(printable.split())
 
 
 def unreadable(error: Exception) -> str:
-    """Returns why an answer is not used whose reading raised an error."""
+    """Returns the reason for discarding an answer, from the error that reading it raised."""
     return f"the answer cannot be read ({one_line(f'{type(error).__name__}: {error}')})"

@@ -1,8 +1,8 @@
-"""The process in which a device answers one message after another.
+"""A device's worker: one process that answers all messages of a run.
 
-Flower starts a process for every message. To import torch and Lightning takes seconds there, and so may reading data.
-The process of a run's first message starts this one, and those of later messages pass them on to it. It ends with the
-SuperNode, when no message has come for long, or when Flower ends the process whose message it answers.
+Flower starts a process for every message, where importing torch and reading data would take seconds. The process of
+the first message starts the worker; later processes send their messages to it. The worker ends with the SuperNode,
+after ten minutes without a message, or when Flower ends a process that waits for its answer.
 """
 
 import os
@@ -22,21 +22,21 @@ from typing import Any
 
 from lit_fednas.errors import ClientError
 
-_LONGEST_WAIT = 600.0  # seconds for the next message
-_POLL = 1.0  # seconds between two looks at those that the process ends with
+_LONGEST_WAIT = 600.0  # seconds without a message
+_POLL = 1.0  # seconds between two looks at the SuperNode and the waiting process
 
 
-def answered_elsewhere(run: int, *request: Any) -> Any:
-    """Returns what ``lit_fednas.flower.device.answered`` returns of a request, from the process of the run."""
-    parent = os.getppid()  # Flower's, which starts one process after another
+def answer_in_worker(run: int, *request: Any) -> Any:
+    """Returns the answer of ``lit_fednas.flower.device.answer_message``, computed by the run's worker."""
+    parent = os.getppid()  # the SuperNode, which starts a process per message
     folder = Path(tempfile.gettempdir(), f"lit-fednas-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if (status := folder.lstat()).st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ClientError(f"{folder}: others than this account can use it; remove it")
+        raise ClientError(f"{folder}: other accounts can use it; remove it")
     address = folder / f"{parent}-{run}"
     try:
         connection = Client(str(address))
-    except OSError:  # it was not started, or was killed
+    except OSError:  # the worker was not started, or was killed
         address.unlink(missing_ok=True)
         _start(address, parent)
         connection = Client(str(address))
@@ -44,7 +44,7 @@ def answered_elsewhere(run: int, *request: Any) -> Any:
         connection.send(request)
         answer, failure = connection.recv()
     except (EOFError, OSError) as error:
-        raise ClientError("the device's process has died, for want of memory for instance; see its output") from error
+        raise ClientError("the device's worker has died, for instance for lack of memory; see its output") from error
     if failure:
         raise ClientError(failure)
     return answer
@@ -58,55 +58,55 @@ def _start(address: Path, parent: int) -> None:
         subprocess.Popen(
             [sys.executable, "-m", __name__, *words],
             pass_fds=[listening.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # with the app's folder
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # includes the app's folder
         )
 
 
-def serve(listening: socket.socket, address: Path, parent: int, answered: Callable[..., Any]) -> None:
-    """Answers requests until none has come for long."""
-    asking: list[Connection] = []  # who waits for an answer
-    Thread(target=_watch, args=(asking, address, parent), daemon=True).start()
+def serve(listening: socket.socket, address: Path, parent: int, answer_message: Callable[..., Any]) -> None:
+    """Answers requests until none has arrived for ten minutes."""
+    callers: list[Connection] = []  # the connection that waits for an answer
+    Thread(target=_watch, args=(callers, address, parent), daemon=True).start()
 
     def answer_all(patience: float) -> None:
         listening.settimeout(patience)
         while True:
             with Connection(listening.accept()[0].detach()) as connection, suppress(EOFError, OSError):
                 request = connection.recv()
-                asking.append(connection)
+                callers.append(connection)
                 try:
-                    answer = answered(*request), ""
+                    answer = answer_message(*request), ""
                 except Exception as error:
                     traceback.print_exc()
                     answer = None, f"{type(error).__name__}: {error}"
-                asking.clear()
+                callers.clear()
                 connection.send(answer)
 
     with suppress(TimeoutError):
         answer_all(_LONGEST_WAIT)
     address.unlink(missing_ok=True)
-    with suppress(TimeoutError):  # whoever has connected just before
+    with suppress(TimeoutError):  # a process may have connected just before
         answer_all(0.1)
 
 
-def _watch(asking: list[Connection], address: Path, parent: int) -> None:
-    """Ends the process with the SuperNode's, or with one that waits for an answer."""
+def _watch(callers: list[Connection], address: Path, parent: int) -> None:
+    """Ends the worker when the SuperNode, or the process that waits for an answer, has ended."""
     while True:
         sleep(_POLL)
         try:
             os.kill(parent, 0)
-            gone = any(connection.poll() for connection in asking)  # which send nothing more, so this is their end
+            has_ended = any(connection.poll() for connection in callers)  # callers send nothing more: this is their end
         except ProcessLookupError:
-            gone = True
-        except OSError:  # an answered one has just been closed
-            gone = False
-        if gone:
+            has_ended = True
+        except OSError:  # the connection was closed after its answer
+            has_ended = False
+        if has_ended:
             address.unlink(missing_ok=True)
             os._exit(1)
 
 
 if __name__ == "__main__":
-    from lit_fednas.flower.device import answered
+    from lit_fednas.flower.device import answer_message
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     number, path, process = sys.argv[1:]
-    serve(socket.socket(fileno=int(number)), Path(path), int(process), answered)
+    serve(socket.socket(fileno=int(number)), Path(path), int(process), answer_message)

@@ -1,14 +1,13 @@
-"""Contract tests: what every supernet, assignment, aggregation and other part promises, for classes of your own, too.
+"""Contract tests: the promises of every supernet, assignment, aggregation and other part, also for your own classes.
 
-Subclass the contract of the kind of part in a test file, name small instances, and run pytest, which this package
-needs and lit-fednas does not install (``pip install pytest``):
+Subclass the contract of the part's kind in a test file, name small instances, and run pytest (``pip install pytest``):
 
     from lit_fednas.testing import SupernetContract
 
     class TestHiddenUnits(SupernetContract):
         instances = {"three-sizes": lambda: HiddenUnits((1, 8, 8), 10, units=[4, 8, 16])}
 
-Each promise is a test of its own, once per instance.
+One test per instance checks all promises.
 """
 
 try:
@@ -17,7 +16,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("lit_fednas.testing needs pytest, which is not installed; pip install pytest") from error
 
 _MODULES = "aggregations", "assignments", "contract", "data", "objectives", "runs", "search", "supernets"
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))  # so that failures show values
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))  # failures show values
 
 from lit_fednas.testing.aggregations import AggregationContract  # noqa: E402
 from lit_fednas.testing.assignments import AssignmentContract  # noqa: E402

@@ -1,4 +1,4 @@
-"""What every aggregation promises; random updates of clients, and rounds of an aggregation alone."""
+"""Contract of aggregations; clients' random updates, and rounds of an aggregation alone."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ class AggregationContract(Contract):
     """The contract of aggregations; ``instances`` make aggregations.
 
     Attributes:
-        supernets: What makes the supernets that every instance is tested with, by name: of slices, of a single
-            architecture, and of regions that are not slices, unless a subclass names others.
-        net: The global weights of the supernet that is being tested with.
+        supernets: Functions that make the supernets for the tests, by name; by default one with slices, one with a
+            single architecture, and one with regions that are not slices.
+        net: The global weights in the present test.
 
     Example:
         >>> from lit_fednas.aggregation import OverlapAverage
@@ -45,36 +45,36 @@ class AggregationContract(Contract):
     net: Supernet
 
     def reports(self, net: Supernet, client: int) -> tuple[Report, ...]:
-        """Returns what a client reports, which a subclass extends if its aggregation ``needs`` other reports."""
+        """Returns a client's reports; a subclass adds those that its aggregation ``needs``."""
         return usual_reports(net, client)
 
     def updates(self, size: int, seed: int, largest: bool = True) -> list[ClientUpdate]:
-        """Returns a cohort's random updates; one has the largest architecture, if asked."""
-        drawn = random_updates(self.net, size, largest, seed)
-        return [changed(one, reports=self.reports(self.net, one.task.client)) for one in drawn]
+        """Returns a cohort's random updates; with ``largest``, one has the largest architecture."""
+        updates = random_updates(self.net, size, largest, seed)
+        return [changed(update, reports=self.reports(self.net, update.task.client)) for update in updates]
 
     @override
     def promises(self) -> Iterator[tuple[str, Callable[[], None]]]:
         for name, make in self.supernets.items():
-            self.net = networks.kept(name, make)
+            self.net = networks.cached_net(name, make)
             for promise, check in super().promises():
                 yield f"{promise} with {name}", check
 
     def check_every_shared_tensor_comes_back_and_may_be_overwritten(self) -> None:
-        """The result has every shared tensor, in memory of its own."""
+        """The result has every shared tensor, in its own memory."""
         net = self.net
-        before = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
+        initial = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
         result = begun(self.case.make(), net, self.updates(3, seed=1, largest=False)).finish()
-        assert result.keys() == before.keys()
+        assert result.keys() == initial.keys()
         for name, tensor in result.items():
-            assert tensor.shape == before[name].shape
+            assert tensor.shape == initial[name].shape
             assert not tensor.requires_grad
             assert tensor.isfinite().all()
             tensor.fill_(7)
-        assert_alike(net.shared_tensors(), before)
+        assert_alike(net.shared_tensors(), initial)
 
     def check_neither_order_nor_ranks_matter(self) -> None:
-        """Order changes nothing but the rounding of sums; nor do ranks, whose ``sums`` are added in place."""
+        """The order of updates and their division into ranks change only the rounding of sums."""
         aggregation, net, updates = self.case.make(), self.net, self.updates(6, seed=2)
         tasks = [update.task for update in updates]
         first = aggregate(aggregation, net, updates, tasks)
@@ -86,13 +86,13 @@ class AggregationContract(Contract):
         assert_equal(ranks[0].finish(), first)
 
     def check_updates_are_neither_changed_nor_kept(self) -> None:
-        """Updates are read; after ``add`` their memory is free, or used again for the next client."""
+        """Updates are only read; after ``add`` their memory is free, or reused for the next client."""
         aggregation, net, updates = self.case.make(), self.net, self.updates(3, seed=4)
         expected = aggregate(aggregation, net, updates)
-        copies = deepcopy([one.weights for one in updates])
+        copies = deepcopy([update.weights for update in updates])
         begun(aggregation, net, updates)
-        assert_alike([one.weights for one in updates], copies)
-        tensors = [tensor for one in updates for tensor in one.weights.values()]
+        assert_alike([update.weights for update in updates], copies)
+        tensors = [tensor for update in updates for tensor in update.weights.values()]
         storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         assert not storages & {total.untyped_storage().data_ptr() for total in aggregation.sums()}
         references = [weakref.ref(tensor.fill_(99)) for tensor in tensors]
@@ -101,7 +101,7 @@ class AggregationContract(Contract):
         assert_equal(aggregation.finish(), expected)
 
     def check_rounds_do_not_touch_each_other(self) -> None:
-        """A round leaves nothing behind for the next, be it finished or not."""
+        """A round does not affect the next round, whether it was finished or not."""
         aggregation, net, updates = self.case.make(), self.net, self.updates(4, seed=6)
         first = aggregate(aggregation, net, updates)
         aggregate(aggregation, net, self.updates(2, seed=7))
@@ -110,32 +110,32 @@ class AggregationContract(Contract):
         assert_equal(aggregate(aggregation, net, updates), first)
 
     def check_updates_that_agree_are_the_result(self) -> None:
-        """If all clients send the same weights, those are the result."""
+        """If all clients send the same weights, these are the result."""
         net = self.net
-        one = changed(update(net, 0, net.space.largest, 10), reports=self.reports(net, 0))
-        others = [replace(one.task, client=client, num_examples=10 * client) for client in (1, 2)]
-        updates = [one, *(changed(one, task=task, num_seen=1) for task in others)]
+        common = changed(update(net, 0, net.space.largest, 10), reports=self.reports(net, 0))
+        tasks = [replace(common.task, client=client, num_examples=10 * client) for client in (1, 2)]
+        updates = [common, *(changed(common, task=task, num_seen=1) for task in tasks)]
         result = aggregate(self.case.make(), net, updates)
         for name, region in net.regions(net.space.largest).items():
-            torch.testing.assert_close(result[region.name], one.weights[name].to(result[region.name].dtype))
+            torch.testing.assert_close(result[region.name], common.weights[name].to(result[region.name].dtype))
 
 
-def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+def assert_equal(result: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     """Validates that two rounds' results are equal up to the order of float sums."""
-    assert one.keys() == other.keys()
-    for name in one:
-        counter = one[name].dtype == torch.float64  # counters are rounded: a half may go up or down
-        torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=1 if counter else 1e-5, msg=name)
+    assert result.keys() == other.keys()
+    for name in result:
+        is_counter = result[name].dtype == torch.float64  # counters are rounded: a half may go up or down
+        torch.testing.assert_close(result[name], other[name], rtol=1e-5, atol=1 if is_counter else 1e-5, msg=name)
 
 
 def usual_reports(net: Supernet, client: int) -> tuple[Report, ...]:
-    """Returns what the package's aggregations read."""
+    """Returns the reports that the package's aggregations read."""
     classes = [number for number in range(net.num_classes) if client == 0 or (number + client) % 3]
     return ClassesReport(classes), OperatorReport({})
 
 
 def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 0) -> ClientUpdate:
-    """Returns a client's update with random weights, one in five of them exactly zero, and counters from 0 to 99."""
+    """Returns a client's update with random weights, a fifth of them zero, and counters from 0 to 99."""
     draws = generator(seed, "update", client)
 
     def trained(tensor: Tensor) -> Tensor:
@@ -150,13 +150,13 @@ def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 
     return ClientUpdate(result, weights)
 
 
-def changed(one: ClientUpdate, **settings: Any) -> ClientUpdate:
-    """Returns an update with another result."""
-    return replace(one, result=replace(one.result, **settings))
+def changed(update: ClientUpdate, **settings: Any) -> ClientUpdate:
+    """Returns an update with changed fields of its result."""
+    return replace(update, result=replace(update.result, **settings))
 
 
 def random_updates(net: Supernet, size: int, largest: bool, seed: int) -> list[ClientUpdate]:
-    """Returns the updates of random architectures and numbers of examples; one is the largest, if asked."""
+    """Returns updates with random architectures and numbers of examples; with ``largest``, one is the largest."""
     rng = numpy_generator(seed, "cohort")
     archs = [net.space.sample(rng) for _ in range(size)]
     if largest:
@@ -175,16 +175,16 @@ def begun(
     tasks: Sequence[ClientTask] | None = None,
     values: RoundValues | None = None,
 ) -> Aggregation:
-    """Adds a round's updates; ``tasks`` are given if more were asked than have answered."""
-    if getattr(aggregation, "_supernet", None) is not net:  # set up once for a supernet, as in a run
+    """Starts a round and adds its updates; ``tasks`` may have more clients than answered."""
+    if getattr(aggregation, "_supernet", None) is not net:  # one setup per supernet, as in a run
         aggregation.setup(net)
     aggregation.start([update.task for update in updates] if tasks is None else tasks, values=values)
-    for one in updates:
-        aggregation.add(one)
+    for update in updates:
+        aggregation.add(update)
     return aggregation
 
 
-def aggregate(aggregation: Aggregation, net: Supernet, *given: Any, **settings: Any) -> dict[str, Tensor]:
-    """Returns the result of one round, with the arguments of :func:`begun`."""
-    # copies: an aggregation may return the memory that its next round sums in
-    return {name: tensor.clone() for name, tensor in begun(aggregation, net, *given, **settings).finish().items()}
+def aggregate(aggregation: Aggregation, net: Supernet, *arguments: Any, **settings: Any) -> dict[str, Tensor]:
+    """Returns the result of a round with the arguments of :func:`begun`."""
+    # copies, because an aggregation may reuse the returned memory in its next round
+    return {name: tensor.clone() for name, tensor in begun(aggregation, net, *arguments, **settings).finish().items()}

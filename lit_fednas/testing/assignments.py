@@ -1,4 +1,4 @@
-"""What every assignment promises."""
+"""Contract of assignments."""
 
 import copy
 import itertools
@@ -19,7 +19,7 @@ from lit_fednas.testing.contract import Contract, assert_alike, global_seed, rel
 from lit_fednas.tiers import Population, Tier
 
 CLIENTS = 12
-#: Every second client is strong; there are no limits, so that tiers are what the assignments say of them.
+#: Tiers without limits, so that only the assignments distinguish them; every second client is strong.
 TIERS = (Tier("weak", {}), Tier("strong", {}))
 
 
@@ -40,9 +40,9 @@ class AssignmentContract(Contract):
     """The contract of assignments; ``instances`` make assignments.
 
     Attributes:
-        supernet: Makes the shared weights whose architectures are dealt out.
-        tiers: The clients' tiers, which they belong to in turns; empty for clients without tiers.
-        most_tasks: How many clients of a cohort are given a task, at most; all if ``None``.
+        supernet: Function that makes the shared weights; the assignment deals out their architectures.
+        tiers: Tiers that the clients belong to in turn; empty for clients without tiers.
+        most_tasks: Maximum number of clients in a cohort with a task; ``None`` if every client has one.
 
     Example:
         >>> from lit_fednas.assignment import ByTier
@@ -51,7 +51,7 @@ class AssignmentContract(Contract):
         ...     tiers = TIERS
     """
 
-    supernet: ClassVar[Callable[[], Supernet]] = staticmethod(  # of many architectures
+    supernet: ClassVar[Callable[[], Supernet]] = staticmethod(  # it has many architectures
         partial(networks.elastic, stage_widths=[64, 128], depths=[0, 1, 2], ratios=[0.1, 0.18, 0.25], divisor=8)
     )
     tiers: ClassVar[tuple[Tier, ...]] = ()
@@ -60,17 +60,17 @@ class AssignmentContract(Contract):
     @property
     def net(self) -> Supernet:
         """The shared weights."""
-        return networks.kept("supernet", type(self).supernet)
+        return networks.cached_net("supernet", type(self).supernet)
 
     def ready(self, net: Supernet | None = None) -> Assignment:
-        """Returns a fresh assignment that is set up."""
+        """Returns a fresh assignment after its setup."""
         assignment: Assignment = self.case.make()
-        places = tuple(client % len(self.tiers) for client in range(CLIENTS)) if self.tiers else ()
-        assignment.setup(net or self.net, Population(CLIENTS, self.tiers, places))
+        positions = tuple(client % len(self.tiers) for client in range(CLIENTS)) if self.tiers else ()
+        assignment.setup(net or self.net, Population(CLIENTS, self.tiers, positions))
         return assignment
 
     def rounds(self, assignment: Assignment, first: int, last: int) -> list[list[Any]]:
-        """Plans rounds, lets the assignment observe them, and returns the architectures of each."""
+        """Plans rounds, lets the assignment observe their results, and returns the architectures of each round."""
         archs = []
         for number in range(first, last):
             rng = numpy_generator(0, "assignment", number)
@@ -90,28 +90,28 @@ class AssignmentContract(Contract):
             assert clients == drawn_cohort(number, size), "the cohort was written to"
             assert all(task.round == number for task in tasks)
             assert [space.parse(str(task.arch)) for task in tasks] == [task.arch for task in tasks]
-            asked = [task.client for task in tasks]
+            clients_with_task = [task.client for task in tasks]
             if self.most_tasks is None:
-                assert asked == clients
+                assert clients_with_task == clients
             else:
-                assert len(asked) == len(set(asked)) == min(size, self.most_tasks)
-                assert set(asked) <= set(clients)
+                assert len(clients_with_task) == len(set(clients_with_task)) == min(size, self.most_tasks)
+                assert set(clients_with_task) <= set(clients)
         assert plan(assignment, 5, [], space, np.random.default_rng(5)) == []
 
     def check_a_plan_changes_no_state(self) -> None:
-        """A plan is made twice alike, and leaves the round's values and the state as they were."""
+        """Two plans of a round are equal, and leave the round's values and the state unchanged."""
         assignment = self.ready()
         self.rounds(assignment, 0, 3)
-        state, place = copy.deepcopy(assignment.state_dict()), (3, drawn_cohort(3), self.net.space)
+        state, round_arguments = copy.deepcopy(assignment.state_dict()), (3, drawn_cohort(3), self.net.space)
         rngs = [numpy_generator(0, "assignment", 3) for _ in range(2)]
-        first, second = (Round(*place, assignment._population, rng) for rng in rngs)
+        first, second = (Round(*round_arguments, assignment._population, rng) for rng in rngs)
         assert assignment.plan(first) == assignment.plan(second)
         assert first.values == {}, "the plan has changed the round's values"
         assert_alike(assignment.state_dict(), state)
 
     def check_a_space_of_one(self) -> None:
-        """A supernet of one architecture is dealt out, or refused if the assignment is for another kind."""
-        net = networks.kept("plain", networks.plain)
+        """A supernet with one architecture is dealt out, or refused if the assignment is for another kind."""
+        net = networks.cached_net("plain", networks.plain)
         kind, name = self.case.make().supernet_kind, type(self.case.make()).__name__
         if kind is not None and not isinstance(net, kind):
             with pytest.raises(ConfigError, match=f"model.assignment: {name} does not work with model.supernet Plain"):
@@ -120,27 +120,27 @@ class AssignmentContract(Contract):
             assert all(set(archs) == {net.space.largest} for archs in self.rounds(self.ready(net), 0, 3))
 
     def check_the_generator_decides(self) -> None:
-        """Equal generators plan alike, whatever the global generators are, which are not moved."""
+        """Equal generators give equal plans; global generators are neither read nor moved."""
         with global_seed(0):
             first = self.rounds(self.ready(), 0, 6)
         with global_seed(1):
             assert self.rounds(self.ready(), 0, 6) == first
 
     def check_state_is_plain_and_continues_alike(self) -> None:
-        """A saved state holds tensors and plain values, stays as it was, and a run goes on from it, or back to it."""
+        """A saved state holds tensors and plain values, does not change, and restores later plans."""
         straight = self.ready()
         self.rounds(straight, 0, 7)
         state = straight.state_dict()
-        kept = reloaded(state)
-        assert_alike(kept, state)
+        saved = reloaded(state)
+        assert_alike(saved, state)
         expected = self.rounds(straight, 7, 20)
         final = reloaded(straight.state_dict())
-        for assignment in (self.ready(), straight):  # in a new process, and in the same
+        for assignment in (self.ready(), straight):  # a new process, and the same process
             assignment.load_state_dict(state)
-            assert_alike(assignment.state_dict(), kept)
+            assert_alike(assignment.state_dict(), saved)
             assert self.rounds(assignment, 7, 20) == expected
             assert_alike(assignment.state_dict(), final)
-            assert_alike(state, kept)
+            assert_alike(state, saved)
 
     def check_a_foreign_state_is_refused(self) -> None:
         """A state with other entries is refused."""

@@ -1,4 +1,4 @@
-"""What all contracts have in common: one test per instance checks all promises."""
+"""The base of all contracts: one test per instance checks all promises."""
 
 import inspect
 import io
@@ -14,22 +14,21 @@ from torch import Tensor
 
 
 class Case(NamedTuple):
-    """An instance of a contract: its name in the tests' names, and what makes a fresh one."""
+    """An instance of a contract: its name in test names, and a function that makes a fresh one."""
 
     name: str
     make: Callable[..., Any]
 
 
 class Contract:
-    """A test that a subclass, whose name begins with ``Test``, runs on its instances.
+    """A test of all ``instances``; pytest collects subclasses with a name that begins with ``Test``.
 
-    Each method whose name begins with ``check_`` is a promise; its docstring says what to keep to.
+    Each method ``check_...`` is a promise, and its docstring states the promise.
 
     Attributes:
-        instances: What makes each instance, by its name; small ones, as checks make many. With marks, as
-            ``pytest.param(make, marks=pytest.mark.slow)``.
-        case: The instance that is being tested.
-        folder: An empty folder of the test's own.
+        instances: Functions that make small instances, by name, or ``pytest.param(make, marks=pytest.mark.slow)``.
+        case: The instance under test.
+        folder: An empty folder for the test.
     """
 
     instances: ClassVar[Mapping[str, Any]] = {}
@@ -37,7 +36,7 @@ class Contract:
     folder: Path
 
     def test_keeps_every_promise(self, case: Case, tmp_path: Path) -> None:
-        """Checks all promises; a failure names each that is broken, with what to keep to."""
+        """Checks all promises; a failure lists every broken promise with its docstring."""
         self.case, self.folder = case, tmp_path
         broken: dict[str, BaseException] = {}
         for promise, check in self.promises():
@@ -50,13 +49,13 @@ class Contract:
             raise BaseExceptionGroup(f"broken promises: {', '.join(broken)}", list(broken.values()))
 
     def promises(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yields the promises' names and what checks them."""
+        """Yields the promises' names with the methods that check them."""
         for name in dir(type(self)):
             if name.startswith("check_"):
                 yield name.removeprefix("check_"), getattr(self, name)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Called by pytest for each test."""
+        """Makes a test for each instance; pytest calls it."""
         if "case" in metafunc.fixturenames:
             metafunc.parametrize("case", self.parameters())
 
@@ -66,47 +65,47 @@ class Contract:
         if not cls.instances:
             raise pytest.UsageError(f"{cls.__name__}.instances: is empty; name one, as {{'small': lambda: Mine()}}")
         marked = {name: make if hasattr(make, "marks") else pytest.param(make) for name, make in cls.instances.items()}
-        return [pytest.param(Case(name, *one.values), id=name, marks=one.marks) for name, one in marked.items()]
+        return [pytest.param(Case(name, *item.values), id=name, marks=item.marks) for name, item in marked.items()]
 
 
 @contextmanager
 def global_seed(seed: int) -> Iterator[None]:
-    """Seeds NumPy's and torch's global generators, which nothing inside may move."""
+    """Seeds NumPy's and torch's global generators; validates that the block does not move them."""
 
     def states() -> dict[str, Any]:
         return leaves([np.random.get_state(), torch.get_rng_state()])  # noqa: NPY002
 
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
-    before = states()
+    initial = states()
     yield
-    assert states() == before, "a global generator was moved; draw from the generator that is given"
+    assert states() == initial, "a global generator was moved; draw from the generator that is given"
 
 
 def reloaded(state: Any) -> Any:
-    """Returns a state as it comes back from a checkpoint."""
+    """Returns a state after saving and loading it like a checkpoint."""
     stream = io.BytesIO()
     torch.save(state, stream)
     stream.seek(0)
     return torch.load(stream, weights_only=True)
 
 
-def leaves(state: Any, place: str = "") -> dict[str, Any]:
-    """Returns the values inside a state by their place, to the bit; what is called ``seconds`` is left out."""
+def leaves(state: Any, path: str = "") -> dict[str, Any]:
+    """Returns the values inside a state by their path, to the bit, without those of the key ``seconds``."""
     if isinstance(state, Tensor):
         state = state.detach().cpu().contiguous()
-        return {place: (state.dtype, state.shape, state.flatten().view(torch.uint8).numpy().tobytes())}
+        return {path: (state.dtype, state.shape, state.flatten().view(torch.uint8).numpy().tobytes())}
     if not isinstance(state, dict | list | tuple):
-        return {place: repr(state)}  # in which NaN equals itself
-    found = {place: type(state).__name__}
+        return {path: repr(state)}  # NaN equals itself as text
+    values = {path: type(state).__name__}
     for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-        found |= {} if key == "seconds" else leaves(value, f"{place}/{key}")
-    return found
+        values |= {} if key == "seconds" else leaves(value, f"{path}/{key}")
+    return values
 
 
-def assert_alike(found: Any, expected: Any) -> None:
-    """Validates that two states are equal to the bit; names the places where they are not."""
-    one, other = leaves(found), leaves(expected)
-    places = [place for place in sorted(one.keys() | other.keys()) if one.get(place) != other.get(place)]
-    if places:
-        raise AssertionError(f"{len(places)} places differ, first {', '.join(places[:5])}")
+def assert_alike(actual: Any, expected: Any) -> None:
+    """Validates that two states are equal to the bit; the error has the paths of different values."""
+    values, others = leaves(actual), leaves(expected)
+    paths = [path for path in sorted(values.keys() | others.keys()) if values.get(path) != others.get(path)]
+    if paths:
+        raise AssertionError(f"{len(paths)} places differ, first {', '.join(paths[:5])}")

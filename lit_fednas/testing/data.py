@@ -1,4 +1,4 @@
-"""What every data source and every partitioner promises."""
+"""Contracts of data sources and partitioners."""
 
 import pickle
 from collections.abc import Mapping
@@ -13,10 +13,9 @@ from lit_fednas.testing.contract import Contract, assert_alike, global_seed
 
 
 class DataSourceContract(Contract):
-    """The contract of data sources; ``instances`` make sources from a folder of their own.
+    """The contract of data sources; ``instances`` make sources from an empty folder.
 
-    What makes a source is given an empty folder, in which it writes what the source reads. It is called twice for
-    the same folder, and must write the same.
+    The function writes the source's files into the folder. It is called twice per folder, and must write the same.
 
     Example:
         >>> from lit_fednas.data import Digits
@@ -29,7 +28,7 @@ class DataSourceContract(Contract):
         return self.case.make(self.folder)
 
     def check_examples_are_of_the_task(self) -> None:
-        """Training examples exist; those of every split have targets of the task, and columns with a row for each."""
+        """Training examples exist; every split has valid targets of the task, and columns with a row per example."""
         source = self.make()
         loaded = {split: source.load(split) for split in SPLITS}
         assert loaded["train"] is not None
@@ -40,13 +39,13 @@ class DataSourceContract(Contract):
             assert examples.first_not_finite() is None
 
     def check_names_are_those_of_the_outputs(self) -> None:
-        """There is a name for each of the task's outputs, and no name twice."""
+        """Each of the task's outputs has its own name."""
         source = self.make()
         assert len(source.class_names) == len(set(source.class_names)) == source.task.num_outputs
         assert all(isinstance(name, str) for name in source.class_names)
 
     def check_batches_are_of_the_stated_shape(self) -> None:
-        """Batches of clients, with augmentation, and of the server have the stated shape and type, and are finite."""
+        """Clients' augmented batches and the server's batches are finite, with the stated shape and type."""
         source = self.make()
         data = FederatedDataModule(source, IID(), num_clients=1, server_val=1)
         data.prepare_data()
@@ -60,19 +59,19 @@ class DataSourceContract(Contract):
             assert inputs.isfinite().all()
 
     def check_every_process_loads_the_same(self) -> None:
-        """Sources with the same settings, and a pickled one, load equal examples, whatever the global generators."""
+        """Equal settings and pickled copies load equal examples, independent of the global generators."""
         sources = [self.make(), self.make(), pickle.loads(pickle.dumps(self.make()))]
         expected = _train(sources[0])
         with global_seed(7):
             for source in sources:
-                found = _train(source)
-                assert_alike([found.inputs, found.targets], [expected.inputs, expected.targets])
-                columns = [{name: one.tolist() for name, one in part.columns.items()} for part in (found, expected)]
+                loaded = _train(source)
+                assert_alike([loaded.inputs, loaded.targets], [expected.inputs, expected.targets])
+                columns = [{name: values.tolist() for name, values in e.columns.items()} for e in (loaded, expected)]
                 assert columns[0] == columns[1]
                 assert source.class_names == sources[0].class_names
 
     def check_reading_by_example_equals_loading(self) -> None:
-        """``dataset`` has the examples of ``load``, one by one."""
+        """``dataset`` returns the examples of ``load`` one by one."""
         source = self.make()
         expected, dataset = _train(source), source.dataset("train")
         assert dataset is not None
@@ -94,8 +93,8 @@ class PartitionerContract(Contract):
     """The contract of partitioners; ``instances`` make partitioners.
 
     Attributes:
-        targets: The classes of the examples that are dealt out: 2000 of ten classes, unless a subclass sets others.
-        columns: Natural groupings of these examples: ``site``, of 25 sites.
+        targets: Classes of the partitioned examples; by default 2000 examples of ten classes.
+        columns: Natural groupings of these examples; by default ``site`` with 25 sites.
 
     Example:
         >>> from lit_fednas.data import Shards
@@ -107,7 +106,7 @@ class PartitionerContract(Contract):
     columns: ClassVar[Mapping[str, np.ndarray]] = {"site": np.random.default_rng(1).integers(0, 25, len(targets))}
 
     def check_each_example_goes_to_one_client(self) -> None:
-        """Every client has examples, and every example one client; or none, if ``deals_all`` is False."""
+        """Every client has examples; every example has one client, or at most one if ``deals_all`` is False."""
         partitioner = self.case.make()
         for num_clients in (1, 2, 7, 20):
             partition = partitioner.partition(self.targets, num_clients, seed=3, columns=self.columns)
@@ -119,13 +118,13 @@ class PartitionerContract(Contract):
             assert min(partition.sizes) > 0
 
     def check_is_a_function_of_the_seed(self) -> None:
-        """Equal seeds deal alike, different ones do not; no global generator is moved, and no input is written to."""
+        """Equal seeds give equal partitions, other seeds others; global generators and inputs are unchanged."""
         targets, columns = self.targets.copy(), {name: column.copy() for name, column in self.columns.items()}
         with global_seed(0):
-            first, again, other = (
+            first, repeated, other = (
                 [part.tolist() for part in self.case.make().partition(targets, 7, seed=seed, columns=columns)]
                 for seed in (5, 5, 6)
             )
-        assert first == again != other
+        assert first == repeated != other
         assert np.array_equal(targets, self.targets)
         assert all(np.array_equal(columns[name], column) for name, column in self.columns.items())

@@ -1,4 +1,4 @@
-"""Small supernets and data that contracts run parts on, and how contracts build any supernet."""
+"""Small supernets and data for contracts; reproducible construction of any supernet."""
 
 import functools
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from lit_fednas.supernets import BatchNorm, ElasticResNet, Ladder, Norm, PlainNe
 HIDDEN = 6
 
 
-def built(name: str, make: Callable[[], Supernet]) -> Supernet:
-    """Returns a supernet whose weights depend on nothing but its name; its buffers are not all 0 or 1."""
+def build_net(name: str, make: Callable[[], Supernet]) -> Supernet:
+    """Returns a supernet with weights that depend only on its name, and with random buffers."""
     with isolated(0, name):
         net = make()
         draws = generator(1, name)
@@ -28,12 +28,12 @@ def built(name: str, make: Callable[[], Supernet]) -> Supernet:
     return net
 
 
-#: A supernet that is built once, for tests that leave it as it is.
-kept = functools.cache(built)
+#: Returns a supernet that is built once, for tests that do not change it.
+cached_net = functools.cache(build_net)
 
 
 def batch(net: Supernet, size: int = 4, seed: int = 0) -> Tensor:
-    """Returns a batch of random inputs; tokens are so low that one and two can be added."""
+    """Returns a batch of random inputs; tokens stay valid if 1 or 2 is added."""
     shape, draws = (size, *net.input_shape), generator(seed, "inputs")
     if net.input_dtype == torch.int64:
         return torch.randint(net.num_classes - 2, shape, generator=draws)
@@ -41,14 +41,14 @@ def batch(net: Supernet, size: int = 4, seed: int = 0) -> Tensor:
 
 
 def elastic(norm: Norm | None = BatchNorm(affine=False, running_statistics=False), **settings: Any) -> ElasticResNet:
-    """Returns an elastic network of two stages; with the divisor 4 all its ratios differ in width."""
+    """Returns an elastic network of two stages; with the divisor 4, all ratios have different widths."""
     small: dict[str, Any] = {"stem_width": 4, "stage_widths": [16, 32], "depths": [0, 1], "ratios": [0.25, 0.5, 1.0]}
     small |= {"input_shape": (3, 8, 8), "num_classes": 5, "divisor": 4, **settings}
     return ElasticResNet(**small, norm=norm)
 
 
 def plain() -> PlainNetwork:
-    """Returns a network of one architecture with parameters, buffers and a frozen tensor."""
+    """Returns a network with one architecture, and with parameters, buffers and a frozen tensor."""
     network = nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten())
     network.add_module("classifier", nn.Linear(96, 3))
     network.get_parameter("classifier.bias").requires_grad_(False)
@@ -56,9 +56,9 @@ def plain() -> PlainNetwork:
 
 
 class RollingNet(Supernet):
-    """Two hidden layers of the same window: regions that are not slices, in one dimension and in two.
+    """Two hidden layers with the same cyclic window: its regions are not slices, in one dimension and in two.
 
-    An architecture is a pair of (first unit, units): a window on the hidden layer that continues at its start.
+    An architecture is a pair (first unit, number of units) of the window.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class RollingNet(Supernet):
         }
 
 
-#: Supernets of slices, of one architecture, and of regions that are not slices.
+#: Supernets with slices, with one architecture, and with regions that are not slices.
 SMALL: dict[str, Callable[[], Supernet]] = {
     "elastic-batchnorm": lambda: elastic(BatchNorm()),
     "plain": plain,
@@ -99,7 +99,7 @@ SMALL: dict[str, Callable[[], Supernet]] = {
 
 
 def tiny_examples(count: int = 120, seed: int = 0) -> Examples:
-    """Returns images of 1x8x8 whose class, one of four, is where the light is."""
+    """Returns images of 1x8x8; the bright quarter of an image is its class."""
     draws = torch.Generator().manual_seed(seed)
     targets = torch.randint(4, (count,), generator=draws)
     images = 40 * torch.rand(count, 1, 8, 8, generator=draws)

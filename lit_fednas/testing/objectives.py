@@ -1,4 +1,4 @@
-"""What every objective promises."""
+"""Contract of objectives."""
 
 import functools
 from collections.abc import Callable
@@ -24,13 +24,13 @@ def elastic() -> ElasticResNet:
 
 
 def images() -> FederatedDataModule:
-    """Returns four clients with images of 1x8x8 of four classes, of which each validates on three in ten."""
+    """Returns four clients with images of 1x8x8 in four classes; 30 % of each client's are for validation."""
     return FederatedDataModule(ArraySource(networks.tiny_examples()), IID(), num_clients=4, client_val=0.3)
 
 
 @functools.cache
 def _clients(make: Callable[[], FederatedDataModule]) -> ClientData:
-    """Returns the clients' data, which no test changes; so they are made once."""
+    """Returns the clients' data, built once since no test changes them."""
     data = make()
     data.setup("fit")
     return data.clients
@@ -40,8 +40,8 @@ class ObjectiveContract(Contract):
     """The contract of objectives; ``instances`` make objectives.
 
     Attributes:
-        supernet: Makes shared weights that the objective works with, for the inputs of ``data``.
-        data: Makes the clients' data.
+        supernet: Function that makes shared weights for the objective and for the inputs of ``data``.
+        data: Function that makes the clients' data.
 
     Example:
         >>> from lit_fednas.objectives import CrossEntropy
@@ -55,16 +55,16 @@ class ObjectiveContract(Contract):
     @property
     def net(self) -> Supernet:
         """The shared weights."""
-        return networks.kept("supernet", type(self).supernet)
+        return networks.cached_net("supernet", type(self).supernet)
 
     def ready(self, net: Supernet | None = None) -> Objective:
-        """Returns a fresh objective that is set up."""
+        """Returns a fresh objective after its setup."""
         objective: Objective = self.case.make()
         objective.setup(net or self.net, _clients(type(self).data))
         return objective
 
     def fit(self, objective: Objective, client: int = 0, states: ClientStates | None = None) -> dict[str, Any]:
-        """Returns ``losses``, ``weights``, ``reports`` and ``states`` of one client's four steps with all weights."""
+        """Returns ``losses``, ``weights``, ``reports`` and ``states`` of four steps of a client with all weights."""
         clients, space = _clients(type(self).data), self.net.space
         task = ClientTask(0, client, space.superset, clients.size(client))
         network = self.net.subnet(task.arch).train()
@@ -88,33 +88,33 @@ class ObjectiveContract(Contract):
         return {"losses": losses, "weights": network.state_dict(), "reports": reports, "states": states}
 
     def check_the_loss_is_finite_and_trains(self) -> None:
-        """A loss is one finite number whose gradients change the weights."""
-        fit, before = self.fit(self.ready()), self.net.subnet(self.net.space.superset)
+        """A loss is one finite number, and its gradients change the weights."""
+        fit, initial = self.fit(self.ready()), self.net.subnet(self.net.space.superset)
         assert all(loss.isfinite() for loss in fit["losses"])
-        assert any(not torch.equal(tensor, fit["weights"][name]) for name, tensor in before.named_parameters())
+        assert any(not torch.equal(tensor, fit["weights"][name]) for name, tensor in initial.named_parameters())
 
     def check_a_fit_is_a_function_of_its_generator(self) -> None:
-        """Fits with equal generators are equal and move no global one; torch's is seeded by client, as in a run."""
+        """Fits with equal generators are equal, and move no global generator."""
         with global_seed(1):
             first = self.fit(self.ready())
         with global_seed(2):
             assert_alike(self.fit(self.ready()), first)
 
     def check_a_fit_leaves_nothing_for_the_next(self) -> None:
-        """A client's fit does not depend on who was trained before, be it the client itself."""
+        """A client's fit does not depend on earlier fits, also not on its own."""
         used, fresh = self.ready(), self.fit(self.ready())
         self.fit(used, client=1)
         for _ in range(2):
             assert_alike(self.fit(used), fresh)
 
     def check_a_fit_continues_from_the_state_that_it_is_given(self) -> None:
-        """What a client's next fit needs is in the state alone, which can be saved: another machine may go on."""
+        """The saved state alone has everything that a client's next fit needs, so another machine can continue."""
         used = self.ready()
         states = self.fit(used)["states"]
         assert_alike(self.fit(self.ready(), states=reloaded(states)), self.fit(used, states=states))
 
     def check_a_fit_reads_nothing_of_the_server(self) -> None:
-        """A fit depends on the weights that the client was sent alone: a device has no others."""
+        """A fit depends only on the weights that the client has received, since a device has no others."""
         unknown = type(self).supernet()
         with torch.no_grad():
             for tensor in unknown.shared_tensors().values():
@@ -122,15 +122,15 @@ class ObjectiveContract(Contract):
         assert_alike(self.fit(self.ready(unknown)), self.fit(self.ready()))
 
     def check_reports_are_of_the_stated_types(self) -> None:
-        """There is one report of each type in ``report_types`` and no other."""
+        """There is one report of each type in ``report_types``, and no other."""
         objective = self.ready()
         reports = self.fit(objective)["reports"]
-        assert sorted(type(one).__name__ for one in reports) == sorted(kind.__name__ for kind in objective.report_types)
-        assert all(isinstance(one, Report) for one in reports)
+        assert sorted(type(item).__name__ for item in reports) == sorted(t.__name__ for t in objective.report_types)
+        assert all(isinstance(item, Report) for item in reports)
 
     def check_another_kind_of_supernet_is_refused(self) -> None:
-        """An objective that states a kind of supernet refuses one of another before training."""
+        """An objective that declares a kind of supernet refuses other kinds before training."""
         kind = type(self.case.make())
         if kind.supernet_kind is not None:
             with pytest.raises(ConfigError, match=f"model.objective: {kind.__name__} does not work with"):
-                self.ready(networks.kept("plain", networks.plain))
+                self.ready(networks.cached_net("plain", networks.plain))

@@ -1,4 +1,4 @@
-"""What every callback promises, and that a stopped run goes on exactly."""
+"""Contract of callbacks; validation that a stopped run continues exactly."""
 
 import json
 import os
@@ -32,24 +32,20 @@ from lit_fednas.testing.objectives import elastic, images
 
 
 def assert_resumes(config: str | Path, *options: str, stop: int = 1) -> None:
-    """Validates that a run of the command line goes on exactly after a stop.
+    """Validates that a run of the command line continues exactly after a stop.
 
-    All files of the two runs are compared to the bit: weights, states of parts and callbacks, and records, but for what
-    a clock says.
+    It compares all files of a stopped and an uninterrupted run to the bit, except for measured times.
 
     Args:
-        config: The configuration, as ``lit-fednas fit --config`` takes it.
-        *options: Further options of ``lit-fednas fit``, as ``"--trainer.max_rounds", "4"``.
-        stop: The rounds that are finished when the run is stopped, by SIGTERM in the next one.
-
-    Raises:
-        AssertionError: The runs differ; it names where.
+        config: Configuration for ``lit-fednas fit --config``.
+        *options: More options of ``lit-fednas fit``, such as ``"--trainer.max_rounds", "4"``.
+        stop: Number of finished rounds when SIGTERM stops the run.
     """
 
     def train(folder: Path, resumed: bool) -> None:
         logger = "--trainer.logger", "lit_fednas.loggers.RunLogger", "--trainer.logger.init_args.save_dir", str(folder)
-        own = *logger, "--checkpoint.dirpath", "null", *(("--ckpt_path", "last") if resumed else ())
-        status = main(["fit", "--config", str(config), *options, *own])
+        resume = ("--ckpt_path", "last") if resumed else ()
+        status = main(["fit", "--config", str(config), *options, *logger, "--checkpoint.dirpath", "null", *resume])
         if status == 128 + signal.SIGTERM:
             raise Interrupted(signal.SIGTERM)
         assert status == 0, f"lit-fednas fit ended with the status {status}; its error says why"
@@ -59,12 +55,12 @@ def assert_resumes(config: str | Path, *options: str, stop: int = 1) -> None:
 
 
 def assert_goes_on(train: Callable[[Path, bool], Any], folder: Path, stop: int = 1) -> None:
-    """Validates that a run which is stopped and resumed leaves the same files as one straight through.
+    """Validates that a run that is stopped and resumed leaves the same files as an uninterrupted run.
 
     Args:
-        train: Trains in a folder; whether it resumes from the folder's checkpoint is the second argument.
-        folder: An empty one.
-        stop: The rounds that are finished when the run is stopped.
+        train: Function that trains in a folder; its second argument says whether to resume the folder's checkpoint.
+        folder: An empty folder.
+        stop: Number of finished rounds when the run is stopped.
     """
     plan = FederatedLightningModule.plan
 
@@ -83,27 +79,27 @@ def assert_goes_on(train: Callable[[Path, bool], Any], folder: Path, stop: int =
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Returns what is in all files of a folder by their names, without the folder's own name and checksums of times."""
-    found: dict[str, Any] = {}
+    """Returns the contents of a folder's files by name, without the folder's own name and the checksums."""
+    values: dict[str, Any] = {}
     for path in (path for path in folder.rglob("*") if path.is_file() and path.name != SUMS_FILE):
         value: Any = path.read_bytes().replace(str(folder).encode(), b"")
         if path.suffix == ".ckpt":
             state = leaves(torch.load(path, weights_only=True)).items()
             value = {
-                place.replace(str(folder), ""): leaf if isinstance(leaf, tuple) else leaf.replace(str(folder), "")
-                for place, leaf in state
+                path.replace(str(folder), ""): leaf if isinstance(leaf, tuple) else leaf.replace(str(folder), "")
+                for path, leaf in state
             }
         elif path.suffix == ".jsonl":
             value = [json.loads(line) for line in value.splitlines()]
-        found[str(path.relative_to(folder))] = value
-    return found
+        values[str(path.relative_to(folder))] = value
+    return values
 
 
 class CallbackContract(Contract):
     """The contract of a :class:`~lit_fednas.federation.FederatedCallback`; ``instances`` make callbacks.
 
     Attributes:
-        rounds: The rounds of a run, which is stopped after half of them.
+        rounds: Number of rounds of a run; a run is stopped after half of them.
 
     Example:
         >>> from lit_fednas.callbacks import WeightAverage
@@ -114,9 +110,9 @@ class CallbackContract(Contract):
     rounds: ClassVar[int] = 4
 
     def module(self) -> FederatedLightningModule:
-        """Returns what is trained; a subclass replaces it if its callback needs other parts."""
+        """Returns the module to train; a subclass replaces it if its callback needs other parts."""
         client = ClientSettings(lambda parameters: torch.optim.SGD(parameters, lr=0.1), batch_size=8)
-        net, cohort = networks.built("elastic", elastic), UniformCohort(count=3)
+        net, cohort = networks.build_net("elastic", elastic), UniformCohort(count=3)
         return FederatedLightningModule(net, RandomArchitectures(), OverlapAverage(), client, cohort=cohort)
 
     def train(self, folder: Path, resumed: bool = False, *others: FederatedCallback) -> FederatedCallback:
@@ -135,12 +131,12 @@ class CallbackContract(Contract):
         return callback
 
     def check_the_state_can_be_loaded(self) -> None:
-        """``state_dict`` holds tensors, numbers, texts, and lists and dictionaries of them; no NumPy arrays."""
+        """``state_dict`` holds tensors, numbers, texts, and lists and dictionaries of them, but no NumPy arrays."""
         state = self.train(self.folder / "state").state_dict()
         assert_alike(reloaded(state), state)
 
     def check_the_state_changes_after_the_servers_step_alone(self) -> None:
-        """A round changes the state in ``on_server_step`` or later, so that an interrupted one leaves no trace."""
+        """A round changes the state in ``on_server_step`` or later, so that an interrupted round leaves no trace."""
 
         class Witness(FederatedCallback):
             @override
@@ -154,5 +150,5 @@ class CallbackContract(Contract):
         self.train(self.folder / "witness", False, Witness())
 
     def check_a_stopped_run_goes_on_exactly(self) -> None:
-        """What the callback needs in later rounds is in its state, and ``load_state_dict`` restores it."""
+        """The state has everything that later rounds need, and ``load_state_dict`` restores it."""
         assert_goes_on(self.train, self.folder, self.rounds // 2)

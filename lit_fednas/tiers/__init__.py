@@ -1,8 +1,7 @@
-"""Device tiers: what classes of devices afford, which clients belong to which, how fast their devices are.
+"""Device tiers: the limits of device classes, the clients of each class, and the speeds of their devices.
 
-A :class:`TierSource` says what the devices of each tier afford, and an :class:`Allocation` says which clients belong to
-which tier; every part of a method respects both. :class:`DeviceSpeeds` and :class:`CompletionTimes` simulate how long
-clients take. The guide *Device tiers* lists the sources and allocations.
+A :class:`TierSource` defines each tier's limits, and an :class:`Allocation` each client's tier; every part of a method
+respects both. :class:`DeviceSpeeds` simulates clients' times. The guide *Device tiers* lists sources and allocations.
 """
 
 from lit_fednas.tiers.allocation import Allocation, ClientTiers, ListedTiers, TierShares, TraceTiers

@@ -26,27 +26,20 @@ class Allocation(ABC):
     def places(
         self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
     ) -> np.ndarray:
-        """Returns for each client the position of its tier, int ``[clients]``.
+        """Returns the position of each client's tier, int ``[clients]``; raises ConfigError for unfit settings.
 
-        Args:
-            tiers: The tiers, from the least to the most capable.
-            num_clients: The number of clients.
-            rng: The source of randomness.
-            speeds: Multiply-accumulates per second that each client's device has measured, if there are devices.
-
-        Raises:
-            ConfigError: The clients or their tiers do not fit the settings.
+        The tiers ascend in capability. ``speeds`` are the measured multiply-accumulates per second of each client's
+        device; ``None`` in a simulation.
         """
 
 
 @dataclass(frozen=True)
 class TierShares(Allocation):
-    """Given shares, kept as exactly as whole clients allow.
+    """Shares of the clients, met as closely as whole clients allow.
 
     Args:
-        shares: Per tier, in their order, adding up to 1; equal ones if not given.
-        shuffle: Whether clients are drawn at random; else the first ones belong to the first tier (FedHeN's "first
-            50 devices"), and so on.
+        shares: Share of each tier, in the order of the tiers; they add up to 1. By default all are equal.
+        shuffle: Whether clients are drawn at random; otherwise the first tier has the first clients, as in FedHeN.
 
     Example:
         >>> tiers = [Tier("small", {"macs": 1.0}), Tier("large", {"macs": 2.0})]
@@ -60,7 +53,7 @@ class TierShares(Allocation):
     def __post_init__(self) -> None:
         shares = self.shares
         if shares is not None and (min(shares, default=-1) < 0 or abs(sum(shares) - 1) > 1e-6):
-            raise ConfigError(f"tiers.allocation.shares: {list(shares)} must not be negative and add up to 1")
+            raise ConfigError(f"tiers.allocation.shares: {list(shares)} must be at least 0 and add up to 1")
 
     @override
     def places(
@@ -68,12 +61,10 @@ class TierShares(Allocation):
     ) -> np.ndarray:
         shares = self.shares or [1 / len(tiers)] * len(tiers)
         if len(shares) != len(tiers):
-            raise ConfigError(
-                f"tiers.allocation.shares: {list(shares)} are {len(shares)} for {len(tiers)} tiers; give one each"
-            )
-        wanted = np.array(shares) / sum(shares) * num_clients  # rounded by the largest remainders
-        counts = np.floor(wanted + 1e-9).astype(int)
-        by_remainder = np.argsort(counts - wanted, kind="stable")
+            raise ConfigError(f"tiers.allocation.shares: {list(shares)} must be {len(tiers)} shares, one for each tier")
+        exact_counts = np.array(shares) / sum(shares) * num_clients
+        counts = np.floor(exact_counts + 1e-9).astype(int)  # the largest remainders are rounded up below
+        by_remainder = np.argsort(counts - exact_counts, kind="stable")
         counts[by_remainder[: num_clients - counts.sum()]] += 1
         in_order = np.repeat(np.arange(len(tiers)), counts)
         return rng.permutation(in_order) if self.shuffle else in_order
@@ -81,10 +72,10 @@ class TierShares(Allocation):
 
 @dataclass(frozen=True)
 class ListedTiers(Allocation):
-    """An explicit list.
+    """Explicit lists of clients.
 
     Args:
-        clients: Per tier its clients' numbers; every client is listed once.
+        clients: Numbers of the clients, by tier; every client is listed once.
     """
 
     clients: Mapping[str, Sequence[int]]
@@ -97,28 +88,25 @@ class ListedTiers(Allocation):
         _check_known("tiers.allocation.clients", self.clients, names)
         listed = sorted((client, names.index(name)) for name in self.clients for client in self.clients[name])
         if [client for client, _ in listed] != list(range(num_clients)):
-            raise ConfigError(
-                f"tiers.allocation.clients: lists {len(listed)} clients; list 0 to {num_clients - 1}, each once"
-            )
+            raise ConfigError(f"tiers.allocation.clients: has {len(listed)} clients; list 0 to {num_clients - 1} once")
         return np.array([position for _, position in listed])
 
 
 @checked("tiers.allocation")
 @dataclass(frozen=True)
 class TraceTiers(Allocation):
-    """By the speeds of devices: those of a trace, as in FedorAS with Oort's (App. J.3), or those that train.
+    """Tiers by the speeds of devices: of a trace, as in FedorAS with Oort's (App. J.3), or of the clients' own devices.
 
-    The device at the quantile ``full`` just affords the most capable tier, others in proportion to their speed, which
-    is compared with the tiers' first limit. Each belongs to the highest tier that it affords, or the lowest.
+    A device affords a share of the last tier's first limit in proportion to its speed; at the quantile ``full`` of the
+    speeds it affords all. A client belongs to the highest tier that its device affords, or to the lowest.
 
     Args:
-        trace: The devices, of which every client is one that is drawn. If not given, the clients' own devices, by the
-            speeds that they have measured with the run's network (``lit_fednas.flower``).
-        full: Which quantile of the speeds affords the most capable tier.
+        trace: Trace from which each client's device is drawn; ``None`` for the speeds that the clients' own devices
+            have measured with the run's network (``lit_fednas.flower``).
+        full: Quantile of the speeds that affords the most capable tier.
 
     Raises:
-        ConfigError: Once the tiers are known, one has no such limit, limits fall, or there is no trace and no device
-            has measured its speed.
+        ConfigError: When training begins: a tier lacks the first limit, limits fall, or no speeds are known.
     """
 
     trace: DeviceTrace | None = None
@@ -133,25 +121,19 @@ class TraceTiers(Allocation):
         elif speeds is not None:
             affords = np.asarray(speeds) / np.quantile(speeds, self.full)
         else:
-            raise ConfigError(
-                "tiers.allocation.trace: null takes the speeds that devices measure, and a simulation has none; give a "
-                "trace, such as SyntheticTrace, or train over devices (lit-fednas flower init)"
-            )
+            raise ConfigError("tiers.allocation.trace: null needs devices; give a trace, or use lit-fednas flower init")
         cost = next(iter(tiers[0].at_most), "macs")
         missing = [tier.name for tier in tiers if cost not in tier.at_most]
         if missing:
-            raise ConfigError(
-                f"tiers.allocation: the tier {missing[0]!r} has no limit of {cost!r}, as the first has; give it one"
-            )
+            raise ConfigError(f"tiers.allocation: the tier {missing[0]!r} has no limit of {cost!r}; give it one")
         limits = np.array([tier.at_most[cost] for tier in tiers], dtype=float)
         if (np.diff(limits) < 0).any():
+            texts = ", ".join(f"{limit:g}" for limit in limits)
             raise ConfigError(
-                f"tiers.allocation: the tiers' limits of {cost!r}, "
-                f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; list the tiers "
-                f"from the least to the most capable"
+                f"tiers.allocation: limits of {cost!r}, {texts}, must not fall; list the least tier first"
             )
-        reached = np.searchsorted(limits, affords * limits[-1] * (1 + 1e-12), side="right") - 1
-        return np.maximum(reached, 0)
+        positions = np.searchsorted(limits, affords * limits[-1] * (1 + 1e-12), side="right") - 1
+        return np.maximum(positions, 0)
 
 
 @dataclass(frozen=True)
@@ -159,13 +141,13 @@ class ClientTiers:
     """Divides the clients into tiers.
 
     Args:
-        source: What the tiers can afford, from the least to the most capable.
-        allocation: Which clients belong to which.
-        unsupported: Per tier, operators that its devices cannot run.
-        enforced: Whether an assignment must keep to the limits; without, they count for times, search and fine-tuning.
+        source: Source of the tiers and their limits.
+        allocation: Rule that gives every client a tier.
+        unsupported: Operators that a tier's devices cannot run, by tier.
+        enforced: Whether assignments respect the limits; otherwise only times, search and fine-tuning do.
 
     Raises:
-        ConfigError: A tier or an operator is unknown (raised when the tiers are known).
+        ConfigError: When training begins: a tier or an operator is unknown.
     """
 
     source: TierSource
@@ -174,31 +156,31 @@ class ClientTiers:
     enforced: bool = True
 
     def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
-        """Returns the tiers, the same for a seed; raises ConfigError as above."""
+        """Returns the tiers, which depend on the seed alone; raises ConfigError for unknown names."""
         rng = numpy_generator(seed, "tiers")
         tiers = self.source.tiers(supernet.space, ArchitectureCosts(supernet), rng)
         names = [tier.name for tier in tiers]
         check_folder_names("tiers", names)
-        names_of_choices = (name for choices in supernet.space.choices for name in choices)
-        known = list(dict.fromkeys(name for name in names_of_choices if isinstance(name, str)))  # its operators
+        names_of_choices = (name for values in supernet.space.choices for name in values)
+        choices = list(dict.fromkeys(name for name in names_of_choices if isinstance(name, str)))
         _check_known("tiers.unsupported", self.unsupported, names)
         for name, operators in self.unsupported.items():
-            _check_known(f"tiers.unsupported.{name}", operators, known, f"an operator of {type(supernet).__name__}")
+            _check_known(f"tiers.unsupported.{name}", operators, choices, f"an operator of {type(supernet).__name__}")
         return tuple(replace(tier, unsupported=tuple(self.unsupported.get(tier.name, ()))) for tier in tiers)
 
     def population(
         self, supernet: Supernet, num_clients: int, seed: int, speeds: Sequence[float] | None = None
     ) -> Population:
-        """Returns the tiers and the position of each client's, the same for a seed; devices may have speeds."""
+        """Returns the clients with their tiers, which depend on the seed and on the devices' speeds, if measured."""
         tiers = self.tiers(supernet, seed)
-        places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"), speeds)
-        of_tier = np.bincount(places, minlength=len(tiers))
-        if empty := [tier.name for tier, count in zip(tiers, of_tier, strict=True) if not count]:
+        positions = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"), speeds)
+        tier_sizes = np.bincount(positions, minlength=len(tiers))
+        if empty := [tier.name for tier, count in zip(tiers, tier_sizes, strict=True) if not count]:
             log.warning("model.tiers: no client is of tier %s", ", ".join(empty))
-        return Population(num_clients, tiers, places, enforced=self.enforced)
+        return Population(num_clients, tiers, positions, enforced=self.enforced)
 
 
-def _check_known(field: str, names: Iterable[str], known: Sequence[str], kind: str = "a tier") -> None:
+def _check_known(field: str, names: Iterable[str], choices: Sequence[str], kind: str = "a tier") -> None:
     for name in names:
-        if name not in known:
-            raise ConfigError(f"{field}: {name!r} is not {kind}; there are: {', '.join(known) or 'none'}")
+        if name not in choices:
+            raise ConfigError(f"{field}: {name!r} is not {kind}; there are: {', '.join(choices) or 'none'}")

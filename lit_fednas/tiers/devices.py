@@ -1,4 +1,4 @@
-"""Devices of clients: their tiers, traces of their speeds, and the time that rounds would take on them.
+"""Clients' devices: their tiers, traces of their speeds, and the simulated times of rounds.
 
 FedTrans, App. C, Table 6; FedNAS, Algorithm 4.1.
 """
@@ -43,12 +43,11 @@ class DeviceTrace(ABC):
 @checked("trace")
 @dataclass(frozen=True)
 class SyntheticTrace(DeviceTrace):
-    """A log-normal population: a few fast devices and a long tail of slow ones, as among phones.
+    """A log-normal population of devices: a few fast ones and a long tail of slow ones, as among phones.
 
     Args:
-        median: Speed of the device in the middle, in multiply-accumulates per second.
-        spread: The ratio between the fastest and the slowest of the middle 90 %; about an order of magnitude among
-            benchmarks of phones.
+        median: Median speed, in multiply-accumulates per second.
+        spread: Ratio of the 95 % to the 5 % quantile; about an order of magnitude in benchmarks of phones.
     """
 
     median: PositiveFloat = 2e9
@@ -64,7 +63,7 @@ class SyntheticTrace(DeviceTrace):
 
     @override
     def quantile(self, share: float) -> float:
-        # the distribution is unbounded: a share of 1 means its 99.9 %
+        # the distribution is unbounded: a share of 1 means the 99.9 % quantile
         return float(self.median * np.exp(self._sigma * NormalDist().inv_cdf(min(share, 0.999))))
 
 
@@ -73,8 +72,8 @@ class CSVTrace(DeviceTrace):
     """A measured trace: one device per row.
 
     Args:
-        path: The file, with a line of column names; also one of the package's (``fedtrans/devices.csv``).
-        column: The column of speeds, in multiply-accumulates per second, or in anything proportional to it.
+        path: CSV file with a line of column names; also a file of the package, such as ``fedtrans/devices.csv``.
+        column: Column of speeds, in multiply-accumulates per second or a proportional unit.
 
     Raises:
         DataError: The file cannot be read, has no such column, or a value is not a positive number.
@@ -90,9 +89,7 @@ class CSVTrace(DeviceTrace):
         require_columns(table, path, "trace.column", [self.column])
         speeds = numbers(table[self.column], path, "trace.column").astype(float)
         if speeds[row := int(speeds.argmin())] <= 0:
-            raise DataError(
-                f"trace.column: {self.column!r} of {path} is {speeds[row]:g} in row {row}; give more than 0"
-            )
+            raise DataError(f"trace.column: {self.column!r} of {path} is {speeds[row]:g} in row {row}; must be above 0")
         return speeds
 
     @override
@@ -106,14 +103,14 @@ class CSVTrace(DeviceTrace):
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """All clients, and the tier of each.
+    """All clients and their tiers.
 
     Attributes:
-        num_clients: Their number.
-        tiers: From the least to the most capable; empty without tiers.
-        places: For each client the position of its tier among them, int ``[clients]``; empty without tiers.
-        sizes: Training examples of each client, int ``[clients]``; empty where nothing depends on them.
-        enforced: Whether clients train nothing beyond their tiers' limits.
+        num_clients: Number of clients.
+        tiers: The tiers, from the least to the most capable; empty without tiers.
+        places: Position of each client's tier in ``tiers``, int ``[clients]``; empty without tiers.
+        sizes: Training examples of each client, int ``[clients]``; empty if no part needs them.
+        enforced: Whether clients train only within their tiers' limits.
 
     Example:
         >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
@@ -133,54 +130,44 @@ class Population:
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
 
     def tier(self, client: int) -> Tier:
-        """Returns a client's tier: one without limits if there are no tiers."""
+        """Returns a client's tier, or a tier without limits if there are no tiers."""
         return self.tiers[self.places[client]] if self.tiers else EVERYBODY
 
     def eligible(self, tier: str) -> list[int]:
-        """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
-
-        A tier above that lacks an operator which this tier's models may have cannot run them.
-
-        Raises:
-            ConfigError: The tier is unknown.
-        """
-        least = self._position(tier)
-        lacking = set(self.tiers[least].unsupported)
-        able = [place >= least and lacking.issuperset(tier.unsupported) for place, tier in enumerate(self.tiers)]
-        return np.flatnonzero(np.array(able)[self.places]).tolist()
+        """Returns the clients of this and higher tiers that can run all of the tier's models (FedorAS, section 3.3)."""
+        lowest = self._position(tier)
+        unused = set(self.tiers[lowest].unsupported)  # operators that this tier's models do not have
+        can_run = [index >= lowest and unused.issuperset(tier.unsupported) for index, tier in enumerate(self.tiers)]
+        return np.flatnonzero(np.array(can_run)[self.places]).tolist()
 
     def members(self, tier: str) -> list[int]:
         """Returns the clients of a tier; raises ConfigError if it is unknown."""
         return np.flatnonzero(np.asarray(self.places) == self._position(tier)).tolist()
 
     def _position(self, tier: str) -> int:
-        names = [known.name for known in self.tiers]
+        names = [known_tier.name for known_tier in self.tiers]
         if tier not in names:
-            known = ", ".join(names) or "none; set model.tiers"
-            raise ConfigError(f"model.tiers: has no tier {tier!r}; there are: {known}")
+            raise ConfigError(
+                f"model.tiers: no tier {tier!r}; there are: {', '.join(names) or 'none; set model.tiers'}"
+            )
         return names.index(tier)
 
 
 @dataclass(frozen=True)
 class ClientSpeed:
-    """How fast a client's device is.
+    """The speed and the bandwidth of a client's device.
 
     Example:
         >>> ClientSpeed(1e6, 8.0).seconds(RoundCost(macs=10**6, bytes_down=10**6, bytes_up=0))
         4.0
     """
 
-    macs_per_second: float  # multiply-accumulates per second that it sustains
-    bandwidth_mbps: float  # of its connection, each way, in units of 10^6 bits per second
+    macs_per_second: float  # sustained multiply-accumulates per second
+    bandwidth_mbps: float  # bandwidth of the connection, each way, in 10^6 bits per second
 
     def seconds(self, cost: RoundCost, tested: int = 0) -> float:
-        """Returns the simulated seconds of a client's part in a round: download, training, test and upload.
-
-        Args:
-            cost: Of all of it, with the multiply-accumulates of forward passes; backward passes come on top.
-            tested: Those of its multiply-accumulates that were the test, which has no backward passes.
-        """
-        # a backward pass takes about two forward passes (gradients of the inputs and of the weights)
+        """Returns the simulated seconds of download, training, test and upload; ``tested`` are the test's MACs."""
+        # costs count forward passes; a backward pass takes about two of them (gradients of inputs and of weights)
         computed = 3 * (cost.macs - tested) + tested
         return computed / self.macs_per_second + 8 * cost.bytes / (1e6 * self.bandwidth_mbps)
 
@@ -188,15 +175,14 @@ class ClientSpeed:
 @checked("round_time.speeds")
 @dataclass(frozen=True)
 class DeviceSpeeds:
-    """Every client's speed and bandwidth, drawn once for a whole run: they belong to its seed and the client.
+    """Every client's speed and bandwidth, drawn once for a whole run from its seed and the client's number.
 
     Args:
-        compute: Speeds of the population's devices, in multiply-accumulates per second.
-        bandwidth: Bandwidths of their connections, the same each way, drawn independently of the speeds; a trace's
-            ``median`` and columns are here in units of 10^6 bits per second. (The default is not a measurement.)
-        latency_ms: If given, in place of ``compute``: the time in which a tier's devices run its limit of
-            multiply-accumulates, so that a device gets models that its speed allows (FedTrans, App. C). The paper
-            does not say how its limits follow from speed; a common latency makes them proportional.
+        compute: Speeds of devices, in multiply-accumulates per second.
+        bandwidth: Bandwidths of their connections, equal each way, in 10^6 bits per second; drawn independently of the
+            speeds. The default is not a measurement.
+        latency_ms: Milliseconds in which every tier's devices run its limit of multiply-accumulates; replaces
+            ``compute``. Speeds are then proportional to limits, which FedTrans (App. C) leaves open.
 
     Example:
         >>> population = Population(2, (Tier("slow", {"macs": 1e6}), Tier("fast", {"macs": 4e6})), (0, 1))
@@ -213,13 +199,11 @@ class DeviceSpeeds:
         """Validates that every client's speed is known, before training; raises ConfigError."""
         if self.latency_ms is None:
             return
-        without = [tier.name for tier in population.tiers if "macs" not in tier.at_most]
-        if without or not population.tiers:
-            reason = f"the tier {without[0]!r} has no limit of macs" if without else "there are no tiers"
-            raise ConfigError(
-                f"round_time.speeds.latency_ms: {self.latency_ms:g} derives speeds from limits of macs, but "
-                f"{reason}; set model.tiers to tiers with a limit of macs, or latency_ms to null"
-            )
+        unlimited = [tier.name for tier in population.tiers if "macs" not in tier.at_most]
+        if unlimited or not population.tiers:
+            reason = f"the tier {unlimited[0]!r} has no limit of macs" if unlimited else "there are no tiers"
+            remedy = "set model.tiers, or latency_ms to null"
+            raise ConfigError(f"round_time.speeds.latency_ms: {self.latency_ms:g} needs limits, but {reason}; {remedy}")
 
     def client_speed(self, client: int, population: Population, seed: int) -> ClientSpeed:
         """Returns a client's speed in a run with this seed; raises DataError if a trace's file cannot be read."""
@@ -233,28 +217,28 @@ class DeviceSpeeds:
 
 
 def round_seconds(parts: Iterable[tuple[ClientTask, float]]) -> tuple[list[float], float]:
-    """Returns the simulated seconds of a round's clients, and those until the last has finished, by tasks' seconds."""
-    # the tasks of a client follow one another; groups of clients work in parallel. A group begins its next candidate
-    # when all its clients have finished (FedNAS, Alg. 4.1, lines 14-24), so the slowest client of each counts; in
-    # lines 27-32 updates are sent after all groups, here each client's at once
+    """Returns each client's simulated seconds in a round, and the round's seconds, from those of the tasks."""
+    # a client's tasks follow one another; groups of clients work in parallel. A group begins its next candidate when
+    # all its clients have finished, so its slowest client decides (FedNAS, Alg. 4.1, lines 14-24). In lines 27-32
+    # updates are sent after all groups; here each client sends its own at once
     clients: dict[int, float] = defaultdict(float)
     slowest: dict[int, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
-    for task, taken in parts:
-        clients[task.client] += taken
+    for task, seconds in parts:
+        clients[task.client] += seconds
         if task.group is not None:
-            slowest[task.group][task.arch] = max(taken, slowest[task.group][task.arch])
+            slowest[task.group][task.arch] = max(seconds, slowest[task.group][task.arch])
     groups = [sum(candidates.values()) for candidates in slowest.values()]
     return [*clients.values()], max([*groups, *clients.values()], default=0.0)
 
 
 @dataclass(frozen=True)
 class CompletionTimes:
-    """Statistics of how long clients work in the rounds of a run; a value that :meth:`after` continues."""
+    """Statistics of clients' times in a run's rounds; :meth:`after` adds a round."""
 
-    parts: int = 0  # how many there were: a client counts with each round that it took part in
-    mean: float = 0.0  # their mean, in seconds
-    squares: float = 0.0  # the sum of their squared deviations from it
-    total: float = 0.0  # simulated time of all rounds: each takes until its last client has finished
+    parts: int = 0  # number of times: one for each client in each round
+    mean: float = 0.0  # mean time, in seconds
+    squares: float = 0.0  # sum of squared deviations from the mean
+    total: float = 0.0  # simulated seconds of all rounds; a round ends with its last client
 
     @property
     def deviation(self) -> float:
@@ -262,7 +246,7 @@ class CompletionTimes:
         return math.sqrt(self.squares / self.parts) if self.parts else 0.0
 
     def after(self, seconds: Sequence[float], whole: float) -> CompletionTimes:
-        """Returns the times with a round of its clients' seconds, which takes ``whole``."""
+        """Returns the statistics with a round of ``whole`` seconds, in which clients took ``seconds``."""
         parts, mean, squares = self.parts, self.mean, self.squares
         for time in seconds:  # Welford's algorithm loses no digits, as a sum of squares would
             parts += 1

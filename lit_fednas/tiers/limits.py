@@ -1,4 +1,4 @@
-"""What devices afford: tiers that limit the costs of architectures, and where limits come from."""
+"""Tiers, which limit the costs of architectures, and the sources of their limits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,7 @@ from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.run import suite_of
 from lit_fednas.supernets import SearchSpace, Supernet
 
-#: Costs that follow from an architecture alone: ``lit_fednas.records.COST_NAMES`` without latency, what
-#: must be in memory at once, and FedorAS' count of FLOPs.
+#: Costs of the architecture alone, without latency; ``operations`` is FedorAS' count of FLOPs.
 CountedCost = Literal["macs", "parameters", "bytes", "activation_bytes", "memory_bytes", "operations"]
 LIMITED_COSTS: tuple[str, ...] = (*get_args(CountedCost), "latency_ms")
 
@@ -27,13 +26,13 @@ class Tier:
     """A class of devices.
 
     Args:
-        name: The name of its files and rows; ``*`` is the tier without limits.
-        at_most: The greatest value allowed, by cost.
+        name: Name of the tier in files and tables; ``*`` is the tier without limits.
+        at_most: Greatest allowed values, by cost.
         above: Values that must be exceeded, by cost; for tiers that are ranges.
-        unsupported: Operators that its devices cannot run, in supernets of operators.
+        unsupported: Operators that the tier's devices cannot run, in supernets of operators.
 
     Raises:
-        ConfigError: The name cannot be a folder's, a cost is unknown, or a limit is not positive.
+        ConfigError: The name cannot be that of a folder, a cost is unknown, or a limit is not positive.
 
     Example:
         >>> Tier("phones", {"macs": 2e6}).excess({"macs": 3e6})
@@ -56,7 +55,7 @@ class Tier:
 
     @property
     def limited(self) -> tuple[str, ...]:
-        """Returns the costs that have a limit."""
+        """The costs that have a limit."""
         return tuple(dict.fromkeys([*self.at_most, *self.above]))
 
     def __str__(self) -> str:
@@ -66,28 +65,23 @@ class Tier:
         return " and ".join(limits) or "no limits"
 
     def excess(self, costs: Mapping[str, float]) -> float:
-        """Returns by how much costs exceed the limits, relative to each and added up; 0 for what fits."""
+        """Returns the sum of the relative excesses over the limits; 0 if costs meet all limits."""
         over = [max(0.0, costs[name] / limit - 1) for name, limit in self.at_most.items()]
         under = [max(0.0, np.nextafter(1.0, 2.0) - costs[name] / limit) for name, limit in self.above.items()]
         return float(sum(over) + sum(under))
 
     def plain(self) -> dict[str, Any]:
-        """Returns the tier as ``settings.json`` has it."""
+        """Returns the tier as plain values for ``settings.json``."""
         unsupported = {"unsupported": list(self.unsupported)} if self.unsupported else {}
         return {"name": self.name, "at_most": dict(self.at_most), "above": dict(self.above), **unsupported}
 
 
-#: The tier of all clients where there are no tiers.
+#: The tier of all clients in a run without tiers.
 EVERYBODY = Tier(ALL_TIERS, {})
 
 
 class ArchitectureCosts:
-    """The costs of architectures by name, each counted or measured once.
-
-    Args:
-        supernet: The supernet.
-        latency: Measures or predicts latency; if not given, latency is unknown.
-    """
+    """The costs of a supernet's architectures, each counted or measured once; ``latency`` is optional."""
 
     def __init__(self, supernet: Supernet, latency: LatencySource | None = None) -> None:
         self.supernet = supernet
@@ -96,7 +90,7 @@ class ArchitectureCosts:
         self._files: SearchFiles | None = None
 
     def cost(self, arch: Any, name: str) -> float:
-        """Returns one of :data:`LIMITED_COSTS`; raises ConfigError for latency where no source of it is given."""
+        """Returns one of :data:`LIMITED_COSTS`; raises ConfigError for latency without a source."""
         if name == "memory_bytes":
             return self.cost(arch, "bytes") + self.cost(arch, "activation_bytes")
         key = (arch, name)
@@ -105,37 +99,36 @@ class ArchitectureCosts:
         return self._known[key]
 
     def excess(self, arch: Any, tier: Tier) -> float:
-        """Returns by how much an architecture exceeds a tier's limits."""
-        # each layer with an unsupported operator counts 1
+        """Returns an architecture's excess over a tier's limits; each layer with an unsupported operator adds 1."""
         space = self.supernet.space
         genes = zip(space.choices, space.encode(arch), strict=True) if tier.unsupported else ()
         unsupported = sum(values[gene] in tier.unsupported for values, gene in genes)
         return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported
 
     def affordable(self, arch: Any, tier: Tier) -> bool:
-        """Returns whether a tier's devices can run an architecture, as far as its costs are counted."""
+        """Returns whether a tier's devices can run an architecture, regardless of latency and lower limits."""
         counted = {name: limit for name, limit in tier.at_most.items() if name != "latency_ms"}
         return self.excess(arch, replace(tier, at_most=counted, above={})) == 0
 
     def all(self, arch: Any) -> dict[str, float | None]:
-        """Returns all costs of ``lit_fednas.records.COST_NAMES``; latency is ``None`` where it is not known."""
+        """Returns all costs of ``lit_fednas.records.COST_NAMES``; latency is ``None`` without a source."""
         unknown = "latency_ms" if self.latency is None else ""
         return {name: None if name == unknown else self.cost(arch, name) for name in COST_NAMES}
 
     def recall_latencies(self, files: SearchFiles) -> None:
-        """Reads the latencies that were measured before a search was stopped: new ones would differ."""
+        """Reads the latencies of a stopped search, since new measurements would differ."""
         for row in files.rows("latencies"):
             self._known[self.supernet.space.parse(row["arch"]), "latency_ms"] = row["latency_ms"]
 
     def keep_latencies(self, files: SearchFiles) -> None:
-        """Writes all latencies so far, and from now on each new one."""
+        """Writes all latencies now, and each new one from now on."""
         if self.latency is not None:
-            known = [(arch, value) for (arch, name), value in self._known.items() if name == "latency_ms"]
-            files.write("latencies", [{"arch": str(arch), "latency_ms": value} for arch, value in known])
+            latencies = [(arch, value) for (arch, name), value in self._known.items() if name == "latency_ms"]
+            files.write("latencies", [{"arch": str(arch), "latency_ms": value} for arch, value in latencies])
             self._files = files
 
     def prepare_latency(self, archs: Sequence[Any]) -> dict[str, Any] | None:
-        """Lets the source of latencies measure what it needs, from typical architectures; returns its description."""
+        """Prepares the source of latencies with typical architectures; returns its description."""
         if self.latency is None:
             return None
         networks = [self.supernet.skeleton(arch) for arch in archs]
@@ -145,8 +138,7 @@ class ArchitectureCosts:
     def _latency(self, arch: Any) -> float:
         if self.latency is None:
             raise ConfigError(
-                "search.latency: is null, but a tier or the objective needs latency_ms; "
-                "set it to lit_fednas.costs.MeasuredLatency or LatencyTable"
+                "search.latency: null, but latency_ms is needed; set it to MeasuredLatency or LatencyTable"
             )
         net = self.supernet
         milliseconds = self.latency.milliseconds(net.skeleton(arch), net.input_shape, net.input_dtype)
@@ -156,29 +148,22 @@ class ArchitectureCosts:
 
 
 class TierSource(ABC):
-    """What the tiers of a run can afford."""
+    """The source of a run's tiers and their limits."""
 
     @abstractmethod
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        """Returns the tiers, from the least to the most capable.
-
-        Args:
-            space: The architectures.
-            costs: Their costs.
-            rng: For architectures that are sampled.
-        """
+        """Returns the tiers, from the least to the most capable; ``rng`` samples architectures."""
 
 
 @checked("tiers")
 @dataclass(frozen=True)
 class Budgets(TierSource):
-    """Tiers as numbers.
+    """Tiers with given limits.
 
     Args:
-        budgets: Per tier: the greatest value allowed, by cost: ``macs`` of one example, ``parameters``, ``bytes``,
-            ``activation_bytes``, ``memory_bytes`` (the last two added), ``operations`` (FedorAS' count of FLOPs),
-            ``latency_ms``.
-        ranges: Whether a tier's architectures must be above the limits of the tier before it, as FedorAS' are.
+        budgets: Limits by tier and cost: ``macs`` of one example, ``parameters``, ``bytes``, ``activation_bytes``,
+            ``memory_bytes`` (bytes and activations), ``operations`` (FedorAS' count of FLOPs), ``latency_ms``.
+        ranges: Whether a tier's architectures must exceed the limits of the tier below, as in FedorAS.
 
     Example:
         >>> str(Budgets({"t1": {"macs": 2e6}, "t2": {"macs": 3e6}}, ranges=True).tiers(None, None, None)[1])
@@ -197,11 +182,11 @@ class Budgets(TierSource):
 @checked("tiers")
 @dataclass(frozen=True)
 class ArchitectureTiers(TierSource):
-    """Tiers by what they can just run: each affords as much as its architecture costs.
+    """Tiers with the costs of named architectures as limits.
 
     Args:
-        archs: Per tier, least capable first: ``smallest``, ``largest``, or an architecture as the space writes it.
-        cost: What is limited.
+        archs: Architecture of each tier, least capable first: ``smallest``, ``largest``, or the space's text for one.
+        cost: The limited cost.
     """
 
     archs: Annotated[dict[str, str], Filled]
@@ -213,10 +198,7 @@ class ArchitectureTiers(TierSource):
         for name, text in self.archs.items():
             tier = Tier(name, {self.cost: float(costs.cost(space.named(text), self.cost))})
             if tiers and tier.at_most[self.cost] < tiers[-1].at_most[self.cost]:
-                raise ConfigError(
-                    f"tiers.archs.{name}: {text!r} costs {tier.at_most[self.cost]:g} {self.cost}, less than "
-                    f"{tiers[-1].name}'s {tiers[-1].at_most[self.cost]:g}; list tiers from the least capable on"
-                )
+                raise ConfigError(f"tiers.archs.{name}: {text!r} costs less than {tiers[-1].name}'s; list it first")
             tiers.append(tier)
         return tiers
 
@@ -224,13 +206,13 @@ class ArchitectureTiers(TierSource):
 @checked("tiers")
 @dataclass(frozen=True)
 class EvenBudgets(TierSource):
-    """Tiers, called ``budget01``, ``budget02``, ..., whose limits are equally far apart, as on DeepFedNAS' path.
+    """Tiers ``budget01``, ``budget02``, ... with evenly spaced limits, as on DeepFedNAS' path.
 
     Args:
         count: Number of tiers.
-        least: The first limit; what the smallest architecture costs, if not given.
-        most: The last limit; what the largest architecture costs, if not given.
-        cost: What is limited.
+        least: First limit; by default the cost of the smallest architecture.
+        most: Last limit; by default the cost of the largest architecture.
+        cost: The limited cost.
     """
 
     count: Count = 60
@@ -240,31 +222,30 @@ class EvenBudgets(TierSource):
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        least = self.least or costs.cost(space.smallest, self.cost)
-        most = self.most or costs.cost(space.largest, self.cost)
-        if least > most:
-            raise ConfigError(f"tiers.least: {least:g} {self.cost} is more than the most, {most:g}; lower it")
-        limits = np.linspace(least, most, self.count).tolist()
+        low = self.least or costs.cost(space.smallest, self.cost)
+        high = self.most or costs.cost(space.largest, self.cost)
+        if low > high:
+            raise ConfigError(f"tiers.least: {low:g} {self.cost} is above tiers.most, {high:g}; lower it")
+        limits = np.linspace(low, high, self.count).tolist()
         return [Tier(f"budget{number:02}", {self.cost: limit}) for number, limit in enumerate(limits, 1)]
 
 
 @checked("tiers")
 @dataclass(frozen=True)
 class CumulativeCostTiers(TierSource):
-    """Tiers from the space itself, called ``tier1``, ``tier2``, ... (FedorAS, App. E.4).
+    """Tiers ``tier1``, ``tier2``, ... from the costs of sampled architectures (FedorAS, App. E.4).
 
-    Architectures are sampled and sorted by cost. Their shares of the total cost are added up from the cheapest on;
-    the highest tier begins where the sum reaches ``high``, and ends at the largest architecture. The range below
-    is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the paper's rho_L,
-    for Speech Commands and Shakespeare).
+    Samples are sorted by cost, and their shares of the total cost are added up from the cheapest. The highest tier
+    begins where the sum reaches ``high``, and ends at the largest architecture. The range below is divided evenly. With
+    ``low``, the first tier ends where the sum reaches ``low`` (for Speech Commands and Shakespeare).
 
     Args:
         count: Number of tiers.
         high: The paper's rho (rho_H).
-        low: The paper's rho_L; if not given, the range below ``high`` starts at the smallest architecture.
-        cost: What is shared out.
-        samples: Architectures that are sampled.
-        ranges: Whether a tier's architectures must be above the tier below; else any cheaper one fits too (Eq. 6).
+        low: The paper's rho_L; ``None`` starts the range below ``high`` at the smallest architecture.
+        cost: The limited cost.
+        samples: Number of sampled architectures.
+        ranges: Whether a tier's architectures must exceed the tier below; otherwise cheaper ones fit too (Eq. 6).
     """
 
     count: Count = 3
@@ -276,15 +257,12 @@ class CumulativeCostTiers(TierSource):
 
     def __post_init__(self) -> None:
         if self.low is not None and (self.low >= self.high or self.count < 3):
-            raise ConfigError(
-                f"tiers.low: {self.low} must be below high, {self.high}, and needs a count of at least 3, not "
-                f"{self.count}; set it to null for none"
-            )
+            raise ConfigError(f"tiers.low: {self.low} must be below high, and count at least 3; or set it to null")
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
         sampled = np.array([costs.cost(space.sample(rng), self.cost) for _ in range(self.samples)], dtype=float)
-        # the space's own bounds need not be those by this cost
+        # the space's own bounds need not have the extreme values of this cost
         smallest = min(costs.cost(space.smallest, self.cost), sampled.min())
         largest = max(costs.cost(space.largest, self.cost), sampled.max())
         tiers: list[Tier] = []
@@ -297,12 +275,7 @@ class CumulativeCostTiers(TierSource):
         return tiers
 
     def bounds(self, sampled: np.ndarray, smallest: float, largest: float) -> list[float]:
-        """Returns the upper limit of each tier, ascending.
-
-        Args:
-            sampled: Costs of sampled architectures, ``[samples]``.
-            smallest: Cost of the smallest architecture.
-            largest: Cost of the largest architecture.
+        """Returns the upper limit of each tier, ascending, from the costs of samples and of the space's bounds.
 
         Example:
             >>> source = CumulativeCostTiers(count=3, high=0.6)  # shares 0.1, 0.3, 0.6, 1 of the sum
@@ -312,37 +285,34 @@ class CumulativeCostTiers(TierSource):
         ascending = np.sort(sampled)
         shares = np.cumsum(ascending) / ascending.sum()
 
-        def reached(share: float) -> float:
-            within = int(np.searchsorted(shares, share + 1e-12, side="right"))
-            return float(ascending[max(0, within - 1)])
+        def cost_at(share: float) -> float:
+            count = int(np.searchsorted(shares, share + 1e-12, side="right"))
+            return float(ascending[max(0, count - 1)])
 
         if self.count == 1:
             return [float(largest)]
-        high = reached(self.high)
+        high = cost_at(self.high)
         if self.low is None:
             lower = np.linspace(smallest, high, self.count)[1:]
         else:
-            lower = np.linspace(reached(self.low), high, self.count - 1)
+            lower = np.linspace(cost_at(self.low), high, self.count - 1)
         return [*lower.tolist(), float(largest)]
 
 
 @checked("tiers")
 @dataclass(frozen=True)
 class Capacities(TierSource):
-    """Levels of capability: the least capable device can just run the smallest architecture.
+    """Tiers ``level1``, ``level2``, ... by equal factors: the first can just run the smallest architecture.
 
     FedTrans, section 5.1: "The initial model's complexity corresponds to the client with the lowest computation
     and communication capacities", and "the disparity between the most capable and least capable devices exceeds
-    29x". The paper draws every client's capacity from a trace of phones; here levels, called ``level1``,
-    ``level2``, ..., are apart by equal factors, as such traces spread over orders of magnitude rather than evenly.
-
-    Where a supernet grows while it is trained, the smallest architecture is its first model, so a level affords the
-    same at any time.
+    29x". The paper draws capacities from a trace of phones, which spreads over orders of magnitude like these levels.
+    The smallest architecture of a growing supernet is its first model, so limits stay constant.
 
     Args:
-        ratio: What the most capable devices afford, relative to the least capable.
-        levels: Their number.
-        cost: What is limited; not latency, which needs a named device.
+        ratio: Limit of the most capable level, relative to that of the least capable.
+        levels: Number of levels.
+        cost: The limited cost; not latency, which needs a named device.
     """
 
     ratio: Annotated[float, Range(above=1)] = 29
@@ -351,22 +321,22 @@ class Capacities(TierSource):
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        least = float(costs.cost(space.smallest, self.cost))
+        lowest = float(costs.cost(space.smallest, self.cost))
         factors = [self.ratio ** (level / (self.levels - 1)) for level in range(self.levels)]
-        return [Tier(f"level{level}", {self.cost: least * factor}) for level, factor in enumerate(factors, 1)]
+        return [Tier(f"level{level}", {self.cost: lowest * factor}) for level, factor in enumerate(factors, 1)]
 
 
 @dataclass(frozen=True)
 class TiersOfRun(TierSource):
-    """The tiers of a run that has grown its models, so that methods with other networks have the same devices.
+    """The tiers of a run that has grown its models, for methods with other networks on the same devices.
 
-    Which client belongs to which is drawn as in that run with its ``seed_everything``, clients and ``allocation``.
+    With that run's ``seed_everything``, clients and ``allocation``, every client has the same tier as there.
 
     Args:
-        run: The run's folder, which holds ``suite.json``.
+        run: Folder of the run, with its ``suite.json``.
 
     Raises:
-        ConfigError: The run has grown no models, or did not write its tiers; raised when training begins.
+        ConfigError: When training begins: the run has no grown models, or no tiers.
     """
 
     run: str

@@ -29,7 +29,7 @@ NORM = 0.7
 
 def nested() -> Supernet:
     """Returns a network without buffers, so that norms include all tensors."""
-    return networks.kept("private", lambda: networks.elastic(stage_widths=[8, 8], stem_width=2))
+    return networks.cached_net("private", lambda: networks.elastic(stage_widths=[8, 8], stem_width=2))
 
 
 def private(average: OverlapAverage, net: Supernet, noise: float = 0.0, **settings: Any) -> PrivateAverage:
@@ -236,7 +236,7 @@ def test_all_ranks_add_the_same_noise_once_per_round() -> None:
 
 
 def test_buffers_and_frozen_weights_do_not_change() -> None:
-    net = networks.kept("plain", networks.plain)
+    net = networks.cached_net("plain", networks.plain)
     old = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
     trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     fixed = [name for name in old if name not in trained]

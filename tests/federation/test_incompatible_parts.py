@@ -112,7 +112,7 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ),
     (
         {"callbacks": lambda: RoundTime(DeviceSpeeds(latency_ms=1))},
-        "round_time.speeds.latency_ms: 1 derives speeds from limits of macs, but there are no tiers; set model.tiers",
+        "round_time.speeds.latency_ms: 1 needs limits, but there are no tiers; set model.tiers",
     ),
     (
         {"callbacks": BetaDecay},

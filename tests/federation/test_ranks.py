@@ -284,7 +284,7 @@ TORCHRUN = ("torch.distributed.run", "--nproc_per_node", "2", "--master_port", a
         # Lightning kills the remaining rank, which may end earlier by itself
         ((), signal.SIGKILL, False, (1, -signal.SIGKILL), ""),
         ((), signal.SIGKILL, True, (-signal.SIGKILL,), "lit-fednas (rank 1): lost the connection to another rank"),
-        ((), signal.SIGTERM, True, (128 + signal.SIGTERM,), "stopped by SIGTERM; go on with --ckpt_path /"),
+        ((), signal.SIGTERM, True, (128 + signal.SIGTERM,), "stopped by SIGTERM; continue with --ckpt_path /"),
         (TORCHRUN, signal.SIGKILL, False, (1,), "exitcode  : -9"),
     ],
 )

@@ -128,7 +128,7 @@ WIDER = {"stem_width": 4, "stage_widths": [8, 32], "depths": [0, 1], "ratios": [
     [
         ({"supernet": ElasticResNet((1, 8, 8), 4, **WIDER)}, r"differs in \d+ tensors, first in network"),
         ({"seed": 1}, "seed_everything: 1 is not the checkpoint's 0"),
-        ({"assignment": RandomArchitectures()}, "largest_seen, smallest_seen, and RandomArchitectures keeps none"),
+        ({"assignment": RandomArchitectures()}, "largest_seen, smallest_seen, but RandomArchitectures has no state"),
     ],
     ids=["widths", "seed", "assignment"],
 )
@@ -194,5 +194,5 @@ def test_a_state_that_cannot_be_loaded_is_refused_on_saving(tmp_path, name, word
     for part in parts.values():
         getattr(part, "objective", part).rounds = np.zeros(1)
     kind = "int64" if name is None else "ndarray"
-    with pytest.raises(ConfigError, match=f"^{words}: its state holds a {kind}, and a checkpoint is loaded without"):
+    with pytest.raises(ConfigError, match=f"^{words}: its state holds a {kind}; keep only tensors"):
         run_in(tmp_path, make_module(**parts), RoundCheckpoint(), *([] if parts else [Counting()]), rounds=1)

@@ -57,7 +57,7 @@ AWAY = UniformCohort(count=3, availability=OnlyClients([]))
         (..., {"in_groups": True}, UNLIKE),
         (..., {"tiers": ["tiny"]}, "^finetune.tiers: no tier is named 'tiny'; choose from small, middle, large$"),
         (NOBODY, {}, UNABLE),
-        (ANY, {}, r"^model.tiers: has no tier 'small'; there are: any$"),
+        (ANY, {}, r"^model.tiers: no tier 'small'; there are: any$"),
         (None, {"architectures": 2}, "^finetune.architectures: are drawn for the clients' tiers; set model.tiers$"),
     ],
 )

@@ -31,13 +31,13 @@ CONFIG = "seed_everything: 0\n"
 class Loopback(Grid):
     """Carries messages to devices by their node ids.
 
-    ``fault`` is given a message and its answer, and returns what comes back: another answer, or nothing.
+    ``fault`` takes a message and its answer, and returns the answer that the server gets, or ``None``.
     """
 
-    run = set_run = create_message = send_and_receive = None  # which the package does not use
+    run = set_run = create_message = send_and_receive = None  # unused by the package
 
     def __init__(self, devices: dict[int, Any], names: dict[int, str] | None = None) -> None:
-        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in the process of a ServerApp
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # a ServerApp's process sets them
         self.devices = devices
         self.names = names or {}
         self.fault: Callable[[Message, Message], Message | None] = lambda message, answer: answer
@@ -56,24 +56,24 @@ class Loopback(Grid):
             self.asked.append(message)
             ids.append(f"message {len(self.asked)}")
             message.metadata.__dict__["_message_id"] = ids[-1]
-            kind = next(name for name, of in KINDS.items() if of == message.metadata.message_type)
+            kind = next(name for name, text in KINDS.items() if text == message.metadata.message_type)
             try:
                 content = self.devices[message.metadata.dst_node_id].answer(kind, Packet.read(message.content))
                 answer = Message(content.record(), reply_to=message)
-            except Exception as error:  # as the process of a ClientApp
+            except Exception as error:  # the process of a ClientApp does the same
                 answer = Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
             if (arrived := self.fault(message, answer)) is not None:
                 self._answers[ids[-1]] = arrived
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        found = [one for one in message_ids if one in self._answers]
-        return [self._answers.pop(one) for one in reversed(found)]  # not in the order in which they were sent
+        arrived = [name for name in message_ids if name in self._answers]
+        return [self._answers.pop(name) for name in reversed(arrived)]  # order differs from that of the messages
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node whose process makes its device for each message."""
+    """A node that makes its device anew for each message."""
 
     config: str
     settings: dict[str, Any]
@@ -91,19 +91,19 @@ def like(data: FederatedDataModule, kind: Any, **changed: Any) -> Any:
 def device(
     make: Callable[[], FederatedLightningModule], data: FederatedDataModule, number: int, share: bool = True
 ) -> Device:
-    """Returns a device with its share of the data, or all of them as its own."""
-    own: DeviceData = like(data, DeviceData)
-    own.share = share
-    return Device(own, lambda data: make(), number)
+    """Returns a device with a share of the data, or with all data as its own."""
+    device_data: DeviceData = like(data, DeviceData)
+    device_data.share = share
+    return Device(device_data, lambda data: make(), number)
 
 
 def connected(grid: Grid, **settings: Any) -> Link:
-    """Returns the server's end; devices have answered when they are waited for."""
+    """Returns the server's connection; devices answer at once."""
     return Link(grid, CONFIG, poll=0, **{"timeout": 0.01, "join_timeout": 1, **settings})
 
 
 def server_data(link: Link, data: FederatedDataModule) -> ServerData:
-    """Returns the server's data, whose clients are the devices."""
+    """Returns the server's data, with the devices as clients."""
     server: ServerData = like(data, ServerData, num_clients=data.num_clients or len(list(link.grid.get_node_ids())))
     server.link = link
     return server

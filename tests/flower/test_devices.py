@@ -1,4 +1,4 @@
-"""Real devices: the processes of the folder's README over TLS, with keys and data of their own, as users start them."""
+"""Real devices: the processes of the folder's README over TLS, with their own keys and data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 
 
 class Network:
-    """What the README of an app folder says to start, each command with its output in a file."""
+    """The processes of an app folder's README; each writes its output into a file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class Network:
         assert self.ended("register") == 0, self.log("register")
 
     def start_node(self, client: int, data: Path, key: str | None = None) -> None:
-        """Starts a device with a file of its own; its key is its name."""
+        """Starts a device with its own data file and key."""
         command = self.node.rpartition("\\\n")[0].replace("19000", str(free_port()))
         command = command.replace("keys/client-0", key or f"keys/client-{client}")
         config = f'data.source.init_args.files="{{train: {data}}}"'
@@ -80,13 +80,13 @@ class Network:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def wait(self, name: str, pattern: str, count: int = 1) -> str:
-        """Waits until a process has written something so often."""
+        """Waits until a process has written ``count`` matches of a pattern; returns the last."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            ended = self.processes[name].poll() is not None
-            if len(found := re.findall(pattern, self.log(name))) >= count:
-                return found[-1]
-            assert not ended, f"{name} has ended without {pattern}:\n{self.log(name)}"
+            has_ended = self.processes[name].poll() is not None
+            if len(matches := re.findall(pattern, self.log(name))) >= count:
+                return matches[-1]
+            assert not has_ended, f"{name} has ended without {pattern}:\n{self.log(name)}"
             time.sleep(0.05)
         raise AssertionError(f"{name} has not written {pattern} in {PATIENCE} s:\n{self.log(name)}")
 
@@ -94,7 +94,7 @@ class Network:
         return self.processes[name].wait(PATIENCE)
 
     def end(self, name: str) -> None:
-        """Kills a process and what it has started."""
+        """Kills a process and its children."""
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -108,7 +108,7 @@ def free_port() -> int:
 
 
 def write_data(folder: Path) -> None:
-    """Writes the files of two sites, one of which has never seen a nine; the server's; and one of both sites."""
+    """Writes the files of two sites (one has no nines), of the server, and of both sites together."""
     inputs, targets = load_digits(return_X_y=True)
     inputs = (inputs.reshape(-1, 1, 8, 8) * 15).astype(np.uint8)[:500]
     sites = np.arange(500) // 4 % 2
@@ -123,7 +123,7 @@ def write_data(folder: Path) -> None:
 
 
 def write_configuration(folder: Path) -> None:
-    """Writes that of the devices, ``sites.yaml``, and what a simulation with the same clients changes of it."""
+    """Writes the devices' ``sites.yaml``, and the changes for a simulation of the same clients."""
     (folder / "sites.yaml").write_text(f"""
 trainer: {{max_rounds: {ROUNDS}, check_val_every_n_rounds: 1}}
 data:
@@ -165,7 +165,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     address = f"127.0.0.1:{free_port()}"
     assert main(["flower", "init", str(folder / "app"), *configuration, "--tls", "--address", address]) == 0
     simulated = ["--config", str(folder / "simulated.yaml"), f"--trainer.logger.init_args.save_dir={folder}"]
-    fit = forked(lambda: sys.exit(main(["fit", *configuration, *simulated])))  # with one thread, as devices
+    fit = forked(lambda: sys.exit(main(["fit", *configuration, *simulated])))  # devices have one thread, too
     assert ended(fit, PATIENCE) == 0
     return folder
 
@@ -188,7 +188,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def statuses(folder: Path) -> list[dict[int, str]]:
-    return [{one["client"]: one["status"] for one in row["clients"]} for row in read_rounds(folder)]
+    return [{fit["client"]: fit["status"] for fit in row["clients"]} for row in read_rounds(folder)]
 
 
 def test_a_run_that_was_stopped_and_resumed_equals_the_simulation_and_outlives_a_device(
@@ -205,14 +205,14 @@ def test_a_run_that_was_stopped_and_resumed_equals_the_simulation_and_outlives_a
     assert network.ended("stop") == 0, network.log("stop")
     network.ended("first")
     network.start_run("second", resume=True)
-    network.wait("node-1", "Receiving: train", count=4)  # of the third round
+    network.wait("node-1", "Receiving: train", count=4)  # the third round's task
     run = network.folder / "runs/digits/version_0"
-    expected, found = weights(folder / "digits/version_0"), weights(run)
+    expected, actual = weights(folder / "digits/version_0"), weights(run)
     network.end("node-1")
     network.ended("second")
     assert f"round {ROUNDS}/{ROUNDS} " in network.log("second"), network.log("second")
-    assert expected.keys() == found.keys()
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert expected.keys() == actual.keys()
+    assert [name for name in expected if not torch.equal(expected[name], actual[name])] == []
     assert statuses(run) == [{0: "ok", 1: "ok"}, {0: "ok", 1: "ok"}, {0: "ok", 1: "dropped"}]
     assert "No SuperNode found with the given public key" in network.log("link")
     assert "Failed to activate SuperNode" in network.log("node-2")

@@ -1,4 +1,4 @@
-"""The folder of ``lit-fednas flower init``: what it holds, and that it is that of the run that was asked for."""
+"""The folder of ``lit-fednas flower init``: its files, and the configuration in them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_the_app_has_the_configuration_that_fit_would_run(
         main(["fit", "--config", "superfed/digits.yaml", *options])
     assert app["config"]["config"] == capsys.readouterr().out
     assert yaml.safe_load(app["config"]["config"])["model"]["client"]["epochs"] == 5
-    shutil.copytree(folder / "app", tmp_path / "app")  # an import leaves bytecode beside what it imports
+    shutil.copytree(folder / "app", tmp_path / "app")  # an import writes bytecode into the folder
     monkeypatch.syspath_prepend(tmp_path / "app")
-    for component in app["components"].values():  # that Flower imports from the app's folder
+    for component in app["components"].values():  # Flower imports them from the app's folder
         module, _, name = component.partition(":")
         assert hasattr(importlib.import_module(module), name)
 
@@ -62,12 +62,12 @@ def test_the_commands_make_a_certificate_for_the_address_alone_and_a_key_for_eac
 
 @pytest.mark.parametrize(("unit", "program"), [("server", "superlink"), ("device@", "supernode")])
 def test_units_start_what_the_commands_start(folder: Path, tmp_path: Path, unit: str, program: str) -> None:
-    """And systemd, where it is installed, can read them."""
+    """systemd can read the units, if it is installed."""
     path = folder / "systemd" / f"lit-fednas-{unit}.service"
     (command,) = re.findall(r"^ExecStart=(.*)", path.read_text(), re.MULTILINE)
-    shown = (folder / "README.md").read_text().replace("\\\n", " ").replace("keys/client-0 ", "keys/client-%i ")
-    (told,) = [line for line in shown.splitlines() if line.startswith(f"flower-{program} ")]
-    assert shlex.split(command)[1:] == shlex.split(told)[1:]
+    text = (folder / "README.md").read_text().replace("\\\n", " ").replace("keys/client-0 ", "keys/client-%i ")
+    (line,) = [line for line in text.splitlines() if line.startswith(f"flower-{program} ")]
+    assert shlex.split(command)[1:] == shlex.split(line)[1:]
     assert Path(shlex.split(command)[0]).name == f"flower-{program}"
     if shutil.which("systemd-analyze"):
         copied = shutil.copy(path, tmp_path / path.name.replace("@", "@0"))
@@ -82,12 +82,12 @@ def test_units_start_what_the_commands_start(folder: Path, tmp_path: Path, unit:
         (["--address", "host:99999"], "--address: host:99999 is not HOST:PORT; give, for instance"),
         (["--address", "host:0"], "--address: host:0 is not HOST:PORT"),
         (["--address", "http://host:80"], "--address: http://host:80 is not HOST:PORT"),
-        (["--", "--data.num_clients=null"], "data.num_clients: null, and a run begins when all devices are there"),
-        (["--", "--deployed_accuracy.split=val"], "deployed_accuracy: tests on examples that stay on the devices"),
+        (["--", "--data.num_clients=null"], "data.num_clients: null, but a run begins when all devices have joined"),
+        (["--", "--deployed_accuracy.split=val"], "deployed_accuracy: needs examples that stay on the devices"),
         (["--", "--model.client.fast=auto"], "model.client.fast: auto measures the server's process, not the devices'"),
     ],
 )
-def test_what_cannot_work_is_told_in_one_line(tmp_path: Path, refused: Any, words: list[str], message: str) -> None:
+def test_wrong_settings_are_errors_of_one_line(tmp_path: Path, refused: Any, words: list[str], message: str) -> None:
     assert f"lit-fednas: {message}" in refused("flower", "init", str(tmp_path / "run"), *OPTIONS, *words)
     assert not (tmp_path / "run").exists()
 

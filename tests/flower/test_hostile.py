@@ -1,4 +1,4 @@
-"""A device may send anything: each value of each of its messages, replaced, is a failure of that client alone."""
+"""A device may send anything: a wrong value in a message is a failure of this client alone."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner, FlowerSearch
 from lit_fednas.flower.wire import Packet  # noqa: E402
 from lit_fednas.search import ClientDraw, FederatedEvaluation  # noqa: E402
 
-#: One of each kind of report, and clients that test.
+#: Methods with all kinds of reports, and with clients that test.
 REPORTING = ["operators late", "widths", "widths late", "widths reject", "exits", "cells", "suites"]
 
-#: None of them is a value of any field, but of a text.
+#: Values that are wrong in all fields except texts.
 VALUES = [10**400, 10**30, -(10**400), -1, -0.5, nan, inf, -inf, 1e308, True, None, "1", "\ud800"]
 VALUES += [[], {}, [[1]], {"a": 1}]
 
 
 def replaced(tree: Any, factor: int = 1) -> Iterator[tuple[list[Any], Any]]:
-    """Yields a tree of plain values with one of them replaced, left out or multiplied, and the way to it."""
+    """Yields trees with one value replaced, removed or multiplied, each with the path to this value."""
 
     def ways(node: Any, way: list[Any]) -> Iterator[list[Any]]:
         for key in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
@@ -60,16 +60,16 @@ def replaced(tree: Any, factor: int = 1) -> Iterator[tuple[list[Any], Any]]:
 
 @pytest.mark.parametrize("name", one_of_many(REPORTING, "widths"))
 def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, found = FlowerRunner._read, []
+    read, outcomes = FlowerRunner._read, []
 
     def spy(runner: FlowerRunner, task: Any, reply: Reply) -> Any:
         answer, update = read(runner, task, reply)
-        if answer.ok and not found:
+        if answer.ok and not outcomes:
             packet = reply.packet
             for way, fields in replaced(packet.fields, 1000):
                 result, _ = read(runner, task, Reply(Packet(fields, packet.tensors)))
                 if way[-1] != "reason" and result.loss not in (-1, -0.5):  # an objective may have such a loss
-                    found.append((way, result.status, result.reason))
+                    outcomes.append((way, result.status, result.reason))
                 if way[0] == "result" and len(way) == 2 and way[1] != "status":
                     failure = Packet({"result": {**fields["result"], "status": "error"}})
                     failed, none = read(runner, task, Reply(failure))
@@ -78,7 +78,7 @@ def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeyp
                     assert len(failed.reason) <= 300
             for tensor in wrong_tensors(packet.tensors):
                 result, _ = read(runner, task, Reply(Packet(packet.fields, {**packet.tensors, **tensor})))
-                found.append(([*tensor], result.status, result.reason))
+                outcomes.append(([*tensor], result.status, result.reason))
         return answer, update
 
     monkeypatch.setattr(FlowerRunner, "_read", spy)
@@ -88,9 +88,9 @@ def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeyp
     for number in range(data.clients.num_clients):
         nodes[9 + number] = loopback.device(method, methods.data(name), number)
     loopback.fit_over(loopback.connected(loopback.Loopback(nodes)), method(), data, 1)
-    assert len(found) > 150
-    assert [one for one in found if one[1] not in ("error", "non-finite")] == []
-    of_test = {status for way, status, _ in found if way[:2] == ["result", "tested"]}
+    assert len(outcomes) > 150
+    assert [outcome for outcome in outcomes if outcome[1] not in ("error", "non-finite")] == []
+    of_test = {status for way, status, _ in outcomes if way[:2] == ["result", "tested"]}
     assert of_test == {"error"} | ({"non-finite"} if method.measure in ("received", "trained") else set())
 
 
@@ -125,11 +125,11 @@ def test_a_damaged_message_of_the_server_is_refused_in_one_line(
     loopback.fit_over(loopback.connected(grid), make(cohort=UniformCohort(ratio=1.0)), tiny_data(1), 1)
     with pytest.raises(DataError, match=r"^flower: the server's message cannot be read \(KeyError"):
         device.device_of("model: 3", {"client": 0})
-    monkeypatch.setattr(device, "device_of", lambda *given: node)
+    monkeypatch.setattr(device, "device_of", lambda *arguments: node)
 
     def refusal(content: Any) -> str:
         caplog.clear()
-        answer, _ = device.answered(message.metadata.message_type, content, "", {}, {})
+        answer, _ = device.answer_message(message.metadata.message_type, content, "", {}, {})
         refused = Packet.read(answer).fields.get("refused", "")
         assert not refused or caplog.messages == [refused]
         assert refused.isprintable()
@@ -144,8 +144,8 @@ def test_a_damaged_message_of_the_server_is_refused_in_one_line(
         refusal(Packet(sent.fields, tensors).record())
 
 
-def asked() -> tuple[Any, Any]:
-    """The server's data and its module, and three devices with examples of all splits."""
+def server_and_module() -> tuple[Any, Any]:
+    """Returns the data and the module of a server with three devices that have examples of all splits."""
     data = partial(tiny_data, 3, client_val=0.3, client_test=0.2)
     grid = loopback.Loopback({9 + number: loopback.device(make_module, data(), number) for number in range(3)})
     server = loopback.server_data(loopback.connected(grid), data())
@@ -156,7 +156,7 @@ def asked() -> tuple[Any, Any]:
 
 
 def test_a_test_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    server, module = asked()
+    server, module = server_and_module()
     search = FlowerSearch(make_trainer(), module, server, tmp_path)
     arch = module.supernet.space.largest
     ask, replies = server.link.ask, {}
@@ -174,7 +174,7 @@ def test_a_test_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_score_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, module = asked()
+    server, module = server_and_module()
     archs = [module.supernet.space.smallest, module.supernet.space.largest]
     draw = ClientDraw(server.clients, module.population, 3, FederatedEvaluation(rounds=1), seed=0)
     evaluator = FlowerEvaluator(module.supernet, draw, module.evaluation, (), 16)
@@ -186,6 +186,6 @@ def test_a_score_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch)
         replies[0] = Reply(Packet(fields))
         for _, answers in evaluator.answers_of(archs, [0, 1, 2]):
             assert (answers[:, 0] > 0).tolist() == [False, True, True], (way, fields)
-    for units in (10**12, 40):  # alike for all architectures, but more than the client has
+    for units in (10**12, 40):  # equal for all architectures, but more than the client has
         replies[0] = Reply(Packet({"answers": [[units, 1.0, 1.0]] * 2}))
         assert [float(answers[0].sum()) for _, answers in evaluator.answers_of(archs, [0, 1, 2])] == [0.0, 0.0]

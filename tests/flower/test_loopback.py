@@ -55,7 +55,7 @@ QUICK = ("counting reject", "suites", "elastic away", "exits late")
 
 
 class Notes(FederatedCallback):
-    """Keeps all results, but for their seconds, as plain values."""
+    """Records all results as plain values, without their seconds."""
 
     def __init__(self) -> None:
         self.results: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ class Notes(FederatedCallback):
 
 
 def devices(make: Callable[[], Any], data: Callable[[], Any], share: bool = True) -> dict[int, Any]:
-    """A device for every client, by the number of its node."""
+    """Returns a device for every client, by its node's number."""
     (first := data()).setup("fit")
     numbers = range(first.clients.num_clients)
     return {1000 + 7 * number: loopback.device(make, data(), number, share) for number in numbers}
@@ -85,14 +85,14 @@ def three() -> dict[int, Any]:
 @pytest.mark.parametrize("name", one_of_many(methods.COVERING, *QUICK))
 def test_a_run_over_devices_equals_the_simulated_one(name: str) -> None:
     simulated, over = METHODS[name](), METHODS[name]()
-    here, there = Notes(), Notes()
-    fit(simulated, methods.data(name), 3, callbacks=[here, *methods.callbacks(name)])
+    expected, actual = Notes(), Notes()
+    fit(simulated, methods.data(name), 3, callbacks=[expected, *methods.callbacks(name)])
     link = loopback.connected(loopback.Loopback(devices(METHODS[name], partial(methods.data, name))))
-    loopback.fit_over(link, over, methods.data(name), 3, callbacks=[there, *methods.callbacks(name)])
+    loopback.fit_over(link, over, methods.data(name), 3, callbacks=[actual, *methods.callbacks(name)])
     if simulated.client.clients_per_fit > 1:  # devices train alone
         assert_same(weights(over), weights(simulated), rtol=1e-4, atol=1e-6)
     else:
-        assert json.dumps(there.results) == json.dumps(here.results)
+        assert json.dumps(actual.results) == json.dumps(expected.results)
         assert_same(weights(over), weights(simulated))
 
 
@@ -111,18 +111,18 @@ def test_a_loss_may_be_negative() -> None:
 
 def test_a_device_that_has_lost_its_state_starts_anew_and_says_so() -> None:
     nodes = devices(partial(linear, objective=FedDyn()), lambda: tiny_data(3))
-    restart = Noted("on_round_start", lambda *given: given[2].number == 1 and nodes[1007]._memory.clear())
+    restart = Noted("on_round_start", lambda *args: args[2].number == 1 and nodes[1007]._memory.clear())
     notes, module = Notes(), linear(objective=FedDyn(), cohort=UniformCohort(count=3))
     link = loopback.connected(loopback.Loopback(nodes))
     loopback.fit_over(link, module, tiny_data(3), 3, callbacks=[restart, notes])
-    told = [(one["task"]["round"], one["task"]["client"]) for one in notes.results if one["reason"]]
-    assert told == [(1, 1)]
-    assert "has lost what the objective kept of it" in notes.results[4]["reason"]
-    assert [len(node._memory) for node in nodes.values()] == [2, 2, 2]  # the last that counted, and the newest
+    fits = [(result["task"]["round"], result["task"]["client"]) for result in notes.results if result["reason"]]
+    assert fits == [(1, 1)]
+    assert "has lost the objective's state" in notes.results[4]["reason"]
+    assert [len(node._memory) for node in nodes.values()] == [2, 2, 2]  # the last valid state, and the newest
 
 
 def own_examples() -> tuple[FederatedDataModule, list[FederatedDataModule]]:
-    """Three clients' examples together, by their column, and each client's alone, in its own source."""
+    """Returns the examples of three clients in one source with a column, and in a source per client."""
     together = tiny_examples(60)
     site = np.arange(60) % 3
     val = tiny_examples(20, seed=1)
@@ -136,11 +136,11 @@ def own_examples() -> tuple[FederatedDataModule, list[FederatedDataModule]]:
 def test_devices_with_data_of_their_own_equal_the_clients_of_one_data_set() -> None:
     whole, parts = own_examples()
     make = partial(linear, client=ClientSettings(sgd(0.1), batch_size=8, validate="trained"))
-    here, there = Notes(), Notes()
-    fit(simulated := make(), own_examples()[0], callbacks=[here])
+    expected, actual = Notes(), Notes()
+    fit(simulated := make(), own_examples()[0], callbacks=[expected])
     nodes = {50 + number: loopback.device(make, part, number, share=False) for number, part in enumerate(parts)}
-    loopback.fit_over(loopback.connected(loopback.Loopback(nodes)), over := make(), whole, 3, callbacks=[there])
-    assert json.dumps(there.results) == json.dumps(here.results)
+    loopback.fit_over(loopback.connected(loopback.Loopback(nodes)), over := make(), whole, 3, callbacks=[actual])
+    assert json.dumps(actual.results) == json.dumps(expected.results)
     assert_same(weights(over), weights(simulated))
 
 
@@ -170,13 +170,13 @@ def run_over(grid: Any, rounds: int = 1, **settings: Any) -> Notes:
 
 
 def statuses(notes: Notes) -> list[tuple[int, str]]:
-    return [(one["task"]["client"], one["status"]) for one in notes.results]
+    return [(result["task"]["client"], result["status"]) for result in notes.results]
 
 
 def test_a_registered_name_says_which_client_a_node_is() -> None:
     grid = loopback.Loopback(three(), {1000: "client-2", 1007: "client-1", 1014: "client-0"})
-    for one in grid.devices.values():
-        one.number = None
+    for device in grid.devices.values():
+        device.number = None
     assert statuses(notes := run_over(grid)) == [(0, "ok"), (1, "ok"), (2, "ok")]
     assert notes.link.nodes == {2: 1000, 1: 1007, 0: 1014}
 
@@ -184,7 +184,7 @@ def test_a_registered_name_says_which_client_a_node_is() -> None:
 def test_who_has_the_key_of_another_client_is_refused_before_any_training() -> None:
     grid = loopback.Loopback(three(), {1000: "client-1"})
     server = loopback.server_data(loopback.connected(grid), tiny_data(3))
-    with pytest.raises(ConfigError, match=r"^node-config: the client's number is 0, and its key is"):
+    with pytest.raises(ConfigError, match=r"^node-config: 0 is not the key's client, "):
         server.setup("fit")
     assert {message.metadata.message_type for message in grid.asked} == {"query.join"}
 
@@ -192,7 +192,7 @@ def test_who_has_the_key_of_another_client_is_refused_before_any_training() -> N
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lit_fednas.flower.link.__version__", "9.9")
     server = loopback.server_data(loopback.connected(loopback.Loopback(three())), tiny_data(3))
-    with pytest.raises(ConfigError, match=r"^version: the device has lit-fednas .*, the server 9.9; install that"):
+    with pytest.raises(ConfigError, match=r"^version: .* is not the server's; install lit-fednas 9\.9"):
         server.setup("fit")
 
 
@@ -200,26 +200,26 @@ def test_tiers_are_those_of_the_devices_and_stay_so(tmp_path: Path, monkeypatch:
     tiers = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}), TraceTiers(full=1.0))
     make = partial(make_module, assignment=ByTier(), tiers=tiers, cohort=UniformCohort(ratio=1.0))
 
-    def run(speeds: list[float], kept: Any = None) -> list[str]:
+    def run(speeds: list[float], saved_speeds: Any = None) -> list[str]:
         grid = loopback.Loopback(devices(make, lambda: tiny_data(3)))
         for node, speed in zip(grid.devices.values(), speeds, strict=True):
             monkeypatch.setattr(node, "_speed", lambda module, speed=speed: speed)
         server = loopback.server_data(loopback.connected(grid), tiny_data(3))
-        server.speeds = kept
+        server.speeds = saved_speeds
         trainer = loopback.fit_over(server.link, module := make(), server, 1)
         trainer.save_checkpoint(tmp_path / "run.ckpt")
         return [module.population.tier(client).name for client in range(3)]
 
-    found = run([1e6, 5e9, 1e10])
-    assert found == ["weak", "weak", "strong"]
+    tiers_of_clients = run([1e6, 5e9, 1e10])
+    assert tiers_of_clients == ["weak", "weak", "strong"]
     saved = torch.load(tmp_path / "run.ckpt", weights_only=True)[ServerData.__qualname__]["speeds"]
-    assert run([1e10, 1e10, 1e10], saved) == found
+    assert run([1e10, 1e10, 1e10], saved) == tiers_of_clients
 
 
 # ---- failures -----------------------------------------------------------------------------------------
 
 
-def answered(message: Message, **fault: Any) -> Message:
+def error_answer(message: Message, **fault: Any) -> Message:
     return Message(Error(**fault), reply_to=message)
 
 
@@ -227,7 +227,7 @@ Fault = Callable[[Message, Message], Message | None]
 
 
 def of_client_one(fault: Fault) -> Fault:
-    """What goes wrong with the training of client 1 in round 1 alone."""
+    """Returns a fault of client 1's training in round 1 alone."""
 
     def in_round_one(message: Message, answer: Message) -> Message | None:
         task = Packet.read(message.content).fields.get("task", {})
@@ -246,16 +246,16 @@ def of_result(**values: Any) -> Fault:
 
 
 def from_node_one(message: Message, code: int) -> Message:
-    """As Flower reports that a node is gone: in the name of the SuperLink."""
-    answer = answered(message, code=code, reason="Node Unavailable")
+    """Returns Flower's error for a lost node, which the SuperLink sends."""
+    answer = error_answer(message, code=code, reason="Node Unavailable")
     answer.metadata.__dict__["_src_node_id"] = 1
     return answer
 
 
 UNREAD = "the answer cannot be read (ValueError: {})"
-#: By name: what goes wrong, and the client's reason. Every other value of a message is replaced in ``test_hostile``.
+#: By name: a fault, and the client's reason. ``test_hostile`` replaces all other values of messages.
 FAULTS: dict[str, tuple[Fault, str]] = {
-    "exception": (lambda m, a: answered(m, code=2, reason="ValueError: plums"), "ValueError: plums"),
+    "exception": (lambda m, a: error_answer(m, code=2, reason="ValueError: plums"), "ValueError: plums"),
     "dead node": (lambda m, a: from_node_one(m, 5), "Node Unavailable"),
     "silence": (lambda m, a: None, "no answer after flower's timeout, 0.01 s"),
     "the server's status": (of_result(status="wild"), UNREAD.format("status 'wild'")),
@@ -313,9 +313,9 @@ def test_devices_score_architectures_as_simulated_clients_do() -> None:
         score = evaluator.scorer(ALL_TIERS, 0, archs)
         scores.append([score(arch) for arch in archs])
     assert scores[0] == scores[1]
-    asked = [message for message in grid.asked if message.metadata.message_type == "evaluate"]
-    assert len(asked) == 6  # clients, not architectures
-    sent = sum(nbytes(Packet.read(message.content).tensors.values()) for message in asked)
+    messages = [message for message in grid.asked if message.metadata.message_type == "evaluate"]
+    assert len(messages) == 6  # clients, not architectures
+    sent = sum(nbytes(Packet.read(message.content).tensors.values()) for message in messages)
     assert sent == evaluator._rows[ALL_TIERS, 0]["bytes_down"]
 
 
@@ -343,7 +343,7 @@ STAGES = {
 def test_all_stages_over_devices_equal_the_simulated_ones(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the command line: training, a search by the clients, fine-tuning with settings and an objective of its own."""
+    """The stages are training, a search by the clients, and fine-tuning with its own settings and objective."""
     monkeypatch.chdir(tmp_path)
     options, stages = STAGES[method]
     for name in ("simulated", "over"):
@@ -351,31 +351,31 @@ def test_all_stages_over_devices_equal_the_simulated_ones(
         config = resolved(words)
         Path(f"{name}.yaml").write_text(config)
         nodes = {9 + number: loopback.Node(config, {"partition-id": number}) for number in range(6)}
-        for stage, own in {"fit": [], **stages}.items():
+        for stage, stage_options in {"fit": [], **stages}.items():
             grid = loopback.Loopback(nodes)
             link = Link(grid, device_settings(config), poll=0)
             cli = FederatedCLI if name == "simulated" else partial(FlowerCLI, link=link)
-            assert run(with_paths([stage, f"--config={name}.yaml", *own]), cli) == 0
+            assert run(with_paths([stage, f"--config={name}.yaml", *stage_options]), cli) == 0
             if grid.asked and stage == "fit":  # only sections that the command changes are sent
                 changes = {Packet.read(message.content).fields["changed"] for message in grid.asked}
-                assert [set(yaml.safe_load(text) or ()) for text in changes] == [{"model"} if own else set()]
+                assert [set(yaml.safe_load(text) or ()) for text in changes] == [{"model"} if stage_options else set()]
     runs = [Path("runs", name, "version_0") for name in ("simulated", "over")]
     assert_same(*(torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in runs))
     files = sorted(path.relative_to(runs[1]) for stage in stages for path in runs[1].glob(f"{stage}/**/*.csv"))
-    after = stages.keys() - {"fit"}
-    assert {Path(stage, "clients.csv") for stage in after} <= set(files)
+    later_stages = stages.keys() - {"fit"}
+    assert {Path(stage, "clients.csv") for stage in later_stages} <= set(files)
     for file in files:
-        left, right = (pd.read_csv(run / file) for run in runs)
-        same = [name for name in left if "seconds" not in name]
+        simulated, over = (pd.read_csv(run / file) for run in runs)
+        same = [name for name in simulated if "seconds" not in name]
         exact = file.name != "clients.csv"  # a simulation tests several clients in one batch
-        pd.testing.assert_frame_equal(left[same], right[same], check_exact=exact)
+        pd.testing.assert_frame_equal(simulated[same], over[same], check_exact=exact)
 
 
 # ---- what travels -------------------------------------------------------------------------------------
 
 
-def test_what_leaves_a_device() -> None:
-    """No example: shapes, counts, weights and figures alone."""
+def test_examples_never_leave_a_device() -> None:
+    """Only shapes, counts, weights and figures do."""
     grid, answers = loopback.Loopback(three()), []
     grid.fault = lambda message, answer: answers.append(Packet.read(answer.content)) or answer
     run_over(grid)
@@ -412,9 +412,9 @@ def test_packets_arrive_as_they_were_sent() -> None:
         "e": torch.arange(6.0).view(2, 3).T,
         "f": torch.tensor([-128, 127], dtype=torch.int8),
     }
-    found = Packet.read(Packet({"x": [1, 0.1, None, "é"]}, tensors).record())
-    assert found.fields == {"x": [1, 0.1, None, "é"]}
-    assert found.tensors.keys() == tensors.keys()
+    received = Packet.read(Packet({"x": [1, 0.1, None, "é"]}, tensors).record())
+    assert received.fields == {"x": [1, 0.1, None, "é"]}
+    assert received.tensors.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert found.tensors[name].dtype == tensor.dtype
-        torch.testing.assert_close(found.tensors[name], tensor, rtol=0, atol=0, equal_nan=True)
+        assert received.tensors[name].dtype == tensor.dtype
+        torch.testing.assert_close(received.tensors[name], tensor, rtol=0, atol=0, equal_nan=True)

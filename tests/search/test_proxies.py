@@ -160,7 +160,7 @@ def test_a_path_is_the_best_at_budgets_that_are_equally_far_apart():
         expected.append(max(proxy.score(arch, costs) for arch in fitting))
     found = ProxyPath(EvenBudgets(4), ProxySearch(proxy, 32, 25)).architectures(costs, "macs")
     assert [proxy.score(arch, costs) for arch in found] == pytest.approx(list(dict.fromkeys(expected)))
-    with pytest.raises(ConfigError, match=r"tiers.least: 5e\+06 macs is more than the most, 1e\+06; lower it"):
+    with pytest.raises(ConfigError, match=r"tiers.least: 5e\+06 macs is above tiers.most, 1e\+06; lower it"):
         EvenBudgets(4, 5e6, 1e6).tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
 
 

@@ -307,7 +307,7 @@ def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path)
         ({"cost": "flops"}, "search.cost: 'flops'"),
         ({"val_share": 0.0}, "search.val_share: 0.0 must be above 0"),
         *(({"name": name}, "search.name: .* cannot name a folder") for name in ("../x", '"x"', ".x", "x ", "a\nb", "")),
-        ({"cost": "latency_ms"}, "search.latency: is null"),
+        ({"cost": "latency_ms"}, "search.latency: null, but latency_ms is needed"),
         (
             {"evaluations": {"small": 4}},
             "search.evaluations: is of small, but searched are small, large; give",

@@ -183,9 +183,9 @@ VARIANTS = (
 
 def instance(name: str) -> Supernet:
     """Builds an instance."""
-    return networks.built(name, INSTANCES[name])
+    return networks.build_net(name, INSTANCES[name])
 
 
 def kept_instance(name: str) -> Supernet:
     """Returns an instance that is built once, for tests that do not change it."""
-    return networks.kept(name, INSTANCES[name])
+    return networks.cached_net(name, INSTANCES[name])

@@ -1,4 +1,4 @@
-"""The same parts, each broken in one way, and the promise that it breaks."""
+"""The same parts, each with a fault, and the promise that the fault breaks."""
 
 from collections import Counter
 
@@ -45,11 +45,11 @@ class Giving(TakeTurns):
 
 
 class Hoarding(LargestWins):
-    kept = ()
+    updates = ()
 
     def add(self, update):
         super().add(update)
-        self.kept = [*self.kept, update]
+        self.updates = [*self.updates, update]
 
 
 class Jittery(Focal):
@@ -66,7 +66,7 @@ class Anchored(Focal):
 
 
 class Remembering(Focal):
-    """Keeps what a client needs the next time where it is not saved."""
+    """Keeps a client's state for its next fit in an attribute that is not saved."""
 
     def __init__(self):
         self.fits = Counter()

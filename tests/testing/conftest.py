@@ -1,3 +1,3 @@
-"""What an author outside the package writes is run by ``test_testing.py`` alone, in a folder of its own."""
+"""Only ``test_testing.py`` runs the files of an author outside the package, in another folder."""
 
 collect_ignore = ["own_suite.py", "broken_suite.py"]

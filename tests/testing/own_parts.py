@@ -34,7 +34,7 @@ class Layers(SearchSpace[tuple[int, ...]]):
 
     def __init__(self, widths: list[int], layers: int):
         self.widths = list(widths)
-        self.choices = (self.widths,) * layers  # what each gene counts through
+        self.choices = (self.widths,) * layers  # the values of each gene
 
     @property
     def smallest(self):
@@ -54,7 +54,7 @@ class TakeTurns(Assignment):
 
 
 class LargestWins(Aggregation):
-    """Averages the clients that trained the largest architecture; without any, nothing changes."""
+    """Averages the clients that trained the largest architecture; without them, nothing changes."""
 
     def start(self, tasks, values=None):
         shared = self._supernet.shared_tensors()
@@ -74,12 +74,12 @@ class LargestWins(Aggregation):
     def finish(self):
         shared = self._supernet.shared_tensors()
         old = {name: tensor.detach().clone() for name, tensor in shared.items()}
-        held = {region.name for region in self._supernet.regions(self._supernet.space.largest).values()}
-        return {name: self.totals[name] / self.count if self.count and name in held else old[name] for name in old}
+        covered = {region.name for region in self._supernet.regions(self._supernet.space.largest).values()}
+        return {name: self.totals[name] / self.count if self.count and name in covered else old[name] for name in old}
 
 
 class Focal(Objective):
-    """Cross-entropy that looks at hard examples."""
+    """Cross-entropy with a focus on hard examples."""
 
     def loss(self, network, inputs, targets):
         log = functional.log_softmax(network(inputs), 1).gather(1, targets[:, None])
@@ -87,7 +87,7 @@ class Focal(Objective):
 
 
 class Halving(Partitioner):
-    """A client has twice as many examples as the next one, as far as there are."""
+    """A client has twice as many examples as the next, if there are enough."""
 
     def split(self, targets, num_clients, rng, columns):
         shares = 0.5 ** np.arange(num_clients)
@@ -118,13 +118,13 @@ class Afresh(SearchMethod):
     """Draws architectures, ten at a time, that were not drawn before."""
 
     def search(self, feasible, rng):
-        known = set()
-        while drawn := feasible.distinct(known, 10, rng):
-            yield drawn
+        earlier = set()
+        while archs := feasible.distinct(earlier, 10, rng):
+            yield archs
 
 
 class Damping(FederatedCallback):
-    """The server steps less far in every round."""
+    """The server's steps become shorter with every round."""
 
     rounds = 0
 

@@ -1,4 +1,4 @@
-"""What that author writes to have these parts tested."""
+"""The author's contract tests of these parts."""
 
 # ruff: noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""The contracts as an author outside the package uses them: they pass what is right and refuse what is not."""
+"""The contracts as an author outside the package uses them: they accept right parts and refuse broken ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 class Outcomes:
-    """A plug-in that notes which classes passed and with what message others failed."""
+    """A plug-in that records the classes that passed, and the messages of others."""
 
     def __init__(self) -> None:
         self.passed: set[str] = set()
@@ -39,7 +39,7 @@ class Outcomes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """An author's folder, which holds the parts and their tests."""
+    """Yields an author's folder with the parts and their tests."""
     for name in ("own_parts", "own_suite", "broken_suite"):
         shutil.copy(HERE / f"{name}.py", tmp_path)
     yield tmp_path
@@ -72,14 +72,14 @@ def test_a_source_and_a_partitioner_by_the_command_line(
     assert "2, of 1 to 3 examples" in capsys.readouterr().out
 
 
-def test_what_is_broken_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the classes fails the promise that its docstring names; some would never end another."""
+def test_broken_parts_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each class fails the promise in its docstring; another promise might never end."""
     promises = Contract.promises
 
     def named(self: Contract) -> list[tuple[str, Callable[[], None]]]:
-        found = [(name, check) for name, check in promises(self) if name == self.__doc__]
-        assert len(found) == 1
-        return [*found, ("to be itself", lambda: None)]
+        matches = [(name, check) for name, check in promises(self) if name == self.__doc__]
+        assert len(matches) == 1
+        return [*matches, ("to be itself", lambda: None)]
 
     monkeypatch.setattr(Contract, "promises", named)
     outcomes = run(folder, "broken_suite.py")

@@ -21,32 +21,32 @@ def levels(source, net):
 
 
 def test_as_the_paper_has_it():
-    """The smallest just fits the least capable, who are 29 times less capable than the most."""
+    """The smallest architecture just fits the first level; the last level affords 29 times more."""
     net = tiny_supernet()
-    found = levels(Capacities(), net)
-    limits = np.array([level.at_most["macs"] for level in found])
-    assert len(found) == 8
+    tiers = levels(Capacities(), net)
+    limits = np.array([tier.at_most["macs"] for tier in tiers])
+    assert len(tiers) == 8
     assert limits[0] == net.macs(net.space.smallest)
     assert limits[-1] == 29 * limits[0]
     assert limits[1:] / limits[:-1] == pytest.approx(29 ** (1 / 7))
 
 
 def test_a_supernet_that_grows():
-    """A level affords the same before and after; so resuming a run finds the same tiers."""
+    """Limits are equal before and after growth, so a resumed run has the same tiers."""
     suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4, 8]))
     tiers = ClientTiers(Capacities(ratio=4, levels=3))
-    before = tiers.population(suite, 20, seed=3)
+    initial = tiers.population(suite, 20, seed=3)
     model = suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
     assert suite.macs(model) > suite.macs(Model(0))
-    after = tiers.population(suite, 20, seed=3)
-    assert (after.tiers, after.places.tolist()) == (before.tiers, before.places.tolist())
-    assert before.tiers[0].at_most["macs"] == suite.macs(Model(0))
-    assert ArchitectureCosts(suite).excess(model, before.tiers[0]) > 0
-    assert ArchitectureCosts(suite).excess(Model(0), before.tiers[0]) == 0
+    grown = tiers.population(suite, 20, seed=3)
+    assert (grown.tiers, grown.places.tolist()) == (initial.tiers, initial.places.tolist())
+    assert initial.tiers[0].at_most["macs"] == suite.macs(Model(0))
+    assert ArchitectureCosts(suite).excess(model, initial.tiers[0]) > 0
+    assert ArchitectureCosts(suite).excess(Model(0), initial.tiers[0]) == 0
 
 
 def test_other_methods_have_the_devices_of_a_run(tmp_path):
-    """Whatever their own network costs."""
+    """The cost of their own network does not matter."""
     tiers = [Tier("phones", {"macs": 5.0}, {"macs": 1.0}, ("conv1",)), Tier("all", {})]
     model = {"number": 0, "parent": None, "round": None, "steps": [], "macs": 5, "parameters": 2, "bytes": 8}
     replace_json(tmp_path / SUITE_FILE, {"models": [model], "tiers": [asdict(tier) for tier in tiers]})

@@ -1,4 +1,4 @@
-"""The clients by tier, and how they are divided."""
+"""The clients of each tier, and their division."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_population_by_hand():
     population = Population(6, TIERS, (2, 0, 1, 1, 0, 2))
     assert [population.tier(client).name for client in range(6)] == ["c", "a", "b", "b", "a", "c"]
     assert [population.members(name) for name in "abc"] == [[1, 4], [2, 3], [0, 5]]
-    eligible = [[0, 1, 2, 3, 4, 5], [0, 2, 3, 5], [0, 5]]  # section 3.3: those of the tier and above
+    eligible = [[0, 1, 2, 3, 4, 5], [0, 2, 3, 5], [0, 5]]  # section 3.3: clients of the tier and above
     assert [population.eligible(name) for name in "abc"] == eligible
-    # who lacks an operator cannot run the models of a tier below
+    # a client without an operator cannot run the models of a lower tier
     small, middle, large = TIERS
     tiers = (replace(small, unsupported=("conv1",)), replace(middle, unsupported=("conv1", "id")), large)
     population = Population(6, tiers, (2, 0, 1, 1, 0, 2))
@@ -42,9 +42,9 @@ def test_population_by_hand():
 def test_tiers_that_are_empty_or_unknown():
     population = Population(2, TIERS, (0, 1))
     assert population.members("c") == population.eligible("c") == []
-    for ask in (population.eligible, population.members):
-        with pytest.raises(ConfigError, match=r"model.tiers: has no tier 'd'; there are: a, b, c"):
-            ask("d")
+    for clients_of in (population.eligible, population.members):
+        with pytest.raises(ConfigError, match=r"model.tiers: no tier 'd'; there are: a, b, c"):
+            clients_of("d")
 
 
 @pytest.mark.parametrize("allocation", [TierShares(), TraceTiers(SyntheticTrace())])
@@ -53,13 +53,13 @@ def test_the_seed_decides(allocation):
     np.random.seed(0)  # noqa: NPY002
     first = divided.population(NET, 60, seed=1)
     np.random.seed(1)  # noqa: NPY002
-    again, other = (divided.population(NET, 60, seed=seed) for seed in (1, 2))
-    assert (again.places.tolist(), again.tiers) == (first.places.tolist(), first.tiers)
+    repeated, other = (divided.population(NET, 60, seed=seed) for seed in (1, 2))
+    assert (repeated.places.tolist(), repeated.tiers) == (first.places.tolist(), first.tiers)
     assert other.places.tolist() != first.places.tolist()
-    assert [tier.at_most for tier in other.tiers] != [tier.at_most for tier in first.tiers]  # samples of its own
+    assert [tier.at_most for tier in other.tiers] != [tier.at_most for tier in first.tiers]  # samples differ
     assert len(first.places) == first.num_clients == 60
     assert len(first.tiers) == 3
-    # who is where does not depend on how the tiers were found
+    # clients' tiers do not depend on the source of the tiers
     budgets = Budgets({tier.name: dict(tier.at_most) for tier in first.tiers})
     assert ClientTiers(budgets, allocation).population(NET, 60, seed=1).places.tolist() == first.places.tolist()
 
@@ -72,7 +72,7 @@ def test_unsupported_operators_belong_to_their_tier():
     assert divided.population(NET, 5, seed=0).tiers == tiers
 
 
-test_names_that_there_are_not = refusals(
+test_unknown_names_are_refused = refusals(
     (NET, {"fridge": ["id"]}, "tiers.unsupported: 'fridge' is not a tier; there are: watch, phone, l"),
     (NET, {"phone": ["mb3_e9"]}, "tiers.unsupported.phone: 'mb3_e9' is not an operator of PathCNN; "),
     (tiny_supernet(), {"phone": ["id"]}, "tiers.*: 'id' is not an operator of Ela.*; there are: none"),

@@ -1,4 +1,4 @@
-"""Traces of devices: distributions against samples, files against what was written into them."""
+"""Traces of devices: distributions against samples, files against their content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture
-def written(tmp_path):
+def write_trace(tmp_path):
     def write(text: str):
         path = tmp_path / "trace.csv"
         path.write_text(text)
@@ -23,12 +23,12 @@ def written(tmp_path):
     return write
 
 
-def test_a_measured_trace(written):
-    trace = CSVTrace(written("id,macs_per_second\na,1e9\n\nb,3e9\nc,5e9\n"))  # empty lines are passed over
+def test_a_measured_trace(write_trace):
+    trace = CSVTrace(write_trace("id,macs_per_second\na,1e9\n\nb,3e9\nc,5e9\n"))  # empty lines are ignored
     assert [trace.quantile(share) for share in (0.0, 0.25, 0.5, 1.0)] == [1e9, 2e9, 3e9, 5e9]
     speeds = trace.speeds(9000, rng())
     assert speeds.shape == (9000,)
-    for speed in (1e9, 3e9, 5e9):  # with replacement, all alike
+    for speed in (1e9, 3e9, 5e9):  # devices are drawn uniformly with replacement
         assert (speeds == speed).sum() == pytest.approx(3000, abs=5 * (9000 * 2 / 9) ** 0.5)
 
 
@@ -48,12 +48,12 @@ def test_a_measured_trace(written):
         ),
     ],
 )
-def test_faults_of_a_file_are_named(written, text, words):
+def test_faults_of_a_file_are_named(write_trace, text, words):
     with pytest.raises(DataError, match=words):
-        CSVTrace(written(text)).speeds(1, rng())
+        CSVTrace(write_trace(text)).speeds(1, rng())
 
 
-def test_what_is_no_trace():
+def test_a_missing_file_is_refused():
     with pytest.raises(DataError, match=r"trace.path: nowhere.csv is missing"):
         CSVTrace("nowhere.csv").quantile(0.5)
 
