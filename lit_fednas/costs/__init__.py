@@ -1,7 +1,7 @@
-"""What architectures, rounds and runs cost: multiply-accumulates, parameters, bytes, memory, latency.
+"""Costs of architectures, rounds and runs: multiply-accumulates, parameters, bytes, memory, latency.
 
-Costs are counted on the network that a client really receives, not estimated. The guide *Costs* says which source of
-latency to choose, and what secure aggregation would and would not protect.
+Costs are counted on the network that a client receives, not estimated. The guide *Costs* helps to choose a source of
+latency, and describes the protection that secure aggregation would give.
 """
 
 from lit_fednas.costs.counting import (

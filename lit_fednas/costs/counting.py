@@ -1,10 +1,8 @@
-"""Multiply-accumulates, parameters, bytes, activations and layers of a network, and what rounds cost their clients.
+"""Multiply-accumulates, parameters, bytes, activations and layers of a network, and the costs of clients' rounds.
 
-Networks are counted on a copy on the meta device.
-
-One multiply-accumulate (MAC) is one multiplication and one addition of a product of matrices (convolutions, linear and
-recurrent layers, attention); biases, norms, activations and pooling are not counted. The papers' "GFLOPs" are these, in
-units of 10^9 (SuperFed, Table 5, is reproduced to its digits).
+Networks are counted on a copy on the meta device. One multiply-accumulate (MAC) is one multiplication and one addition
+in a product of matrices (convolutions, linear and recurrent layers, attention); biases, norms, activations and pooling
+are not counted. The papers' "GFLOPs" are 10^9 MACs (the counts equal all digits of SuperFed, Table 5).
 """
 
 from __future__ import annotations
@@ -34,15 +32,15 @@ T = TypeVar("T")
 _aten = torch.ops.aten
 
 
-def _product_flops(left: tuple[int, ...], right: tuple[int, ...], *_: Any, **__: Any) -> int:
-    return 2 * prod(left)
+def _product_flops(left_shape: tuple[int, ...], right_shape: tuple[int, ...], *_: Any, **__: Any) -> int:
+    return 2 * prod(left_shape)
 
 
-#: Products with a vector, which PyTorch's counter has no formula for.
+#: Formulas for products with a vector, which PyTorch's counter lacks.
 _PRODUCTS = dict.fromkeys((_aten.mv, _aten.dot, _aten.vdot), _product_flops)
-#: Operations without parameters that nobody counts, and that are more than a pass over their inputs.
+#: Operations without parameters that have no formula and cost more than one pass over their inputs.
 _UNCOUNTABLE = {_aten._cdist_forward, _aten._fft_r2c, _aten._fft_c2r, _aten._fft_c2c}
-#: Parts of the names of operations that may read parameters and are not counted: they move or normalise numbers.
+#: Parts of the names of operations that may read parameters and are not counted: they move or normalise values.
 _FREE = ("norm", "embedding", "prelu", "cat", "stack", "index", "gather", "split", "view", "copy", "clone", "pad",
          "repeat", "roll", "flip", "sum", "mean", "var", "std", "max", "min", "softmax")  # fmt: skip
 
@@ -51,11 +49,11 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _NORMS = (*_BATCH_NORMS, nn.GroupNorm, nn.LayerNorm)
 _POOLINGS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.MaxPool1d, nn.MaxPool2d)
-#: Layers that return their input, as far as shapes and multiply-accumulates go; a subclass may do more.
+#: Layers that keep shapes and have no multiply-accumulates; their subclasses may have some.
 _TRANSPARENT = {*_POINTWISE, *_NORMS, nn.Dropout}
-#: Layers that cost FedorAS one operation per element of their input.
+#: Layers for which FedorAS counts one operation per element of the input.
 _PER_INPUT = (*_POINTWISE, *_POOLINGS)
-#: Recurrent layers: their gates, and what FedorAS counts per unit and step beside products of matrices and biases.
+#: Recurrent layers: number of gates, and FedorAS' operations per unit and step without matrix products and biases.
 _RECURRENT: dict[type[nn.RNNBase], tuple[int, int]] = {nn.RNN: (1, 1), nn.GRU: (3, 7), nn.LSTM: (4, 10)}
 
 
@@ -65,11 +63,11 @@ class Cost:
 
     macs: int  # multiply-accumulates of one example's forward pass
     parameters: int  # trainable numbers
-    bytes: int  # what is sent one way: parameters and buffers
+    bytes: int  # parameters and buffers, sent one way
 
 
 def count_macs(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
-    """Returns the multiply-accumulates of one example's forward pass, half of what torch's flop counter counts.
+    """Returns the multiply-accumulates of one example's forward pass: half of the FLOPs that torch counts.
 
     Args:
         network: Any module, on any device; it is not changed.
@@ -85,11 +83,11 @@ def count_macs(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dt
 def count_operations(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """Returns the operations of one example's forward pass that FedorAS calls FLOPs.
 
-    Products cost their multiply-accumulates and one for each bias that a convolution or linear layer adds; a batch
-    norm costs two per element; an activation or a pooling one per element of its input. Per unit and step an LSTM
-    costs ten and a GRU seven more, and all its biases, two for each gate: the additions and products of its equations.
-    Additions of residuals are not counted. So the largest path for CIFAR costs 716.0 million, and that for Shakespeare
-    33.8 million (Table 8). Arguments and errors are those of :func:`count_macs`.
+    They are multiply-accumulates, one operation for each bias that a convolution or linear layer adds, two per element
+    of a batch norm, and one per input element of an activation or pooling. A recurrent layer adds two biases per gate
+    and the pointwise operations of its equations: per unit and step ten for an LSTM, seven for a GRU. Additions of
+    residuals are not counted. The largest path for CIFAR then costs 716.0 million, that for Shakespeare 33.8 million
+    (Table 8). Arguments and errors are those of :func:`count_macs`.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.ReLU())
@@ -105,10 +103,10 @@ def count_operations(network: nn.Module, input_shape: tuple[int, ...], dtype: to
         elif isinstance(module, _PER_INPUT):
             extra += inputs[0].numel()
         elif isinstance(module, nn.RNNBase):
-            gates, pointwise = next(counts for kind, counts in _RECURRENT.items() if isinstance(module, kind))
+            gates, pointwise_per_unit = next(counts for kind, counts in _RECURRENT.items() if isinstance(module, kind))
             units = module.hidden_size * module.num_layers * (1 + module.bidirectional)
             steps = inputs[0].numel() // module.input_size
-            extra += steps * units * (pointwise + 2 * gates * module.bias)
+            extra += steps * units * (pointwise_per_unit + 2 * gates * module.bias)
         elif getattr(module, "bias", None) is not None:
             extra += output.numel()
 
@@ -120,20 +118,20 @@ def count_operations(network: nn.Module, input_shape: tuple[int, ...], dtype: to
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Returns the number of a network's parameters; one that several modules share counts once."""
+    """Returns the number of a network's parameters; shared parameters count once."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def sent_bytes(network: nn.Module) -> int:
-    """Returns the bytes of a network as it is sent: its parameters and buffers."""
+    """Returns the bytes of a network's parameters and buffers."""
     return nbytes([*network.parameters(), *network.buffers()])
 
 
 def inference_structure(network: nn.Module) -> nn.Module:
-    """Returns a copy of a network on the meta device, in evaluation mode, its norms with statistics, as deployed."""
+    """Returns a copy of a network as deployed (evaluation mode, norms with statistics) on the meta device."""
     structure = meta_copy(network).requires_grad_(False).eval()
     for module in structure.modules():
-        if isinstance(module, _BatchNorm) and module.running_mean is None:  # it would refuse a batch of one
+        if isinstance(module, _BatchNorm) and module.running_mean is None:  # would refuse a batch of one
             module.track_running_stats = True
             module.running_mean = torch.zeros(module.num_features, device="meta")
             module.running_var = torch.ones(module.num_features, device="meta")
@@ -141,13 +139,13 @@ def inference_structure(network: nn.Module) -> nn.Module:
 
 
 def on_meta(build: Callable[..., T], *args: Any) -> T:
-    """Returns what a function builds on the meta device: tensors have no values, and none are drawn."""
+    """Builds an object on the meta device: tensors have no values, and no random numbers are drawn."""
     with torch.device("meta"):
         return build(*args)
 
 
 def meta_copy(network: nn.Module) -> nn.Module:
-    """Returns a copy of a module on the meta device; the values of its tensors are not copied."""
+    """Returns a copy of a module on the meta device, without the values of its tensors."""
     memo: dict[int, Any] = {}
     for tensor in network.parameters():
         memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)
@@ -157,20 +155,20 @@ def meta_copy(network: nn.Module) -> nn.Module:
 
 
 def _count(structure: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """Returns the multiply-accumulates of a network that is on the meta device; changes the network."""
-    structure.float()  # as the inputs are, whatever the weights are trained in
+    """Returns the multiply-accumulates of a network on the meta device; changes the network."""
+    structure.float()  # the inputs are float32 even if the weights are trained in another type
     for module in structure.modules():
-        if type(module) in _TRANSPARENT:  # half of the time that counting takes
+        if type(module) in _TRANSPARENT:  # halves the time of counting
             module.forward = nn.Identity().forward
     counter = FlopCounterMode(display=False, custom_mapping=_PRODUCTS)
     inputs = torch.zeros(1, *input_shape, dtype=dtype, device="meta")
-    with torch.no_grad(), _Uncounted(counter, structure), counter:
+    with torch.no_grad(), _RefuseUncounted(counter, structure), counter:
         structure(inputs)
     return counter.get_total_flops() // 2
 
 
-class _Uncounted(TorchDispatchMode):
-    """Refuses what the counter runs without a formula, unless it costs nothing by definition."""
+class _RefuseUncounted(TorchDispatchMode):
+    """Refuses operations that have a cost and no formula in the counter."""
 
     def __init__(self, counter: FlopCounterMode, structure: nn.Module) -> None:
         super().__init__()
@@ -184,7 +182,7 @@ class _Uncounted(TorchDispatchMode):
                 "costs: the multiply-accumulates of a network that reads the values of its inputs (Tensor.item, float) "
                 "cannot be counted; choose with torch.where instead"
             )
-        if packet not in self.counter.flop_registry and self._computes(func, (args, kwargs)):
+        if packet not in self.counter.flop_registry and self._needs_formula(func, (args, kwargs)):
             module = max(self.counter.mod_tracker.parents - {"Global"}, key=len, default="the network")
             raise ConfigError(
                 f"costs: the multiply-accumulates of {func} in {module} cannot be counted; compute with "
@@ -193,7 +191,7 @@ class _Uncounted(TorchDispatchMode):
             )
         return func(*args, **(kwargs or {}))
 
-    def _computes(self, func: Any, inputs: Any) -> bool:
+    def _needs_formula(self, func: Any, inputs: Any) -> bool:
         if func._overloadpacket in _UNCOUNTABLE:
             return True
         if _is_free(func):
@@ -215,10 +213,10 @@ def _is_free(func: Any) -> bool:
 def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """Returns the greatest number of bytes of activations alive at once in one example's forward pass.
 
-    As for an exported network on a device, the input lives throughout, the output up to the end, any other tensor from
-    the operation that makes it to the last one that reads it; tensors that share memory count once. Neither parameters,
-    buffers and what is computed from them alone nor an operation's own scratch memory are counted. Arguments are those
-    of :func:`count_macs`.
+    The input is alive throughout, the output until the end, any other tensor from the operation that creates it to the
+    last one that reads it, as in an exported network. Tensors that share memory count once. Not counted are parameters,
+    buffers, tensors computed from these alone, and scratch memory of operations. Arguments are those of
+    :func:`count_macs`.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 1))
@@ -228,68 +226,61 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtyp
     inputs = torch.zeros(1, *input_shape, dtype=dtype, device="meta")
     trace, structure = _Trace(inputs), inference_structure(network)
     for module in structure.modules():
-        if type(module) in _BATCH_NORMS:  # one operation of one new tensor either way; in a tenth of the time
+        if type(module) in _BATCH_NORMS:  # one operation with one new tensor as well, in a tenth of the time
             module.forward = torch.empty_like
     with torch.no_grad(), trace:
         outputs = structure(inputs)
     trace.time += 1
-    trace.read([inputs, outputs])  # by the caller
+    trace.read([inputs, outputs])  # the caller reads both
     return trace.peak()
 
 
 class _Trace(TorchDispatchMode):
-    """Follows the storages that depend on the input: when each was made, and when it was last read."""
+    """Records the times of creation and last read of all storages that depend on the input."""
 
     def __init__(self, inputs: Tensor) -> None:
         super().__init__()
-        self.time = 0  # operations so far
-        # by address: the storage (kept, so that no two have the same), when it was made, when it was last read
+        self.time = 0  # number of operations
+        # address: [storage, time of creation, time of last read]; a storage that is held keeps its address unique
         self.lives: dict[int, list[Any]] = {}
-        self._made(inputs)
+        self._record_creation(inputs)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.time += 1
         if self.read([args, kwargs]):
             for tensor in tensors_in(result):
-                self._made(tensor)
+                self._record_creation(tensor)
         return result
 
     def read(self, tree: Any) -> bool:
-        """Records that the tensors are read now; returns whether any depends on the input."""
-        known = {tensor.untyped_storage()._cdata for tensor in tensors_in(tree)} & self.lives.keys()
-        for key in known:
+        """Records a read of the tensors now; returns whether any depends on the input."""
+        keys = {tensor.untyped_storage()._cdata for tensor in tensors_in(tree)} & self.lives.keys()
+        for key in keys:
             self.lives[key][-1] = self.time
-        return bool(known)
+        return bool(keys)
 
     def peak(self) -> int:
-        """Returns the greatest sum of bytes alive at one time; a storage that was never read is not alive."""
-        change: dict[int, int] = defaultdict(int)
-        for storage, made, last in self.lives.values():
-            if last > made:
-                change[made] += storage.nbytes()
-                change[last + 1] -= storage.nbytes()
-        return max(accumulate(change[time] for time in sorted(change)), default=0)
+        """Returns the maximum of bytes alive at one time; a storage that is never read is not alive."""
+        changes: dict[int, int] = defaultdict(int)
+        for storage, created_at, last_read_at in self.lives.values():
+            if last_read_at > created_at:
+                changes[created_at] += storage.nbytes()
+                changes[last_read_at + 1] -= storage.nbytes()
+        return max(accumulate(changes[time] for time in sorted(changes)), default=0)
 
-    def _made(self, tensor: Tensor) -> None:
+    def _record_creation(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         self.lives.setdefault(storage._cdata, [storage, self.time, self.time])
 
 
 class Layer(NamedTuple):
-    """A convolution, or a linear layer, which is one with a kernel of 1.
+    """A convolution, or a linear layer as a convolution with a kernel of 1."""
 
-    Attributes:
-        kernel: Positions under the kernel, as 9 of a 3x3 convolution.
-        fan_in: Weights per output channel: input channels of a group times ``kernel``.
-        channels: Output channels.
-        positions: Of the output: height times width, or tokens; 1 for a vector.
-    """
-
-    kernel: int
-    fan_in: int
-    channels: int
-    positions: int
+    kernel: int  # positions under the kernel, as 9 of a 3x3 convolution
+    fan_in: int  # weights per output channel: input channels of a group times ``kernel``
+    channels: int  # output channels
+    positions: int  # positions of the output: height times width, or tokens; 1 for a vector
 
     @property
     def macs(self) -> int:
@@ -298,12 +289,7 @@ class Layer(NamedTuple):
 
 
 def read_layers(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Layer]:
-    """Returns the layers of one example's forward pass, in its order.
-
-    Args:
-        network: Any module, on any device; it is not changed.
-        input_shape: Shape of one example, without the batch dimension.
-        dtype: Type of the inputs.
+    """Returns the layers in the order of one example's forward pass; arguments are those of :func:`count_macs`.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Flatten(), nn.Linear(8 * 16, 5))
@@ -327,12 +313,11 @@ def read_layers(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.d
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What one client, one round, or a run costs (SuperFed, App. G); two of them add up.
+    """The cost of one client, one round, or a run (SuperFed, App. G); costs can be added.
 
-    Computation is multiply-accumulates of forward passes: those of the architecture times the examples of the client's
-    training, and of its test. (Backward passes take about twice that again, for every method alike, and are not
-    counted.) Communication is the subnet's bytes as they travel: down to each client that was asked, up from each that
-    answered.
+    Computation is the architecture's multiply-accumulates of a forward pass times the examples of the client's training
+    and test. (Backward passes take about twice as much for every method, and are not counted.) Communication is the
+    bytes of the subnet, down to each client of the cohort and up from each client that answers.
     """
 
     macs: int = 0  # multiply-accumulates of the forward passes
@@ -344,18 +329,18 @@ class RoundCost:
 
     @property
     def bytes(self) -> int:
-        """Both ways."""
+        """Bytes of both directions."""
         return self.bytes_down + self.bytes_up
 
 
 def client_cost(result: ClientResult, cost: Cost, traffic: tuple[int, int] | None = None) -> RoundCost:
-    """Returns the cost of one client's part in a round; work that came to nothing is not in ``num_seen``.
+    """Returns the cost of one client's part in a round; discarded work is not in ``num_seen``.
 
     Args:
-        result: The client's result; if it has a :class:`MacsReport`, that counts (batches took different paths).
-        cost: Of what the client received; a failed client sends nothing up, one that is away
-            receives nothing.
-        traffic: Its bytes down and up as they travel; as they are if not given.
+        result: The client's result. A :class:`MacsReport` in it replaces the MACs of ``cost`` in training, because
+            batches took different paths.
+        cost: Cost of the received architecture. A failed client sends nothing, an absent client receives nothing.
+        traffic: Bytes down and up after compression; ``cost.bytes`` each if not given.
     """
     down, up = (cost.bytes, cost.bytes) if traffic is None else traffic
     down = 0 if result.status == AWAY else down
@@ -365,5 +350,5 @@ def client_cost(result: ClientResult, cost: Cost, traffic: tuple[int, int] | Non
 
 
 def independent_cost(results: Sequence[ClientResult], cost: Cost, traffic: tuple[int, int] | None = None) -> RoundCost:
-    """Returns what the same cohort would cost if all of it trained one given architecture: a round of iFedAvg."""
+    """Returns the cost of the round if all clients of the cohort trained one architecture: a round of iFedAvg."""
     return sum((client_cost(replace(result, reports=()), cost, traffic) for result in results), RoundCost())

@@ -1,7 +1,7 @@
 """Latency: measured on the machine at hand, or predicted from a table of layers.
 
-A copy of the network is measured, as it would be deployed. Its weights are ordinary values (He's, and ones), because
-memory that was never set can hold denormals and NaN, on which some processors are many times slower.
+Measurements use a copy of the network as deployed. Its weights have ordinary values (He's initialisation, and ones),
+because unset memory can hold denormals and NaN, on which some processors are many times slower.
 """
 
 import json
@@ -26,38 +26,33 @@ from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.records.files import replace_json
 from lit_fednas.rng import generator
 
-#: Of one example, or of a batch.
+#: Shape of one example, or of a batch.
 Shape = tuple[int, ...]
 
-_FEWEST = 4  # networks: two for the line, two for its check
+_MIN_NETWORKS = 4  # two to fit the line, two to check it
 
 
 class LatencySource(ABC):
-    """Where the latencies of networks come from."""
+    """A source of networks' latencies."""
 
     @abstractmethod
     def prepare(
         self, networks: Sequence[nn.Module], input_shape: Shape, dtype: torch.dtype = torch.float32
     ) -> dict[str, Any]:
-        """Prepares the source once, before its first use.
-
-        Args:
-            networks: Typical networks; they may be on the meta device.
-            input_shape: Shape of one example.
-            dtype: Type of the inputs.
+        """Prepares the source before its first use, by typical networks, which may be on the meta device.
 
         Returns:
-            How latency is measured or predicted, as plain JSON values.
+            The settings of measurements or predictions, as plain JSON values.
         """
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What latencies must have in common to be comparable, as plain JSON values."""
+        """The settings that comparable latencies have in common, as plain JSON values."""
         return {"source": type(self).__name__}
 
     @abstractmethod
     def milliseconds(self, network: nn.Module, input_shape: Shape, dtype: torch.dtype = torch.float32) -> float:
-        """Returns the latency of one batch in milliseconds; arguments as of :meth:`prepare`."""
+        """Returns the latency of one batch in milliseconds; arguments are those of :meth:`prepare`."""
 
 
 @checked("latency")
@@ -67,10 +62,10 @@ class MeasuredLatency(LatencySource):
 
     Args:
         batch_size: Examples per batch.
-        threads: CPU threads of PyTorch while it is measured.
+        threads: CPU threads of PyTorch during a measurement.
         warmup: Batches before the measured ones.
         repeats: Measured batches.
-        device: As PyTorch names it: ``cpu``, ``cuda``, ``cuda:1``.
+        device: PyTorch's name of the device: ``cpu``, ``cuda``, ``cuda:1``.
     """
 
     batch_size: PositiveInt = 1
@@ -102,8 +97,8 @@ class MeasuredLatency(LatencySource):
 
 
 def measure(network: nn.Module, batch_shape: Shape, settings: MeasuredLatency, dtype: torch.dtype) -> float:
-    """Returns the median latency of a network on batches of normal noise (tokens: of token 0), in milliseconds."""
-    network = _filled(inference_structure(network), settings.device)
+    """Returns the median latency of a network in milliseconds, on batches of normal noise (tokens: all 0)."""
+    network = _materialised(inference_structure(network), settings.device)
     draws = generator(0, "latency", device=settings.device)
     if dtype.is_floating_point:
         inputs = torch.randn(batch_shape, generator=draws, dtype=dtype, device=settings.device)
@@ -121,7 +116,7 @@ def measure(network: nn.Module, batch_shape: Shape, settings: MeasuredLatency, d
 
 
 def device_name(device: str) -> str:
-    """Returns the name by which a processor identifies itself."""
+    """Returns the product name of a processor."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -132,8 +127,8 @@ def device_name(device: str) -> str:
 
 
 @torch.no_grad()
-def _filled(network: nn.Module, device: str) -> nn.Module:
-    """Moves a network from the meta device; weights are drawn as by He, other tensors are ones and zeros."""
+def _materialised(network: nn.Module, device: str) -> nn.Module:
+    """Moves a network from the meta device: weights are drawn by He's rule, other tensors are ones or zeros."""
     draws = generator(0, "latency-weights", device=device)
     network = network.to_empty(device=device)
     for tensor in [*network.parameters(), *network.buffers()]:
@@ -160,32 +155,32 @@ def _wait(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class LatencyFit:
-    """The line from sums of layers to networks, and how well it predicts networks that it was not fitted on."""
+    """The line from sums of layers to networks, and its accuracy on networks that it was not fitted on."""
 
     scale: float = 1.0
     intercept_ms: float = 0.0
-    checked_on: int = 0  # networks; 0 before the fit
-    spearman: float | None = None  # of predicted and measured latency; None if all are equal
+    checked_on: int = 0  # number of networks; 0 before the fit
+    spearman: float | None = None  # correlation of predictions and measurements; None if all are equal
     mean_relative_error: float | None = None  # |predicted - measured| / measured
 
 
 @dataclass(eq=False)
 class LatencyTable(LatencySource):
-    """Predicts from layers that were measured alone, in the manner of ProxylessNAS (Cai et al., 2019).
+    """Predicts latency from single measured layers, like ProxylessNAS (Cai et al., 2019).
 
-    A network's layers are added up, and a line fitted on whole networks in :meth:`prepare` corrects the sum: for what
-    happens outside layers, such as additions of residual blocks, and for caches, warmer when a layer runs alone.
+    A line fitted on whole networks in :meth:`prepare` corrects the sum of a network's layers. It accounts for work
+    outside of layers, such as additions of residual blocks, and for warmer caches when a layer runs alone.
 
     Args:
-        measured: How layers and networks are measured.
-        file: JSON file of the table: read if it exists, written when something was measured. A table whose file
-            knows all layers keeps its fit.
-        measure_missing: Whether unknown layers are measured. Without it only the file is used, which may come from
-            another machine, with the batch size that it was measured with.
+        measured: The settings of measurements.
+        file: JSON file of the table: read if it exists, written after measurements. The fit is kept if the file
+            has all layers.
+        measure_missing: Whether missing layers are measured. If not, only the file is used. It may come from
+            another machine, and its batch size is used.
 
     Raises:
-        ConfigError: The file was measured otherwise, cannot be read, or is needed and does not exist; later: a
-            layer is unknown and must not be measured.
+        ConfigError: The file cannot be read, has other settings, or is needed and does not exist; later: a layer
+            is missing and must not be measured.
     """
 
     measured: MeasuredLatency = MeasuredLatency()
@@ -206,12 +201,12 @@ class LatencyTable(LatencySource):
         self, networks: Sequence[nn.Module], input_shape: Shape, dtype: torch.dtype = torch.float32
     ) -> dict[str, Any]:
         """Measures layers and at least four networks; fits on their first half and checks on the second."""
-        known = len(self.layers)
+        num_layers = len(self.layers)
         sums = np.array([self._sum(network, input_shape, dtype) for network in networks])
-        if self.measure_missing and (len(self.layers) > known or not self.fit.checked_on):
-            if len(networks) < _FEWEST:
+        if self.measure_missing and (len(self.layers) > num_layers or not self.fit.checked_on):
+            if len(networks) < _MIN_NETWORKS:
                 raise ConfigError(
-                    f"latency: a table needs {_FEWEST} networks or more, not {len(networks)}; use MeasuredLatency"
+                    f"latency: a table needs {_MIN_NETWORKS} networks or more, not {len(networks)}; use MeasuredLatency"
                 )
             times = [self.measured.milliseconds(network, input_shape, dtype) for network in networks]
             self.fit = fit_line(sums, np.array(times))
@@ -221,13 +216,13 @@ class LatencyTable(LatencySource):
     @property
     @override
     def identity(self) -> dict[str, Any]:
-        return {**super().identity, **self.settings, "file": self.file}  # without the fit, which varies a little
+        return {**super().identity, **self.settings, "file": self.file}  # the fit is left out: it varies a little
 
     @override
     def milliseconds(self, network: nn.Module, input_shape: Shape, dtype: torch.dtype = torch.float32) -> float:
-        known = len(self.layers)
+        num_layers = len(self.layers)
         total = self._sum(network, input_shape, dtype)
-        if len(self.layers) > known:
+        if len(self.layers) > num_layers:
             self.save()
         return self.fit.intercept_ms + self.fit.scale * total
 
@@ -251,14 +246,14 @@ class LatencyTable(LatencySource):
         self.settings, self.fit, self.layers = settings, fit, layers
 
     def _sum(self, network: nn.Module, input_shape: Shape, dtype: torch.dtype) -> float:
-        """Returns the milliseconds of all layers; measures those that are unknown."""
+        """Returns the milliseconds of all layers; measures missing layers."""
         total = 0.0
         for signature, layer, shape in calls(network, (self.settings["batch_size"], *input_shape), dtype):
             if signature not in self.layers:
                 if not self.measure_missing:
                     raise ConfigError(
-                        f"latency.file: {self.file} lacks the layer {signature}; measure it, with "
-                        f"measure_missing: true, on the device that the table is of"
+                        f"latency.file: {self.file} lacks the layer {signature}; set measure_missing: true on the "
+                        f"device of the table"
                     )
                 self.layers[signature] = measure(layer, shape, self.measured, torch.float32)
             total += self.layers[signature]
@@ -283,23 +278,23 @@ def calls(network: nn.Module, batch_shape: Shape, dtype: torch.dtype) -> list[tu
     hooks = [leaf.register_forward_pre_hook(note) for leaf in leaves]
     structure(torch.empty(batch_shape, dtype=dtype, device="meta"))
     for hook in hooks:
-        hook.remove()  # the layers are measured next
+        hook.remove()  # the hooks would slow down the measurements
     return layers
 
 
 def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
-    """Returns the line fitted on the first half of networks, and its check on the second half."""
+    """Fits a line on the first half of networks, and checks it on the second half."""
     half = len(sums) // 2
-    lines = np.stack([sums, np.ones_like(sums)], axis=1)
-    # least squares of the relative error, so that small networks count as much as large
-    weighted = lines[:half] / times[:half, None]
+    features = np.stack([sums, np.ones_like(sums)], axis=1)
+    # least squares of the relative error, so that small and large networks have equal weight
+    weighted = features[:half] / times[:half, None]
     (scale, intercept), *_ = np.linalg.lstsq(weighted, np.ones(half), rcond=None)
-    predicted, measured = lines[half:] @ [scale, intercept], times[half:]
-    ranked = min(np.ptp(predicted), np.ptp(measured)) > 0
+    predicted, measured = features[half:] @ [scale, intercept], times[half:]
+    is_ranked = min(np.ptp(predicted), np.ptp(measured)) > 0
     return LatencyFit(
         scale=float(scale),
         intercept_ms=float(intercept),
         checked_on=len(measured),
-        spearman=round(float(spearmanr(predicted, measured).statistic), 6) if ranked else None,
+        spearman=round(float(spearmanr(predicted, measured).statistic), 6) if is_ranked else None,
         mean_relative_error=float(np.mean(np.abs(predicted - measured) / measured)),
     )

@@ -1,8 +1,4 @@
-"""The settings of a fine-tuning, the networks that it trains, and the clients that may train each.
-
-They are those of a search, random architectures of the tiers, or architectures that a user names, each of a tier of its
-own without limits.
-"""
+"""The settings of a fine-tuning, the networks that it trains, and the clients that may train each."""
 
 import hashlib
 import re
@@ -26,7 +22,7 @@ from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s+of\s+macs\s*")
-_LONGEST = 60  # of a name: folders' names have a limit, and architectures of many layers are long
+_MAX_LENGTH = 60  # characters of a tier's name, as folders' names are limited and architectures can be long
 
 
 @checked("finetune")
@@ -38,33 +34,32 @@ class FinetuneSettings:
 
     Args:
         rounds: Rounds per tier.
-        macs: A budget in place of ``rounds``: multiply-accumulates of all clients' forward passes per network, without
-            losses by ``faults``, of which as many rounds are made as come nearest to it, at least
-            one. ``equal`` divides the computation of the run's own training by the number of tiers or models. ``split``
-            gives each tier the run's computation for the architectures that fit it and no cheaper tier. Tiers
-            that share a network, and may ask the same clients, train it once, with their budgets together; costs are
-            those of the first tier, and 0 of others.
-        client: How clients train; as in the run's training if not given. They may fail as there (``faults``), but none
-            is a straggler.
-        cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.
+        macs: Multiply-accumulates of all clients' forward passes per network, a budget that replaces ``rounds``. The
+            number of rounds is at least one and comes nearest to the budget, without losses by ``faults``. ``equal``
+            divides the computation of the run's training by the number of tiers or models. ``split`` gives each tier
+            the run's computation for the architectures that fit it and no cheaper tier. Tiers with the same network
+            and the same clients train it once with the sum of their budgets; the costs are the first tier's.
+        client: Settings of client training; the run's if not given. Clients may fail as in the run (``faults``), but
+            are never stragglers.
+        cohort: Draws the clients of a round from the eligible ones; the run's sampler if not given.
         objective: The clients' objective; plain cross-entropy if not given.
         initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's rand-init).
-        tier_aware: Whether only clients of a tier and above train its network; else all clients do, as they do
-            with named ``models``, and where clients have no tiers.
-        architectures: How many are drawn from each tier and trained in place of the search's; the best on the
-            validation data is the tier's (random search, App. F.1); 0 for the search's.
-        tiers: Names of the tiers whose networks are trained; all if not given.
-        models: Architectures to train in place of the search's (FedNAS, section 4.4, FL-tune): each as the space
-            writes it, for instance ``"model: 12"``; ``smallest`` or ``largest``; or in a row of models ``all``, and
-            ``0.5 of macs``, the largest of those whose MACs are at most half of the largest one's. No search is
-            needed. Each is a tier of its own, named after it (``model-12``). Clients test them (``models.csv``).
+        tier_aware: Whether only clients of a tier and above train its network. All clients train if not, and with
+            named ``models`` or clients without tiers.
+        architectures: Number of random architectures per tier to train in place of the search's; the best on the
+            validation data becomes the tier's (random search, App. F.1). 0 trains the search's.
+        tiers: Names of the tiers to train; all if not given.
+        models: Architectures to train without a search (FedNAS, section 4.4, FL-tune): each as the space writes it,
+            for instance ``"model: 12"``; ``smallest`` or ``largest``; in a row of models also ``all``, or
+            ``0.5 of macs`` for the largest model with at most half of the greatest MACs. Each is a tier of its own
+            with a name like ``model-12``. Clients test them (``models.csv``).
         in_groups: Whether the eligible clients are divided into one group per candidate (FedNAS, section 4.4); else
-            all eligible clients train each. Cohorts keep their size, if the group has as many clients.
-        metric: The metric of the best network on the validation data: one of the task or of ``model.metrics``; the
-            task's first (for classes ``accuracy``) if not given.
-        search: The search whose tiers are trained.
-        check_val_every_n_rounds: How often the server's validation set is evaluated.
-        seed: The seed of the draws; that of the run if not given.
+            all of them train each candidate. Cohorts keep their size if the group has enough clients.
+        metric: The metric that decides which network is best on the validation data: one of the task or of
+            ``model.metrics``; the task's first (for classes ``accuracy``) if not given.
+        search: Name of the search with the tiers to train.
+        check_val_every_n_rounds: Rounds between evaluations on the server's validation data.
+        seed: The seed of the draws; the run's if not given.
         name: The name of the fine-tuning's folder in the run's folder.
     """
 
@@ -87,15 +82,15 @@ class FinetuneSettings:
 
     def __post_init__(self) -> None:
         for name in ("models", "tiers"):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                raise ConfigError(f"finetune.{name}: {given!r} is one name; give a list, as [{given!r}]")
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise ConfigError(f"finetune.{name}: {value!r} is one name; give a list, as [{value!r}]")
         for name in ("tiers", "architectures"):
-            if self.models is not None and (given := getattr(self, name)):
-                raise ConfigError(f"finetune.{name}: {given} and finetune.models are given; give only one")
+            if self.models is not None and (value := getattr(self, name)):
+                raise ConfigError(f"finetune.{name}: {value} and finetune.models exclude each other; give only one")
         if self.macs == "split" and (self.models is not None or self.architectures):
-            other = "architectures" if self.models is None else "models"
-            raise ConfigError(f"finetune.macs: 'split' is for the tiers of a search; leave finetune.{other} out")
+            other_field = "architectures" if self.models is None else "models"
+            raise ConfigError(f"finetune.macs: 'split' is for the tiers of a search; leave finetune.{other_field} out")
         check_folder_name("finetune.name", self.name)
         if self.name == self.search:
             raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")
@@ -103,7 +98,7 @@ class FinetuneSettings:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network to train: number ``number`` of its tier, with its architecture in the supernet."""
+    """A network to train: its tier, its number in the tier, and its architecture in the supernet."""
 
     tier: Tier
     number: int
@@ -118,16 +113,16 @@ class Candidate:
 def candidates_of(
     settings: FinetuneSettings, supernet: Supernet, tiers: Sequence[Tier], search: SearchFiles, seed: int
 ) -> list[Candidate]:
-    """Returns the networks to train, of the clients' tiers, or of the search's."""
+    """Returns the networks to train."""
     if settings.models is not None:
         archs = named_architectures(supernet, settings.models)
-        return [Candidate(tier, 0, arch) for tier, arch in zip(own_tiers(archs), archs, strict=True)]
+        return [Candidate(tier, 0, arch) for tier, arch in zip(unlimited_tiers(archs), archs, strict=True)]
     if not settings.architectures:
-        candidates = _searched(settings, supernet, search)
+        candidates = _search_candidates(settings, supernet, search)
     elif tiers:
-        candidates = [candidate for tier in tiers for candidate in _drawn(settings, supernet, tier, seed)]
+        candidates = [candidate for tier in tiers for candidate in _random_candidates(settings, supernet, tier, seed)]
     else:
-        raise ConfigError("finetune.architectures: are drawn for the clients' tiers; set model.tiers")
+        raise ConfigError("finetune.architectures: needs the clients' tiers; set model.tiers")
     if settings.tiers is None:
         return candidates
     names = dict.fromkeys(candidate.tier.name for candidate in candidates)
@@ -136,26 +131,26 @@ def candidates_of(
     return [candidate for candidate in candidates if candidate.tier.name in settings.tiers]
 
 
-def _drawn(settings: FinetuneSettings, supernet: Supernet, tier: Tier, seed: int) -> list[Candidate]:
+def _random_candidates(settings: FinetuneSettings, supernet: Supernet, tier: Tier, seed: int) -> list[Candidate]:
     rng = numpy_generator(seed, f"finetune-architectures-{tier.name}")
     feasible = Feasible(supernet.space, ArchitectureCosts(supernet), tier, rng)
-    drawn = feasible.distinct(set(), settings.architectures, rng)
-    return [Candidate(tier, number, arch) for number, arch in enumerate(drawn)]
+    archs = feasible.distinct(set(), settings.architectures, rng)
+    return [Candidate(tier, number, arch) for number, arch in enumerate(archs)]
 
 
-def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFiles) -> list[Candidate]:
-    searched, rows = search.settings(), search.rows("tiers")
-    if not searched.get("complete") or not rows:
+def _search_candidates(settings: FinetuneSettings, supernet: Supernet, search: SearchFiles) -> list[Candidate]:
+    search_settings, rows = search.settings(), search.rows("tiers")
+    if not search_settings.get("complete") or not rows:
         raise ConfigError(
             f"finetune.search: {search.folder} holds no finished search; run 'lit-fednas search' first, or "
             f"set finetune.architectures to train random ones, or finetune.models"
         )
-    if settings.initial == "supernet" and searched["weights"] != supernet.digest():
+    if settings.initial == "supernet" and search_settings["weights"] != supernet.digest():
         raise ConfigError(
-            f"finetune.search: {search.folder} was of other weights than the checkpoint's; search these (lit-fednas "
-            f"search with --search.name {search.free_name}), then add --finetune.search {search.free_name}"
+            f"finetune.search: {search.folder} belongs to other weights than the checkpoint's; search these "
+            f"(lit-fednas search with --search.name {search.free_name}), then add --finetune.search {search.free_name}"
         )
-    tiers = {row["name"]: Tier(row["name"], row["at_most"], row.get("above") or {}) for row in searched["tiers"]}
+    tiers = {row["name"]: Tier(row["name"], row["at_most"], row.get("above") or {}) for row in search_settings["tiers"]}
     with reading(search.folder / "tiers.csv"):
         archs = [supernet.space.parse(row["arch"]) for row in rows]
         return [Candidate(tiers[row["tier"]], 0, arch) for row, arch in zip(rows, archs, strict=True)]
@@ -164,7 +159,7 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
 def eligible_clients(
     candidate: Candidate, population: Population, tier_aware: bool, costs: ArchitectureCosts
 ) -> list[int]:
-    """Returns the clients that can run a network; all of them if not ``tier_aware``."""
+    """Returns the clients that can run a network; all clients if not ``tier_aware``."""
     if not tier_aware:
         return list(range(population.num_clients))
     name, arch = candidate.tier.name, candidate.arch
@@ -176,14 +171,14 @@ def eligible_clients(
     return eligible
 
 
-def grouped(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) -> dict[str, list[int]]:
-    """Returns a group of clients for each candidate, balanced by examples and classes (FedNAS, section 4.2)."""
-    (first, clients), *others = eligible.items()
-    for name, other in others:
-        if list(other) != list(clients):
+def group_clients(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) -> dict[str, list[int]]:
+    """Divides the clients into one group per candidate, balanced by examples and classes (FedNAS, section 4.2)."""
+    (first_name, clients), *others = eligible.items()
+    for name, other_clients in others:
+        if list(other_clients) != list(clients):
             raise ConfigError(
-                f"finetune.in_groups: {first} and {name} have different eligible clients ({len(clients)} and "
-                f"{len(other)}), which cannot be divided among them; set finetune.tier_aware or "
+                f"finetune.in_groups: {first_name} and {name} have different eligible clients ({len(clients)} and "
+                f"{len(other_clients)}), which cannot be divided among them; set finetune.tier_aware or "
                 f"finetune.in_groups to false"
             )
     counts = np.stack([data.clients.label_counts(client, len(data.strata), ["train"]) for client in clients])
@@ -198,37 +193,37 @@ def grouped(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) ->
 
 
 def named_architectures(supernet: Supernet, texts: Sequence[str]) -> list[Any]:
-    """Returns the architectures of ``finetune.models`` (FedNAS, section 4.4: "GM_T or other GMs if needed")."""
+    """Parses ``finetune.models`` (FedNAS, section 4.4: "GM_T or other GMs if needed")."""
     texts_of_archs: dict[Any, str] = {}
     for text in texts:
-        for arch in _named(supernet, text):
+        for arch in _parse_model(supernet, text):
             if arch in texts_of_archs:
-                first = texts_of_archs[arch]
-                twice = f"{text!r}" if text == first else f"{first!r} and {text!r}"
-                raise ConfigError(f"finetune.models: names {arch} twice, as {twice}; name each once")
+                first_text = texts_of_archs[arch]
+                spellings = f"{text!r}" if text == first_text else f"{first_text!r} and {text!r}"
+                raise ConfigError(f"finetune.models: names {arch} twice, as {spellings}; name each once")
             texts_of_archs[arch] = text
     return list(texts_of_archs)
 
 
-def own_tiers(archs: Sequence[Any]) -> list[Tier]:
-    """Returns one tier without limits per architecture, named after it with characters that a folder may have."""
+def unlimited_tiers(archs: Sequence[Any]) -> list[Tier]:
+    """Returns one tier without limits per architecture; its name has only characters that are valid in a folder."""
     names = [re.sub(r"[^A-Za-z0-9_.]+", "-", str(arch)).strip("-.") for arch in archs]
     tiers = []
     for name, arch in zip(names, archs, strict=True):
-        if not name or names.count(name) > 1 or len(name) > _LONGEST:  # a digest makes it unique
+        if not name or names.count(name) > 1 or len(name) > _MAX_LENGTH:  # a digest makes it unique
             digest = hashlib.blake2b(str(arch).encode(), digest_size=4).hexdigest()
-            name = f"{name[: _LONGEST - len(digest) - 1]}-{digest}".lstrip("-")
+            name = f"{name[: _MAX_LENGTH - len(digest) - 1]}-{digest}".lstrip("-")
         tiers.append(Tier(name, {}))
     return tiers
 
 
-def _named(supernet: Supernet, text: str) -> list[Any]:
+def _parse_model(supernet: Supernet, text: str) -> list[Any]:
     space = supernet.space
     share = _SHARE.fullmatch(str(text))
     if text != "all" and share is None:
         try:
             arch = space.named(text)
-            space.encode(arch)  # not everything that clients may train is one architecture
+            space.encode(arch)  # raises for a value that is no single architecture
         except ConfigError as error:
             kind = type(supernet).__name__
             raise ConfigError(f"finetune.models: {text!r} is not a model of {kind} ({error})") from None
@@ -236,12 +231,12 @@ def _named(supernet: Supernet, text: str) -> list[Any]:
     rungs: Sequence[Any] | None = getattr(space, "rungs", None)
     if rungs is None:
         raise ConfigError(
-            f"finetune.models: {text!r} chooses from a row of models, which {type(supernet).__name__} does not "
-            f"have; name architectures as its space writes them, such as {str(space.largest)!r}"
+            f"finetune.models: {text!r} needs a row of models, and {type(supernet).__name__} has no row; name "
+            f"architectures as its space writes them, such as {str(space.largest)!r}"
         )
     if share is None:
         return list(reversed(rungs))
-    # a quotient of integers is rounded as the number in the text is, so that equal ones are equal
+    # the quotient of integers has the same rounding as the number in the text, so that equal shares compare equal
     shares = {arch: supernet.macs(arch) / supernet.macs(space.largest) for arch in rungs}
     fitting = [arch for arch in rungs if shares[arch] <= float(share[1])]
     if not fitting:

@@ -1,7 +1,7 @@
-"""Fine-tuning: each tier's network, or each named model, is trained by federated averaging on its clients.
+"""Fine-tuning: federated averaging of each tier's network, or of each named model, on its clients.
 
-Every candidate is a run of its own, of a supernet with one architecture, in its own folder. So a stopped fine-tuning
-continues: finished candidates are read from their last checkpoint, the interrupted one resumes.
+Every candidate is a run in its own folder, of a supernet with one architecture. A stopped fine-tuning continues:
+finished candidates are read from their last checkpoint, the interrupted one resumes.
 """
 
 import logging
@@ -29,7 +29,7 @@ from lit_fednas.federation import (
 from lit_fednas.federation.evaluation import pooled, recalibrated
 from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.process import Interrupts
-from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidates_of, eligible_clients, grouped
+from lit_fednas.finetune.candidates import Candidate, FinetuneSettings, candidates_of, eligible_clients, group_clients
 from lit_fednas.formatting import rows_text
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import Objective, TaskLoss
@@ -46,20 +46,20 @@ log = logging.getLogger(__name__)
 
 #: The name of a candidate's architecture in metrics.
 NETWORK = "network"
-_COHORTS = 100  # drawn to estimate the computation of a round
-_WRITTEN = ("initial", "tier_aware", "architectures", "in_groups", "search")
+_NUM_COHORTS = 100  # cohorts that estimate the computation of a round
+_RECORDED = ("initial", "tier_aware", "architectures", "in_groups", "search")
 
 
 class Finetune(AfterTraining):
     """The command ``finetune``."""
 
     def run(self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()) -> FinetuneFiles:
-        """Trains each tier's network federatedly on the clients of that tier and above, or models that are named.
+        """Trains each tier's network on the clients of that tier and above, or named models.
 
-        A fine-tuning that was stopped continues when it is started again.
+        A stopped fine-tuning continues when it is started again.
 
         Args:
-            ckpt_path: The checkpoint that was searched, or holds the models; ``None`` for the module as it is.
+            ckpt_path: The checkpoint of the search or of the models; ``None`` keeps the module's weights.
             finetune: The fine-tuning's settings.
 
         Returns:
@@ -72,7 +72,7 @@ class Finetune(AfterTraining):
         self.require_noise("finetune")
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         self.files = FinetuneFiles(self.folder / finetune.name)
-        tested: list[dict[str, Any]] = []
+        client_tests: list[dict[str, Any]] = []
         lock = locked(self.files.folder, "finetune.name")
         with lock, self.trainer.computing(self.model), self.interrupts.listening():
             self._set_up(finetune)
@@ -80,18 +80,18 @@ class Finetune(AfterTraining):
             if finetune.models is None:
                 self.write_clients(self.files)
             else:
-                tested = self._write_tests([row["tier"] for row in rows])
+                client_tests = self._write_tests([row["tier"] for row in rows])
             self.files.finish(self.written)
         metric = self.metric
         names = ["tier", "arch", "eligible", "rounds", "macs_per_example"]
         print(rows_text(rows, [*names, f"val_{metric}_before", f"val_{metric}", f"test_{metric}"], left=2))
         if (tau := self.files.rank_correlation()) is not None:
             print(f"Kendall's tau of val before and test {metric}, of {len(self.candidates)} networks: {tau:.2f}")
-        if tested:
-            known = self.datamodule.task.metrics  # clients have no others
-            metric = metric if metric in known else next(iter(known))
+        if client_tests:
+            client_metrics = self.datamodule.task.metrics  # clients compute only the task's metrics
+            metric = metric if metric in client_metrics else next(iter(client_metrics))
             names = ["arch", "macs_per_example", "clients", "examples", f"{metric}_before", metric]
-            print(f"\nOn the clients' own test data:\n{rows_text(tested, names)}")
+            print(f"\nOn the clients' own test data:\n{rows_text(client_tests, names)}")
         call_hook(self.trainer, "on_finetune_end", self.files.folder)
         return self.files
 
@@ -106,66 +106,65 @@ class Finetune(AfterTraining):
         self.recalibration = model.recalibration_batches(data.clients)
         if settings.architectures > 1 and data.server_batches("val") is None:
             raise ConfigError(
-                f"data.server_val: 0 leaves nothing to choose the best of finetune.architectures "
-                f"{settings.architectures} by; give the server some examples, or set finetune.architectures to 1"
+                f"data.server_val: 0 leaves no examples to compare finetune.architectures "
+                f"{settings.architectures}; give the server some, or set finetune.architectures to 1"
             )
         search = SearchFiles(self.folder / settings.search)
         self.candidates = candidates_of(settings, self.supernet, population.tiers, search, self.seed)
         costs = ArchitectureCosts(self.supernet)
-        # named models are not of clients' tiers, and without tiers all clients are alike
+        # named models do not belong to the clients' tiers
         self.tier_aware = settings.tier_aware and settings.models is None and bool(population.tiers)
         self.eligible = {
             candidate.folder: eligible_clients(candidate, population, self.tier_aware, costs)
             for candidate in self.candidates
         }
         if settings.in_groups:
-            self.eligible = grouped(self.eligible, data)
+            self.eligible = group_clients(self.eligible, data)
         self.macs = self._macs()
         self.rounds = {candidate.folder: self._rounds(candidate) for candidate in self.candidates}
         self.written = self._description()
         self.files.begin(self.written, {"complete"})
 
     def _macs(self) -> dict[str, float] | None:
-        """Returns the multiply-accumulates of each candidate's training; ``None`` where they are not limited."""
+        """Returns the multiply-accumulates of each candidate's training; ``None`` without a limit."""
         candidates, macs = self.candidates, self.settings.macs
         if not isinstance(macs, str):
             return None if macs is None else {candidate.folder: float(macs) for candidate in candidates}
-        spent: Counter[str] = Counter()  # by architecture
+        macs_of_archs: Counter[str] = Counter()
         for client in (client for record in read_rounds(self.folder) for client in record["clients"]):
-            spent[client["arch"]] += client["macs"]
-        if not spent:
+            macs_of_archs[client["arch"]] += client["macs"]
+        if not macs_of_archs:
             raise ConfigError(
-                f"finetune.macs: {macs!r} needs rounds.jsonl, which is not in {self.folder}; give a number"
+                f"finetune.macs: {macs!r} needs rounds.jsonl, and {self.folder} has no such file; give a number"
             )
         if macs == "equal":
-            return {candidate.folder: spent.total() / len(candidates) for candidate in candidates}
+            return {candidate.folder: macs_of_archs.total() / len(candidates) for candidate in candidates}
         ascending = sorted(candidates, key=lambda candidate: self.supernet.macs(candidate.arch))
-        costs, split = ArchitectureCosts(self.supernet), {candidate.folder: 0.0 for candidate in candidates}
-        for text, count in spent.items():
+        costs, budgets = ArchitectureCosts(self.supernet), {candidate.folder: 0.0 for candidate in candidates}
+        for text, count in macs_of_archs.items():
             arch = self.supernet.space.parse(text)
-            fitting = [each for each in ascending if costs.affordable(arch, each.tier)]
-            if fitting:
-                split[fitting[0].folder] += count
-        return split
+            runners = [candidate for candidate in ascending if costs.affordable(arch, candidate.tier)]
+            if runners:
+                budgets[runners[0].folder] += count
+        return budgets
 
     def _rounds(self, candidate: Candidate) -> int:
-        """Returns the number of a candidate's rounds."""
         if self.macs is None:
             return self.settings.rounds
-        macs = sum(self.macs[other.folder] for other in self._alike(candidate))
+        macs = sum(self.macs[other.folder] for other in self._trained_together(candidate))
         clients, cohort = self.datamodule.clients, self._cohort(self.eligible[candidate.folder])
         sizes, tested = clients.sizes, clients.split_sizes("val") * (self.client.validate is not None)
-        drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
-        examples = sum(self.client.examples(int(sizes[client])) + tested[client] for client in drawn) / _COHORTS
+        cohorts = [client for number in range(_NUM_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
+        examples = sum(self.client.examples(int(sizes[client])) + tested[client] for client in cohorts) / _NUM_COHORTS
         if not examples:
             raise ConfigError(
-                f"finetune.macs: {macs:g} cannot be spent, as no client is available to train {candidate.folder}; "
+                f"finetune.macs: {macs:g} has no effect, as no client is available to train {candidate.folder}; "
                 f"set finetune.cohort"
             )
         return max(1, round(macs / (examples * self.supernet.macs(candidate.arch))))
 
-    def _alike(self, candidate: Candidate) -> list[Candidate]:
-        """Returns the candidates with one network and one budget each: the first is trained, within all of them."""
+    def _trained_together(self, candidate: Candidate) -> list[Candidate]:
+        """Returns the candidates with the same network and clients; the first is trained, with all budgets."""
         if self.macs is None or self.settings.in_groups:
             return [candidate]
         key = candidate.arch, self.eligible[candidate.folder]
@@ -182,7 +181,7 @@ class Finetune(AfterTraining):
             "seed": self.seed,
             "rounds": settings.rounds if self.macs is None else None,
             "macs": self.macs if self.macs is None or settings.macs == "split" else next(iter(self.macs.values())),
-            **{name: getattr(settings, name) for name in _WRITTEN},
+            **{name: getattr(settings, name) for name in _RECORDED},
             "metric": self.metric,
             "metrics": dict(self.directions),
             "tier_aware": self.tier_aware,
@@ -203,20 +202,20 @@ class Finetune(AfterTraining):
         model, data = self.model, self.datamodule
         if not data.clients.split_sizes("test").any():
             return []
-        tuned = dict(load_tier_network(self.supernet, self.files, tier) for tier in tiers)
+        networks = dict(load_tier_network(self.supernet, self.files, tier) for tier in tiers)
         models: list[dict[str, Any]] = []
         clients: list[dict[str, Any]] = []
-        for arch in dict.fromkeys([*getattr(self.supernet.space, "rungs", ()), *tuned]):
+        for arch in dict.fromkeys([*getattr(self.supernet.space, "rungs", ()), *networks]):
             models.append({"arch": str(arch), "macs_per_example": self.supernet.macs(arch)})
             rows: dict[int, dict[str, Any]] = {}
-            before = recalibrated(self.supernet.subnet(arch), self.recalibration)
-            for suffix, network in {"_before": before, **({"": tuned[arch]} if arch in tuned else {})}.items():
+            untuned = recalibrated(self.supernet.subnet(arch), self.recalibration)
+            for suffix, network in {"_before": untuned, **({"": networks[arch]} if arch in networks else {})}.items():
                 scores = self.scores_of_clients(arch, network, range(data.clients.num_clients))
                 counts = {"clients": len(scores), "examples": sum(score.num_examples for score in scores)}
-                models[-1] |= {**counts, **_suffixed(pooled(scores, model.task), suffix)}
+                models[-1] |= {**counts, **_add_suffix(pooled(scores, model.task), suffix)}
                 for score in scores:
-                    counted = {"arch": str(arch), "client": score.client, "num_examples": score.num_examples}
-                    rows.setdefault(score.client, counted).update(_suffixed(score.metrics, suffix))
+                    identity = {"arch": str(arch), "client": score.client, "num_examples": score.num_examples}
+                    rows.setdefault(score.client, identity).update(_add_suffix(score.metrics, suffix))
             clients += rows.values()
         self.files.write("models", models)
         self.files.write("models-clients", clients)
@@ -225,17 +224,18 @@ class Finetune(AfterTraining):
     def _train_all(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         best: dict[str, dict[str, Any]] = {}
-        for first in (each for each in self.candidates if self._alike(each)[0] is each):
-            row, network = self._train(first)
-            for candidate in self._alike(first):
+        for leader in (candidate for candidate in self.candidates if self._trained_together(candidate)[0] is candidate):
+            row, network = self._train(leader)
+            for candidate in self._trained_together(leader):
                 row = {**row, "tier": candidate.tier.name, "number": candidate.number}
                 rows.append(row)
                 self.files.write("candidates", rows)
                 tier = candidate.tier.name
-                if tier not in best or self._error(row) < self._error(best[tier]):  # several have scores
+                # the error is evaluated only for a second candidate: a single one may have no scores
+                if tier not in best or self._error(row) < self._error(best[tier]):
                     best[tier] = row
-                    self._keep(candidate, network, row)
-                row = row | dict.fromkeys(("rounds", "macs", "bytes_down", "bytes_up"), 0)  # are the first one's
+                    self._save_network(candidate, network, row)
+                row = row | dict.fromkeys(("rounds", "macs", "bytes_down", "bytes_up"), 0)  # counted for the first tier
         finished = [best[tier] for tier in dict.fromkeys(candidate.tier.name for candidate in self.candidates)]
         self.files.write("tiers", finished)
         costs = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
@@ -247,15 +247,15 @@ class Finetune(AfterTraining):
 
     def _train(self, candidate: Candidate) -> tuple[dict[str, Any], PlainNetwork]:
         network = self._initial(candidate)
-        before = self._score(network, "val")
+        val_before = self._score(network, "val")
         eligible, rounds = self.eligible[candidate.folder], self.rounds[candidate.folder]
         origin = "from the supernet's weights" if self.settings.initial == "supernet" else "from scratch"
         clients = f"{len(eligible)} of {self.model.population.num_clients} clients"
         log.info("%s: %s, %s, %s, %d rounds", candidate.folder, candidate.arch, origin, clients, rounds)
         folder = self.files.folder / "runs" / candidate.folder
         self._fit(network, candidate, folder)
-        after = self._score(network, "val")
-        parts = [part for record in read_rounds(folder) for part in record["clients"]]
+        val_after = self._score(network, "val")
+        client_records = [client for record in read_rounds(folder) for client in record["clients"]]
         cost = network.cost("whole")
         row = {
             "tier": candidate.tier.name,
@@ -263,9 +263,9 @@ class Finetune(AfterTraining):
             "arch": str(candidate.arch),
             "eligible": len(eligible),
             "rounds": rounds,
-            **{f"{name}_before": value for name, value in before.items()},
-            **after,
-            **{name: sum(part[name] for part in parts) for name in ("macs", "bytes_down", "bytes_up")},
+            **{f"{name}_before": value for name, value in val_before.items()},
+            **val_after,
+            **{name: sum(client[name] for client in client_records) for name in ("macs", "bytes_down", "bytes_up")},
             **self._score(network, "test"),
             "macs_per_example": cost.macs,
             "parameters": cost.parameters,
@@ -274,19 +274,18 @@ class Finetune(AfterTraining):
         return row, network
 
     def _fit(self, network: PlainNetwork, candidate: Candidate, folder: Path) -> None:
-        """Trains a network in place on some of the clients; resumes the folder's run, if there is one."""
+        """Trains a network in place on its clients; resumes the run in the folder."""
         cohort = self._cohort(self.eligible[candidate.folder])
         settings = {"client": self.client, "cohort": cohort, "metrics": self.model.metrics}
         module = averaging(self.model, network, self.objective, seed=self.seed, **settings)
         last = folder / "checkpoints" / "last.ckpt"
         self._trainer(candidate, folder).fit(module, self.datamodule, ckpt_path=str(last) if last.exists() else None)
-        network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
+        network.to(next(self.supernet.parameters()).device)  # Lightning moves it to the CPU
 
     def _trainer(self, candidate: Candidate, folder: Path) -> FederatedTrainer:
-        """Returns the trainer of one candidate, which writes into the folder."""
         self.interrupts.check()
         device = self.trainer.strategy.root_device
-        averages = [WeightAverage(own.decay) for own in self.trainer.callbacks if isinstance(own, WeightAverage)]
+        averages = [WeightAverage(rule.decay) for rule in self.trainer.callbacks if isinstance(rule, WeightAverage)]
         trainer = FederatedTrainer(
             max_rounds=self.rounds[candidate.folder],
             check_val_every_n_rounds=self.settings.check_val_every_n_rounds,
@@ -294,7 +293,7 @@ class Finetune(AfterTraining):
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
             logger=RunLogger(str(folder.parent.parent), folder.parent.name, folder.name),
-            callbacks=[*averages, RunRecorder(), RoundCheckpoint(), _Stop(self.interrupts), RoundProgress()],
+            callbacks=[*averages, RunRecorder(), RoundCheckpoint(), _StopOnSignal(self.interrupts), RoundProgress()],
             enable_model_summary=False,
             enable_progress_bar=self.trainer.progress_bar_callback is not None,
         )
@@ -313,14 +312,14 @@ class Finetune(AfterTraining):
         return alone(self.supernet, network.to(device))
 
     def _score(self, network: PlainNetwork, split: Literal["val", "test"]) -> dict[str, float | None]:
-        """Returns ``<split>_<metric>`` for every metric; ``None`` where there are no such data."""
+        """Returns ``<split>_<metric>`` for every metric; ``None`` for a split without data."""
         batches = self.datamodule.server_batches(split)
         if batches is None:
             return {f"{split}_{name}": None for name in self.directions}
         metrics = self.evaluator(batches, self.recalibration, network)("whole")
         return {f"{split}_{name}": value for name, value in metrics.items()}
 
-    def _keep(self, candidate: Candidate, network: PlainNetwork, row: dict[str, Any]) -> None:
+    def _save_network(self, candidate: Candidate, network: PlainNetwork, row: dict[str, Any]) -> None:
         model = tier_model(
             self.supernet,
             candidate.tier.name,
@@ -334,7 +333,7 @@ class Finetune(AfterTraining):
 
 
 def alone(supernet: Supernet, network: nn.Module) -> PlainNetwork:
-    """Returns the network of one architecture as a supernet of its own."""
+    """Returns a network as a supernet with one architecture."""
     return PlainNetwork(network, supernet.input_shape, supernet.num_classes, supernet.input_dtype)
 
 
@@ -355,8 +354,8 @@ def averaging(
     )
 
 
-class _Stop(FederatedCallback):
-    """Stops a candidate's training for a signal that came before its own loop listened."""
+class _StopOnSignal(FederatedCallback):
+    """Stops a candidate's training after a signal that arrived before its loop could listen."""
 
     def __init__(self, interrupts: Interrupts) -> None:
         self.interrupts = interrupts
@@ -366,5 +365,5 @@ class _Stop(FederatedCallback):
         self.interrupts.check()
 
 
-def _suffixed(metrics: Mapping[str, float], suffix: str) -> dict[str, float]:
+def _add_suffix(metrics: Mapping[str, float], suffix: str) -> dict[str, float]:
     return {f"{name}{suffix}": value for name, value in metrics.items()}

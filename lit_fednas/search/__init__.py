@@ -1,7 +1,7 @@
-"""After training: the best network for every device tier.
+"""Search after training: the best network for every device tier.
 
 A search evaluates subnets of the trained supernet in place, on the server's validation data; test data are used only
-when it is over. To add a method, write a frozen dataclass that subclasses :class:`SearchMethod`, with one generator,
+for the results. To add a method, write a frozen dataclass that subclasses :class:`SearchMethod`, with one generator,
 ``search``, which yields architectures and receives their scores. The guide *Search* describes the settings.
 """
 

@@ -32,11 +32,11 @@ from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
 
-_POOL = 8  # architectures of the clients' pool that a search begins with
+_POOL_SIZE = 8  # architectures of the clients' pool at the start of a search
 
 
 class AfterTraining:
-    """A command that uses a trained supernet; ``folder`` is the run's, by default the first logger's."""
+    """A command that uses a trained supernet; ``folder`` is the run's, by default that of the first logger."""
 
     def __init__(
         self,
@@ -52,24 +52,24 @@ class AfterTraining:
         self.interrupts = Interrupts()
 
     def check(self, **options: Any) -> None:
-        """Validates what can be known of the command before training, with the weights as they are."""
+        """Validates the command before training, with the present weights."""
         self.trainer.load(self.model, self.datamodule, None)
 
     def evaluator(
         self, batches: EvalBatches | None, recalibration: Sequence[Tensor], supernet: Supernet | None = None
     ) -> Evaluator:
-        """Returns what evaluates architectures of the supernet, or of another, on some batches."""
+        """Returns an evaluator for architectures of ``supernet`` (the model's if not given) on the batches."""
         model = self.model
         parts = model.evaluation, recalibration, self.datamodule.task, model.metrics
         return Evaluator(supernet or model.supernet, batches or [], *parts)
 
     def require_noise(self, field: str) -> None:
-        """Refuses what would disclose clients' data without noise after a training that adds noise."""
+        """Refuses to use clients' data without noise after a training that adds noise."""
         if any(getattr(callback, "field", None) == "privacy" for callback in self.trainer.callbacks):
-            raise ConfigError(f"{field}: uses clients' data without noise; leave it out, or allow it by --privacy null")
+            raise ConfigError(f"{field}: uses clients' data without noise; leave it out, or set --privacy null")
 
     def write_clients(self, files: TierFiles) -> None:
-        """Writes ``clients.csv``: the metrics of its tier's network for every client (FedorAS, section 4.4)."""
+        """Writes ``clients.csv``: each client's metrics of its tier's network (FedorAS, section 4.4)."""
         population, rows = self.model.population, []
         for tier in population.tiers:
             if tier.name not in files.tier_names:
@@ -86,20 +86,16 @@ class AfterTraining:
 
 
 class Search(AfterTraining):
-    """The command ``search``.
-
-    It searches on the server's validation data, the clients' if ``search.federated`` is set, or one client's if
-    ``search.client`` is.
-    """
+    """The command ``search``: on validation data of the server, the clients (``search.federated``) or one client."""
 
     def run(self, ckpt_path: str | None = "last", search: SearchSettings = SearchSettings()) -> SearchFiles:
         """Finds the best architecture of every tier, tests it, and writes its network.
 
-        A search that was stopped goes on where it was when it is started again. The trainer's processes
-        (``trainer.devices``) share the evaluations, and find what one finds.
+        A stopped search continues when it is started again. The trainer's processes (``trainer.devices``) share the
+        evaluations; their number does not change the result.
 
         Args:
-            ckpt_path: A checkpoint of the weights; ``None`` for the module as it is.
+            ckpt_path: A checkpoint of the weights; ``None`` keeps the module's weights.
             search: The search's settings.
 
         Returns:
@@ -113,7 +109,7 @@ class Search(AfterTraining):
             if getattr(search, name) is not None:
                 self.require_noise(f"search.{name}")
         if search.federated is not None and self.trainer.world_size > 1:
-            raise ConfigError(f"trainer.devices: {self.trainer.world_size}, and clients score in one process; use 1")
+            raise ConfigError(f"trainer.devices: {self.trainer.world_size} is too many for search.federated; use 1")
         return launched(self.trainer, lambda: self._run(ckpt_path, search))
 
     def _run(self, ckpt_path: str | None, search: SearchSettings) -> SearchFiles:
@@ -121,16 +117,16 @@ class Search(AfterTraining):
         files = SearchFiles(self.folder / search.name)
         progress = SearchProgress(search, search.metric or self.datamodule.task.metric)
 
-        def watch(*reached: Any) -> None:
+        def watch(*figures: Any) -> None:
             if self.trainer.progress_bar_callback is not None:
-                progress(*reached)
+                progress(*figures)
             self.interrupts.check()
 
         lock = nullcontext() if self.trainer.global_rank else locked(files.folder, files.name_field)
-        # signals are for the first rank to heed
+        # only the first rank handles signals
         with lock, self.trainer.computing(self.model), self.interrupts.listening():
             evaluator = self._evaluator(search)
-            latency = None if self.trainer.global_rank else search.latency  # the first process has them
+            latency = None if self.trainer.global_rank else search.latency  # only the first process measures
             costs = ArchitectureCosts(evaluator.supernet, latency)
             scorer = Scorer(evaluator, costs, self.trainer.ranks)
             if self.trainer.global_rank:
@@ -159,12 +155,12 @@ class Search(AfterTraining):
         return files
 
     def _pool(self, costs: ArchitectureCosts) -> list[Any]:
-        """Returns architectures of the pool that clients drew from, a few that are spread along its costs."""
+        """Returns a few architectures of the clients' pool, spread over its costs."""
         pool, cost = self.model.assignment.pool, getattr(self.model.assignment, "cost", "macs")
         try:
-            return spread(pool.architectures(costs, cost), costs, cost, _POOL) if isinstance(pool, Pool) else []
-        except DataError as error:  # the file of a pool is no part of the run
-            log.warning("search: begins without the pool (%s)", error)
+            return spread(pool.architectures(costs, cost), costs, cost, _POOL_SIZE) if isinstance(pool, Pool) else []
+        except DataError as error:  # the file of a pool is not in the run's folder
+            log.warning("search: starts without the pool (%s)", error)
             return []
 
     @override
@@ -172,7 +168,7 @@ class Search(AfterTraining):
         super().check()
         files, tiers = SearchFiles(self.folder / search.name), self.model.population.tiers
         evaluator = self._evaluator(search)
-        if not self.model.supernet.structure():  # else training makes the architectures that tiers choose from
+        if not self.model.supernet.structure():  # else the space changes in training
             TierSearch(search, evaluator, files, self.model.seed, "", tiers)
 
     def _evaluator(self, search: SearchSettings) -> Evaluator:
@@ -185,7 +181,7 @@ class Search(AfterTraining):
             clients = clients.only(search.client)
         seed = model.seed if search.seed is None else search.seed
         recalibration = model.recalibration_batches(clients)
-        if not search.evaluations:  # what there is on the server is for proxies
+        if not search.evaluations:  # the server's data, if any, are for proxies
             return self.evaluator(self.datamodule.server_batches("val"), recalibration)
         if search.federated is not None:
             cohort = model.cohort.size(clients.num_clients)
@@ -194,59 +190,59 @@ class Search(AfterTraining):
         if search.client is None:
             batches = self.datamodule.server_batches("val")
             if batches is None:
-                raise ConfigError("data.server_val: 0 leaves nothing to search on; raise it, or set search.federated")
+                raise ConfigError("data.server_val: 0 leaves no examples to search; raise it, or set search.federated")
         else:
             rows = clients.rows(0, "val")
             if not len(rows):
                 raise ConfigError(
-                    f"data.client_val: {self.datamodule.client_val} leaves client {search.client} nothing to search "
-                    f"on; set it to 0.1, for instance, or leave search.client out"
+                    f"data.client_val: {self.datamodule.client_val} leaves client {search.client} no examples to "
+                    f"search on; set it to 0.1, for instance, or leave search.client out"
                 )
             batches = EvalBatches(clients.reader, rows, self.datamodule.eval_batch_size)
         return self.evaluator(batches.part(search.val_share), recalibration)
 
     def federated(self, draw: ClientDraw, recalibration: Sequence[Tensor]) -> FederatedEvaluator:
-        """Returns what scores architectures by the clients' own data."""
+        """Returns an evaluator on the clients' own data."""
         model, size = self.model, self.datamodule.eval_batch_size
         return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
 
-    def _tester(self, like: Evaluator) -> Evaluator | None:
-        """Returns what evaluates on the test data as on the validation data; ``None`` if the source has none."""
+    def _tester(self, val_evaluator: Evaluator) -> Evaluator | None:
+        """Returns an evaluator on the test data with equal settings; ``None`` for a source without test data."""
         if (batches := self.datamodule.server_batches("test")) is None:
             log.warning("no test: %s has no test split", type(self.datamodule.source).__name__)
             return None
-        return self.evaluator(batches, like.recalibration)
+        return self.evaluator(batches, val_evaluator.recalibration)
 
 
 class SearchProgress:
-    """Shows evaluations, best metric and hypervolume of each tier."""
+    """A progress bar of evaluations with the best metric and the hypervolume of each tier."""
 
     def __init__(self, settings: SearchSettings, metric: str) -> None:
         self.evaluations, self.metric = settings.evaluations_of, metric
         self._tier = ""
-        self._shown: Progress | None = None
+        self._bar: Progress | None = None
 
     def __call__(self, tier: str, evaluations: int, best: float, hypervolume: float | None) -> None:
-        """Shows that one more architecture is scored."""
-        if self._shown is None or tier != self._tier:
+        """Shows one more evaluation."""
+        if self._bar is None or tier != self._tier:
             self.close()
             self._tier = tier
-            self._shown = Progress("evaluation", self.evaluations(tier), evaluations - 1, tier)
+            self._bar = Progress("evaluation", self.evaluations(tier), evaluations - 1, tier)
         figures = {"best": metric_text(self.metric, best, "%")}
         figures |= {} if hypervolume is None else {"hypervolume": f"{hypervolume:.4f}"}
-        self._shown.show(evaluations, figures)
+        self._bar.show(evaluations, figures)
 
     def close(self) -> None:
         """Ends the tier's bar."""
-        if self._shown is not None:
-            self._shown.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:
-    """Returns the tiers as aligned text."""
-    texts = {
-        tier["name"]: ", ".join(f"{name} {cost_text(name, most)}" for name, most in tier["at_most"].items())
+    """Returns the rows of tiers as aligned text."""
+    limit_texts = {
+        tier["name"]: ", ".join(f"{name} {cost_text(name, limit)}" for name, limit in tier["at_most"].items())
         for tier in limits
     }
     names = ["tier", "arch", "limit", "macs", "parameters", "bytes", f"val_{metric}", f"test_{metric}"]
-    return rows_text([{**row, "limit": texts.get(row["tier"], "")} for row in rows], names, left=3)
+    return rows_text([{**row, "limit": limit_texts.get(row["tier"], "")} for row in rows], names, left=3)

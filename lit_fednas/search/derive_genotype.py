@@ -1,4 +1,4 @@
-"""FedNAS' search: the genotype that the architecture parameters favour."""
+"""FedNAS' search: the genotype with the greatest architecture parameters."""
 
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -14,13 +14,7 @@ from lit_fednas.supernets import CellSupernet
 
 @dataclass(frozen=True)
 class DeriveGenotype(SearchMethod, Part):
-    """Proposes the genotype derived from the supernet's architecture parameters, if it fits the tier.
-
-    DARTS' derivation (Liu et al., 2019, section 2.4), as FedNAS' search.
-
-    Raises:
-        ConfigError: The supernet has no architecture parameters, once it is known.
-    """
+    """Proposes the genotype that DARTS derives (Liu et al., 2019, section 2.4), if it fits the tier."""
 
     field: ClassVar[str] = "search.method"
     supernet_kind: ClassVar[type] = CellSupernet

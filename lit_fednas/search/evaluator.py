@@ -1,4 +1,4 @@
-"""The metrics of architectures with the weights that they share, on the server's data or by the clients on theirs."""
+"""Evaluators: metrics of architectures with shared weights, on the data of the server or of clients."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,21 +24,20 @@ from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
 _COSTS = ("macs", "bytes_down", "bytes_up")
-_NUMBER_BYTES = 4  # float32; how many units a client has is known, as are its examples
+_BYTES_PER_SUM = 4  # float32; the server knows the clients' numbers of units and examples
 
 
 class Evaluator:
     """Evaluates architectures of a supernet on data that stay on the device.
 
-    A subnet runs in place, without being built; it is copied only where batch-norm statistics are gathered anew.
+    A subnet runs in place; it is copied only to recalibrate its batch norms.
 
     Args:
-        supernet: The weights.
-        batches: ``(inputs, targets)``, on the supernet's device.
-        settings: How: the layout of images.
-        recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
-        task: What targets are; classes if not given.
-        added: Metrics beside the task's, by name (``model.metrics``).
+        batches: ``(inputs, targets)`` on the supernet's device.
+        settings: Settings of evaluations, such as the layout of images.
+        recalibration: Batches of training data for new batch-norm statistics; empty to keep the statistics.
+        task: The task; classification if not given.
+        added: Metrics in addition to the task's, by name (``model.metrics``).
     """
 
     def __init__(
@@ -58,17 +57,17 @@ class Evaluator:
         self.task = task or Classification(supernet.num_classes)
         self._metrics = SubnetMetrics(["arch"], self.task, added).to(device)
         for metric in self._metrics.modules():
-            if isinstance(metric, Metric):  # processes that share a search evaluate architectures of their own
+            if isinstance(metric, Metric):  # each process evaluates other architectures
                 metric.distributed_available_fn = lambda: False
 
     @property
     def directions(self) -> Directions:
-        """The metrics of an architecture, the one that counts most first, and whether higher is better."""
+        """The names of metrics, the main one first, and whether higher is better."""
         return self._metrics.directions
 
     @property
     def num_examples(self) -> int:
-        """Examples that every architecture is evaluated on."""
+        """The number of examples per evaluation."""
         return sum(len(targets) for _, targets in self.batches)
 
     def __call__(self, arch: Any) -> dict[str, float]:
@@ -76,11 +75,11 @@ class Evaluator:
         return self.metrics(self.running(arch))
 
     def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], dict[str, float]]:
-        """Returns what scores a generation's architectures, of which none was scored before."""
+        """Returns the function that scores a generation's new architectures."""
         return self
 
     def description(self, tiers: Sequence[str]) -> dict[str, Any]:
-        """Returns how the architectures of these tiers are scored, for ``settings.json``."""
+        """Returns the settings of evaluations for ``settings.json``."""
         return {
             "num_examples": self.num_examples,
             "recalibrate_batches": len(self.recalibration),
@@ -88,28 +87,28 @@ class Evaluator:
         }
 
     def finish(self, files: SearchFiles) -> dict[str, Any]:
-        """Writes what the scores of a finished search cost; returns what to add to ``settings.json``."""
+        """Writes the costs of a finished search's evaluations; returns additions to ``settings.json``."""
         return {}
 
     def batch(self, size: int = 64) -> Batch | None:
-        """Returns the first examples for proxies; ``None`` if there are none on the server."""
+        """Returns the first examples for proxies; ``None`` without data on the server."""
         if not self.batches:
             return None
         inputs, targets = self.batches[0]
         return Batch(inputs[:size], targets[:size], self.task)
 
     def running(self, arch: Any) -> Callable[[Tensor], Tensor]:
-        """Returns the architecture in place, or :meth:`network` where its norms need new statistics."""
+        """Returns the architecture in place, or :meth:`network` if its norms need new statistics."""
         self.supernet.eval()
         return self.network(arch) if self.recalibration else lambda inputs: self.supernet(inputs, arch)
 
     def network(self, arch: Any) -> nn.Module:
-        """Returns a copy of the architecture as it is evaluated: with its norms' new statistics, if any."""
+        """Returns a recalibrated copy of the architecture."""
         return recalibrated(self.supernet.subnet(arch), self.recalibration)
 
     @torch.no_grad()
     def metrics(self, network: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        """Returns the metrics of any network, which returns logits, on the same data."""
+        """Returns the metrics of a network that returns logits."""
         for inputs, targets in self.batches:
             self._metrics.update(0, self.settings.logits(network, inputs), targets)
         values = self._metrics.compute()
@@ -122,11 +121,8 @@ class FederatedEvaluation:
     """Lets clients score the architectures instead of the server.
 
     Args:
-        rounds: Evaluation rounds per generation, each of as many clients as the training's cohort has. (With 4,
-            the paper's rankings agree with central ones to a Kendall's tau above 0.8.)
-
-    Raises:
-        ConfigError: A setting is out of range.
+        rounds: Evaluation rounds per generation, each with as many clients as a cohort of the training. (With 4, the
+            paper's rankings agree with central ones to a Kendall's tau above 0.8.)
     """
 
     rounds: PositiveInt = 4
@@ -134,15 +130,14 @@ class FederatedEvaluation:
 
 @dataclass
 class ClientDraw:
-    """Draws the clients that are asked about a generation: none twice; all are drawn anew for the next.
+    """Draws the clients that score a generation, without replacement; each generation has its own draw.
 
     Args:
         clients: All clients' data.
-        population: Their tiers.
         cohort: Clients per evaluation round.
         settings: The number of rounds.
-        seed: Of the search.
-        least: Examples that a client must have.
+        seed: The search's seed.
+        least: Minimum of examples per client.
 
     Raises:
         ConfigError: No client has an example held out for validation.
@@ -158,59 +153,53 @@ class ClientDraw:
     def __post_init__(self) -> None:
         if not self.sizes.any():
             raise ConfigError(
-                "data.client_val: 0 leaves clients nothing to score on; raise it, or leave search.federated out"
+                "data.client_val: 0 leaves clients no examples to score on; raise it, or leave search.federated out"
             )
 
     @property
     def sizes(self) -> np.ndarray:
-        """The number of examples that each client scores on: those held out by ``data.client_val``."""
+        """The number of each client's validation examples (``data.client_val``)."""
         return self.clients.split_sizes("val")
 
     def eligible(self, tier: str) -> list[int]:
-        """Returns the clients that can be asked in a tier's search: of the tier and above, with examples.
-
-        Raises:
-            ConfigError: The tier is not one of the clients', or none of its clients has an example.
-        """
-        names = [known.name for known in self.population.tiers]
+        """Returns the clients of a tier and above that have enough examples; raises ConfigError without any."""
+        names = [client_tier.name for client_tier in self.population.tiers]
         if names and tier not in (*names, ALL_TIERS):
             raise ConfigError(
                 f"search.tiers: {tier!r} is not a tier of the clients ({', '.join(names)}); leave search.tiers out"
             )
-        everybody = not names or tier == ALL_TIERS
-        able = np.array(range(self.population.num_clients) if everybody else self.population.eligible(tier), dtype=int)
-        eligible = able[self.sizes[able] >= self.least]
+        for_all = not names or tier == ALL_TIERS
+        capable = np.array(range(self.population.num_clients) if for_all else self.population.eligible(tier), dtype=int)
+        eligible = capable[self.sizes[capable] >= self.least]
         if not len(eligible):
             raise ConfigError(
-                f"data.client_val: leaves none of the {len(able)} clients that can run {tier!r} examples enough "
+                f"data.client_val: leaves none of the {len(capable)} clients that can run {tier!r} enough examples "
                 f"to score on ({self.least}); raise it, or lower data.num_clients"
             )
         return eligible.tolist()
 
     def order(self, tier: str, generation: int) -> np.ndarray:
-        """Returns a tier's eligible clients in the order in which a generation's rounds would ask them."""
+        """Returns a tier's eligible clients in the order of a generation's rounds."""
         return numpy_generator(self.seed, f"federated-search-{tier}", generation).permutation(self.eligible(tier))
 
     def asked(self, tier: str, generation: int) -> list[int]:
-        """Returns the clients that are asked about a generation, in the order of its rounds."""
+        """Returns the clients that score a generation, in the order of its rounds."""
         return self.order(tier, generation)[: self.settings.rounds * self.cohort].tolist()
 
 
 class FederatedEvaluator(Evaluator):
     """Lets clients score a generation on their own data (FedorAS, section 4.7, App. K.2).
 
-    Each generation is scored in evaluation rounds of as many clients as a round of training has, drawn uniformly from
-    those of the searched tier and above. A client gets the smallest supernet that holds all architectures of the
-    generation, and answers for each with what its task sums (for classes, two numbers). A score is the mean over all
-    examples of the clients that are asked: if all are, that of an :class:`Evaluator` on all their examples, unless
-    networks normalise by the statistics of a batch. Statistics for recalibration are not counted as sent.
+    An evaluation round has as many clients as a round of training, drawn uniformly from those of the searched tier and
+    above. A client receives the smallest supernet that contains all architectures of the generation, and answers for
+    each with the sums of its task's metrics (for classes, two numbers). A score is the mean over all examples of these
+    clients. With all clients it equals the score of an :class:`Evaluator` on all their examples, unless networks
+    normalise by the statistics of a batch. Statistics for recalibration are not counted as sent. Other arguments are
+    those of :class:`Evaluator`.
 
     Args:
-        supernet: The weights.
-        draw: Which clients are asked.
-        settings: How: the layout of images.
-        recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
-        batch_size: The most examples per batch.
+        draw: Draws the clients.
+        batch_size: Maximum of examples per batch.
     """
 
     def __init__(
@@ -225,9 +214,9 @@ class FederatedEvaluator(Evaluator):
         self.draw = draw
         self.batch_size = batch_size
         if not recalibration and normalises_over_batches(supernet.skeleton(supernet.space.smallest)):
-            draw.least = 2  # one example has no statistics
+            draw.least = 2  # a single example has no statistics
         self._rows: dict[tuple[str, int], dict[str, Any]] = {}
-        # kept until others are asked
+        # keeps the batches of the last clients in memory
         self._read = lru_cache(maxsize=1)(lambda clients: [self._batches(client) for client in clients])
 
     @property
@@ -241,27 +230,27 @@ class FederatedEvaluator(Evaluator):
 
     @override
     def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], dict[str, float]]:
-        """Draws the generation's clients, if there is anything to ask, and notes what asking them costs."""
-        asked = self.draw.asked(tier, generation) if archs else []
+        """Draws the generation's clients and records the costs of their evaluations."""
+        clients = self.draw.asked(tier, generation) if archs else []
         size = union_bytes(self.supernet, archs)
-        self._rows[tier, generation] = {  # of federated.csv
+        self._rows[tier, generation] = {
             "tier": tier,
             "generation": generation,
-            "evaluation_rounds": math.ceil(len(asked) / self.draw.cohort),
-            "clients": len(asked),
+            "evaluation_rounds": math.ceil(len(clients) / self.draw.cohort),
+            "clients": len(clients),
             "architectures": len(archs),
             "supernet_bytes": size,
-            "bytes_down": size * len(asked),
-            "bytes_up": _NUMBER_BYTES * len(self.task.averaged) * len(archs) * len(asked),
-            "macs": sum(map(self.supernet.macs, archs)) * int(self.draw.sizes[asked].sum()),
+            "bytes_down": size * len(clients),
+            "bytes_up": _BYTES_PER_SUM * len(self.task.averaged) * len(archs) * len(clients),
+            "macs": sum(map(self.supernet.macs, archs)) * int(self.draw.sizes[clients].sum()),
         }
-        found: dict[Any, np.ndarray] = {}
-        answers = self.answers_of(archs, asked)
+        answers_of_archs: dict[Any, np.ndarray] = {}
+        answers = self.answers_of(archs, clients)
 
         def score(arch: Any) -> dict[str, float]:
-            while arch not in found:
-                found.update([next(answers)])
-            return self.measured(found[arch].sum(0))
+            while arch not in answers_of_archs:
+                answers_of_archs.update([next(answers)])
+            return self.measured(answers_of_archs[arch].sum(0))
 
         return score
 
@@ -270,19 +259,19 @@ class FederatedEvaluator(Evaluator):
         return ((arch, self.answers(arch, clients)) for arch in archs)
 
     def measured(self, answer: np.ndarray) -> dict[str, float]:
-        """Returns the metrics of the sum of some clients' :meth:`answers`."""
-        # float32, as torchmetrics gives it to the central evaluator
+        """Returns the metrics for a sum of clients' :meth:`answers`."""
+        # float32, as the metrics of the central evaluator
         means = (answer[1:] / answer[0]).astype(np.float32).tolist()
-        found = self.task.derived(dict(zip(self.task.averaged, means, strict=True)))
-        return {name: found[name] for name in self.directions}
+        metrics = self.task.derived(dict(zip(self.task.averaged, means, strict=True)))
+        return {name: metrics[name] for name in self.directions}
 
     @torch.no_grad()
     def answers(self, arch: Any, clients: Sequence[int]) -> np.ndarray:
         """Lets clients evaluate an architecture.
 
         Returns:
-            float64 ``[clients, 1 + values]``: the number of units (examples, or tokens), and the sums over them of
-            what the task averages.
+            float64 ``[clients, 1 + values]``: the number of units (examples, or tokens), and the sums of the task's
+            values over them.
         """
         network = self.running(arch)
 
@@ -312,20 +301,15 @@ class FederatedEvaluator(Evaluator):
     def _batches(self, client: int) -> list[tuple[Tensor, Tensor]]:
         """Returns a client's examples in batches of near-equal size."""
         size = int(self.draw.sizes[client])
-        even = math.ceil(size / math.ceil(size / self.batch_size))
+        batch_size = math.ceil(size / math.ceil(size / self.batch_size))
         draws = generator(0, "evaluation")  # nothing is drawn: no shuffling, no augmentation
-        return list(self.draw.clients.batches(client, even, draws, split="val", shuffle=False, augment=False))
+        return list(self.draw.clients.batches(client, batch_size, draws, split="val", shuffle=False, augment=False))
 
 
 def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
-    """Returns the bytes of the smallest supernet that holds some architectures (FedorAS, App. K.2).
+    """Returns the bytes of the smallest supernet that contains the architectures (FedorAS, App. K.2).
 
-    Args:
-        supernet: The supernet; elements of its shared tensors that several architectures share are sent once.
-        archs: The architectures.
-
-    Returns:
-        Bytes of the covered elements of parameters and buffers; 0 for no architecture.
+    Elements of parameters and buffers that several architectures share count once.
 
     Example:
         >>> from lit_fednas.supernets import PathCNN
@@ -338,7 +322,7 @@ def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
 
 
 def covered(supernet: Supernet, archs: Iterable[Any]) -> dict[str, Tensor]:
-    """Returns which elements of the shared tensors some architectures hold, by name; bool, of the tensors' shapes."""
+    """Returns bool masks of the shared tensors' elements that some architecture contains, by name."""
     shared = supernet.shared_tensors()
     masks: dict[str, Tensor] = {}
     for arch in archs:

@@ -1,4 +1,4 @@
-"""SuperFed's search: an evolved population."""
+"""SuperFed's search: evolution of a population."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import AtLeastTwo, Proposals, Score, SearchMethod
 
-_TRIES = 100  # per child, until one is new
+_TRIES = 100  # attempts to find a new child
 
 
 @checked("search.method")
@@ -18,15 +18,15 @@ _TRIES = 100  # per child, until one is new
 class Evolution(SearchMethod):
     """Evolves one population towards accuracy within the tier (SuperFed, App. I).
 
-    The paper searches as CompOFA (Sahni et al., 2021), which searches as once-for-all (Cai et al., 2020), whose code
-    the defaults are from. Parents, the fittest of a generation, stay; the others of the next are mutants of a parent,
-    or take each gene from one of two.
+    The paper uses the search of CompOFA (Sahni et al., 2021) and once-for-all (Cai et al., 2020); the defaults are
+    those of the latter's code. The fittest architectures of a generation are parents and stay. Their children are
+    mutants of one parent, or take each gene from one of two parents.
 
     Args:
         population: Architectures per generation.
-        parent_share: The share of a generation that are parents of the next.
-        mutation_share: The share of the children that are mutants; the others are crossed.
-        mutation_rate: The probability with which a mutant draws a gene anew.
+        parent_share: The share of a generation that become parents.
+        mutation_share: The share of children that are mutants; the others have two parents.
+        mutation_rate: The probability that a gene of a mutant is redrawn.
     """
 
     population: AtLeastTwo = 100
@@ -36,18 +36,20 @@ class Evolution(SearchMethod):
 
     @override
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
-        known: set[Any] = set()
+        history: set[Any] = set()
         parents: list[Score] = []
-        proposed = feasible.distinct(known, self.population, rng)
-        while proposed:
-            scores = yield proposed
+        generation = feasible.distinct(history, self.population, rng)
+        while generation:
+            scores = yield generation
             fittest = sorted([*parents, *scores], key=lambda score: (score.error, score.cost))
             parents = fittest[: max(1, round(self.parent_share * self.population))]
-            proposed = self._children([parent.arch for parent in parents], feasible, known, rng)
+            generation = self._children([parent.arch for parent in parents], feasible, history, rng)
 
-    def _children(self, parents: list[Any], feasible: Feasible, known: set[Any], rng: np.random.Generator) -> list[Any]:
+    def _children(
+        self, parents: list[Any], feasible: Feasible, history: set[Any], rng: np.random.Generator
+    ) -> list[Any]:
         space = feasible.space
-        mutants = round(self.mutation_share * self.population)
+        num_mutants = round(self.mutation_share * self.population)
         children = []
 
         def parent() -> Any:
@@ -55,15 +57,15 @@ class Evolution(SearchMethod):
 
         for number in range(self.population):
             for _ in range(_TRIES):
-                if number < mutants:
+                if number < num_mutants:
                     genes = space.encode(space.mutate(parent(), rng, self.mutation_rate))
                 else:
                     pair = [space.encode(parent()) for _ in range(2)]
                     takes = rng.integers(2, size=len(pair[0]))
                     genes = tuple(pair[take][gene] for gene, take in enumerate(takes))
                 child = space.decode(feasible.repaired(genes, rng))
-                if child not in known:
-                    known.add(child)
+                if child not in history:
+                    history.add(child)
                     children.append(child)
                     break
-        return children or feasible.distinct(known, self.population, rng)
+        return children or feasible.distinct(history, self.population, rng)

@@ -1,4 +1,4 @@
-"""The search of a small space, whole."""
+"""Exhaustive search of a small space."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,10 @@ from lit_fednas.search.method import Proposals, SearchMethod
 @checked("search.method")
 @dataclass(frozen=True)
 class Exhaustive(SearchMethod):
-    """Every architecture of the tier, in the order of its genes: the true front of a small space.
+    """Evaluates all architectures of the tier in the order of their genes, and so finds the true front.
 
     Args:
-        limit: The largest space that is searched.
-
-    Raises:
-        ConfigError: The space is larger, once it is known.
+        limit: Maximum size of the space; the search refuses a larger one.
     """
 
     limit: PositiveInt = 20_000

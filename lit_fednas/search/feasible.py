@@ -1,4 +1,4 @@
-"""The part of a space that fits a tier: sampling it, and repairing architectures that do not fit."""
+"""The part of a space that fits a tier: samples, and repaired architectures."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -11,28 +11,25 @@ from lit_fednas.search.proxies import Batch
 from lit_fednas.supernets.space import SearchSpace
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
-_DRAWS = 8  # before an architecture is moved into the tier
-_STARTS, _STEPS = 32, 400  # of the search for a first architecture that fits
-_ANCHORS = 256
-_REPEATS = 2000  # known architectures in a row after which a tier counts as exhausted
+_DRAWS = 8  # draws before an architecture is repaired
+_STARTS, _STEPS = 32, 400  # descents, and their steps, to find the first architecture that fits
+_ANCHORS = 256  # architectures that fit, as targets of repairs
+_REPEATS = 2000  # excluded architectures in a row after which a tier counts as exhausted
 
 
 class Feasible:
     """The architectures that fit a tier.
 
-    Architectures are drawn until one fits. In a narrow tier that would not end: there, the genes of one that does not
-    fit are moved one by one, in random order, towards those of one that does.
+    Sampling draws until an architecture fits. Few draws fit a narrow tier: after some, the genes of the last draw are
+    replaced one by one, in random order, by those of an architecture that fits.
 
     Args:
-        space: The space.
-        costs: Its costs.
-        tier: The limits.
-        rng: For the search for a first architecture that fits.
-        starts: Architectures that are drawn before random ones, if they fit.
-        batch: Examples that a proxy may look at, if there are any.
+        rng: Random numbers for the search for a first architecture that fits.
+        starts: Architectures that :meth:`distinct` returns before random ones, if they fit.
+        batch: Examples for proxies; ``None`` without data on the server.
 
     Raises:
-        ConfigError: No architecture fits, as far as could be found.
+        ConfigError: No architecture that fits was found.
     """
 
     def __init__(
@@ -45,7 +42,7 @@ class Feasible:
         batch: Batch | None = None,
     ) -> None:
         self.space, self.costs, self.tier, self.batch = space, costs, tier, batch
-        #: By how much an architecture breaks the limits; kept, as narrow tiers are drawn from again and again.
+        #: An architecture's excess over the limits; cached, because narrow tiers are sampled often.
         self.excess: Callable[[Any], float] = cache(partial(costs.excess, tier=tier))
         self._anchors = [space.encode(self._first(rng))]
         self._starts = [arch for arch in dict.fromkeys(starts) if self.fits(arch)]
@@ -55,35 +52,32 @@ class Feasible:
         return self.excess(arch) == 0
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draws an architecture that fits."""
+        """Returns a random architecture that fits."""
         for _ in range(_DRAWS):
             arch = self.space.sample(rng)
             if self.fits(arch):
-                self._remember(arch, rng)
+                self._add_anchor(arch, rng)
                 return arch
         return self.space.decode(self.repaired(self.space.encode(arch), rng))
 
-    def distinct(self, known: set[Any], count: int, rng: np.random.Generator) -> list[Any]:
-        """Returns ``count`` architectures that fit and are not known, the starts first; fewer if no more are found.
+    def distinct(self, excluded: set[Any], count: int, rng: np.random.Generator) -> list[Any]:
+        """Returns ``count`` architectures that fit and are not in ``excluded``, and adds them to this set.
 
-        Args:
-            known: Those that are known; the new ones are added.
-            count: The number of architectures to draw.
-            rng: Random numbers.
+        The starts come first. There are fewer than ``count`` if no more are found.
         """
-        drawn = [arch for arch in self._starts if arch not in known][:count]
-        known.update(drawn)
+        archs = [arch for arch in self._starts if arch not in excluded][:count]
+        excluded.update(archs)
         repeats = 0
-        while len(drawn) < count and repeats < _REPEATS:
+        while len(archs) < count and repeats < _REPEATS:
             arch = self.sample(rng)
-            repeats = repeats + 1 if arch in known else 0
-            if arch not in known:
-                known.add(arch)
-                drawn.append(arch)
-        return drawn
+            repeats = repeats + 1 if arch in excluded else 0
+            if arch not in excluded:
+                excluded.add(arch)
+                archs.append(arch)
+        return archs
 
     def repaired(self, genes: Sequence[int], rng: np.random.Generator) -> tuple[int, ...]:
-        """Returns genes moved into the tier; those that fit stay, written canonically."""
+        """Returns canonical genes of an architecture that fits: the same one if it does, else a near one."""
         genes, arch = list(genes), self.space.decode(genes)
         if not self.fits(arch):
             anchor = self._anchors[int(rng.integers(len(self._anchors)))]
@@ -93,10 +87,10 @@ class Feasible:
                     arch = self.space.decode(genes)
                     if self.fits(arch):
                         break
-        self._remember(arch, rng)
+        self._add_anchor(arch, rng)
         return self.space.encode(arch)
 
-    def _remember(self, arch: Any, rng: np.random.Generator) -> None:
+    def _add_anchor(self, arch: Any, rng: np.random.Generator) -> None:
         genes = self.space.encode(arch)
         if len(self._anchors) < _ANCHORS:
             self._anchors.append(genes)
@@ -104,21 +98,21 @@ class Feasible:
             self._anchors[int(rng.integers(_ANCHORS))] = genes
 
     def _first(self, rng: np.random.Generator) -> Any:
-        """Returns a fitting architecture: the smallest or the largest, or one found by descending the excess."""
-        least = min([self.space.smallest, self.space.largest], key=self.excess)
+        """Returns an architecture that fits: the smallest, the largest, or the result of a descent of the excess."""
+        nearest = min([self.space.smallest, self.space.largest], key=self.excess)
         for _ in range(_STARTS):
-            if not self.fits(least):
-                least = min([least, self._descended(self.space.sample(rng), rng)], key=self.excess)
-        if self.fits(least):
-            return least
-        has = ", ".join(f"{name} {self.costs.cost(least, name):g}" for name in self.tier.limited)
+            if not self.fits(nearest):
+                nearest = min([nearest, self._descend(self.space.sample(rng), rng)], key=self.excess)
+        if self.fits(nearest):
+            return nearest
+        costs_text = ", ".join(f"{name} {self.costs.cost(nearest, name):g}" for name in self.tier.limited)
         raise ConfigError(
             f"search.tiers.{self.tier.name}: no architecture was found with {self.tier}; the nearest "
-            f"has {has} ({least}); change the limits"
+            f"has {costs_text} ({nearest}); change the limits"
         )
 
-    def _descended(self, arch: Any, rng: np.random.Generator) -> Any:
-        """Follows single-gene changes that do not raise the excess."""
+    def _descend(self, arch: Any, rng: np.random.Generator) -> Any:
+        """Descends the excess: accepts changes of single genes that do not raise it."""
         excess = self.excess(arch)
         for _ in range(_STEPS):
             if excess == 0:

@@ -1,4 +1,4 @@
-"""The contract of search methods: architectures out, scores in."""
+"""The contract of search methods: they propose architectures and receive scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -14,14 +14,14 @@ from lit_fednas.search.feasible import Feasible
 
 @dataclass(frozen=True)
 class Score:
-    """Error and cost of an architecture; less is better in both."""
+    """Error and cost of an architecture; lower is better for both."""
 
     arch: Any
-    error: float  # one minus the metric where higher is better; else the metric
+    error: float  # one minus the metric if higher is better, else the metric
     cost: float  # the objective cost
 
 
-#: Architectures of a generation, of which some are to survive.
+#: Size of a generation from which some architectures survive.
 AtLeastTwo = Annotated[int, Range(at_least=2)]
 Proposals: TypeAlias = Generator[list[Any], list[Score], None]
 
@@ -29,9 +29,9 @@ Proposals: TypeAlias = Generator[list[Any], list[Score], None]
 class SearchMethod(ABC):
     """Finds good architectures of a tier.
 
-    A method is a frozen dataclass of its settings and one generator: it yields generations of architectures that fit
-    the tier and were not yielded before, is sent their scores, and ends when it finds no more. The caller stops when
-    the budget is spent. All random numbers come from ``rng``, so a search resumes by replaying the method.
+    A method is a frozen dataclass of its settings with one generator. It yields generations of new architectures that
+    fit the tier, receives their scores, and ends when it finds no more. The caller stops when the budget is spent. All
+    random numbers come from ``rng``, so a search resumes by replaying the method.
 
     Example:
         >>> class OnlyTheSmallest(SearchMethod):
@@ -41,17 +41,12 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
-        """Yields generations of architectures and is sent their scores.
-
-        Args:
-            feasible: The architectures of the tier.
-            rng: Random numbers.
-        """
+        """Yields generations of architectures of the tier and receives their scores."""
 
     def plan(self, feasible: Feasible, rng: np.random.Generator) -> Any:
         """Returns the best architecture without an evaluation (``search.evaluations`` of 0).
 
         Raises:
-            ConfigError: The method cannot tell without one, or refuses all architectures.
+            ConfigError: The method needs evaluations, or refuses all architectures.
         """
         raise ConfigError(f"search.evaluations: 0 is too few for {type(self).__name__}; give more, or use ProxySearch")

@@ -23,19 +23,16 @@ from lit_fednas.search.method import AtLeastTwo, Proposals, SearchMethod
 @checked("search.method")
 @dataclass(frozen=True)
 class NSGA2(SearchMethod):
-    """Trades error against the objective cost, within a tier (FedorAS, section 3.2, App. E.5), on pymoo.
+    """Minimises error and cost within a tier (FedorAS, section 3.2, App. E.5), on pymoo.
 
-    NSGA-II of Deb et al. (2002): genes are crossed uniformly and drawn anew when mutated. Infeasible architectures are
+    NSGA-II of Deb et al. (2002), with uniform crossover and mutations that redraw genes. Infeasible architectures are
     repaired before evaluation (:meth:`Feasible.repaired`); none is proposed twice.
 
     Args:
         population: Architectures that survive (FedorAS: 128).
         sample: New architectures per generation (FedorAS: 64).
-        crossover_rate: Share of pairs that are crossed; the others are passed on as they are, and mutated.
-        mutation_rate: With what probability a gene is drawn anew; one in the number of genes if not given.
-
-    Raises:
-        ConfigError: A number is out of range.
+        crossover_rate: The share of pairs that are crossed; the others are only mutated.
+        mutation_rate: The probability that a gene is redrawn; 1 / number of genes if not given.
     """
 
     population: AtLeastTwo = 128
@@ -45,52 +42,50 @@ class NSGA2(SearchMethod):
 
     @override
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
-        genes = len(feasible.space.cardinalities)
-        problem = Problem(n_var=genes, n_obj=2, xl=0, xu=np.array(feasible.space.cardinalities) - 1, vtype=int)
+        num_genes = len(feasible.space.cardinalities)
+        problem = Problem(n_var=num_genes, n_obj=2, xl=0, xu=np.array(feasible.space.cardinalities) - 1, vtype=int)
         tier = _Tier(feasible)
         algorithm = _Algorithm(
             pop_size=self.population,
             n_offsprings=self.sample,
             sampling=tier.sample,
             crossover=UniformCrossover(prob=self.crossover_rate),
-            mutation=_RedrawGenes(prob_var=1 / genes if self.mutation_rate is None else self.mutation_rate),
+            mutation=_RedrawGenes(prob_var=1 / num_genes if self.mutation_rate is None else self.mutation_rate),
             repair=tier.repair,
             eliminate_duplicates=tier,
         )
         algorithm.setup(problem, seed=int(rng.integers(2**31)), termination=NoTermination())
-        while (asked := algorithm.ask()) is not None:
-            tier.add(asked)
-            scores = yield tier.archs(asked)
+        while (generation := algorithm.ask()) is not None:
+            tier.add(generation)
+            scores = yield tier.archs(generation)
             objectives = np.array([[score.error, score.cost] for score in scores])
-            Evaluator().eval(StaticProblem(problem, F=objectives), asked)
-            algorithm.tell(infills=asked)
+            Evaluator().eval(StaticProblem(problem, F=objectives), generation)
+            algorithm.tell(infills=generation)
 
 
 class _Algorithm(PymooNSGA2):
-    """pymoo's algorithm, but a generation for which mating finds too little is filled up from the tier."""
+    """pymoo's algorithm; if mating finds too few new architectures, samples of the tier complete the generation."""
 
     def _infill(self) -> Any:
         children = self.mating.do(
             self.problem, self.pop, self.n_offsprings, algorithm=self, random_state=self.random_state
         )
-        missing = self.n_offsprings - len(children)
-        if missing:
+        num_missing = self.n_offsprings - len(children)
+        if num_missing:
             self.eliminate_duplicates.add(children)
-            fresh = self.initialization.sampling(self.problem, missing, random_state=self.random_state)
-            children = Population.merge(children, fresh)
+            samples = self.initialization.sampling(self.problem, num_missing, random_state=self.random_state)
+            children = Population.merge(children, samples)
         return children if len(children) else None
 
 
 class _RedrawGenes(Mutation):
-    """Draws each gene anew with some probability."""
-
     def _do(self, problem: Any, X: np.ndarray, *args: Any, random_state: Any = None, **kwargs: Any) -> np.ndarray:
-        drawn = random_state.integers(problem.xl, problem.xu + 1, size=X.shape)
-        return np.where(random_state.random(X.shape) < self.get_prob_var(problem), drawn, X)
+        new_genes = random_state.integers(problem.xl, problem.xu + 1, size=X.shape)
+        return np.where(random_state.random(X.shape) < self.get_prob_var(problem), new_genes, X)
 
 
 class _Tier(DuplicateElimination):
-    """The architectures of a tier as pymoo's sampling and repair; refuses what was proposed in any generation."""
+    """The architectures of a tier as pymoo's sampling and repair, without those of earlier generations."""
 
     def __init__(self, feasible: Feasible) -> None:
         super().__init__()
@@ -104,8 +99,8 @@ class _Tier(DuplicateElimination):
         self.proposed.update(self.archs(population))
 
     def sample(self, problem: Any, count: int, random_state: Any, **kwargs: Any) -> Any:
-        drawn = self.feasible.distinct(set(self.proposed), count, random_state)
-        genes = [self.feasible.space.encode(arch) for arch in drawn]
+        archs = self.feasible.distinct(set(self.proposed), count, random_state)
+        genes = [self.feasible.space.encode(arch) for arch in archs]
         return Population.new("X", np.array(genes, dtype=int).reshape(len(genes), problem.n_var))
 
     def repair(self, problem: Any, population: Any, random_state: Any, **kwargs: Any) -> Any:

@@ -15,22 +15,22 @@ from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import AtLeastTwo, Proposals, Score, SearchMethod
 from lit_fednas.search.nsga2 import NSGA2
 
-_CANDIDATES = 8  # drawn for each of the first architectures
+_CANDIDATES = 8  # random architectures per first architecture
 
 
 @checked("search.method")
 @dataclass(frozen=True)
 class PredictorSearch(SearchMethod):
-    """Evaluates the architectures that a Gaussian process expects on the front of error and MACs, and fits it again.
+    """Evaluates the architectures on the front of error and MACs that a Gaussian process predicts, and refits it.
 
-    The first architectures are spread evenly over the tier's MACs. Then NSGA-II runs on predicted errors, of genes and
-    the logarithm of MACs, and some of the best front that are not known are evaluated, spread over its MACs.
+    The first architectures are spread evenly over the tier's MACs. Then NSGA-II runs on errors that are predicted from
+    genes and the logarithm of MACs. New architectures of its best front, spread over the MACs, are evaluated.
 
     Args:
-        first: Architectures that are evaluated before the first prediction.
-        sample: Architectures that are evaluated between two predictions.
-        population: Of NSGA-II.
-        generations: Of NSGA-II, on predictions.
+        first: Evaluations before the first prediction.
+        sample: Evaluations between two predictions.
+        population: Population of NSGA-II.
+        generations: Generations of NSGA-II per prediction.
     """
 
     first: AtLeastTwo = 20
@@ -40,20 +40,20 @@ class PredictorSearch(SearchMethod):
 
     @override
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
-        drawn = feasible.distinct(set(), _CANDIDATES * self.first, rng)
-        proposed = _spread(drawn, feasible, self.first)
-        known, scores = set(proposed), []
-        while proposed:
-            scores += yield proposed
-            proposed = self._best(known, scores, feasible, rng) or feasible.distinct(known, self.sample, rng)
-            known.update(proposed)
+        candidates = feasible.distinct(set(), _CANDIDATES * self.first, rng)
+        generation = _spread(candidates, feasible, self.first)
+        history, scores = set(generation), []
+        while generation:
+            scores += yield generation
+            generation = self._front(history, scores, feasible, rng) or feasible.distinct(history, self.sample, rng)
+            history.update(generation)
 
-    def _best(self, known: set[Any], scores: list[Score], feasible: Feasible, rng: np.random.Generator) -> list[Any]:
-        """Returns unknown architectures of the first fronts of predicted error and MACs."""
-        predict = _fitted(scores, feasible)
+    def _front(self, history: set[Any], scores: list[Score], feasible: Feasible, rng: np.random.Generator) -> list[Any]:
+        """Returns new architectures of the first fronts of predicted error and MACs."""
+        predict = _fit_predictor(scores, feasible)
         proposals = NSGA2(self.population, self.population).search(feasible, rng)
         predicted: list[Score] = []
-        with suppress(StopIteration):  # nothing new is left
+        with suppress(StopIteration):  # NSGA-II finds no new architecture
             generation = next(proposals)
             for _ in range(self.generations):
                 errors = predict(generation)
@@ -61,25 +61,24 @@ class PredictorSearch(SearchMethod):
                 expected = [Score(*values) for values in zip(generation, errors, macs, strict=True)]
                 predicted += expected
                 generation = proposals.send(expected)
-        left = [score for score in predicted if score.arch not in known]
-        chosen: list[Any] = []
-        if left:
-            for front in NonDominatedSorting().do(np.array([[score.error, score.cost] for score in left])):
-                chosen += _spread([left[place].arch for place in front], feasible, self.sample - len(chosen))
-                if len(chosen) == self.sample:
+        candidates = [score for score in predicted if score.arch not in history]
+        archs: list[Any] = []
+        if candidates:
+            for front in NonDominatedSorting().do(np.array([[score.error, score.cost] for score in candidates])):
+                archs += _spread([candidates[index].arch for index in front], feasible, self.sample - len(archs))
+                if len(archs) == self.sample:
                     break
-        return chosen
+        return archs
 
 
 def _spread(archs: Sequence[Any], feasible: Feasible, count: int) -> list[Any]:
-    """Returns so many of some architectures, or all, at even places in the order of their MACs."""
+    """Returns at most ``count`` of the architectures, at even distances in the order of their MACs."""
     ascending = sorted(archs, key=lambda arch: feasible.costs.cost(arch, "macs"))
-    places = np.linspace(0, len(ascending) - 1, min(count, len(ascending))).round().astype(int)
-    return [ascending[place] for place in places.tolist()]
+    indices = np.linspace(0, len(ascending) - 1, min(count, len(ascending))).round().astype(int)
+    return [ascending[index] for index in indices.tolist()]
 
 
-def _fitted(scores: Sequence[Score], feasible: Feasible) -> Callable[[Sequence[Any]], np.ndarray]:
-    """Returns what predicts the errors of architectures, fitted to those that are known."""
+def _fit_predictor(scores: Sequence[Score], feasible: Feasible) -> Callable[[Sequence[Any]], np.ndarray]:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -93,6 +92,6 @@ def _fitted(scores: Sequence[Score], feasible: Feasible) -> Callable[[Sequence[A
 
     process = GaussianProcessRegressor(ConstantKernel() * Matern(nu=2.5) + WhiteKernel(0.1), normalize_y=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of a length at its bound, which predicts as well
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a length scale at its bound predicts as well
         process.fit(features([score.arch for score in scores]), [score.error for score in scores])
     return lambda archs: process.predict(features(archs))

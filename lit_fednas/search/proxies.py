@@ -1,8 +1,8 @@
-"""Proxies: scores of architectures that need no training, from their shapes, or from their weights and one batch.
+"""Proxies: scores of architectures without training, from their shapes, or from their weights and one batch.
 
-To add one, write a frozen dataclass that subclasses :class:`Proxy`. How well scores order trained subnets differs from
-task to task: the cost in MACs is the proxy to beat. NASWOT, SynFlow and gradient norms did not
-(``notebooks/reproduction/results_deepfednas.ipynb``).
+To add one, write a frozen dataclass that subclasses :class:`Proxy`. The order of scores and that of trained subnets
+agree more on some tasks than on others. The baseline is the cost in MACs; NASWOT, SynFlow and gradient norms did not
+exceed it (``notebooks/reproduction/results_deepfednas.ipynb``).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from lit_fednas.tiers.limits import CountedCost
 
 
 class Batch(NamedTuple):
-    """Examples that a proxy may look at."""
+    """Examples for proxies."""
 
     inputs: Tensor  # [batch, *input_shape]
-    targets: Tensor  # of the task
-    task: Task  # what they are
+    targets: Tensor  # targets of the task
+    task: Task
 
 
 class Proxy(ABC):
-    """A score of an architecture without training; more is better, minus infinity is for what cannot be chosen."""
+    """A score of an architecture without training; higher is better, minus infinity refuses an architecture."""
 
     @abstractmethod
     def score(self, arch: Any, costs: ArchitectureCosts, batch: Batch | None = None) -> float:
@@ -45,10 +45,10 @@ class Proxy(ABC):
 
 @dataclass(frozen=True)
 class CostProxy(Proxy):
-    """The cost itself: what may cost more is taken for better.
+    """The cost as a score: larger networks count as better.
 
     Args:
-        cost: Which of the costs that are counted.
+        cost: Name of the cost.
     """
 
     cost: CountedCost = "macs"
@@ -59,7 +59,7 @@ class CostProxy(Proxy):
 
 
 class FitnessParts(NamedTuple):
-    """What DeepFedNAS' fitness consists of."""
+    """The terms of DeepFedNAS' fitness."""
 
     entropy: float
     effectiveness: float
@@ -75,19 +75,19 @@ class Fitness(Proxy):
     It is ``entropy + effectiveness_weight * rho - depth_weight * Q - narrowing_weight * V``. With w the input channels
     of a layer's group times its kernel's positions: the entropy of a stage is ``ln(h^2 c)`` of its output's positions
     and channels times the sum of ``ln w`` over its layers; the effectiveness rho is the number of layers over their
-    geometric mean of w; Q is the exponential of the variance of the stages' numbers of blocks; V is by how many
-    channels a stage is narrower than the one before, added up. Higher fitness is not known to mean higher accuracy:
-    in supernets on distorted digits it ordered subnets of equal MACs worse than a loss on few images.
+    geometric mean of w; Q is the exponential of the variance of the stages' numbers of blocks; V is the sum of channels
+    by which stages are narrower than the stages before them. Higher fitness need not mean higher accuracy: in supernets
+    on distorted digits it ordered subnets of equal MACs worse than a loss on few images.
 
-    It reads any supernet (:meth:`~lit_fednas.supernets.Supernet.layers`). The first layer is the stem, which is in
-    no stage; the last is the classifier, which does not count. A stage is the layers in a row whose outputs have
-    equally many positions, and has a block for every two of its layers of the largest kernel.
+    It works for any supernet (:meth:`~lit_fednas.supernets.Supernet.layers`). The first layer is the stem, outside
+    of all stages; the last is the classifier, which does not count. A stage is a row of layers with the same number of
+    output positions. It has one block for every two of its layers with the largest kernel.
 
     Args:
-        effectiveness_weight: What a unit of effectiveness is worth.
-        depth_weight: What a unit of Q costs.
-        narrowing_weight: What a channel of V costs.
-        most_effective: Networks of a greater effectiveness are no candidates.
+        effectiveness_weight: Weight of the effectiveness.
+        depth_weight: Weight of the penalty Q.
+        narrowing_weight: Weight of the penalty V.
+        most_effective: Maximum effectiveness; networks above it are refused.
     """
 
     effectiveness_weight: float = 1000.0
@@ -105,7 +105,7 @@ class Fitness(Proxy):
 
     @staticmethod
     def parts(layers: Sequence[Layer]) -> FitnessParts:
-        """Returns the parts of the fitness of a network with these layers, two at least."""
+        """Returns the terms of the fitness for the layers of a network."""
         if len(layers) < 3:
             raise ConfigError(
                 f"search.method.proxy: Fitness needs a stem, another layer and a classifier, and an architecture has "
@@ -117,13 +117,13 @@ class Fitness(Proxy):
         mean_log = (math.log(stem.fan_in) + sum(stage.logs for stage in stages)) / depth
         mean_blocks = sum(stage.blocks for stage in stages) / len(stages)
         variance = sum((stage.blocks - mean_blocks) ** 2 for stage in stages) / len(stages)
-        narrowing = sum(max(0, before.width - after.width) for before, after in pairwise(stages))
+        narrowing = sum(max(0, first.width - second.width) for first, second in pairwise(stages))
         entropy = sum(stage.entropy for stage in stages)
         return FitnessParts(entropy, depth / math.exp(mean_log), math.exp(variance), narrowing)
 
 
 class _Stage(NamedTuple):
-    """What the fitness reads of a stage: its sum of logarithms, entropy, number of blocks and output channels."""
+    """The figures of a stage in the fitness: sum of logarithms, entropy, number of blocks, output channels."""
 
     logs: float
     entropy: float
@@ -131,7 +131,7 @@ class _Stage(NamedTuple):
     width: int
 
     @staticmethod
-    @lru_cache(maxsize=2**16)  # a search meets the same stages in many architectures
+    @lru_cache(maxsize=2**16)  # many architectures have the same stages
     def of(layers: tuple[Layer, ...]) -> _Stage:
         logs = sum(math.log(layer.fan_in) for layer in layers)
         width, kernel = layers[-1].channels, max(layer.kernel for layer in layers)
@@ -141,19 +141,15 @@ class _Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchLoss(Proxy):
-    """Minus the loss on a batch of validation data, with the batch's statistics in norms: a very small evaluation.
-
-    Raises:
-        ConfigError: The server has no validation data (once it is known).
-    """
+    """The negative loss on one batch of validation data, with norms in training mode: a very small evaluation."""
 
     @override
     @torch.no_grad()
     def score(self, arch: Any, costs: ArchitectureCosts, batch: Batch | None = None) -> float:
         if batch is None:
             raise ConfigError(
-                "search.method.proxy: BatchLoss looks at validation data of the server, and there are none "
-                "(data.server_val, search.federated); give some, or choose Fitness or CostProxy"
+                "search.method.proxy: BatchLoss needs validation data of the server (data.server_val, without "
+                "search.federated); give some, or choose Fitness or CostProxy"
             )
         network = costs.supernet.subnet(arch).train()
         loss = float(batch.task.loss(network(batch.inputs), batch.targets))

@@ -1,4 +1,4 @@
-"""DeepFedNAS' path of architectures: a pool for assignments, which a search finds before training."""
+"""DeepFedNAS' path of architectures: a pool for assignments from a search before training."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,14 +16,14 @@ from lit_fednas.tiers import ArchitectureCosts, EvenBudgets, TierSource
 @checked("assignment.pool")
 @dataclass(frozen=True)
 class ProxyPath(Pool):
-    """DeepFedNAS' path: within each of some limits the architecture that a proxy takes for the best.
+    """DeepFedNAS' path: for each of some limits the best architecture by a proxy.
 
-    It is found at the start of every run, within seconds for a small supernet. For a large one let
-    ``lit-fednas search`` write it (:class:`ProxySearch`), and give the file (``FromFile``).
+    Every run computes it at its start, within seconds for a small supernet. For a large one let ``lit-fednas search``
+    write it (:class:`ProxySearch`), and give the file (``FromFile``).
 
     Args:
-        budgets: The limits; as published, they are equally far apart.
-        method: The search at each of them; its proxy may look at no data.
+        budgets: The limits; evenly spaced by default, as published.
+        method: The search within each limit; its proxy has no data.
     """
 
     budgets: TierSource = field(default_factory=EvenBudgets)
@@ -31,8 +31,8 @@ class ProxyPath(Pool):
 
     @override
     def architectures(self, costs: ArchitectureCosts, cost: str) -> list[Any]:
-        space, found = costs.supernet.space, []
+        space, archs = costs.supernet.space, []
         for tier in self.budgets.tiers(space, costs, numpy_generator(0, "path")):
             rng = numpy_generator(0, f"path-{tier.name}")
-            found.append(self.method.plan(Feasible(space, costs, tier, rng), rng))
-        return list(dict.fromkeys(found))
+            archs.append(self.method.plan(Feasible(space, costs, tier, rng), rng))
+        return list(dict.fromkeys(archs))

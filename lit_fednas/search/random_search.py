@@ -1,4 +1,4 @@
-"""The baseline: architectures drawn at random."""
+"""The baseline: random architectures."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,18 @@ from lit_fednas.search.method import Proposals, SearchMethod
 @checked("search.method")
 @dataclass(frozen=True)
 class RandomSearch(SearchMethod):
-    """Distinct architectures of the tier, drawn at random: the baseline that every other method must beat.
+    """Evaluates distinct random architectures of the tier: the baseline of all other methods.
 
     It begins with the smallest and the largest architecture and those of the run's evaluation that fit the tier.
 
     Args:
-        sample: How many per generation; it changes nothing but how often figures are written.
+        sample: Architectures per generation, after which figures are written; it does not change the draws.
     """
 
     sample: PositiveInt = 64
 
     @override
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
-        known: set[object] = set()
-        while drawn := feasible.distinct(known, self.sample, rng):
-            yield drawn
+        history: set[object] = set()
+        while generation := feasible.distinct(history, self.sample, rng):
+            yield generation

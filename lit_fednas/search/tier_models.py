@@ -26,7 +26,7 @@ WEIGHTS_FILE = "weights.pt"
 _BATCH_SIZE = 512
 
 
-def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **further: Any) -> TierModel:
+def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **fields: Any) -> TierModel:
     """Returns the content of a tier's ``architecture.json``."""
     return TierModel(
         tier=tier,
@@ -37,7 +37,7 @@ def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **f
         num_classes=supernet.num_classes,
         recalibrated=recalibrated,
         stages=[list(stage) for stage in supernet.space.stages(arch)],
-        **further,
+        **fields,
     )
 
 
@@ -69,7 +69,7 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip()  # of several, after a heading
+        reason = str(error).splitlines()[1].strip()  # the first reason; line 0 is a heading
         raise CheckpointError(f"{path}: does not fit the architecture ({reason}); run the search again") from None
     return arch, network.eval()
 
@@ -85,16 +85,16 @@ def scores_of_clients(
     sizes = {client: data.size(client, "test") for client in clients}
     groups = batches_of_clients(sizes, 1 if normalises_over_batches(network) else _BATCH_SIZE)
     score = partial(client_scores, network, data, settings=model.evaluation)
-    return [one for group in groups for one in score(group)]
+    return [client_score for group in groups for client_score in score(group)]
 
 
 def _architecture(supernet: Supernet, model: TierModel) -> Any:
-    searched = f"tier {model.tier!r} is of {model.supernet}, input_shape {model.input_shape}, "
-    searched += f"num_classes {model.num_classes}; give the config of its run"
+    origin = f"tier {model.tier!r} is of {model.supernet}, input_shape {model.input_shape}, "
+    origin += f"num_classes {model.num_classes}; give the config of its run"
     if (list(supernet.input_shape), supernet.num_classes) != (list(model.input_shape), model.num_classes):
         shapes = f"input_shape {list(supernet.input_shape)} and num_classes {supernet.num_classes}"
-        raise ConfigError(f"model.supernet: has {shapes}, but {searched}")
+        raise ConfigError(f"model.supernet: has {shapes}, but {origin}")
     try:
         return supernet.space.parse(model.arch)
     except ConfigError as error:
-        raise ConfigError(f"{error}; {searched}") from None
+        raise ConfigError(f"{error}; {origin}") from None

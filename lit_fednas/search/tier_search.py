@@ -1,7 +1,7 @@
 """A search of device tiers, from its first proposal to the tiers' networks.
 
-It keeps no state: methods draw from addressed generators and every evaluation is on disk, so that a search that was
-stopped is started again, meets its own evaluations, and goes on where it stopped.
+It keeps no state: methods draw from addressed generators and every evaluation is on disk. A stopped search starts
+again, reads its evaluations, and continues.
 """
 
 import logging
@@ -34,10 +34,10 @@ from lit_fednas.tiers import EVERYBODY, ArchitectureCosts, Tier, TierSource
 
 log = logging.getLogger(__name__)
 
-_LEAST = 1e-12  # of a worst value, to divide by
-_LATENCY_SAMPLES = 24  # architectures that a source of latencies may learn from
-#: Settings that a search that goes on may change.
-_FREE = {"evaluations", "complete", "reference", "latency", "checkpoint"}
+_MIN_WORST = 1e-12  # lower bound of a divisor
+_LATENCY_SAMPLES = 24  # architectures to prepare a source of latencies
+#: Settings that may change when a search continues.
+_CHANGEABLE = {"evaluations", "complete", "reference", "latency", "checkpoint"}
 
 
 @checked("search")
@@ -47,26 +47,23 @@ class SearchSettings:
 
     Args:
         tiers: The device tiers; those of the clients (``model.tiers``) if not given.
-        method: How each tier is searched.
-        evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000), or a number for each
-            tier by its name (FedorAS, Table 10: ``{tier1: 100, tier2: 150}``). 0 for methods that need none
-            (``ProxySearch``): then nothing is tested either, no networks are written, and with ``--ckpt_path null`` the
-            search is in a new folder, with untrained weights.
-        cost: The objective besides the metric.
-        metric: By what the best on the validation data is known: a metric of the task or of ``model.metrics``, the
-            greatest or the least, as is better; for classes ``accuracy``, if not given, for tokens ``perplexity``.
+        method: The method that searches each tier.
+        evaluations: Distinct architectures to evaluate per tier (FedorAS: 1000), or a number for each tier by name
+            (FedorAS, Table 10: ``{tier1: 100, tier2: 150}``). 0 is for methods without evaluations (``ProxySearch``):
+            no networks are tested or written, and with ``--ckpt_path null`` the search uses untrained weights in a
+            new folder.
+        cost: The second objective besides the metric.
+        metric: The metric that decides which architecture is best on the validation data: one of the task or of
+            ``model.metrics``; the task's first (``accuracy``, for tokens ``perplexity``) if not given.
         val_share: The share of the validation data to search on, drawn uniformly (FedorAS, App. K.1).
-        federated: How clients score the architectures on their own data (FedorAS, section 4.7); if not given, the
-            server does, on its validation data.
+        federated: Settings of scores by clients on their own data (FedorAS, section 4.7); the server scores on its
+            validation data if not given.
         client: The client that searches for itself (SuperFed, App. I): on its own validation data
-            (``data.client_val``), and for its own tier unless ``tiers`` are given; what it finds is tested on the
-            server's test data. If not given, the server searches.
-        latency: The source of latencies; they are not known if not given.
-        seed: The search's seed; that of the run if not given.
+            (``data.client_val``), and for its own tier unless ``tiers`` are given. The result is tested on the
+            server's test data. The server searches if not given.
+        latency: The source of latencies; no latencies if not given.
+        seed: The search's seed; the run's if not given.
         name: The name of the search's folder in the run's folder.
-
-    Raises:
-        ConfigError: A setting is out of range.
     """
 
     tiers: TierSource | None = None
@@ -84,33 +81,31 @@ class SearchSettings:
     def __post_init__(self) -> None:
         check_folder_name("search.name", self.name)
         if self.client is not None and self.federated is not None:
-            raise ConfigError(f"search.client: {self.client} has no meaning with search.federated; leave one out")
+            raise ConfigError(f"search.client: {self.client} has no effect with search.federated; leave one out")
         if self.val_share < 1 and (self.federated is not None or not self.evaluations):
             other = "evaluations 0" if self.federated is None else "federated"
-            raise ConfigError(f"search.val_share: {self.val_share} has no meaning with search.{other}; leave one out")
+            raise ConfigError(f"search.val_share: {self.val_share} has no effect with search.{other}; leave one out")
 
     def evaluations_of(self, tier: str) -> int:
-        """Returns the evaluations of a tier that is searched."""
+        """Returns the number of a tier's evaluations."""
         return self.evaluations[tier] if isinstance(self.evaluations, dict) else self.evaluations
 
 
 class TierSearch:
-    """Searches tiers with one method and writes down what it finds.
+    """Searches tiers with one method and writes the results.
 
     Args:
-        settings: The search's settings.
-        evaluator: Holds the weights, and scores architectures with them.
         files: The search's folder.
         seed: The run's seed.
-        checkpoint: The file of the weights, for the reader of ``settings.json``.
-        tiers: The clients' tiers, for settings that name none.
-        watch: Called after every evaluation with the tier, its evaluations so far, the best metric, and the
+        checkpoint: The file of the weights, as information in ``settings.json``.
+        tiers: The clients' tiers, for settings without tiers.
+        watch: Called after every evaluation with the tier, its number of evaluations, the best metric, and the
             hypervolume of finished generations; may raise to stop.
-        subnets: Architectures that each search begins with, beside the smallest and the largest.
-        scorer: Of the evaluator, if several processes share it; by default a new one.
+        subnets: The first architectures of each search, in addition to the smallest and the largest.
+        scorer: The evaluator's scorer, if several processes share it; a new one if not given.
 
     Raises:
-        ConfigError: There are no tiers, one cannot be met, or the folder holds another search.
+        ConfigError: There are no tiers, no architecture fits one, or the folder has another search.
     """
 
     def __init__(
@@ -137,7 +132,7 @@ class TierSearch:
         self.costs = scorer.costs
         if settings.tiers is None and not tiers:
             raise ConfigError(
-                "search.tiers: null leaves no device tiers to search for, as model.tiers is null too; set one of the "
+                "search.tiers: null leaves no device tiers to search, as model.tiers is null too; set one of the "
                 f"two, such as --search.tiers '{_example_tiers(self.costs)}'"
             )
         self.costs.recall_latencies(files)
@@ -147,24 +142,24 @@ class TierSearch:
         if settings.tiers is not None:
             self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         _check_names(self.tiers, tiers)
-        searched = [tier.name for tier in self.tiers]
-        if isinstance(settings.evaluations, dict) and sorted(settings.evaluations) != sorted(searched):
-            given = ", ".join(settings.evaluations)
+        tier_names = [tier.name for tier in self.tiers]
+        if isinstance(settings.evaluations, dict) and sorted(settings.evaluations) != sorted(tier_names):
+            names = ", ".join(settings.evaluations)
             raise ConfigError(
-                f"search.evaluations: is of {given or 'no tier'}, but searched are {', '.join(searched)}; give a "
-                f"number for each of these, or one for all"
+                f"search.evaluations: has the tiers {names or '(none)'}, not {', '.join(tier_names)}; give a number "
+                f"for each of these, or one for all"
             )
         self.feasible: dict[str, Feasible] = {}
         for tier in self.tiers:
             rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
-            # so that a search finds nothing less than what is known without it
+            # with these starts, the search's result is at least as good as the run's own subnets
             space = self.space
             starts = [space.smallest, space.largest, *(arch for arch in subnets if space.values_of(arch) is not None)]
             self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts, evaluator.batch())
         self.written = self._description(checkpoint, latency)
-        # a score by clients belongs to the tier that asked first: with more evaluations, maybe another
-        bound = {"evaluations"} if settings.federated else set()
-        files.begin(self.written, _FREE - bound)
+        # clients' scores depend on the tier that proposes an architecture first, and so on the budgets
+        fixed = {"evaluations"} if settings.federated else set()
+        files.begin(self.written, _CHANGEABLE - fixed)
         self.costs.keep_latencies(files)
         self.evaluations = Evaluations(scorer, files)
 
@@ -184,16 +179,14 @@ class TierSearch:
             "weights": self.supernet.digest(),
             "checkpoint": checkpoint,
             **self.evaluator.description([tier.name for tier in self.tiers]),
-            "reference": {name: float(min(limit, largest)) for name, limit in limits.items()},  # of hypervolumes
+            "reference": {name: float(min(limit, largest)) for name, limit in limits.items()},
             "latency": latency,
             "latency_source": None if settings.latency is None else settings.latency.identity,
             "complete": False,
         }
 
-    # ---- the search -----------------------------------------------------------------------------------
-
     def run(self) -> None:
-        """Searches all tiers; writes the history, the front, and what the evaluations cost."""
+        """Searches all tiers; writes the history, the fronts, and the costs of evaluations."""
         history = [row for tier in self.tiers for row in self._search(tier)]
         self.files.write("history", history)
         fronts = []
@@ -205,32 +198,32 @@ class TierSearch:
         self.written |= self.evaluator.finish(self.files)
 
     def _search(self, tier: Tier) -> list[dict[str, Any]]:
-        """Drives the method until evaluations are spent or nothing new is proposed."""
-        settings, most = self.settings, self.settings.evaluations_of(tier.name)
+        """Runs the method until the evaluations are spent or it proposes no new architecture."""
+        settings, budget = self.settings, self.settings.evaluations_of(tier.name)
         rng = numpy_generator(self.seed, f"search-{tier.name}")
         proposals = settings.method.search(self.feasible[tier.name], rng)
         history: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
-        # networks of earlier tiers' searches count where they fit, as for the tier's network
+        # architectures of earlier tiers' searches count if they fit, as in :meth:`best`
         values = [row[self.metric] for arch, row in self.fitting(tier).items() if arch in self.evaluations.proposed]
-        value = min(values, key=lambda metric: error(metric, self.higher), default=None)
+        best = min(values, key=lambda metric: error(metric, self.higher), default=None)
         volume = scores = None
-        while len(rows) < most:
+        while len(rows) < budget:
             try:
-                proposed = next(proposals) if scores is None else proposals.send(scores)
+                archs = next(proposals) if scores is None else proposals.send(scores)
             except StopIteration:
-                log.info("%s: no more architectures after %d evaluations of %d", tier.name, len(rows), most)
+                log.info("%s: no more architectures after %d evaluations of %d", tier.name, len(rows), budget)
                 break
             scores = []
-            proposed = proposed[: most - len(rows)]
-            for row, arch in zip(self.evaluations.evaluate(tier.name, len(history), proposed), proposed, strict=True):
+            archs = archs[: budget - len(rows)]
+            for row, arch in zip(self.evaluations.evaluate(tier.name, len(history), archs), archs, strict=True):
                 rows.append(row)
                 scores.append(Score(arch, self._error(row), row[settings.cost]))
-                if value is None or self._error(row) < error(value, self.higher):
-                    value = row[self.metric]
-                self.watch(tier.name, len(rows), value, volume)
+                if best is None or self._error(row) < error(best, self.higher):
+                    best = row[self.metric]
+                self.watch(tier.name, len(rows), best, volume)
             volume = self._hypervolume(rows, tier.name)
-            figures = {"evaluations": len(rows), f"best_{self.metric}": value, "hypervolume": volume}
+            figures = {"evaluations": len(rows), f"best_{self.metric}": best, "hypervolume": volume}
             history.append({"tier": tier.name, "generation": len(history), **figures})
         return history
 
@@ -238,24 +231,21 @@ class TierSearch:
         return error(row[self.metric], self.higher)
 
     def _hypervolume(self, rows: Sequence[dict[str, Any]], tier: str) -> float:
-        """Returns what a tier's rows dominate."""
-        worst = 1.0 if self.higher or not rows else max(rows[0][self.metric], _LEAST)
+        worst = 1.0 if self.higher or not rows else max(rows[0][self.metric], _MIN_WORST)
         costs = [row[self.settings.cost] for row in rows]
         return hypervolume(costs, [1 - self._error(row) / worst for row in rows], self.written["reference"][tier])
 
-    # ---- results --------------------------------------------------------------------------------------
-
     def fitting(self, tier: Tier) -> dict[Any, dict[str, Any]]:
-        """Returns the rows of the architectures that fit a tier, evaluated in any tier's search."""
+        """Returns the rows of all evaluated architectures that fit a tier."""
         return {arch: row for arch, row in self.evaluations.items() if self.costs.excess(arch, tier) == 0}
 
     def best(self, tier: Tier) -> Any | None:
-        """Returns the best architecture that fits a tier: of least error, then cost, then the one found first."""
+        """Returns the best architecture that fits a tier: by error, then cost, then the order of evaluation."""
         rows = self.fitting(tier)
         return min(rows, key=lambda arch: (self._error(rows[arch]), rows[arch][self.settings.cost]), default=None)
 
     def write_plan(self) -> list[dict[str, Any]]:
-        """Writes and returns the rows of ``tiers.csv``: what the method takes for the best without an evaluation."""
+        """Writes and returns the rows of ``tiers.csv`` with the method's choice without evaluations."""
         rows = []
         for tier in self.tiers:
             arch = self.settings.method.plan(
@@ -266,15 +256,7 @@ class TierSearch:
         return rows
 
     def write_tiers(self, test: Callable[[Any], dict[str, float]] | None) -> list[dict[str, Any]]:
-        """Tests the best of every tier, and writes ``tiers.csv`` and the tiers' networks.
-
-        Args:
-            test: Evaluates an architecture on the test data, which are used here for the first time; ``None`` if
-                there are none.
-
-        Returns:
-            The rows of ``tiers.csv``.
-        """
+        """Tests the best architectures, if there are test data; writes networks and ``tiers.csv``, returns its rows."""
         rows = []
         for tier in self.tiers:
             arch = self.best(tier)
@@ -293,9 +275,9 @@ class TierSearch:
                 log.info("%s: %d candidates tie at %s %s; the cheapest is taken", tier.name, ties, self.metric, text)
             counts = {"evaluations": len(fitting), "hypervolume": self._hypervolume(fitting, tier.name)}
             rows.append({"tier": tier.name, "arch": row["arch"], **metrics, **costs, **counts})
-            known = {name: cost for name, cost in costs.items() if cost is not None}
+            known_costs = {name: cost for name, cost in costs.items() if cost is not None}
             recalibrated = bool(self.evaluator.recalibration)
-            model = tier_model(self.supernet, tier.name, arch, recalibrated, costs=known, metrics=metrics)
+            model = tier_model(self.supernet, tier.name, arch, recalibrated, costs=known_costs, metrics=metrics)
             save_tier_model(self.files, model, self.evaluator.network(arch))
         self.files.write("tiers", rows)
         return rows
@@ -308,34 +290,34 @@ def _check_names(tiers: Sequence[Tier], clients_tiers: Sequence[Tier]) -> None:
             if tier.name == other.name and tier != other:
                 raise ConfigError(
                     f"search.tiers: {tier.name!r} is also a tier of the clients, with other limits "
-                    f"({other}; here {tier}); leave search.tiers out, or name it otherwise"
+                    f"({other}; here {tier}); leave search.tiers out, or rename the tier"
                 )
 
 
 def _plain(part: Any) -> dict[str, Any]:
-    """Returns a part's class and settings, and those of parts that it holds."""
-    given = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else {}
-    held = {name: _plain(value) if is_dataclass(value) else value for name, value in given.items()}
-    return {"class": type(part).__name__, **held}
+    """Returns a part's class and settings as plain values, with those of nested parts."""
+    settings = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else {}
+    plain_settings = {name: _plain(value) if is_dataclass(value) else value for name, value in settings.items()}
+    return {"class": type(part).__name__, **plain_settings}
 
 
 def _example_tiers(costs: ArchitectureCosts) -> str:
-    """Returns a setting of tiers that the supernet can meet: half-way between its least and most MACs, and the most."""
+    """Returns an example of tiers for the supernet: the mean of its minimum and maximum MACs, and the maximum."""
     space = costs.supernet.space
-    least, most = (costs.cost(arch, "macs") for arch in (space.smallest, space.largest))
-    limits = {"small": (least + most) / 2, "large": most} if least < most else {"all": most}
+    min_macs, max_macs = (costs.cost(arch, "macs") for arch in (space.smallest, space.largest))
+    limits = {"small": (min_macs + max_macs) / 2, "large": max_macs} if min_macs < max_macs else {"all": max_macs}
     budgets = ", ".join(f"{name}: {{macs: {ceil(limit)}}}" for name, limit in limits.items())
     return f"{{class_path: lit_fednas.tiers.Budgets, init_args: {{budgets: {{{budgets}}}}}}}"
 
 
 def pareto_front(costs: ArrayLike, scores: ArrayLike) -> np.ndarray:
-    """Returns the indices of points that no other beats in cost or score, by cost; of equal points the first."""
+    """Returns the indices of the non-dominated points, by cost; of equal points the first."""
     points = np.column_stack([np.asarray(costs, dtype=float), -np.asarray(scores, dtype=float)])
-    _, first = np.unique(points, axis=0, return_index=True)  # by ascending cost
-    return first[sorted(NonDominatedSorting().do(points[first], only_non_dominated_front=True))]
+    _, distinct = np.unique(points, axis=0, return_index=True)  # sorts by ascending cost
+    return distinct[sorted(NonDominatedSorting().do(points[distinct], only_non_dominated_front=True))]
 
 
 def hypervolume(costs: ArrayLike, scores: ArrayLike, reference: float) -> float:
-    """Returns the share of the square (cost from 0 to a reference, score from 0 to 1) that the points dominate."""
+    """Returns the share that the points dominate of the square: cost from 0 to ``reference``, score from 0 to 1."""
     points = np.column_stack([np.asarray(costs, dtype=float) / reference, 1 - np.asarray(scores, dtype=float)])
     return float(Hypervolume(ref_point=np.array([1.0, 1.0])).do(points))

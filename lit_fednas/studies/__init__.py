@@ -1,7 +1,7 @@
-"""Many runs from one file: ``lit-fednas study FILE`` trains, goes on where it stopped, compares, and judges claims.
+"""Many runs from one file: ``lit-fednas study FILE`` trains, resumes, compares, and judges claims.
 
-A sweep file of Weights & Biases is a study, too. ``configs/studies/`` has examples, and the guide on studies says how a
-file is written. Every arm and seed is a run in ``runs/NAME/ARM/seedN``.
+A sweep file of Weights & Biases is a study, too. ``configs/studies/`` has examples, and the guide on studies describes
+the file. Every arm and seed is a run in ``runs/NAME/ARM/seedN``.
 """
 
 from lit_fednas.studies.findings import RESULT_COLUMNS, figure, judged, measured

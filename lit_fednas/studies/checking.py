@@ -1,7 +1,7 @@
-"""The commands of a study in one process that trains nothing: each is parsed, and its parts are made and set up.
+"""Checks the commands of a study in one process without training: parses each, creates its parts and sets them up.
 
-The standard input is a JSON list of ``[words, alone]``; the standard output one of the commands' settings as YAML. A
-command that is not ``alone`` reads what another run will have written, so that it is only parsed.
+The standard input is a JSON list of ``[words, is_alone]``, the standard output a JSON list of the commands' settings as
+YAML. A command that is not alone reads files of another run, which may not exist yet, so it is only parsed.
 """
 
 import json
@@ -25,29 +25,29 @@ from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.federation import FederatedTrainer
 
 
-class _SetUp(Exception):
-    """All that comes before training is done."""
+class _SetUpDone(Exception):
+    """The set-up before training is complete."""
 
 
-class _BeforeTraining(Callback):
-    def on_train_start(self, *given: Any) -> None:
-        raise _SetUp
+class _StopBeforeTraining(Callback):
+    def on_train_start(self, *arguments: Any) -> None:
+        raise _SetUpDone
 
 
 class CheckingCLI(FederatedCLI):
-    """Does what a command does before it trains, evaluates or searches, and writes nothing but into a folder."""
+    """Runs a command up to training, evaluation or search, and writes only into ``folder``."""
 
-    def __init__(self, settings: list[str], folder: Path, alone: bool, words: Sequence[str]) -> None:
-        self.settings, self.folder, self.alone = settings, folder, alone
-        with suppress(_SetUp):
+    def __init__(self, settings: list[str], folder: Path, is_alone: bool, words: Sequence[str]) -> None:
+        self.settings, self.folder, self.is_alone = settings, folder, is_alone
+        with suppress(_SetUpDone):
             super().__init__(words)
 
     @override
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         self.settings.append(self._parser(self.subcommand).dump(config, skip_none=False))
-        if not self.alone:
-            raise _SetUp
+        if not self.is_alone:
+            raise _SetUpDone
         config.ckpt_path = None
         config.trainer.logger, config.trainer.default_root_dir = False, str(self.folder)
         config.trainer.devices, config.trainer.num_nodes, config.trainer.strategy = 1, 1, "auto"
@@ -56,7 +56,7 @@ class CheckingCLI(FederatedCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         trainer: Any = self.trainer
         if subcommand == "fit":
-            trainer.callbacks.insert(0, _BeforeTraining())
+            trainer.callbacks.insert(0, _StopBeforeTraining())
             trainer.fit(self.model, datamodule=self.datamodule)
             return
         owner = TRAINING[subcommand].load()
@@ -68,23 +68,23 @@ class CheckingCLI(FederatedCLI):
 
 
 def check(commands: Sequence[tuple[list[str], bool]]) -> list[str]:
-    """Returns the commands' settings; raises ConfigError for the first that cannot work."""
+    """Returns the commands' settings; raises ConfigError for the first invalid command."""
     settings: list[str] = []
-    for (program, *words), alone in commands:
+    for (program, *words), is_alone in commands:
         try:
             with TemporaryDirectory() as folder:
-                run(with_paths(words), partial(CheckingCLI, settings, Path(folder), alone))
+                run(with_paths(words), partial(CheckingCLI, settings, Path(folder), is_alone))
         except Exception as error:
             reason = cause_of(error) or error
             if not isinstance(reason, FedNASError | OSError | ArgumentError):
                 raise
-            short = shorten(" ".join([program, *words]), 120, placeholder=" ...")
-            raise ConfigError(f"{' '.join(str(reason).split())} (of {short})") from error
+            command = shorten(" ".join([program, *words]), 120, placeholder=" ...")
+            raise ConfigError(f"{' '.join(str(reason).split())} (of {command})") from error
     return settings
 
 
 def main() -> int:
-    """Reads commands, and prints their settings."""
+    """Reads commands and prints their settings."""
     with redirect_stdout(sys.stderr):
         settings = check(json.load(sys.stdin))
     print(json.dumps(settings))

@@ -18,7 +18,7 @@ from lit_fednas.records.files import locked
 from lit_fednas.studies.findings import METRICS, check_metric, claims_text, judged, keep_results, measured, read_results
 from lit_fednas.studies.jobs import Cluster
 from lit_fednas.studies.reading import MOST_RUNS, read_study
-from lit_fednas.studies.runs import Run, Runs, checked, run_all
+from lit_fednas.studies.runs import Run, Runs, check_commands, run_all
 from lit_fednas.studies.study import Study, check_seeds, require_known
 
 
@@ -39,31 +39,31 @@ def study(
 ) -> int:
     """Trains the arms of a study with the same seeds, compares them, and judges its claims.
 
-    Every arm and seed is a run in a folder of its own: trained, and what follows. The same command goes on where it was
-    stopped, and leaves out what is finished; arms and seeds may be added. A Weights & Biases sweep file (grid or
-    random) is a study, too, and needs no server.
+    Every arm and seed is a run in its own folder: training and the commands after it. The same command resumes a
+    stopped study without its finished runs; arms and seeds may be added. A Weights & Biases sweep file (grid or random)
+    is a study, too, and needs no server.
 
     Args:
         file: The study's file, or the name of one of the package's (lit-fednas configs studies lists them).
-        *extra: What follows -- goes to every command.
-        seeds: In place of those of the file.
-        arms: Labels of those that are run; all of the file if not given.
-        judge: Trains nothing: compares what has finished, and judges the kept results.
-        show: Prints the commands and runs nothing.
-        jobs: Runs side by side.
-        cluster: Where each command is a job: "slurm", or "local" for processes of this machine; by submitit.
-        cluster_options: What a job gets, as {timeout_min: 600, gpus_per_node: 1, slurm_partition: gpu}.
+        *extra: Words after -- are added to every command.
+        seeds: Seeds in place of the file's.
+        arms: Labels of the arms to run; all of the file if not given.
+        judge: Compares the finished runs and judges the stored results, without training.
+        show: Prints the commands without running them.
+        jobs: Number of runs at the same time.
+        cluster: The cluster that runs each command as a job of submitit: "slurm", or "local" for local processes.
+        cluster_options: Options of the jobs, as {timeout_min: 600, gpus_per_node: 1, slurm_partition: gpu}.
         count: Draws of a random study.
         draw_seed: Seed of a random study's draws.
-        out: Where the study's folder is made, which is named after the file's name.
-        results: Where measures are kept; results.csv in the study's folder if not given.
+        out: The folder that contains the study's folder.
+        results: The file of measures; results.csv in the study's folder if not given.
 
     Returns:
         The exit status: 1 if a run failed.
 
     Raises:
-        ConfigError: The file or an arm's settings cannot work (told before anything is trained), or another process
-            runs this study.
+        ConfigError: The file or an arm's settings are invalid (raised before training), or another process runs this
+            study.
         DataError: No run has finished.
     """
     content = read_study(file, count, draw_seed)
@@ -72,9 +72,9 @@ def study(
         raise ConfigError(f"{file}: count: missing for a random study; give the number of draws, --count 20")
     if seeds is not None:
         check_seeds(seeds)
-    if (number := len(seeds or content.seeds) * len(content.chosen(arms))) > MOST_RUNS:
+    if (number := len(seeds or content.seeds) * len(content.select(arms))) > MOST_RUNS:
         raise ConfigError(f"seeds: make {number:,} runs of all arms; give at most {MOST_RUNS:,}")
-    wanted = [
+    planned = [
         Run(
             content.arms[label].parameters,
             label,
@@ -84,65 +84,64 @@ def study(
             [f"{content.arms[need].folder}/seed{seed}" for need in content.arms[label].needs()],
         )
         for seed in seeds or content.seeds
-        for label in content.chosen(arms)
+        for label in content.select(arms)
     ]
     if show:
-        print("\n".join(shlex.join(command) for run in wanted for command in run.commands))
+        print("\n".join(shlex.join(command) for run in planned for command in run.commands))
         return 0
     folder = out / content.name
-    kept = results or folder / "results.csv"
+    results_file = results or folder / "results.csv"
     if judge:
-        _report(content, Runs(folder, {}, []), kept, judge)
+        _report(content, Runs(folder, {}, []), results_file, judge)
         return 0
     with locked(folder, "out"):
-        runs = Runs(folder, {"study": content.name, "file": str(file)}, wanted)
-        settings = checked(runs.waiting, 1 if cluster else jobs) if runs.waiting else {}
+        runs = Runs(folder, {"study": content.name, "file": str(file)}, planned)
+        settings = check_commands(runs.unfinished, 1 if cluster else jobs) if runs.unfinished else {}
         _check_metrics(content, settings.values())
         executor = Cluster(cluster, folder / "jobs", cluster_options or {}) if cluster else None
         status = run_all(runs, settings, jobs, executor)
         if runs.finished or not status:
-            _report(content, runs, kept, judge)
+            _report(content, runs, results_file, judge)
     return status
 
 
 def _check_metrics(content: Study, settings: Iterable[Mapping[str, Any]]) -> None:
-    """Validates the names of metrics; parts of the user's own may log others."""
-    if not (known := list(settings)) or has_other_parts(known):
+    """Validates the names of metrics, unless a user's own part may log other ones."""
+    if not (configs := list(settings)) or has_other_parts(configs):
         return
-    for name, how in content.measures.items():
-        if "metric" in how:
-            check_metric(str(how["metric"]), f"measures.{name}.metric")
+    for name, arguments in content.measures.items():
+        if "metric" in arguments:
+            check_metric(str(arguments["metric"]), f"measures.{name}.metric")
     if metric := (content.compare or {}).get("metric"):
         where = "metric.name" if any(arm.command for arm in content.arms.values()) else "compare.metric"
         require_known(metric, METRICS["val"], f"{where}: {metric}", "a metric")
 
 
-def _report(content: Study, runs: Runs, kept: Path, judge: bool) -> None:
-    """Compares the runs that have finished, and judges the claims."""
-    known = [run for run in runs.finished if run.arm in content.arms]
-    if known and (content.measures or content.claims) and not judge:
-        tables = [measured(content, run.arm, run.seed, runs.folder / run.folder, run.minutes) for run in known]
-        keep_results(kept, pd.concat(tables))
+def _report(content: Study, runs: Runs, results_file: Path, judge: bool) -> None:
+    finished = [run for run in runs.finished if run.arm in content.arms]
+    if finished and (content.measures or content.claims) and not judge:
+        tables = [measured(content, run.arm, run.seed, runs.folder / run.folder, run.minutes) for run in finished]
+        keep_results(results_file, pd.concat(tables))
     if content.claims:
-        print(f"\n{claims_text(judged([content], read_results(kept)))}")
+        print(f"\n{claims_text(judged([content], read_results(results_file)))}")
     if not runs.finished:
         if not judge or not content.claims:
             raise DataError(f"{runs.folder}: no run has finished; see study.json, and start the same command again")
         return
     if content.compare is not None or not content.claims:
-        comparison = compared_study(content, known, runs.folder)
+        comparison = compare_arms(content, finished, runs.folder)
         print(f"\n{comparison.text()}\n\nwritten in {runs.folder}: {', '.join(comparison.write(runs.folder))}")
 
 
-def compared_study(content: Study, runs: Iterable[Run], folder: Path) -> Comparison:
-    """Compares the arms of a study, and each of their fine-tunings as a method of its own."""
-    found: dict[str, list[Result | Path]] = {label: [] for label in content.arms}
-    tuned: dict[str, list[Result | Path]] = {}
+def compare_arms(content: Study, runs: Iterable[Run], folder: Path) -> Comparison:
+    """Compares the arms of a study and their fine-tunings, each as a method."""
+    arm_folders: dict[str, list[Result | Path]] = {label: [] for label in content.arms}
+    tuned_folders: dict[str, list[Result | Path]] = {}
     for run in runs:
-        found[run.arm].append(folder / run.folder)
+        arm_folders[run.arm].append(folder / run.folder)
         for step in content.arms[run.arm].then:
             if step.command == "finetune":
                 name = step.options.get("name", "fine-tuned")
-                tuned.setdefault(f"{run.arm}, {name}", []).append(folder / run.folder / step.name)
-    methods = methods_of({label: folders for label, folders in {**found, **tuned}.items() if folders})
+                tuned_folders.setdefault(f"{run.arm}, {name}", []).append(folder / run.folder / step.name)
+    methods = methods_of({label: folders for label, folders in {**arm_folders, **tuned_folders}.items() if folders})
     return compared(methods, content.tiers, **(content.compare or {}))

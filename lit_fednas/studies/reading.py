@@ -1,7 +1,7 @@
-"""Reads a study's file, also a sweep file of Weights & Biases, and validates it before anything is trained.
+"""Reads a study's file, or a sweep file of Weights & Biases, and validates it before training.
 
-Combinations of parameters and their commands are as W&B's agent makes them; but W&B draws ``random`` sweeps on its
-server, and here a draw belongs to (seed, parameter, number), so that more draws leave the earlier ones as they were.
+Combinations of parameters and their commands equal those of W&B's agent. But W&B's server draws ``random`` sweeps; here
+a draw depends only on (seed, parameter, number), so that more draws do not change the earlier ones.
 """
 
 import inspect
@@ -28,15 +28,15 @@ from lit_fednas.studies.study import SEED, STEPS, Arm, Claim, Step, Study, check
 _SHARED = ("configs", "options", "then")
 _ARM = (*_SHARED, "tiers")
 _KEYS = ("name", "protocol", "seeds", *_ARM, "arms", "method", "parameters", "compare", "measures", "claims")
-_COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # a study has methods, tiers and a folder of its own
-#: Keys of a sweep file with a meaning here, and those that only W&B's server and pages need.
+_COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # methods, tiers and the folder are the study's
+#: Valid keys of a sweep file; some are only for W&B's server and pages.
 SWEEP_KEYS = ("method", "parameters", "command", "program", "metric", "name", "description", "project", "entity")
-#: What W&B takes where a file has no ``command``.
+#: W&B's default of ``command``.
 DEFAULT_COMMAND = ["${env}", "${interpreter}", "${program}", "${args}"]
 MOST_RUNS = 10_000
 _VARIABLE = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
-#: Quantiles by W&B's names: from the parameter's settings and a number from 0 to 1 to a value.
+#: Quantile functions by W&B's names: map the parameter's settings and a number from 0 to 1 to a value.
 DISTRIBUTIONS: dict[str, Callable[[dict[str, Any], float], Any]] = {
     "constant": lambda p, u: p["value"],
     "categorical": lambda p, u: p["values"][int(u * len(p["values"]))],
@@ -53,12 +53,12 @@ def read_study(path: Path | str, count: int | None = None, draw_seed: int = 0) -
     content = read_yaml(find(path))
     try:
         of_wandb = isinstance(content, dict) and "parameters" in content and not {"arms", "configs"} & content.keys()
-        return _study(_known(content, "", SWEEP_KEYS if of_wandb else _KEYS), path.stem, count, draw_seed)
+        return _parse_study(_mapping(content, "", SWEEP_KEYS if of_wandb else _KEYS), path.stem, count, draw_seed)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix(': ')}") from error
 
 
-def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int) -> Study:
+def _parse_study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int) -> Study:
     if isinstance(content.get("name"), bool):
         raise ConfigError("name: yes, no, on and off are true and false in YAML; quote the name")
     name = str(content.get("name") or stem)
@@ -67,14 +67,14 @@ def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int
     grid: list[dict[str, Any]] = [{}]
     if parameters is not None or "method" in content:
         if not isinstance(parameters, dict) or not parameters:
-            raise ConfigError("parameters: missing; name at least one with its values")
+            raise ConfigError("parameters: missing; give at least one with its values")
         grid = [] if method == "random" and count is None else combinations(method, parameters, count, draw_seed)
     elif count is not None:
         raise ConfigError(f"count: {count} is for a study with method: random; leave it out")
     if "arms" not in content and "configs" not in content:
-        arms = _commands(content, grid)
+        arms = _sweep_arms(content, grid)
         check_folder_names("parameters", [arm.folder for arm in arms.values()])
-        return Study(name, arms, compare=_sweep_comparison(_known(content.get("metric") or {}, "metric")))
+        return Study(name, arms, compare=_sweep_comparison(_mapping(content.get("metric") or {}, "metric")))
     tiers = None if content.get("tiers") is None else checked_tiers(content["tiers"], "tiers")
     check_folder_names("tiers", tiers or ())
     arms = _arms(content, grid, tiers)
@@ -82,32 +82,32 @@ def _study(content: dict[str, Any], stem: str, count: int | None, draw_seed: int
     if not isinstance(seeds, list):
         raise ConfigError(f"seeds: {seeds} is not a list of numbers; write [0, 1]")
     check_seeds(seeds)
-    compared = None if content.get("compare") is None else _compare_options(_known(content["compare"], "compare"))
-    measures = _known(content.get("measures") or {}, "measures")
-    for measure, how in measures.items():
-        _check_measure(f"measures.{measure}", how, arms)
+    comparison = None if content.get("compare") is None else _compare_options(_mapping(content["compare"], "compare"))
+    measures = _mapping(content.get("measures") or {}, "measures")
+    for measure, arguments in measures.items():
+        _check_measure(f"measures.{measure}", arguments, arms)
     claims = [
-        _claim(f"claims[{place}]", claim, arms, {*measures, MINUTES})
-        for place, claim in enumerate(content.get("claims") or ())
+        _parse_claim(f"claims[{index}]", claim, arms, {*measures, MINUTES})
+        for index, claim in enumerate(content.get("claims") or ())
     ]
     protocol = str(content.get("protocol", "")).strip()
-    return Study(name, arms, protocol, seeds, tiers, compared, measures, claims)
+    return Study(name, arms, protocol, seeds, tiers, comparison, measures, claims)
 
 
 def _sweep_comparison(metric: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of the comparison by a sweep file's metric, such as ``val/mean/accuracy``: the last word."""
+    """Returns the comparison's options for a sweep file's metric such as ``val/mean/accuracy``."""
     name, goal = str(metric.get("name", "")), metric.get("goal")
     measure = name.rpartition("/")[2]
     if name and not name.startswith(("val/", "test/")):
-        raise ConfigError(f"metric.name: {name} is not measured of networks, which are compared; use val/mean/accuracy")
+        raise ConfigError(f"metric.name: {name} is not a metric of networks; use one such as val/mean/accuracy")
     best = "maximize" if measure == "accuracy" else "minimize"
     if measure in METRICS["val"] and goal not in (None, best):
-        raise ConfigError(f"metric.goal: {goal} takes the worst {measure}; write {best}")
+        raise ConfigError(f"metric.goal: {goal} selects the worst {measure}; write {best}")
     return {"metric": measure} if name else {}
 
 
-def _commands(content: Mapping[str, Any], grid: list[dict[str, Any]]) -> dict[str, Arm]:
-    """Returns an arm for each combination of a sweep file, with the file's own command."""
+def _sweep_arms(content: Mapping[str, Any], grid: list[dict[str, Any]]) -> dict[str, Arm]:
+    """Returns one arm with the file's command for each combination of a sweep file."""
     command, program = content.get("command", DEFAULT_COMMAND), content.get("program", "")
     if not isinstance(command, list) or not command:
         raise ConfigError(f"command: {command!r} is not a list of words; write one, or leave it out")
@@ -120,27 +120,27 @@ def _commands(content: Mapping[str, Any], grid: list[dict[str, Any]]) -> dict[st
 
 
 def _arms(content: Mapping[str, Any], grid: list[dict[str, Any]], tiers: Mapping[str, Any] | None) -> dict[str, Arm]:
-    """Returns every arm with every combination of the parameters."""
-    shared = _checked_arm({name: content.get(name) for name in _SHARED}, "", tiers)
+    """Returns every arm with every combination of the parameters, by label."""
+    shared = _parse_arm({name: content.get(name) for name in _SHARED}, "", tiers)
     single = "arms" not in content
-    named = {"": {}} if single else _known(content["arms"], "arms")
-    if not named:
+    arms_content = {"": {}} if single else _mapping(content["arms"], "arms")
+    if not arms_content:
         raise ConfigError("arms: missing; name at least one with its configs")
     arms: dict[str, Arm] = {}
-    for label, settings in named.items():
+    for label, settings in arms_content.items():
         where = f"arms.{label}"
-        given = _checked_arm(_known(settings or {}, where, _ARM), f"{where}.", tiers)
-        configs = [*given.get("configs", []), *shared.get("configs", [])]
+        arm_settings = _parse_arm(_mapping(settings or {}, where, _ARM), f"{where}.", tiers)
+        configs = [*arm_settings.get("configs", []), *shared.get("configs", [])]
         if not configs:
             raise ConfigError(f"{where}.configs: missing; name at least one configuration")
-        chosen = given.get("options", {})
-        options = {**{key: value for key, value in shared.get("options", {}).items() if key not in chosen}, **chosen}
-        then = given["then"] if "then" in given else shared.get("then", [])
+        defaults, overrides = shared.get("options", {}), arm_settings.get("options", {})
+        options = {**{key: value for key, value in defaults.items() if key not in overrides}, **overrides}
+        steps = arm_settings["then"] if "then" in arm_settings else shared.get("then", [])
         for values, name in zip(grid, combination_names(grid), strict=True):
             full = ", ".join(part for part in (str(label), name) if part)
             folder = ",".join(part for part in (folder_of(str(label)), name) if part)
             distinct = values if single else {"arm": str(label), **values}
-            arms[full] = Arm(configs, {**options, **values}, then, given.get("tiers"), distinct, folder)
+            arms[full] = Arm(configs, {**options, **values}, steps, arm_settings.get("tiers"), distinct, folder)
     check_folder_names("arms", [arm.folder for arm in arms.values()])
     for label, arm in arms.items():
         for other in arm.needs():
@@ -149,39 +149,40 @@ def _arms(content: Mapping[str, Any], grid: list[dict[str, Any]], tiers: Mapping
     return arms
 
 
-def _checked_arm(content: Mapping[str, Any], where: str, tiers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns what is given of an arm, its steps made of names or of options by name."""
-    given = {name: value for name, value in content.items() if value is not None}
+def _parse_arm(content: Mapping[str, Any], where: str, tiers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the settings of an arm without those that are null, with :class:`Step` objects."""
+    settings = {name: value for name, value in content.items() if value is not None}
     for name in ("configs", "tiers", "then"):
-        if not isinstance(given.get(name, []), list):
-            raise ConfigError(f"{where}{name}: {given[name]} is not a list; write [...]")
-    for name in _known(given.get("options", {}), f"{where}options"):
+        if not isinstance(settings.get(name, []), list):
+            raise ConfigError(f"{where}{name}: {settings[name]} is not a list; write [...]")
+    for name in _mapping(settings.get("options", {}), f"{where}options"):
         if name in ("trainer", "model", "data", "search", "finetune"):
-            raise ConfigError(f"{where}options.{name}: is a group; name each option, as model.client.steps: 8")
-    for tier in map(str, given.get("tiers", ())):
+            raise ConfigError(f"{where}options.{name}: is a group; give each option, as model.client.steps: 8")
+    for tier in map(str, settings.get("tiers", ())):
         require_known(tier, tiers or {}, f"{where}tiers: {tier}", "a tier")
-    if "then" in given:
-        given["then"] = [_step(f"{where}then[{place}]", step) for place, step in enumerate(given["then"])]
-    searches = [step for step in given.get("then", ()) if step.name == step.command == "search"]  # that are compared
-    options = [*given.get("options", ()), *(f"search.{option}" for step in searches for option in step.options)]
+    if "then" in settings:
+        settings["then"] = [_parse_step(f"{where}then[{index}]", step) for index, step in enumerate(settings["then"])]
+    # an arm's search with the default name is compared with those of other arms
+    searches = [step for step in settings.get("then", ()) if step.name == step.command == "search"]
+    options = [*settings.get("options", ()), *(f"search.{option}" for step in searches for option in step.options)]
     if tiers and (budgets := [option for option in options if f"{option}.".startswith("search.tiers.")]):
-        raise ConfigError(f"{where}{budgets[0]}: the study's tiers are searched; remove these, or the study's tiers")
-    return given
+        raise ConfigError(f"{where}{budgets[0]}: conflicts with the study's tiers; remove one of the two")
+    return settings
 
 
-def _step(where: str, content: Any) -> Step:
-    named = {content: {}} if isinstance(content, str) else _known(content, where)
-    if len(named) != 1:
+def _parse_step(where: str, content: Any) -> Step:
+    options_of_commands = {content: {}} if isinstance(content, str) else _mapping(content, where)
+    if len(options_of_commands) != 1:
         raise ConfigError(f"{where}: {content} is not one command; write search: {{...}}")
-    ((command, options),) = named.items()
+    ((command, options),) = options_of_commands.items()
     require_known(str(command), STEPS, f"{where}: {command}", "a command after training")
-    options = _known(options or {}, f"{where}.{command}")
+    options = _mapping(options or {}, f"{where}.{command}")
     files = options.get("configs") or []
     if not isinstance(files, list) or not all(isinstance(path, str) for path in files):
         raise ConfigError(f"{where}.{command}.configs: {files} is not a list of files; write [...]")
-    for path in map(find, reversed(files)):  # the last one that names it counts
-        own = read_yaml(path) if path.is_file() else {}
-        groups = own if isinstance(own, dict) else {}
+    for path in map(find, reversed(files)):  # the last file with a name decides
+        config = read_yaml(path) if path.is_file() else {}
+        groups = config if isinstance(config, dict) else {}
         for key, group in ((f"{command}.name", groups), ("name", groups.get(command))):
             if isinstance(group, dict) and key in group:
                 options = {"name": group[key], **options}
@@ -191,7 +192,7 @@ def _step(where: str, content: Any) -> Step:
 
 
 def _compare_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of ``compared``, read as ``lit-fednas compare`` reads its options."""
+    """Returns the arguments of ``compared``, parsed like the options of ``lit-fednas compare``."""
     words = []
     for name, value in settings.items():
         require_known(str(name), _COMPARE, f"compare: {name}", "an option")
@@ -204,40 +205,39 @@ def _compare_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in settings}
 
 
-def _check_measure(where: str, how: Any, arms: Mapping[str, Arm]) -> None:
-    """Validates that a figure can be read so from a run of the study."""
-    how = _known(how, where, list(inspect.signature(figure).parameters)[1:])
-    sources = [source for source in SOURCES if source in how]
+def _check_measure(where: str, arguments: Any, arms: Mapping[str, Arm]) -> None:
+    arguments = _mapping(arguments, where, list(inspect.signature(figure).parameters)[1:])
+    sources = [source for source in SOURCES if source in arguments]
     if len(sources) != 1:
         raise ConfigError(
-            f"{where}: is read from {' and '.join(sources) or 'nothing'}; give one of {', '.join(SOURCES)}"
+            f"{where}: has the sources {' and '.join(sources) or '(none)'}; give one of {', '.join(SOURCES)}"
         )
-    for name in how:
+    for name in arguments:
         if name not in (sources[0], *SOURCES[sources[0]]):
-            raise ConfigError(f"{where}.{name}: {how[name]} is not for {sources[0]}; leave it out")
+            raise ConfigError(f"{where}.{name}: {arguments[name]} is not for {sources[0]}; leave it out")
     for name in ("last", "macs"):
-        if name in how and "target" in how:
-            raise ConfigError(f"{where}.{name}: {how[name]} has no effect with target; leave one of them out")
-    if "ledger" in how:
-        require_known(str(how["ledger"]), LEDGER, f"{where}.ledger: {how['ledger']}", "counted")
-    if "table" in how and "column" not in how:
-        raise ConfigError(f"{where}.column: missing; name a column of {how['table']}")
-    if "statistic" in how:
-        statistic = str(how["statistic"])
+        if name in arguments and "target" in arguments:
+            raise ConfigError(f"{where}.{name}: {arguments[name]} has no effect with target; leave one of them out")
+    if "ledger" in arguments:
+        require_known(str(arguments["ledger"]), LEDGER, f"{where}.ledger: {arguments['ledger']}", "counted")
+    if "table" in arguments and "column" not in arguments:
+        raise ConfigError(f"{where}.column: missing; name a column of {arguments['table']}")
+    if "statistic" in arguments:
+        statistic = str(arguments["statistic"])
         require_known(statistic, STATISTICS, f"{where}.statistic: {statistic}", "a statistic")
-        if "share" in how:
-            raise ConfigError(f"{where}.statistic: {statistic} is of several rows; leave out share, which takes one")
-    folder = str(how.get("tau") or Path(how.get("table", "")).parent)
-    written = {step.name for arm in arms.values() for step in arm.then}
+        if "share" in arguments:
+            raise ConfigError(f"{where}.statistic: {statistic} needs several rows; leave out share, which selects one")
+    folder = str(arguments.get("tau") or Path(arguments.get("table", "")).parent)
+    step_folders = {step.name for arm in arms.values() for step in arm.then}
     if folder != "." and arms:
-        require_known(folder, sorted(written), f"{where}: {folder}", "what a search or a fine-tuning writes")
+        require_known(folder, sorted(step_folders), f"{where}: {folder}", "the folder of a search or a fine-tuning")
 
 
-def _claim(where: str, content: Any, arms: Mapping[str, Arm], measures: set[str]) -> Claim:
-    settings = dict(_known(content, where, [attribute.name for attribute in fields(Claim)]))
+def _parse_claim(where: str, content: Any, arms: Mapping[str, Arm], measures: set[str]) -> Claim:
+    settings = dict(_mapping(content, where, [attribute.name for attribute in fields(Claim)]))
     for name in ("paper", "where", "claim"):
         if name not in settings:
-            raise ConfigError(f"{where}.{name}: missing; a claim says what it is and where it stands")
+            raise ConfigError(f"{where}.{name}: missing; give paper, where and claim")
     for name in ("result", "baseline"):
         if name in settings:
             pair = settings[name]
@@ -250,17 +250,17 @@ def _claim(where: str, content: Any, arms: Mapping[str, Arm], measures: set[str]
     return Claim(**settings)
 
 
-def _known(content: Any, where: str, known: Sequence[str] = ()) -> dict[Any, Any]:
-    """Returns a mapping; of known keys, if there are any."""
+def _mapping(content: Any, where: str, keys: Sequence[str] = ()) -> dict[Any, Any]:
+    """Validates that the content is a mapping; its keys must be among ``keys``, if given."""
     if not isinstance(content, dict):
-        raise ConfigError(f"{where}: {content!r} is not settings by name; write {', '.join(known) or 'name'}: ...")
-    for name in content if known else ():
-        require_known(str(name), known, f"{where}: {name}", "a key")
+        raise ConfigError(f"{where}: {content!r} is not settings by name; write {', '.join(keys) or 'name'}: ...")
+    for name in content if keys else ():
+        require_known(str(name), keys, f"{where}: {name}", "a key")
     return content
 
 
 def distribution(parameter: Mapping[str, Any]) -> str:
-    """Returns the name of a parameter's distribution, which W&B guesses from the keys where none is given."""
+    """Returns the name of a parameter's distribution, by default the one that W&B infers from the keys."""
     if "distribution" in parameter:
         return str(parameter["distribution"])
     if "value" in parameter:
@@ -268,15 +268,15 @@ def distribution(parameter: Mapping[str, Any]) -> str:
     if "values" in parameter:
         return "categorical_w_probabilities" if "probabilities" in parameter else "categorical"
     if {"min", "max"} <= parameter.keys():
-        whole = isinstance(parameter["min"], int) and isinstance(parameter["max"], int)
-        return "int_uniform" if whole else "uniform"
+        are_integers = isinstance(parameter["min"], int) and isinstance(parameter["max"], int)
+        return "int_uniform" if are_integers else "uniform"
     return "nested" if "parameters" in parameter else "nothing"
 
 
 def combinations(
     method: str, parameters: Mapping[str, Mapping[str, Any]], count: int | None = None, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Returns the values of every run, by parameter."""
+    """Returns the values of every run by parameter."""
     if method not in ("grid", "random"):
         raise ConfigError(f"method: {method} needs W&B's server (wandb sweep); only grid and random do not")
     if (method == "grid") != (count is None):
@@ -284,19 +284,19 @@ def combinations(
         raise ConfigError(f"count: {count} does not fit method: {method}; {remedy}")
     for name, parameter in parameters.items():
         _check_parameter(method, name, parameter)
-    values = [how.get("values", [how.get("value")]) for how in parameters.values()]
+    values = [settings.get("values", [settings.get("value")]) for settings in parameters.values()]
     number = math.prod(map(len, values)) if count is None else count
     if number > MOST_RUNS:
         raise ConfigError(f"parameters: {number:,} combinations; give at most {MOST_RUNS:,}")
     if count is None:
-        return [dict(zip(parameters, chosen, strict=True)) for chosen in product(*values)]
+        return [dict(zip(parameters, choice, strict=True)) for choice in product(*values)]
     from lit_fednas.rng import numpy_generator  # imports torch, which takes seconds
 
-    def drawn(name: str, number: int) -> Any:
+    def draw(name: str, number: int) -> Any:
         share = numpy_generator(seed, f"sweep {name}", number).random()
         return DISTRIBUTIONS[distribution(parameters[name])](dict(parameters[name]), share)
 
-    return [{name: drawn(name, number) for name in parameters} for number in range(count)]
+    return [{name: draw(name, number) for name in parameters} for number in range(count)]
 
 
 def _check_parameter(method: str, name: str, parameter: Any) -> None:
@@ -314,15 +314,15 @@ def _check_parameter(method: str, name: str, parameter: Any) -> None:
         if not (isinstance(values, list) and low <= high):
             raise ValueError
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        raise ConfigError(f"parameters.{name}: {parameter} leaves nothing to choose from; correct it") from None
+        raise ConfigError(f"parameters.{name}: {parameter} has no valid value; correct it") from None
 
 
 def combination_names(combined: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a name for each combination, also of its folder: the parameters' last words, and their values."""
+    """Returns a name for each combination and its folder: the parameters' last words with their values."""
     names = [",".join(f"{key.split('.')[-1]}={_text(value)}" for key, value in values.items()) for values in combined]
     for name, count in Counter(names).items():
         if count > 1:
-            raise ConfigError(f"parameters: two combinations are called {name}; make their values differ")
+            raise ConfigError(f"parameters: two combinations have the name {name}; change a value")
     return names
 
 
@@ -332,7 +332,7 @@ def _text(value: Any) -> str:
 
 
 def expand(command: Sequence[Any], program: str, values: Mapping[str, Any]) -> list[str]:
-    """Replaces the macros of a sweep file's ``command`` (as ``wandb/wandb_agent.py``, ``Agent._command_run``)."""
+    """Replaces the macros of a sweep file's ``command`` like ``Agent._command_run`` of ``wandb/wandb_agent.py``."""
     macros = {
         "${env}": ["/usr/bin/env"],
         "${interpreter}": ["python"],

@@ -39,7 +39,7 @@ from lit_fednas.search import (
     Search,
     SearchMethod,
 )
-from lit_fednas.search.predictor_search import _fitted
+from lit_fednas.search.predictor_search import _fit_predictor
 from lit_fednas.search.tier_search import hypervolume
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
@@ -100,7 +100,7 @@ def rates(evaluate: Evaluator, known: Sequence[Any], archs: Sequence[Any]) -> di
 
     def prepare() -> None:  # no cost is known, and no network is made
         among = feasible(evaluate, 0)
-        ready[:] = [among, _fitted(fitted, among)]
+        ready[:] = [among, _fit_predictor(fitted, among)]
         evaluate.supernet._skeletons.clear()
 
     def work(way: str, unit: int) -> None:

@@ -1,4 +1,4 @@
-"""Peaks worked out by hand."""
+"""Peaks of activation memory, computed by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def conv(inputs: int, outputs: int, **settings: Any) -> nn.Conv2d:
 
 
 class Residual(nn.Module):
-    """Adds its input to what two convolutions make of it."""
+    """Adds its input to the output of two convolutions."""
 
     def __init__(self, width: int, middle: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Residual(nn.Module):
 
 
 class StandardisedConv(nn.Module):
-    """Its weights are standardised in every pass, which depends on no input."""
+    """A convolution that standardises its weights in every pass, independently of the input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class StandardisedConv(nn.Module):
 
 
 class Split(nn.Module):
-    """Both halves are views of the input; putting them together makes a new tensor."""
+    """Swaps the halves of the input: the halves are views, their concatenation is a new tensor."""
 
     def forward(self, x: Tensor) -> Tensor:
-        left, right = x.chunk(2, dim=1)
-        return torch.cat([right, left], dim=1)
+        first_half, second_half = x.chunk(2, dim=1)
+        return torch.cat([second_half, first_half], dim=1)
 
 
-# The input has 3 channels of 10x10 pixels and stays; peaks in channels of 400 bytes.
+# The input has 3 channels of 10x10 pixels and stays alive; peaks are in channels of 400 bytes.
 CHANNELS = [
     (nn.Sequential(conv(3, 8), conv(8, 16), conv(16, 4)), 3 + 8 + 16),
     (nn.Sequential(conv(3, 8), nn.ReLU()), 3 + 8 + 8),
@@ -55,10 +55,10 @@ CHANNELS = [
     (nn.Sequential(conv(3, 8), nn.Identity(), nn.Dropout(0.5), nn.Flatten()), 3 + 8),
     (nn.Sequential(conv(3, 8), nn.BatchNorm2d(8)), 3 + 8 + 8),
     (nn.Sequential(conv(3, 8), nn.BatchNorm2d(8, track_running_stats=False)), 3 + 8 + 8),
-    (nn.Sequential(conv(3, 8), Residual(8, 20)), 3 + 8 + 20 + 8),  # the block's input waits for the sum
-    (nn.Sequential(conv(3, 8), Residual(8, 2)), 3 + 8 + 8 + 8),  # the sum beside its summands
+    (nn.Sequential(conv(3, 8), Residual(8, 20)), 3 + 8 + 20 + 8),  # the block's input is alive until the sum
+    (nn.Sequential(conv(3, 8), Residual(8, 2)), 3 + 8 + 8 + 8),  # the sum and its summands
     (nn.Sequential(conv(3, 8), Split()), 3 + 8 + 8),
-    (nn.Sequential(conv(3, 8), nn.MaxPool2d(2)), 3 + 8 + 2),  # the indices are read by nobody
+    (nn.Sequential(conv(3, 8), nn.MaxPool2d(2)), 3 + 8 + 2),  # the indices are never read
     (StandardisedConv(), 3 + 50),
     (nn.Sequential(nn.Sequential(nn.Sequential(conv(3, 8), conv(8, 1), conv(1, 8)), conv(8, 8))), 3 + 8 + 8),
 ]

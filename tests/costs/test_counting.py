@@ -44,8 +44,8 @@ def test_macs_by_hand_and_by_torch(network: nn.Module, shape: tuple[int, ...], m
     assert counter.get_total_flops() == 2 * 2 * macs
 
 
-# 6 time steps of 5 numbers, 7 hidden units: each gate reads the input and the hidden state;
-# the operations beside: per step, biases, and additions and products of 7 hidden units
+# 6 time steps of 5 numbers, 7 hidden units: each gate reads the input and the hidden state.
+# The last column has the other operations per step: biases, and additions and products of 7 hidden units.
 RECURRENT = [
     (nn.RNN(5, 7, batch_first=True), 6 * 7 * (5 + 7), 2 * 7 + 7),
     (nn.GRU(5, 7, batch_first=True), 3 * 6 * 7 * (5 + 7), 3 * 2 * 7 + 7 * 7),
@@ -82,7 +82,7 @@ def test_products_of_matrices(network: nn.Module, macs: int) -> None:
     assert count_macs(network, (6, 8)) == macs
 
 
-def test_what_only_moves_or_scales_numbers_is_free() -> None:
+def test_moving_and_scaling_numbers_is_free() -> None:
     for function in (
         lambda x, w: functional.embedding(x.long(), w),
         lambda x, w: functional.layer_norm(x, (8,), w[0], w[1]),

@@ -1,4 +1,4 @@
-"""What is measured, with a clock that the network itself moves."""
+"""Measured latency, with a clock that the network itself advances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lit_fednas.costs import MeasuredLatency, latency, measure
 
 
 class Clock:
-    """Seconds, which only a forward pass moves; notes what each pass saw."""
+    """A clock that only forward passes advance; records the input and mode of each pass."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Slow(nn.Module):
-    """Its n-th pass takes as many milliseconds as the list says."""
+    """A network with given milliseconds per forward pass."""
 
     def __init__(self, clock: Clock, times: list[float]) -> None:
         super().__init__()
@@ -52,16 +52,16 @@ def test_median_after_the_warm_up(clock: Clock) -> None:
     assert MeasuredLatency(warmup=2, repeats=5).milliseconds(network, (3,)) == pytest.approx(5)
 
 
-def test_how_a_pass_runs(clock: Clock) -> None:
+def test_passes_have_equal_inputs_and_modes(clock: Clock) -> None:
     network = Slow(clock, [1] * 4).train()
-    before, state = torch.get_num_threads(), torch.get_rng_state()
-    settings = MeasuredLatency(batch_size=5, threads=before + 1, warmup=1, repeats=3)
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    settings = MeasuredLatency(batch_size=5, threads=threads + 1, warmup=1, repeats=3)
     settings.milliseconds(network, (3,))
     first, _ = clock.seen[0]
     assert first.shape == (5, 3)
     assert first.std() > 0.5
     assert len(clock.seen) == 4
-    assert all(torch.equal(x, first) and mode == (before + 1, False, True) for x, mode in clock.seen)
+    assert all(torch.equal(x, first) and mode == (threads + 1, False, True) for x, mode in clock.seen)
     assert network.training
     clock.seen.clear()
     settings.milliseconds(network, (3,))
@@ -69,18 +69,18 @@ def test_how_a_pass_runs(clock: Clock) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         measure(nn.Linear(3, 2), (1, 4), settings, torch.float32)
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == threads
 
 
 def outputs_of(network: nn.Module, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> Tensor:
-    found = []
-    monkeypatch.setattr(latency, "_milliseconds", lambda copy, inputs: found.append(copy(inputs)) or 1.0)
+    outputs = []
+    monkeypatch.setattr(latency, "_milliseconds", lambda copy, inputs: outputs.append(copy(inputs)) or 1.0)
     measure(network, (1, *shape), MeasuredLatency(warmup=0, repeats=1), torch.float32)
-    return found[0]
+    return outputs[0]
 
 
 class Pick(nn.Module):
-    """Reorders channels by a buffer of whole numbers."""
+    """Reorders channels by a buffer of integers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Pick(nn.Module):
 
 @pytest.fixture
 def unset_memory_is_nan() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)  # then torch.utils.deterministic.fill_uninitialized_memory is heeded
+    torch.use_deterministic_algorithms(True)  # enables torch.utils.deterministic.fill_uninitialized_memory
     yield
     torch.use_deterministic_algorithms(False)
 
@@ -102,7 +102,7 @@ def unset_memory_is_nan() -> Iterator[None]:
     ("kind", "norm"),
     [("meta", nn.BatchNorm2d(16)), ("meta", Pick()), ("nan", nn.BatchNorm2d(16)), ("denormal", Pick())],
 )
-def test_weights_become_ordinary_ones(kind: str, norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_ordinary_values(kind: str, norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), norm, nn.ReLU()) for _ in range(40)]
     network = nn.Sequential(*layers)
     if kind == "meta":
@@ -110,17 +110,17 @@ def test_weights_become_ordinary_ones(kind: str, norm: nn.Module, monkeypatch: p
     else:
         for parameter in network.parameters():
             parameter.data.fill_(float("nan") if kind == "nan" else 1e-40)
-    found = outputs_of(network, monkeypatch, (16, 8, 8)).abs()
-    assert found.isfinite().all()
-    assert 1e-20 < found.mean() < 1e20  # a float is denormal below 1e-38
+    outputs = outputs_of(network, monkeypatch, (16, 8, 8)).abs()
+    assert outputs.isfinite().all()
+    assert 1e-20 < outputs.mean() < 1e20  # a float is denormal below 1e-38
     if kind != "meta":
-        assert not (network[0][0].weight > 1e-30).any()  # the given network keeps its own
+        assert not (network[0][0].weight > 1e-30).any()  # the network itself does not change
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_is_waited_for() -> None:
+def test_measurements_wait_for_the_gpu() -> None:
     settings = MeasuredLatency(device="cuda", batch_size=64, repeats=5)
     network = nn.Sequential(*(nn.Conv2d(256, 256, 3, padding=1) for _ in range(8)))
-    # 8 x 64 x 64x64 x 256 x 256 x 9 MACs: no GPU does them in the time of eight launches
+    # 8 x 64 x 64x64 x 256 x 256 x 9 MACs: no GPU computes them in the time of eight launches
     assert settings.milliseconds(network, (256, 64, 64)) > 3
     assert settings.prepare([], ())["device_name"] == torch.cuda.get_device_name()

@@ -1,4 +1,4 @@
-"""A table on a machine whose layers and networks take times that are known."""
+"""Latency tables, on a simulated machine with known times of layers and networks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NETWORKS = [network(width) for width in (2, 9, 4, 5, 3, 8)]
 
 
 class Machine:
-    """A layer takes a millisecond and one more per thousand MACs, a network twice its layers and 7 more."""
+    """A layer takes 1 ms and 1 ms per thousand MACs; a network takes twice the sum of its layers and 7 ms."""
 
     def __init__(self) -> None:
         self.layers: list[str] = []
@@ -52,18 +52,18 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(latency, "measure", machine.layer)
-    monkeypatch.setattr(MeasuredLatency, "milliseconds", lambda *asked: machine.network(*asked))
+    monkeypatch.setattr(MeasuredLatency, "milliseconds", lambda *arguments: machine.network(*arguments))
     return machine
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_predictions_are_right_where_a_line_is(machine: Machine, batch_size: int) -> None:
+def test_predictions_are_exact_on_a_line(machine: Machine, batch_size: int) -> None:
     table = LatencyTable(MeasuredLatency(batch_size=batch_size))
-    found = json.loads(json.dumps(table.prepare(NETWORKS, SHAPE)))
-    assert found["scale"] == pytest.approx(2)
-    assert found["intercept_ms"] == pytest.approx(7)
-    assert found["mean_relative_error"] == pytest.approx(0, abs=1e-9)
-    assert (found["spearman"], found["checked_on"], found["batch_size"]) == (1.0, 3, batch_size)
+    description = json.loads(json.dumps(table.prepare(NETWORKS, SHAPE)))
+    assert description["scale"] == pytest.approx(2)
+    assert description["intercept_ms"] == pytest.approx(7)
+    assert description["mean_relative_error"] == pytest.approx(0, abs=1e-9)
+    assert (description["spearman"], description["checked_on"], description["batch_size"]) == (1.0, 3, batch_size)
     other = network(11, depth=3)
     assert table.milliseconds(other, SHAPE) == pytest.approx(machine.expected(other, SHAPE, batch_size))
 
@@ -81,7 +81,7 @@ def test_each_signature_is_measured_once(machine: Machine) -> None:
 
 
 class Folding(nn.Module):
-    """Applies one layer to every pixel, and its weightless parts twice."""
+    """Applies one layer to every pixel, and a layer without weights twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,9 +92,9 @@ class Folding(nn.Module):
         return self.relu(self.pixel(x))
 
 
-def test_calls_in_their_order_with_whole_shapes_and_weights() -> None:
-    found = calls(Folding(), (2, *SHAPE), torch.float32)
-    assert [(signature, shape) for signature, _, shape in found] == [
+def test_calls_have_shapes_and_weights_in_order() -> None:
+    layers = calls(Folding(), (2, *SHAPE), torch.float32)
+    assert [(signature, shape) for signature, _, shape in layers] == [
         ("ReLU() [] 128x3", (128, 3)),
         ("Linear(in_features=3, out_features=5, bias=True) [5x3, 5] 128x3", (128, 3)),
         ("ReLU() [] 128x5", (128, 5)),
@@ -119,7 +119,7 @@ def test_layers_of_two_tensors_and_too_few_networks_are_refused(machine: Machine
 # ---- the line and its check -----------------------------------------------------------------------------
 
 
-def test_the_line_is_that_of_the_first_half_and_the_check_that_of_the_second() -> None:
+def test_the_first_half_fits_the_line_and_the_second_checks_it() -> None:
     rng = np.random.default_rng(0)
     sums = rng.uniform(1, 50, 21)
     times = (3 * sums + 4) * rng.uniform(0.7, 1.3, 21)
@@ -139,13 +139,13 @@ def test_a_saved_table_predicts_the_same(machine: Machine, tmp_path: Path) -> No
     file = str(tmp_path / "tables" / "here.json")
     table = LatencyTable(file=file)
     first = table.prepare(NETWORKS, SHAPE)
-    measured = (len(machine.layers), machine.networks)
-    again = LatencyTable(file=file)
-    assert again.milliseconds(NETWORKS[0], SHAPE) == table.milliseconds(NETWORKS[0], SHAPE)
-    assert again.prepare(NETWORKS, SHAPE) == first
-    assert (len(machine.layers), machine.networks) == measured
+    num_measured = (len(machine.layers), machine.networks)
+    loaded = LatencyTable(file=file)
+    assert loaded.milliseconds(NETWORKS[0], SHAPE) == table.milliseconds(NETWORKS[0], SHAPE)
+    assert loaded.prepare(NETWORKS, SHAPE) == first
+    assert (len(machine.layers), machine.networks) == num_measured
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["here.json"]
-    table.milliseconds(network(17), SHAPE)  # what is measured later is kept
+    table.milliseconds(network(17), SHAPE)  # later measurements are saved, too
     assert LatencyTable(file=file).layers == table.layers
     assert any("17" in signature for signature in table.layers)
 
@@ -163,20 +163,22 @@ def elsewhere(machine: Machine, tmp_path: Path) -> str:
     return str(tmp_path / "phone.json")
 
 
-def test_a_table_of_another_machine_is_used_as_it_is(elsewhere: str, machine: Machine) -> None:
+def test_a_table_of_another_machine_is_used_without_measurements(elsewhere: str, machine: Machine) -> None:
     table = LatencyTable(file=elsewhere, measure_missing=False)
-    found = table.prepare(NETWORKS[:1], SHAPE)
-    assert (found["device_name"], found["batch_size"], found["checked_on"]) == ("some phone", 2, 3)
-    assert found["file"] == elsewhere
+    description = table.prepare(NETWORKS[:1], SHAPE)
+    assert (description["device_name"], description["batch_size"], description["checked_on"]) == ("some phone", 2, 3)
+    assert description["file"] == elsewhere
     assert table.milliseconds(NETWORKS[0], SHAPE) == pytest.approx(machine.expected(NETWORKS[0], SHAPE, 2))
     assert machine.layers == []
     assert machine.networks == 0
 
 
-def test_what_a_table_cannot_do_is_refused(elsewhere: str, machine: Machine, tmp_path: Path) -> None:
+def test_missing_layers_other_settings_and_damaged_files_are_refused(
+    elsewhere: str, machine: Machine, tmp_path: Path
+) -> None:
     table = LatencyTable(file=elsewhere, measure_missing=False)
-    for ask in (table.milliseconds, lambda one, shape: table.prepare([one], shape)):
-        with pytest.raises(ConfigError, match=r"phone.json lacks the layer Conv2d\(3, 17, .* 2x3x8x8; measure it"):
+    for ask in (table.milliseconds, lambda net, shape: table.prepare([net], shape)):
+        with pytest.raises(ConfigError, match=r"phone.json lacks the layer Conv2d\(3, 17, .* 2x3x8x8; set measure"):
             ask(network(17), SHAPE)
     assert machine.layers == []
     with pytest.raises(ConfigError, match="was measured with batch_size 2, not 1; set measure_missing: false"):

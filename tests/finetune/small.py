@@ -23,12 +23,12 @@ from lit_fednas.supernets import PathCNN, Supernet
 from lit_fednas.tiers import ClientTiers, ListedTiers, Tier, TierSource
 from tests.support import fit, make_module, make_trainer, seeded, sgd, tiny_data
 
-#: Who is of which tier, and who may train its network.
+#: Members of each tier, and the clients that may train its network.
 MEMBERS = {"small": [1, 4], "middle": [0, 2, 5], "large": [3]}
 ELIGIBLE = {"small": [0, 1, 2, 3, 4, 5], "middle": [0, 2, 3, 5], "large": [3]}
-#: Above and at most so many MACs: 18, 33 and 30 of the 81 paths.
+#: Lower and upper bounds of MACs: 18, 33 and 30 of the 81 paths.
 RANGES = {"small": (0, 30_000), "middle": (30_000, 50_000), "large": (50_000, 1_000_000)}
-#: Examples of every client, of which a fifth is for its own test; the third has none.
+#: Examples of every client. A fifth of them is for tests; the third client has too few.
 SIZES = [19, 25, 2, 23, 19, 32]
 CLIENT = ClientSettings(sgd(0.1), batch_size=8, epochs=2)
 ROUNDS = 2
@@ -36,35 +36,35 @@ COUNT = 3  # clients per round
 
 
 class Ranges(TierSource):
-    """Some of the tiers."""
+    """Tiers with some of the ranges."""
 
     def __init__(self, *names: str) -> None:
         self.names = names or tuple(RANGES)
 
     def tiers(self, space: Any, costs: Any, rng: Any) -> list[Tier]:
-        found = {name: RANGES[name] for name in self.names}
-        return [Tier(name, {"macs": most}, {"macs": least} if least else {}) for name, (least, most) in found.items()]
+        ranges = {name: RANGES[name] for name in self.names}
+        return [Tier(name, {"macs": high}, {"macs": low} if low else {}) for name, (low, high) in ranges.items()]
 
 
 class BySizes(Partitioner):
-    """The next so many examples to the next client."""
+    """Deals consecutive examples to clients by ``SIZES``."""
 
     def split(self, targets: Any, num_clients: int, rng: Any, columns: Any) -> np.ndarray:
         return np.repeat(np.arange(num_clients), SIZES)
 
 
-TIERS = ClientTiers(Ranges(), ListedTiers(MEMBERS), enforced=False)  # all train the whole supernet
+TIERS = ClientTiers(Ranges(), ListedTiers(MEMBERS), enforced=False)  # all clients train the whole supernet
 
 
 class Trained(NamedTuple):
-    """A run."""
+    """A trained run: module, data and folder."""
 
     module: FederatedLightningModule
     data: FederatedDataModule
     folder: Path
 
     def finetune(self, **settings: Any) -> FinetuneFiles:
-        """Without a checkpoint: the module's weights are those that were searched."""
+        """Fine-tunes the module's weights, without a checkpoint."""
         command = Finetune(make_trainer(), self.module, self.data, self.folder)
         return command.run(None, FinetuneSettings(**{"rounds": ROUNDS, **settings}))
 
@@ -73,7 +73,7 @@ class Trained(NamedTuple):
         return FinetuneFiles(self.folder / "finetune")
 
     def path(self, tier: str, number: int = 0, name: str = "finetune") -> Path:
-        """A candidate's folder."""
+        """Returns a candidate's folder."""
         return self.folder / name / "runs" / f"{tier}-{number}"
 
 
@@ -98,16 +98,16 @@ def small_data(**settings: Any) -> FederatedDataModule:
 
 
 def searched(folder: Path, **settings: Any) -> Trained:
-    """Trains for two rounds, and searches."""
-    made = Trained(module_of(**settings), small_data(), folder)
-    fit(made.module, made.data, 4, check_val_every_n_rounds=4)
+    """Trains and searches a supernet."""
+    run = Trained(module_of(**settings), small_data(), folder)
+    fit(run.module, run.data, 4, check_val_every_n_rounds=4)
     settings_of_search = SearchSettings(method=RandomSearch(), evaluations=6)
-    Search(make_trainer(), made.module, made.data, folder).run(None, settings_of_search)
-    return made
+    Search(make_trainer(), run.module, run.data, folder).run(None, settings_of_search)
+    return run
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    """A table's cells as they are written."""
+    """Returns a table's cells as text."""
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
 
@@ -121,10 +121,10 @@ def cohorts(folder: Path) -> list[list[int]]:
 
 
 def last_weights(folder: Path) -> dict[str, Tensor]:
-    """Of a candidate's last checkpoint, by their names in the network."""
+    """Returns the weights of a candidate's last checkpoint by their names in the network."""
     state = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    first = "supernet.network."
-    return {name.removeprefix(first): tensor for name, tensor in state.items() if name.startswith(first)}
+    prefix = "supernet.network."
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def tier_weights(files: FinetuneFiles) -> dict[str, dict[str, Tensor]]:

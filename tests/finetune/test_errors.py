@@ -1,4 +1,4 @@
-"""What cannot work is told in one line, before anything is trained or written."""
+"""Invalid fine-tunings: an error of one line, before training and writing."""
 
 from typing import Any
 
@@ -24,19 +24,19 @@ from tests.support import refusals, tiny_examples
 
 
 def tiers_of(members: dict[str, Any], **macs: float) -> ClientTiers:
-    source = Budgets({name: {"macs": most} for name, most in macs.items()}) if macs else Ranges()
+    source = Budgets({name: {"macs": limit} for name, limit in macs.items()}) if macs else Ranges()
     return ClientTiers(source, ListedTiers(members))
 
 
-def with_tiers(made: Trained, tiers: ClientTiers | None) -> Trained:
-    return made._replace(module=module_of(made.module.supernet, tiers=tiers))
+def with_tiers(run: Trained, tiers: ClientTiers | None) -> Trained:
+    return run._replace(module=module_of(run.module.supernet, tiers=tiers))
 
 
-def refused(made: Trained, words: str, **settings) -> None:
+def refused(run: Trained, words: str, **settings) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        made.finetune(**settings)
+        run.finetune(**settings)
     assert "\n" not in str(caught.value)
-    assert not (made.folder / "finetune").exists()
+    assert not (run.folder / "finetune").exists()
 
 
 NOBODY = tiers_of({"small": [0, 1, 2], "middle": [3, 4, 5], "large": []})
@@ -51,26 +51,25 @@ AWAY = UniformCohort(count=3, availability=OnlyClients([]))
     ("tiers", "settings", "words"),
     [
         (..., {"search": "other"}, "^finetune.search: .*other holds no finished search; run 'lit-fednas search' first"),
-        (..., {"macs": "equal"}, "finetune.macs: 'equal' needs rounds.jsonl, which is not in .*; give a number"),
+        (..., {"macs": "equal"}, "finetune.macs: 'equal' needs rounds.jsonl, and .* has no such file; give a number"),
         (..., {"macs": "split", "architectures": 2}, "finetune.macs: 'split' .*; leave finetune.architectures out"),
         (..., {"macs": 1e9, "cohort": AWAY}, r"finetune.macs: 1e\+09 .* no client is available to train small-0; set"),
         (..., {"in_groups": True}, UNLIKE),
         (..., {"tiers": ["tiny"]}, "^finetune.tiers: no tier is named 'tiny'; choose from small, middle, large$"),
         (NOBODY, {}, UNABLE),
         (ANY, {}, r"^model.tiers: no tier 'small'; there are: any$"),
-        (None, {"architectures": 2}, "^finetune.architectures: are drawn for the clients' tiers; set model.tiers$"),
+        (None, {"architectures": 2}, "^finetune.architectures: needs the clients' tiers; set model.tiers$"),
     ],
 )
-def test_what_does_not_go_with_the_run(trained, tiers, settings, words):
+def test_settings_that_conflict_with_the_run(trained, tiers, settings, words):
     refused(trained if tiers is ... else with_tiers(trained, tiers), words, **settings)
 
 
-def test_a_search_of_other_weights_or_that_has_not_ended(trained):
-
+def test_a_search_of_other_weights_or_without_an_end(trained):
     other = trained._replace(module=module_of(path_cnn(seed=1)))
-    words = r"^finetune.search: .*was of other weights than the checkpoint's; .*then add --finetune.search search-2"
+    words = r"^finetune.search: .*belongs to other weights than the checkpoint's; .*then add --finetune.search search-2"
     refused(other, words)
-    assert by_tier(other.finetune(initial="random", rounds=1, name="random", tiers=["large"]))  # does not need them
+    assert by_tier(other.finetune(initial="random", rounds=1, name="random", tiers=["large"]))  # needs no weights
     files = SearchFiles(trained.folder / "search")
     files.write_settings({**files.settings(), "complete": False})
     refused(trained, "holds no finished search")
@@ -84,29 +83,29 @@ def test_two_processes_do_not_fine_tune_in_one_folder(trained):
 
 
 def test_the_searchs_tiers_allow_more_than_the_clients_of_the_same_names(trained):
-    """The large network has more than 50,000 MACs; only client 3 may have so many."""
+    """The large network has more than 50,000 MACs; only client 3 has such a limit."""
     budgets = {"small": 30_000, "middle": 10.0, "large": 1e6}
     files = with_tiers(trained, tiers_of(MEMBERS, **budgets)).finetune(name="other", rounds=1)
     eligible = {"small": "3", "middle": "1", "large": "1"}
     assert {name: row["eligible"] for name, row in by_tier(files).items()} == eligible
 
 
-test_settings_out_of_range_or_that_do_not_go_together = refusals(
+test_invalid_or_conflicting_settings = refusals(
     ({"rounds": 0}, "finetune.rounds: 0 must be at least 1"),
     ({"name": "mine", "search": "mine"}, "finetune.name: 'mine' is the search's folder"),
     ({"models": "model: 1"}, "finetune.models: 'model: 1' is one name; give a list, as ['model: 1']"),
-    ({"models": ["model: 1"], "architectures": 2}, "finetune.architectures: 2 and finetune.models are given"),
-    call=lambda given: FinetuneSettings(**given),
+    ({"models": ["model: 1"], "architectures": 2}, "finetune.architectures: 2 and finetune.models exclude each other"),
+    call=lambda settings: FinetuneSettings(**settings),
 )
 
 
 def test_without_validation_data_one_network_per_tier_is_trained(trained):
     source = ArraySource(tiny_examples(), test=tiny_examples(40, 2))
     data = FederatedDataModule(source, BySizes(), num_clients=6, server_val=0, client_test=0.2)
-    made = trained._replace(data=data)
-    told = r"^data.server_val: 0 leaves nothing to choose the best of finetune.architectures 2 by; give the server"
-    refused(made, told, architectures=2)
-    files = made.finetune(rounds=1)
+    run = trained._replace(data=data)
+    words = r"^data.server_val: 0 leaves no examples to compare finetune.architectures 2; give the server"
+    refused(run, words, architectures=2)
+    files = run.finetune(rounds=1)
     empty = ("val_accuracy_before", "val_loss_before", "val_accuracy", "val_loss")
     for tier, row in by_tier(files).items():
         assert [row[name] for name in empty] == [""] * 4

@@ -1,4 +1,4 @@
-"""Stopped anywhere and started again = run straight through, exactly."""
+"""A stopped and resumed fine-tuning equals an uninterrupted one exactly."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ class Stop(Exception):
 
 
 def stop(how: str) -> None:
-    """As an error or a signal does."""
+    """Stops the process by an error or a signal."""
     if how == "error":
         raise Stop
     os.kill(os.getpid(), getattr(signal, how))
@@ -31,15 +31,15 @@ class StopIn(FederatedCallback):
     def __init__(self, candidate: int, round: int, how: str) -> None:
         self.at = candidate, round
         self.how = how
-        self.made = -1
+        self.num_trainers = -1
 
-    def __call__(self, *given):
-        """Each candidate's trainer makes one."""
-        self.made += 1
+    def __call__(self, *arguments):
+        """Replaces the constructor, which each candidate's trainer calls once."""
+        self.num_trainers += 1
         return self
 
     def on_client_end(self, trainer, module, result, update):
-        if (self.made, result.task.round) == self.at:
+        if (self.num_trainers, result.task.round) == self.at:
             stop(self.how)
 
 
@@ -50,7 +50,7 @@ def straight(tuned_once):
 
 def test_in_the_second_candidates_second_round(trained, straight, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "_Stop", StopIn(1, 1, "error"))
+        patch.setattr(finetuning, "_StopOnSignal", StopIn(1, 1, "error"))
         with pytest.raises(Stop):
             trained.finetune()
     files = trained.files
@@ -62,26 +62,26 @@ def test_in_the_second_candidates_second_round(trained, straight, monkeypatch):
 
 
 def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch):
-    """A signal that comes while nothing is trained is remembered until the next candidate begins."""
-    plain = finetuning.Finetune._keep
+    """A signal between two trainings takes effect when the next candidate begins."""
+    plain = finetuning.Finetune._save_network
     calls = []
 
-    def stopping(self, *given):
-        found = plain(self, *given)
-        calls.append(given)
+    def stopping(self, *arguments):
+        result = plain(self, *arguments)
+        calls.append(arguments)
         if len(calls) == 2:
             stop("SIGTERM")
-        return found
+        return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning.Finetune, "_keep", stopping)
+        patch.setattr(finetuning.Finetune, "_save_network", stopping)
         with pytest.raises(Interrupted):
             trained.finetune()
     assert not trained.path("large").exists()
     assert_alike(contents(trained.finetune().folder), straight)
 
 
-def test_after_the_last_candidate_the_rest_is_made_up_for_and_nothing_is_trained_again(trained, straight, monkeypatch):
+def test_after_the_last_candidate_nothing_is_trained_again(trained, straight, monkeypatch):
     plain = FinetuneFiles.write
 
     def stopping(self, table, rows):

@@ -1,4 +1,4 @@
-"""A tiny supernet that was trained, its searches, and searches that are stopped."""
+"""A tiny trained supernet, its searches, and stopped searches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class Stop(Exception):
 
 
 def trained_run(**evaluation: Any) -> Any:
-    """Module and data of a supernet after four rounds, whose subnets are right in 52 to 100 % of the cases."""
+    """Returns module and data of a supernet after four rounds; its subnets have accuracies of 52 to 100 %."""
     client = ClientSettings(sgd(0.2), batch_size=8)
     settings = EvaluationSettings(["smallest", "largest"], **evaluation)
     module, data = make_module(assignment=RandomArchitectures(), client=client, evaluation=settings), tiny_data()
@@ -33,7 +33,7 @@ def trained_run(**evaluation: Any) -> Any:
 
 
 def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
-    """Without a checkpoint: the module's weights are those that are searched."""
+    """Searches the module's weights, without a checkpoint."""
     module, data = trained
     settings = {"tiers": TIERS, "method": NSGA2(population=8, sample=4), "evaluations": 16, **settings}
     return Search(make_trainer(), module, data, folder).run(None, SearchSettings(**settings))
@@ -41,22 +41,22 @@ def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
 
 @contextmanager
 def stopped_after(count: int) -> Iterator[None]:
-    """A search that is stopped by an error when so many architectures are evaluated."""
-    plain = Evaluations._keep
+    """Stops a search by an error after ``count`` evaluations."""
+    plain = Evaluations._append
 
-    def stopping(self: Any, *given: Any) -> None:
-        plain(self, *given)
+    def stopping(self: Any, *arguments: Any) -> None:
+        plain(self, *arguments)
         if len(self) == count:
             raise Stop
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Evaluations, "_keep", stopping)
+        patch.setattr(Evaluations, "_append", stopping)
         with pytest.raises(Stop):
             yield
 
 
 def outcome(files: SearchFiles) -> dict[str, Any]:
-    """All that two equal searches have in common."""
+    """Returns the results that are the same in equal searches."""
     tables = {name: files.rows(name) for name in ("evaluations", "history", "front", "tiers", "federated")}
     for table in tables.values():
         for row in table:
@@ -66,5 +66,5 @@ def outcome(files: SearchFiles) -> dict[str, Any]:
         **tables,
         "settings": files.settings(),
         "models": [files.tier_model(tier) for tier in files.tier_names],
-        "weights": {tier: {key: value.tolist() for key, value in found.items()} for tier, found in networks.items()},
+        "weights": {tier: {key: value.tolist() for key, value in state.items()} for tier, state in networks.items()},
     }

@@ -1,4 +1,4 @@
-"""``lit-fednas search | export | report`` as a user types them, on a run of digits."""
+"""The commands ``search`` and ``export`` on a run of digits."""
 
 import copy
 import json
@@ -38,7 +38,7 @@ SEARCH = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The options of a trained run; the working directory is where it was made."""
+    """Returns the options of a trained run, in its working directory."""
     home = tmp_path_factory.mktemp("home")
     (home / "search.yaml").write_text(yaml.safe_dump(SEARCH))
     options = [*overlaid(home), "--model.evaluation.recalibrate_batches", "4"]
@@ -48,8 +48,8 @@ def run(tmp_path_factory):
         yield options
 
 
-def test_a_path_that_is_searched_before_training_is_trained(run):
-    """Without a run or a checkpoint; the two clients of a round train its ends."""
+def test_training_on_a_path_of_a_search_before_training(run):
+    """The search needs no run or checkpoint; the two clients of a round train the path's ends."""
     options = {
         "ckpt_path": "null",
         "trainer.logger.init_args.name": "path",
@@ -62,7 +62,7 @@ def test_a_path_that_is_searched_before_training_is_trained(run):
     }
     path = Path("runs/path/version_0/search")
     pool = ["--model.assignment.init_args.pool", "lit_fednas.assignment.FromFile"]
-    pool += ["--model.assignment.init_args.pool.init_args.path", str(path / "tiers.csv")]  # which is not there yet
+    pool += ["--model.assignment.init_args.pool.init_args.path", str(path / "tiers.csv")]  # the search writes this file
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     assert main(["search", *run, *pool, *words]) == 0
     archs = [row["arch"] for row in SearchFiles(path).rows("tiers")]
@@ -74,13 +74,13 @@ def test_a_path_that_is_searched_before_training_is_trained(run):
 
 
 def assert_same_files(*names: str) -> None:
-    left, right = (outcome(SearchFiles(RUN / name)) | {"settings": None} for name in names)
-    assert left == right
+    first, second = (outcome(SearchFiles(RUN / name)) | {"settings": None} for name in names)
+    assert first == second
 
 
 @pytest.mark.slow
 def test_search_and_export(run, capsys):
-    saved = ["--config", "runs/digits/version_0/config.yaml"]  # a run's own configuration can be searched
+    saved = ["--config", "runs/digits/version_0/config.yaml"]  # a run's configuration file is valid for a search
     assert main(["search", *saved, "--config", "search.yaml"]) == 0
     out = capsys.readouterr()
     assert "test accuracy" in out.out
@@ -90,15 +90,17 @@ def test_search_and_export(run, capsys):
     assert not Path("runs/digits/version_1").exists()
 
     assert main(["export", *run, "--tier", "small", "--format", "onnx"]) == 0
-    # the norms of this network used each batch's statistics: the file is right, one by one, as often as the search says
-    right, said = right_in_onnxruntime(files.tier_folder("small") / "network.onnx")
+    # the network's norms used statistics of batches: the file has the search's accuracy with single examples
+    correct, file_info = right_in_onnxruntime(files.tier_folder("small") / "network.onnx")
     (row,) = [row for row in files.rows("tiers") if row["tier"] == "small"]
-    assert row["test_accuracy"] == pytest.approx(float(said["test_accuracy"])) == pytest.approx(right / 359, abs=1e-6)
-    assert (json.loads(said["class_names"]), said["input_range"]) == ([str(digit) for digit in range(10)], "[0, 255]")
+    assert row["test_accuracy"] == pytest.approx(float(file_info["test_accuracy"]))
+    assert row["test_accuracy"] == pytest.approx(correct / 359, abs=1e-6)
+    assert json.loads(file_info["class_names"]) == [str(digit) for digit in range(10)]
+    assert file_info["input_range"] == "[0, 255]"
 
 
-def test_a_supernet_is_a_folder_of_its_own(run, refused, tmp_path, monkeypatch):
-    """Wherever it is: a search finds what it found in the run, and training starts from its weights."""
+def test_an_exported_supernet_needs_no_run(run, refused, tmp_path, monkeypatch):
+    """In another place, a search has the same results as in the run, and training starts from the weights."""
     assert main(["search", *run, "--config", "search.yaml", "--search.name", "found"]) == 0
     config = RUN / "config.yaml"
     text = config.read_text()
@@ -119,20 +121,20 @@ def test_a_supernet_is_a_folder_of_its_own(run, refused, tmp_path, monkeypatch):
     assert described["training"]["macs"] == trained["macs"]
     assert described["costs"]["largest"]["parameters"] == sum(map(torch.numel, saved["state_dict"].values()))
     for row in tiers:
-        shown = re.escape(f"{100 * row['val_accuracy']:.1f}% | {100 * row['test_accuracy']:.1f}% |")
-        assert re.search(rf"\| {row['tier']} \| {re.escape(row['arch'])} \|.* {shown}", card)
+        scores = re.escape(f"{100 * row['val_accuracy']:.1f}% | {100 * row['test_accuracy']:.1f}% |")
+        assert re.search(rf"\| {row['tier']} \| {re.escape(row['arch'])} \|.* {scores}", card)
     assert card.count("\n| d: ") == len(front) > 1
     assert yaml.safe_load(Path("mine/config.yaml").read_text())["privacy"]["noise_seed"] is None
     words = ["--config=mine/config.yaml", "--privacy=null", "--config", search, "--ckpt_path=mine"]
     assert main(["search", *words]) == 0
-    again = SearchFiles("mine/search").rows("tiers")
-    assert [[*map(row.get, ("arch", "test_accuracy"))] for row in again] == expected
+    rows = SearchFiles("mine/search").rows("tiers")
+    assert [[*map(row.get, ("arch", "test_accuracy"))] for row in rows] == expected
     assert not Path("runs").exists()
     module = FederatedLightningModule.load_from_checkpoint("mine/weights.ckpt")
     fresh = copy.deepcopy(module.supernet)
     torch.nn.utils.vector_to_parameters(torch.zeros(10**6), fresh.parameters())
-    for each in (module, make_module(fresh, initial="mine")):
-        assert_same(dict(each.supernet.state_dict(prefix="supernet.")), saved["state_dict"])
+    for loaded in (module, make_module(fresh, initial="mine")):
+        assert_same(dict(loaded.supernet.state_dict(prefix="supernet.")), saved["state_dict"])
     assert "not a run's checkpoint: it has no loops" in refused("fit", "--config=mine/config.yaml", "--ckpt_path=mine")
 
 
@@ -144,7 +146,7 @@ def test_a_supernet_is_a_folder_of_its_own(run, refused, tmp_path, monkeypatch):
         ("search --data.server_val 0 --changed [data] --search.name x", "data.server_val: 0"),
         (
             "search --search.federated {} --trainer.devices 2 --data.client_val 0.1 --changed [data]",
-            "trainer.devices: 2, and clients score in one process",
+            "trainer.devices: 2 is too many for search.federated; use 1",
         ),
         ("export --tier huge", "tier: 'huge'"),
         (
@@ -157,7 +159,7 @@ def test_a_supernet_is_a_folder_of_its_own(run, refused, tmp_path, monkeypatch):
         (f"finetune {NOISE}", "finetune: uses clients' data without noise"),
     ],
 )
-def test_what_cannot_work_is_told_in_one_line(run, capsys, words, expected):
+def test_invalid_commands_are_errors_of_one_line(run, capsys, words, expected):
     command, *options = words.split()
     assert main([command, *run, *options]) == 2
     err = capsys.readouterr().err.strip()
@@ -166,19 +168,19 @@ def test_what_cannot_work_is_told_in_one_line(run, capsys, words, expected):
 
 
 @pytest.mark.slow
-def test_a_search_that_is_stopped_goes_on(run, capsys, monkeypatch):
+def test_a_stopped_search_resumes(run, capsys, monkeypatch):
     options = ["--search.evaluations", "24", "--search.method.init_args.population", "6"]
     command = ["search", *run, "--config", "search.yaml", *options, "--trainer.threads", "1"]
     stopped = [*command, "--search.name", "stopped"]
-    plain = Evaluations._keep
+    plain = Evaluations._append
 
-    def interrupted(self, *given):
-        plain(self, *given)
+    def interrupted(self, *arguments):
+        plain(self, *arguments)
         if len(self) == 15:
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Evaluations, "_keep", interrupted)
+        patch.setattr(Evaluations, "_append", interrupted)
         assert main(stopped) == 128 + signal.SIGINT
     assert "stopped by SIGINT; start the same command again" in capsys.readouterr().err
     assert main(stopped) == 0
@@ -187,8 +189,8 @@ def test_a_search_that_is_stopped_goes_on(run, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_does(run):
-    """Two processes of one thread each share every generation; the files are those of one."""
+def test_two_processes_give_the_results_of_one(run):
+    """Two processes with one thread each share every generation, and write the same files as one process."""
     options = ["--model.evaluation.recalibrate_batches", "2", "--trainer.threads", "1"]
     command = ["search", *run, "--config", "search.yaml", *options]
     assert main([*command, "--search.name", "one"]) == 0
@@ -196,5 +198,5 @@ def test_two_processes_find_what_one_does(run):
     words = [sys.executable, "-m", "lit_fednas", *command, *options]
     done = subprocess.run(words, env=ONE_THREAD, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\nsmall ") == 1  # one process speaks
+    assert done.stdout.count("\nsmall ") == 1  # only one process prints
     assert_same_files("one", "two")

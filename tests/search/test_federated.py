@@ -1,4 +1,4 @@
-"""A search that clients score: whom it asks, what the scores are, what it costs, and that it can be stopped."""
+"""Searches with scores by clients: drawn clients, scores, costs, and resuming."""
 
 import json
 from pathlib import Path
@@ -30,14 +30,14 @@ from tests.search import small
 from tests.supernets.instances import SPACES, kept_instance
 from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
 
-#: As the clients' tiers: two clients of the small one, four of the large one.
+#: The clients' tiers: two clients are in the small one, four in the large one.
 LIMITS = {"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0}}
 TIERS = tuple(Tier(name, limits) for name, limits in LIMITS.items())
 MEMBERS = {"small": [0, 3], "large": [1, 2, 4, 5]}
 
 
 def federated_data(**settings: Any) -> Any:
-    """Six clients with unlike numbers of validation examples; nothing is held by the server."""
+    """Six clients with different numbers of validation examples; the server has no examples."""
     data = tiny_data(**{"client_val": 0.25, "partitioner": Dirichlet(1.0, min_size=8), **settings})
     data.source.val = None
     data.server_val = settings.get("server_val", 0)
@@ -45,10 +45,10 @@ def federated_data(**settings: Any) -> Any:
     return data
 
 
-def trained_module(**given: Any) -> Any:
+def trained_module(**changes: Any) -> Any:
     tiers = ClientTiers(Budgets(LIMITS), ListedTiers(MEMBERS), enforced=False)
     settings = {"tiers": tiers, "cohort": UniformCohort(count=2), "client": ClientSettings(sgd(0.2), batch_size=8)}
-    return make_module(tiny_supernet(norm=BatchNorm()), RandomArchitectures(), **{**settings, **given})
+    return make_module(tiny_supernet(norm=BatchNorm()), RandomArchitectures(), **{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def trained():
 
 
 def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
-    asked = {"tiers": None, "method": NSGA2(6, 4), "evaluations": 14, "federated": FederatedEvaluation(2)}
-    return small.search(trained, folder, **{**asked, **settings})
+    defaults = {"tiers": None, "method": NSGA2(6, 4), "evaluations": 14, "federated": FederatedEvaluation(2)}
+    return small.search(trained, folder, **{**defaults, **settings})
 
 
 def evaluator(trained: Any, rounds: int = 2, **settings: Any) -> FederatedEvaluator:
@@ -72,13 +72,13 @@ def evaluator(trained: Any, rounds: int = 2, **settings: Any) -> FederatedEvalua
 
 
 def examples_of(data: Any, clients: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """All examples of some clients, straight from the rows."""
+    """Returns all validation examples of some clients, read by rows."""
     rows = torch.cat([data.clients.rows(client, "val") for client in clients])
     return next(iter(data.clients.reader.read(rows, 1000)))
 
 
 @pytest.mark.parametrize("batch_size", [3, 512])
-def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained, batch_size):
+def test_all_clients_together_give_the_central_scores(trained, batch_size):
     module, data = trained
     central = Evaluator(module.supernet, [examples_of(data, list(range(6)))])
     clients = evaluator(trained, rounds=3, batch_size=batch_size)
@@ -87,15 +87,15 @@ def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained
     archs = [module.supernet.space.sample(rng) for _ in range(8)]
     scorer = clients.scorer("small", 0, archs)
     for arch in archs:
-        expected, found = central(arch), scorer(arch)
-        assert found["accuracy"] == expected["accuracy"]
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-        assert clients(arch) == found
+        expected, metrics = central(arch), scorer(arch)
+        assert metrics["accuracy"] == expected["accuracy"]
+        assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        assert clients(arch) == metrics
     assert len({central(arch)["loss"] for arch in archs}) > 3
 
 
-def test_a_lone_example_is_not_normalised_by_itself():
-    """Networks that use the batch's statistics cannot run one example, be it a client's only one or its last."""
+def test_a_single_example_is_not_normalised_by_itself():
+    """Networks with statistics of the batch cannot run a single example, in a small client or in a last batch."""
     data = federated_data(client_val=0.12, partitioner=Dirichlet(0.3, min_size=5))
     sizes = [data.clients.size(client, "val") for client in range(6)]
     assert 1 in sizes
@@ -108,13 +108,13 @@ def test_a_lone_example_is_not_normalised_by_itself():
 
 
 def draw_of(sizes: list[int], rounds: int = 1, cohort: int = 2, seed: int = 0) -> ClientDraw:
-    """Every second client is of the large tier."""
+    """Returns a draw of clients; every second client is in the large tier."""
     clients: Any = SimpleNamespace(num_clients=len(sizes), split_sizes={"val": np.array(sizes)}.__getitem__)
-    places = tuple(client % 2 for client in range(len(sizes)))
-    return ClientDraw(clients, Population(len(sizes), TIERS, places), cohort, FederatedEvaluation(rounds), seed)
+    tier_indices = tuple(client % 2 for client in range(len(sizes)))
+    return ClientDraw(clients, Population(len(sizes), TIERS, tier_indices), cohort, FederatedEvaluation(rounds), seed)
 
 
-def test_only_eligible_clients_with_examples_are_asked():
+def test_only_eligible_clients_with_examples_are_drawn():
     draw = draw_of([1, 1, 0, 1, 1, 0, 1, 1], rounds=100)
     assert set(draw.asked("large", 0)) == {1, 3, 7}
     assert set(draw.asked("small", 0)) == set(draw.asked("*", 0)) == {0, 1, 3, 4, 6, 7}
@@ -126,18 +126,18 @@ def test_only_eligible_clients_with_examples_are_asked():
 def test_clients_are_distinct_within_a_generation_and_reshuffled_between(rounds, count):
     draw = draw_of([1] * 20, rounds, cohort=3)
     generations = [draw.asked("large", generation) for generation in range(30)]
-    for asked in generations:
-        assert len(asked) == len(set(asked)) == count
-    assert len({tuple(asked) for asked in generations}) == 30
+    for drawn_clients in generations:
+        assert len(drawn_clients) == len(set(drawn_clients)) == count
+    assert len({tuple(drawn_clients) for drawn_clients in generations}) == 30
     assert set().union(*generations) == set(range(1, 20, 2))
     expected = numpy_generator(5, "federated-search-large", 7).permutation(range(1, 20, 2)).tolist()
     draw = draw_of([1] * 20, rounds, cohort=3, seed=5)
-    assert draw.asked("large", 7) == draw.asked("large", 7) == expected[:count]  # more rounds ask more, not others
+    assert draw.asked("large", 7) == draw.asked("large", 7) == expected[:count]  # more rounds only add clients
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_union_of_any_supernet_by_brute_force(name):
-    """Every element of every shared tensor has a number; the numbers that any architecture has are counted."""
+    """Counts the elements of shared tensors that some architecture contains, by numbering them."""
     supernet = kept_instance(name)
     shared = supernet.shared_tensors()
     rng = np.random.default_rng(0)
@@ -151,18 +151,18 @@ def test_union_of_any_supernet_by_brute_force(name):
                 seen.setdefault(region.name, set()).update(region.of(numbers).flatten().tolist())
         expected = sum(len(numbers) * shared[key].element_size() for key, numbers in seen.items())
         assert union_bytes(supernet, archs) == expected
-    one = archs[0]
-    assert union_bytes(supernet, [one]) == union_bytes(supernet, [one, one]) == supernet.cost(one).bytes
+    first = archs[0]
+    assert union_bytes(supernet, [first]) == union_bytes(supernet, [first, first]) == supernet.cost(first).bytes
     assert union_bytes(supernet, []) == 0
 
 
 def test_costs_by_hand(trained, tmp_path):
-    """Without the search's own numbers: architectures from the table, clients and sizes from the data."""
+    """The expected costs use the table's architectures and the data's clients and sizes."""
     module, data = trained
     spent = dict.fromkeys(("macs", "bytes_down", "bytes_up"), 1)
-    before = {"rounds": 3, "total": spent, "independent": {}, "after_training": {"other": spent}}
-    before |= dict.fromkeys(("times_less_computation", "times_less_communication"))
-    (tmp_path / "ledger.json").write_text(json.dumps(before))
+    old_ledger = {"rounds": 3, "total": spent, "independent": {}, "after_training": {"other": spent}}
+    old_ledger |= dict.fromkeys(("times_less_computation", "times_less_communication"))
+    (tmp_path / "ledger.json").write_text(json.dumps(old_ledger))
     files = search(trained, tmp_path, name="mine", method=RandomSearch(4), evaluations=10)
     rows = files.rows("federated")
     keys = [(row["tier"], row["generation"]) for row in rows]
@@ -172,7 +172,7 @@ def test_costs_by_hand(trained, tmp_path):
     first = 0
     for row in rows:
         count = row["architectures"]
-        archs = [module.supernet.space.parse(one["arch"]) for one in evaluated[first : first + count]]
+        archs = [module.supernet.space.parse(evaluation["arch"]) for evaluation in evaluated[first : first + count]]
         first += count
         clients = draw.asked(row["tier"], row["generation"])
         assert (row["clients"], row["evaluation_rounds"]) == ((4, 2) if count else (0, 0))
@@ -187,10 +187,10 @@ def test_costs_by_hand(trained, tmp_path):
 
     ledger = json.loads((tmp_path / "ledger.json").read_text())
     assert ledger["after_training"].pop("mine") == total
-    assert ledger == before
+    assert ledger == old_ledger
 
 
-def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch):
+def test_a_resumed_search_equals_an_uninterrupted_one(trained, tmp_path, monkeypatch):
     straight = small.outcome(search(trained, tmp_path / "straight"))
     assert len(straight["evaluations"]) > 17
     with small.stopped_after(13):
@@ -198,7 +198,7 @@ def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch):
     assert len(SearchFiles(tmp_path / "search").rows("evaluations")) == 13
     assert small.outcome(search(trained, tmp_path)) == straight
     monkeypatch.setattr(FederatedEvaluator, "answers", None)
-    assert small.outcome(search(trained, tmp_path)) == straight  # nothing is asked again
+    assert small.outcome(search(trained, tmp_path)) == straight  # without new answers
     with pytest.raises(ConfigError, match=r"holds a search with other .*federated"):
         search(trained, tmp_path, federated=FederatedEvaluation(3))
 
@@ -221,8 +221,8 @@ def test_a_client_searches_for_its_own_tier_on_its_own_examples(trained, tmp_pat
         search(trained, tmp_path, federated=None, client=4)
 
 
-def test_limits_of_ones_own_and_no_other_clients_data(tmp_path, monkeypatch):
-    """The norms' statistics are of the client's own training examples, too."""
+def test_a_clients_search_has_its_own_limits_and_reads_only_its_data(tmp_path, monkeypatch):
+    """The norms' statistics, too, are those of the client's training examples."""
     module, data = trained_module(evaluation=EvaluationSettings(recalibrate_batches=3)), federated_data()
     fit(module, data, 1, check_val_every_n_rounds=100, limit_val_batches=0)
     reader, read = data.clients.reader, []
@@ -237,10 +237,10 @@ def test_limits_of_ones_own_and_no_other_clients_data(tmp_path, monkeypatch):
     tiers = Budgets({"busy": {"macs": 80_000.0}, "idle": {"macs": 120_000.0}})
     files = search((module, data), tmp_path, federated=None, client=2, tiers=tiers)
     assert sorted(files.tier_names) == ["busy", "idle"]
-    own = [set(data.clients.rows(2, split).tolist()) for split in ("train", "val")]
-    assert set(read) <= own[0] | own[1]
-    assert set(read) & own[0]
-    assert own[1] <= set(read)
+    rows_of_splits = [set(data.clients.rows(2, split).tolist()) for split in ("train", "val")]
+    assert set(read) <= rows_of_splits[0] | rows_of_splits[1]
+    assert set(read) & rows_of_splits[0]
+    assert rows_of_splits[1] <= set(read)
 
 
 TINY = Budgets({"tiny": {"macs": 70_000.0}})
@@ -252,12 +252,12 @@ OTHER = r"search.tiers: 'small' is also a tier of the clients, with other limits
     [
         ({"tiers": TINY}, r"search.tiers: 'tiny' is not a tier of the clients \(small, large\)"),
         ({"tiers": Budgets({"small": {"macs": 7.0}})}, OTHER),
-        ({"client_val": 0.0}, r"data.client_val: 0 leaves clients nothing .* raise it"),
+        ({"client_val": 0.0}, r"data.client_val: 0 leaves clients no examples .* raise it"),
         ({"client": 6, "federated": None}, r"search\.client: 6 is not one of the 6 clients"),
-        ({"client": 0}, r"search\.client: 0 has no meaning with search\.federated"),
+        ({"client": 0}, r"search\.client: 0 has no effect with search\.federated"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(trained, tmp_path, settings, words):
+def test_invalid_searches_are_refused_before_writing(trained, tmp_path, settings, words):
     module, data = trained
     if "client_val" in settings:
         settings = dict(settings)

@@ -1,4 +1,4 @@
-"""What every search method must do, and what each does better than drawing at random."""
+"""Contract tests of search methods, and their results beside random search."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -55,23 +55,23 @@ class TestExhaustive(SearchMethodContract):
     draws = False
 
 
-def test_every_method_is_held_to_the_contract():
+def test_every_method_has_a_contract_test():
     """A new method needs a line in METHODS, unless it works with one kind of supernet."""
     import lit_fednas.search as search
 
     exported = {getattr(search, name) for name in search.__all__}
-    concrete = {one for one in exported if isinstance(one, type) and issubclass(one, search.SearchMethod)}
-    of_one_kind = {one for one in concrete if getattr(one, "supernet_kind", None) is not None}
+    concrete = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, search.SearchMethod)}
+    of_one_kind = {kind for kind in concrete if getattr(kind, "supernet_kind", None) is not None}
     assert of_one_kind == {DeriveGenotype}
     assert {type(method) for method in METHODS} == concrete - of_one_kind - {search.SearchMethod}
 
 
 @pytest.fixture(scope="module")
 def cells():
-    """Its architecture parameters favour one edge of each kind of cell."""
+    """A supernet with greater architecture parameters for one edge in each kind of cell."""
     net = CellSupernet((1, 8, 8), 4, width=2, cells=3, nodes=1)
     with torch.no_grad():
-        net.network.alphas_normal[0, 4] = 1.0  # of none, max_pool_3x3, avg_pool_3x3, skip_connect, sep_conv_3x3, ...
+        net.network.alphas_normal[0, 4] = 1.0  # columns: none, max_pool_3x3, avg_pool_3x3, skip_connect, sep_conv_3x3
         net.network.alphas_normal[1, 7] = 1.0
         net.network.alphas_reduce[:, 3] = 1.0
     return net
@@ -93,7 +93,7 @@ def paths(**limits):
     return feasible_of(net, 1e9, **limits)
 
 
-test_what_cannot_be_searched_is_refused = refusals(
+test_invalid_searches_are_refused = refusals(
     (lambda: paths(unsupported=("conv1", "id")), "search.tiers.weak: no architecture was found"),
     (
         lambda: next(DeriveGenotype().search(paths(), np.random.default_rng(0))),
@@ -111,33 +111,33 @@ def test_nsga2_comes_within_one_percent_of_the_true_front():
     everything = list(ToySpace().each())
     assert len(everything) == 13**3
     truth = volume(everything)
-    found = [volume(proposed(NSGA2(population=48, sample=24), toy_feasible(), 500, seed)) for seed in range(3)]
-    drawn = [volume(proposed(RandomSearch(), toy_feasible(), 500, seed)) for seed in range(3)]
-    assert min(found) > 0.99 * truth
-    assert min(found) > max(drawn)
+    volumes = [volume(proposed(NSGA2(population=48, sample=24), toy_feasible(), 500, seed)) for seed in range(3)]
+    random_volumes = [volume(proposed(RandomSearch(), toy_feasible(), 500, seed)) for seed in range(3)]
+    assert min(volumes) > 0.99 * truth
+    assert min(volumes) > max(random_volumes)
 
 
 def test_a_predictor_needs_a_fraction_of_the_evaluations():
-    """Of 44 proposals a greater hypervolume than of 120 by NSGA-II or at random."""
+    """Its 44 proposals have a greater hypervolume than 120 of NSGA-II or random search."""
     for seed in (0, 1):
-        found = volume(proposed(PredictorSearch(generations=10), toy_feasible(), 44, seed))
+        predictor_volume = volume(proposed(PredictorSearch(generations=10), toy_feasible(), 44, seed))
         others = [NSGA2(population=32, sample=16), RandomSearch()]
-        assert found > max(volume(proposed(method, toy_feasible(), 120, seed)) for method in others)
+        assert predictor_volume > max(volume(proposed(method, toy_feasible(), 120, seed)) for method in others)
 
 
 def test_evolution_finds_the_true_best():
     fitting = [arch for arch in ToySpace().each() if toy_cost(arch) <= 30.0]
     truth = min(map(toy_error, fitting))
     for seed in (0, 1):
-        found, drawn = (
+        error, random_error = (
             min(map(toy_error, proposed(method, toy_feasible(30.0), 400, seed)))
             for method in (Evolution(population=40), RandomSearch())
         )
-        assert found == truth < drawn
+        assert error == truth < random_error
 
 
 class LongSpace(ToySpace):
-    """24 genes, all of which mean something."""
+    """A space of 24 genes that are all in use."""
 
     choices = (range(4),) * 24
 
@@ -151,14 +151,14 @@ def long_feasible():
 
 
 def test_evolutions_parents_stay():
-    """One proposal of the first generation stays the best for ever, so that all later ones are its mutants."""
+    """One proposal of the first generation always stays the best, so that all later ones are its mutants."""
     method = Evolution(population=20, parent_share=0.05, mutation_share=1.0, mutation_rate=0.1)
     proposals = method.search(long_feasible(), np.random.default_rng(0))
     best, *others = next(proposals)
     generation = proposals.send([Score(best, 0.0, 1.0), *(Score(arch, 0.5, 1.0) for arch in others)])
     for _ in range(10):
         changed = [sum(a != b for a, b in zip(best, arch, strict=True)) for arch in generation]
-        assert np.mean(changed) < 4  # 24 genes, each changed with 0.1 * 3/4; a drifting parent would be 15 away
+        assert np.mean(changed) < 4  # 24 genes, each changed with 0.1 * 3/4; it would be 15 with other parents
         generation = proposals.send([Score(arch, 0.9, 1.0) for arch in generation])
 
 
@@ -166,13 +166,14 @@ def test_evolutions_crossings_take_each_gene_from_one_of_two_parents():
     method = Evolution(population=20, parent_share=0.1, mutation_share=0.01)
     proposals = method.search(long_feasible(), np.random.default_rng(0))
     first = next(proposals)
-    children = proposals.send([Score(arch, float(place), 1.0) for place, arch in enumerate(first)])
-    one, other = first[:2]
+    children = proposals.send([Score(arch, float(rank), 1.0) for rank, arch in enumerate(first)])
+    first_parent, second_parent = first[:2]
     assert len(children) > 15
     for child in children:
-        assert all(gene in pair for gene, *pair in zip(child, one, other, strict=True))
+        assert all(gene in pair for gene, *pair in zip(child, first_parent, second_parent, strict=True))
     shares = [
-        np.mean([gene == a for gene, a, b in zip(child, one, other, strict=True) if a != b]) for child in children
+        np.mean([gene == a for gene, a, b in zip(child, first_parent, second_parent, strict=True) if a != b])
+        for child in children
     ]
     assert 0.35 < np.mean(shares) < 0.65
 
@@ -184,5 +185,5 @@ def test_the_front_is_that_of_brute_force():
     points = set(zip(costs, accuracies, strict=True))
     beaten = {(a, b) for (a, b), (c, d) in product(points, points) if c <= a and d >= b and (a, b) != (c, d)}
     expected = points - beaten
-    assert {(costs[place], accuracies[place]) for place in front} == expected
+    assert {(costs[index], accuracies[index]) for index in front} == expected
     assert len(front) == len(expected)

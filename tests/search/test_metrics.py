@@ -1,4 +1,4 @@
-"""A search and a fine-tuning by other metrics than accuracy, on numbers that are predicted from a table."""
+"""Search and fine-tuning with metrics of a regression task."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FederatedLightnin
         client=ClientSettings(sgd(0.05), batch_size=8, epochs=2),
         evaluation=EvaluationSettings(["smallest", "largest"]),
         tiers=ClientTiers(BUDGETS, TierShares(), enforced=False),
-        metrics={"r2": R2Score(), "correlation": PearsonCorrCoef()},  # a correlation does not say what is better
+        metrics={"r2": R2Score(), "correlation": PearsonCorrCoef()},  # a correlation has no direction
     )
     source = ArraySource(table(160, 0), table(60, 1), table(60, 2), task=Regression())
     data = FederatedDataModule(source, ByColumn("site"), client_test=0.2, client_val=0.2, seed=0)
@@ -77,56 +77,56 @@ def test_the_best_of_every_tier_by_any_metric(trained, metric, best):
     name = metric or "rmse"
     for row, budget in zip(files.rows("tiers"), (250, 5000), strict=True):
         fitting = [arch for arch in module.supernet.space.each() if module.supernet.macs(arch) <= budget]
-        known = {str(arch): by_hand(module, arch, table(60, 1)) for arch in fitting}
-        chosen = best(known, key=lambda arch: known[arch][name])
-        assert row["arch"] == chosen
-        tested = by_hand(module, module.supernet.space.parse(chosen), table(60, 2))
-        for split, values in (("val", known[chosen]), ("test", tested)):
-            assert {one: row[f"{split}_{one}"] for one in values} == pytest.approx(values, rel=1e-4)
+        val_metrics = {str(arch): by_hand(module, arch, table(60, 1)) for arch in fitting}
+        best_arch = best(val_metrics, key=lambda arch: val_metrics[arch][name])
+        assert row["arch"] == best_arch
+        test_metrics = by_hand(module, module.supernet.space.parse(best_arch), table(60, 2))
+        for split, values in (("val", val_metrics[best_arch]), ("test", test_metrics)):
+            assert {key: row[f"{split}_{key}"] for key in values} == pytest.approx(values, rel=1e-4)
 
 
 def test_front_and_hypervolume_of_errors(trained):
-    """The dominated area, stair by stair, as a share of the budget and of the first row's error."""
+    """The hypervolume is the dominated area, a sum of steps, as a share of the budget and of the first row's error."""
     files = searched(trained, "front")
     rows = files.rows("evaluations")
     fitting = [row for row in rows if row["macs"] <= 250]
     front = [row for row in files.rows("front") if row["tier"] == "small"]
     for row in fitting:
-        no_worse = [one for one in fitting if one["macs"] <= row["macs"] and one["rmse"] <= row["rmse"]]
-        assert (no_worse == [row]) == (row["arch"] in {one["arch"] for one in front})
+        no_worse = [other for other in fitting if other["macs"] <= row["macs"] and other["rmse"] <= row["rmse"]]
+        assert (no_worse == [row]) == (row["arch"] in {other["arch"] for other in front})
     area, best = 0.0, 1.0
     corners = sorted((row["macs"] / 250, row["rmse"] / rows[0]["rmse"]) for row in front)
-    for (cost, error), (following, _) in zip(corners, [*corners[1:], (1.0, 0.0)], strict=True):
+    for (cost, error), (next_cost, _) in zip(corners, [*corners[1:], (1.0, 0.0)], strict=True):
         best = min(best, error)
-        area += (following - cost) * (1 - best)
+        area += (next_cost - cost) * (1 - best)
     (history, *_) = files.rows("history")
     assert history["hypervolume"] == pytest.approx(area, rel=1e-6)
     assert len(front) > 1
 
 
-def test_clients_score_numbers_as_the_server_would(trained):
-    """All clients are asked, so that the best is that of all their validation examples together."""
+def test_clients_and_server_give_equal_scores(trained):
+    """All clients score, so that scores are those of all validation examples."""
     module, data, _ = trained
     files = searched(trained, "federated", federated=FederatedEvaluation(rounds=4))
     rows = np.concatenate([data.clients.rows(client, "val") for client in range(4)])
-    own = data.clients.reader.dataset
-    held = Examples(own.inputs[rows], own.targets[rows])
+    dataset = data.clients.reader.dataset
+    val_examples = Examples(dataset.inputs[rows], dataset.targets[rows])
     for row in files.rows("evaluations")[:5]:
-        expected = by_hand(module, module.supernet.space.parse(row["arch"]), held)
+        expected = by_hand(module, module.supernet.space.parse(row["arch"]), val_examples)
         for name in ("rmse", "mae", "loss"):
             assert row[name] == pytest.approx(expected[name], rel=1e-4)
     assert "r2" not in files.columns("evaluations")
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "words"),
     [
         ({"metric": "accuracy"}, r"'accuracy' is not measured here; choose from rmse, mae, loss, r2$"),
         ({"metric": "correlation"}, "'correlation' does not say whether higher is better"),
     ],
 )
-def test_metrics_that_cannot_choose(trained, settings, said):
-    with pytest.raises(ConfigError, match=f"search.metric: {said}"):
+def test_metrics_that_cannot_choose(trained, settings, words):
+    with pytest.raises(ConfigError, match=f"search.metric: {words}"):
         searched(trained, "none", **settings)
     assert not (trained[2] / "none").exists()
 
@@ -136,23 +136,23 @@ def test_the_best_candidate_of_a_tier_is_kept(trained):
     settings = FinetuneSettings(rounds=1, architectures=3, metric="rmse", name="tuned")
     files = Finetune(make_trainer(), module, data, folder).run(None, settings)
     for row in files.rows("tiers"):
-        values = {one["val_rmse"] for one in files.rows("candidates") if one["tier"] == row["tier"]}
+        values = {candidate["val_rmse"] for candidate in files.rows("candidates") if candidate["tier"] == row["tier"]}
         assert len(values) == 3
         assert row["val_rmse"] == min(values)
     with pytest.raises(ConfigError, match=r"finetune.metric: 'accuracy' is not measured here"):
         Finetune(make_trainer(), module, data, folder).run(None, FinetuneSettings(metric="accuracy", name="none"))
 
 
-def test_what_a_run_says_of_itself(trained, tmp_path):
-    """Tables and fairness of errors: less is better."""
+def test_tables_and_fairness_of_a_regression_run(trained, tmp_path):
+    """For errors, lower is better."""
     module, _, folder = trained
     searched(trained, "search")
     run = read_run(folder)
     assert (run.metric, dict(run.metrics)) == ("rmse", {"rmse": False, "mae": False, "loss": False})
     final = {name: by_hand(module, module.supernet.space.named(name), table(60, 1)) for name in ("smallest", "largest")}
-    shown = run.subnets("val").set_index("subnet")
+    subnets = run.subnets("val").set_index("subnet")
     for name, values in final.items():
-        assert shown.loc[name, list(values)].tolist() == pytest.approx(list(values.values()), rel=1e-3)
+        assert subnets.loc[name, list(values)].tolist() == pytest.approx(list(values.values()), rel=1e-3)
     deployed = fairness_table({"run": [folder / "search"]}).set_index("tier")
     scores = [float(line.split(",")[3]) for line in (folder / "search" / "clients.csv").read_text().splitlines()[1:]]
     assert deployed.loc["*", "worst"] == pytest.approx(max(scores))

@@ -1,4 +1,4 @@
-"""DeepFedNAS' fitness against its published figures and a reference; other proxies by hand; searches by them."""
+"""Proxies: published figures and a reference of DeepFedNAS' fitness, other proxies by hand, and searches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.supernets.instances import SPACES, kept_instance
 from tests.supernets.test_elastic_resnet import PUBLISHED, WIDE
 
 MULTIPLIERS = WIDE["width_multipliers"]
-#: Of the published path: fitness, effectiveness and entropy.
+#: Fitness, effectiveness and entropy of the published path.
 FIGURES = [
     (2027.0289647202164, 0.04059449960189332, 1996.434465118323),
     (2060.2693219862485, 0.03695433340039978, 2033.3149885858488),
@@ -45,20 +45,20 @@ def published() -> ElasticResNet:
 
 @pytest.mark.parametrize(("figures", "row"), zip(FIGURES, PUBLISHED, strict=False))
 def test_published_rows(published, figures, row):
-    (fitness, rho, entropy), (_, _, ratios, places) = figures, row
-    widths = tuple(MULTIPLIERS[int(place)] for place in places.split())
+    (fitness, rho, entropy), (_, _, ratios, digits) = figures, row
+    widths = tuple(MULTIPLIERS[int(digit)] for digit in digits.split())
     arch = published.space.parse(ElasticArch((2,) * 4, tuple(map(float, ratios.split())), widths=widths))
     parts = Fitness().parts(published.layers(arch))
     assert parts.entropy == pytest.approx(entropy, abs=1e-6)
     assert parts.effectiveness == pytest.approx(rho, abs=1e-9)
-    widths_of_stages = [256 * 2**stage * (1 + int(place)) / 10 for stage, place in enumerate(places.split()[1:])]
+    widths_of_stages = [256 * 2**stage * (1 + int(digit)) / 10 for stage, digit in enumerate(digits.split()[1:])]
     assert (parts.depth_variation, parts.narrowing) == (1, 0)
     assert widths_of_stages == sorted(widths_of_stages)
     assert Fitness().score(arch, ArchitectureCosts(published)) == pytest.approx(fitness, abs=1e-6)
 
 
 def reference(depths, ratios, widths):
-    """F of the formulas, with widths in channels: the entropies of stages, rho, Q and V."""
+    """Returns the fitness by the paper's formulas, with widths in channels."""
 
     def rounded(value):
         nearest = max(8, int(value + 4) // 8 * 8)
@@ -67,16 +67,16 @@ def reference(depths, ratios, widths):
     stem, *stages = [rounded(m * base) for m, base in zip(widths, (64, 256, 512, 1024, 2048), strict=True)]
     logs, entropy, inputs = [math.log(27)], 0.0, stem
     for stage, (out, depth) in enumerate(zip(stages, depths, strict=True)):
-        own = [math.log(inputs)]  # of the projection
+        stage_logs = [math.log(inputs)]  # the projection's layer
         for block in range(1 + depth):
-            own += [math.log(9 * inputs), math.log(9 * rounded(round(out * ratios[3 * stage + block])))]
+            stage_logs += [math.log(9 * inputs), math.log(9 * rounded(round(out * ratios[3 * stage + block])))]
             inputs = out
-        entropy += math.log((32 / 2**stage) ** 2 * out) * sum(own)
-        logs += own
+        entropy += math.log((32 / 2**stage) ** 2 * out) * sum(stage_logs)
+        logs += stage_logs
     rho = len(logs) / math.exp(sum(logs) / len(logs))
     mean = sum(depths) / 4
     uniformity = math.exp(sum((depth - mean) ** 2 for depth in depths) / 4)
-    narrowing = sum(max(0, left - right) for left, right in pairwise(stages))
+    narrowing = sum(max(0, first - second) for first, second in pairwise(stages))
     return entropy - 10 * uniformity + 1000 * rho - narrowing
 
 
@@ -88,7 +88,7 @@ def test_twenty_architectures_against_the_formulas(published):
         assert Fitness().score(arch, costs) == pytest.approx(expected, rel=1e-9)
 
 
-def test_what_is_too_effective_is_no_candidate(published):
+def test_too_effective_networks_are_refused(published):
     arch, costs = published.space.smallest, ArchitectureCosts(published)
     rho = Fitness.parts(published.layers(arch)).effectiveness
     assert math.isfinite(Fitness(most_effective=rho).score(arch, costs))
@@ -96,13 +96,13 @@ def test_what_is_too_effective_is_no_candidate(published):
 
 
 @pytest.mark.parametrize("name", sorted({*SPACES, "elastic-widths", "elastic-mlp", "elastic-tcn"}))
-def test_layers_are_those_that_run(name):
-    """What a supernet knows of its layers is what a pass over the built network meets."""
+def test_layers_are_those_of_a_forward_pass(name):
+    """A supernet's layers equal those in a forward pass of the subnet."""
     net, rng = kept_instance(name), np.random.default_rng(0)
     for arch in (net.space.smallest, net.space.largest, net.space.sample(rng)):
         layers = net.layers(arch)
         assert layers == read_layers(net.subnet(arch), net.input_shape, net.input_dtype)
-        assert sum(layer.macs for layer in layers) <= net.macs(arch)  # attention and recurrence are none of them
+        assert sum(layer.macs for layer in layers) <= net.macs(arch)  # layers exclude attention and recurrence
     assert np.isfinite(Fitness(most_effective=1e9).score(net.space.largest, ArchitectureCosts(net)))
 
 
@@ -120,7 +120,7 @@ def test_the_loss_on_a_batch():
     batch, arch = Batch(inputs, targets, Classification(2)), net.space.largest
     loss = nn.functional.cross_entropy(net(inputs), targets)
     assert BatchLoss().score(arch, ArchitectureCosts(net), batch) == pytest.approx(-loss.item(), rel=1e-6)
-    with pytest.raises(ConfigError, match="BatchLoss looks at validation data of the server"):
+    with pytest.raises(ConfigError, match="BatchLoss needs validation data of the server"):
         BatchLoss().score(arch, ArchitectureCosts(net))
 
 
@@ -140,31 +140,31 @@ def test_a_search_finds_the_best_of_each_tier_by_brute_force(proxy):
         assert method.plan(feasible, np.random.default_rng(0)) == proposed[0]
 
 
-def test_the_full_size_space_is_searched_as_well_as_published(published):
-    """Of 10^15 networks, in a few thousand scores: at least the fitness of the published path at the same MACs."""
+def test_the_search_of_the_full_size_space_is_as_good_as_published(published):
+    """A few thousand scores in 10^15 networks reach the fitness of the published path at the same MACs."""
     costs, (fitness, *_) = ArchitectureCosts(published), FIGURES[1]
     feasible = Feasible(published.space, costs, Tier("tier", {"macs": 558_704_640}), np.random.default_rng(0))
-    found = ProxySearch(generations=80).plan(feasible, np.random.default_rng(0))
-    assert published.macs(found) <= 558_704_640
-    assert Fitness().score(found, costs) >= fitness
+    arch = ProxySearch(generations=80).plan(feasible, np.random.default_rng(0))
+    assert published.macs(arch) <= 558_704_640
+    assert Fitness().score(arch, costs) >= fitness
 
 
-def test_a_path_is_the_best_at_budgets_that_are_equally_far_apart():
-    """The greatest fitness at each limit, by brute force; each architecture once."""
+def test_a_path_has_the_best_networks_at_even_budgets():
+    """The networks have the greatest fitness within each limit, by brute force; duplicates are removed."""
     net = elastic(stem_width=8, ratios=[0.5, 1.0], width_multipliers=[0.5, 1.0])
-    least, most = (net.macs(arch) for arch in (net.space.smallest, net.space.largest))
+    min_macs, max_macs = (net.macs(arch) for arch in (net.space.smallest, net.space.largest))
     proxy, costs, everything = Fitness(), ArchitectureCosts(net), list(net.space.each())
     expected = []
-    for place in range(4):
-        fitting = [arch for arch in everything if net.macs(arch) <= least + place * (most - least) / 3]
+    for step in range(4):
+        fitting = [arch for arch in everything if net.macs(arch) <= min_macs + step * (max_macs - min_macs) / 3]
         expected.append(max(proxy.score(arch, costs) for arch in fitting))
-    found = ProxyPath(EvenBudgets(4), ProxySearch(proxy, 32, 25)).architectures(costs, "macs")
-    assert [proxy.score(arch, costs) for arch in found] == pytest.approx(list(dict.fromkeys(expected)))
+    path = ProxyPath(EvenBudgets(4), ProxySearch(proxy, 32, 25)).architectures(costs, "macs")
+    assert [proxy.score(arch, costs) for arch in path] == pytest.approx(list(dict.fromkeys(expected)))
     with pytest.raises(ConfigError, match=r"tiers.least: 5e\+06 macs is above tiers.most, 1e\+06; lower it"):
         EvenBudgets(4, 5e6, 1e6).tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
 
 
-def test_a_proxy_that_refuses_all_is_told():
+def test_a_proxy_that_refuses_all_architectures_is_an_error():
     net = elastic()
     feasible = Feasible(net.space, ArchitectureCosts(net), Tier("all", {}), np.random.default_rng(0))
     method = ProxySearch(Fitness(most_effective=1e-9), population=4, generations=2)

@@ -1,4 +1,4 @@
-"""A search over a supernet: what it evaluates, what it writes, and that it can be stopped anywhere."""
+"""Searches of a supernet: evaluations, files, resuming and errors."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def straight(trained, tmp_path_factory):
-    """A search that ran straight through. Read only."""
+    """An uninterrupted search. Read only."""
     return search(trained, tmp_path_factory.mktemp("straight"))
 
 
@@ -52,34 +52,34 @@ def test_a_search_writes_all_its_files(trained, straight):
         *("settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers", SUMS_FILE)
     }
     for folder in (straight.folder, *straight.folder.glob("tiers/*")):
-        named = {line.split("  ")[1] for line in (folder / SUMS_FILE).read_text().splitlines()}
-        assert named == {path.name for path in folder.iterdir() if path.suffix in (".csv", ".json")}
+        sealed = {line.split("  ")[1] for line in (folder / SUMS_FILE).read_text().splitlines()}
+        assert sealed == {path.name for path in folder.iterdir() if path.suffix in (".csv", ".json")}
     assert [row["tier"] for row in straight.rows("tiers")] == ["small", "large"] == straight.tier_names[::-1]
     settings = json.loads((straight.folder / "settings.json").read_text())
     assert settings["complete"]
     assert settings["tiers"][0] == {"name": "small", "at_most": {"macs": 70000.0}, "above": {}}
-    for tier, count in (("small", 10), ("large", 16)):  # no more than 10 fit the small one
+    for tier, count in (("small", 10), ("large", 16)):  # only 10 architectures fit the small tier
         generations = [row for row in straight.rows("history") if row["tier"] == tier]
         assert generations[-1]["evaluations"] == count
         volumes = [row["hypervolume"] for row in generations]
-        assert volumes == sorted(volumes)  # nothing that was found is lost
+        assert volumes == sorted(volumes)  # the hypervolume never falls
 
 
-def test_the_best_within_a_tier_counts_those_of_tiers_before_it(trained, tmp_path):
-    """A large tier of one evaluation has at least the best of the small tier's, all of which it holds."""
-    asked = {"small": 6, "large": 1}
-    files = search(trained, tmp_path, evaluations=asked)
+def test_architectures_of_earlier_tiers_count_if_they_fit(trained, tmp_path):
+    """With one evaluation, the large tier is at least as good as the small tier, because all of its networks fit."""
+    evaluations = {"small": 6, "large": 1}
+    files = search(trained, tmp_path, evaluations=evaluations)
     small, large = (
         [row["best_accuracy"] for row in files.rows("history") if row["tier"] == tier] for tier in ("small", "large")
     )
     assert large == [max(row["accuracy"] for row in files.rows("evaluations"))]
     assert large[-1] >= small[-1] > files.rows("evaluations")[-1]["accuracy"]
-    assert {row["tier"]: row["evaluations"] for row in files.rows("history")} == asked  # the last of each
+    assert {row["tier"]: row["evaluations"] for row in files.rows("history")} == evaluations  # the last of each
 
 
 @pytest.mark.parametrize("method", [RandomSearch(), NSGA2(population=8, sample=4), Evolution(population=8)], ids=repr)
-def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkeypatch, method):
-    """The smallest, the largest, the evaluated subnets, and the pool that clients drew from."""
+def test_the_first_architectures_of_a_search(trained, tmp_path, monkeypatch, method):
+    """A search begins with the smallest, the largest, the evaluated subnets, and the clients' pool."""
     module, _ = trained
     space = module.supernet.space
     cost = module.supernet.cost
@@ -93,9 +93,7 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     assert [row["arch"] for row in once.rows("evaluations")] == starts
 
 
-def test_a_search_begins_with_eight_of_a_large_pool_and_without_one_that_is_gone(
-    trained, tmp_path, monkeypatch, caplog
-):
+def test_a_search_begins_with_eight_of_a_large_pool_and_without_a_missing_one(trained, tmp_path, monkeypatch, caplog):
     module, _ = trained
     space, macs = module.supernet.space, module.supernet.macs
     whole = {"all": {"macs": float(macs(space.largest))}}
@@ -107,11 +105,11 @@ def test_a_search_begins_with_eight_of_a_large_pool_and_without_one_that_is_gone
     assert {min(abs(row["macs"] - cost) for row in rows) for cost in steps} == nearest
     monkeypatch.setattr(module.assignment, "pool", FromFile(tmp_path / "gone.csv"))
     assert len(search(trained, tmp_path / "none", evaluations=3).rows("evaluations")) >= 3
-    assert "begins without the pool" in caplog.text
+    assert "starts without the pool" in caplog.text
 
 
 def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
-    """Every architecture extracted, evaluated and counted on its own, without the search's code."""
+    """The expected values are computed on every extracted subnet, without the search's code."""
     module, data = trained
     supernet = module.supernet
     exhaustive = search(trained, tmp_path, method=Exhaustive(), evaluations=1000)
@@ -123,33 +121,33 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
     truth = {}
     for row in rows:
         arch = supernet.space.parse(row["arch"])
-        network = recalibrated(supernet.subnet(arch), statistics)  # its norms keep none
+        network = recalibrated(supernet.subnet(arch), statistics)  # the network's norms have no running statistics
         accuracy, loss = accuracy_and_loss(network, inputs, targets)
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-7)
         assert row["loss"] == pytest.approx(loss, rel=1e-5)
         parameters = sum(parameter.numel() for parameter in network.parameters())
         assert (row["parameters"], row["macs"]) == (parameters, supernet.cost(arch).macs)
         truth[row["arch"]] = (accuracy, row["macs"], parameters)
-    for tier, macs, most in (("small", 70_000, 10**9), ("large", 120_000, 4_000)):
+    for tier, macs, max_parameters in (("small", 70_000, 10**9), ("large", 120_000, 4_000)):
         (row,) = [row for row in exhaustive.rows("tiers") if row["tier"] == tier]
-        fitting = [value for value in truth.values() if value[1] <= macs and value[2] <= most]
+        fitting = [value for value in truth.values() if value[1] <= macs and value[2] <= max_parameters]
         assert row["val_accuracy"] == pytest.approx(max(accuracy for accuracy, _, _ in fitting), abs=1e-7)
         assert row["macs"] == min(cost for accuracy, cost, _ in fitting if accuracy == row["val_accuracy"])
         assert row["evaluations"] == len(fitting)
         network = recalibrated(supernet.subnet(supernet.space.parse(row["arch"])), statistics)
         tested, _ = accuracy_and_loss(network, *map(torch.cat, zip(*data.test_dataloader(), strict=True)))
         assert row["test_accuracy"] == pytest.approx(tested, abs=1e-7)
-        assert tested > 0.4  # a quarter is chance
+        assert tested > 0.4  # chance is a quarter
 
 
-def test_what_a_search_cannot_tell_apart_is_said(trained, tmp_path, capsys, caplog):
-    """Ties, counted in the evaluations; and larger networks, if they gain no more than two binomials differ by."""
+def test_ties_and_differences_within_noise_are_reported(trained, tmp_path, capsys, caplog):
+    """A search reports ties, and larger networks with a gain within the noise of two binomials."""
     ((_, targets),) = list(trained[1].val_dataloader())
     with caplog.at_level("INFO"):
         files = search(trained, tmp_path, method=Exhaustive(), evaluations=1000)
     rows = files.rows("evaluations")
-    for tier, macs, most in (("small", 70_000, 10**9), ("large", 120_000, 4_000)):
-        fitting = [row["accuracy"] for row in rows if row["macs"] <= macs and row["parameters"] <= most]
+    for tier, macs, max_parameters in (("small", 70_000, 10**9), ("large", 120_000, 4_000)):
+        fitting = [row["accuracy"] for row in rows if row["macs"] <= macs and row["parameters"] <= max_parameters]
         best = max(fitting)
         line = f"{tier}: {fitting.count(best)} candidates tie at accuracy {100 * best:.1f}%; the cheapest is taken"
         assert (line in caplog.messages) == (fitting.count(best) > 1)
@@ -158,26 +156,26 @@ def test_what_a_search_cannot_tell_apart_is_said(trained, tmp_path, capsys, capl
     spread = math.sqrt(sum(row["val_accuracy"] * (1 - row["val_accuracy"]) for row in (small, large)) / len(targets))
     assert large["val_accuracy"] - small["val_accuracy"] <= 1.96 * spread
     within = f"within ±{196 * spread:.1f} points on {len(targets)} validation examples"
-    said = f"Larger networks are not better here ({within}); train `{small['arch']}` alone, or give smaller tiers."
-    assert capsys.readouterr().out.splitlines()[-1] == said
+    remark = f"Larger networks are not better here ({within}); train `{small['arch']}` alone, or give smaller tiers."
+    assert capsys.readouterr().out.splitlines()[-1] == remark
 
 
-def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path):
+def test_a_resumed_search_equals_an_uninterrupted_one(trained, straight, tmp_path):
     with stopped_after(15):
         search(trained, tmp_path)
     stopped = SearchFiles(tmp_path / "search")
     assert len(stopped.rows("evaluations")) == 15
     assert not stopped.settings()["complete"]
     with open(stopped.folder / "evaluations.csv", "a") as file:
-        file.write("99,d: [0,")  # as a kill in mid-line leaves it
+        file.write("99,d: [0,")  # a kill can cut a line short
     assert len(straight.rows("evaluations")) > 15
     assert outcome(search(trained, tmp_path)) == outcome(straight)
 
 
-def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, tmp_path):
+def test_only_the_same_search_continues_in_a_folder(trained, straight, tmp_path):
     shorter = search(trained, tmp_path, evaluations=8)
-    (shorter.folder / SUMS_FILE).unlink()  # nor did they write checksums
-    table = pd.read_csv(shorter.folder / "evaluations.csv").assign(examples="")  # as earlier versions wrote it
+    (shorter.folder / SUMS_FILE).unlink()  # earlier versions had no checksums
+    table = pd.read_csv(shorter.folder / "evaluations.csv").assign(examples="")  # earlier versions had this column
     table.to_csv(shorter.folder / "evaluations.csv", index=False)
     longer = search(trained, tmp_path)
     assert longer.rows("history") == straight.rows("history")
@@ -189,7 +187,7 @@ def test_going_on_is_the_same_search_and_another_is_refused(trained, straight, t
 
 
 def test_two_processes_do_not_search_in_one_folder(trained, straight, tmp_path):
-    """The second is refused before it writes; a search of another name goes on beside the first."""
+    """The second is refused before it writes; a search with another name runs at the same time."""
     lock = FolderLock(tmp_path / "search")
     with pytest.raises(ConfigError, match=f"search.name: another process writes into {tmp_path / 'search'}; wait"):
         search(trained, tmp_path)
@@ -218,12 +216,11 @@ def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, 
     assert len(files.rows("history")) > 2
 
 
-def test_a_search_asks_for_tiers_that_its_networks_meet(trained, tmp_path):
-    """What the error proposes is a setting that works."""
-    with pytest.raises(ConfigError, match=r"search\.tiers: null .* model\.tiers is null too; set one") as told:
+def test_the_error_without_tiers_has_a_valid_example(trained, tmp_path):
+    with pytest.raises(ConfigError, match=r"search\.tiers: null .* model\.tiers is null too; set one") as raised:
         search(trained, tmp_path, tiers=None)
     assert not list(tmp_path.rglob("*.csv"))
-    proposed = re.search(r"--search\.tiers '(.*)'$", str(told.value))
+    proposed = re.search(r"--search\.tiers '(.*)'$", str(raised.value))
     parser = ArgumentParser()
     parser.add_argument("--tiers", type=TierSource)
     tiers = parser.instantiate(parser.parse_args(["--tiers", proposed[1]])).tiers
@@ -246,7 +243,7 @@ def test_a_checkpoint_is_searched(tmp_path):
 def test_every_kind_of_supernet_can_be_searched(tmp_path, name):
     supernet = INSTANCES[name]()
     inputs = batch(supernet, 6)
-    shape = supernet(inputs).shape[:-1]  # of classes, or of tokens at every position
+    shape = supernet(inputs).shape[:-1]  # batch, and positions for tokens
     targets = torch.randint(supernet.num_classes, shape, generator=torch.Generator().manual_seed(0))
     task = (NextToken if len(shape) > 1 else Classification)(supernet.num_classes)
     settings = SearchSettings(tiers=CumulativeCostTiers(count=3, samples=8), method=NSGA2(4, 2), evaluations=6)
@@ -262,7 +259,7 @@ def test_every_kind_of_supernet_can_be_searched(tmp_path, name):
     assert {row["arch"] for row in files.rows("evaluations")} >= {row["arch"] for row in rows}
 
 
-def test_a_share_of_the_validation_data_is_what_a_search_sees(trained, tmp_path):
+def test_a_search_reads_only_its_share_of_the_validation_data(trained, tmp_path):
     module, data = trained
     ((inputs, targets),) = list(data.val_dataloader())
     seen = math.ceil(0.3 * len(targets))
@@ -276,12 +273,12 @@ def test_a_share_of_the_validation_data_is_what_a_search_sees(trained, tmp_path)
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-6)
         assert row["loss"] == pytest.approx(loss, rel=1e-5)
     for other, more in (("federated", {"federated": FederatedEvaluation()}), ("evaluations 0", {"evaluations": 0})):
-        with pytest.raises(ConfigError, match=f"search.val_share: 0.3 has no meaning with search.{other}"):
+        with pytest.raises(ConfigError, match=f"search.val_share: 0.3 has no effect with search.{other}"):
             SearchSettings(val_share=0.3, **more)
 
 
 def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path):
-    """The best by the proxy of every tier, which a pool reads; networks are not written, as nothing is trained."""
+    """A plan has the best architecture of every tier by the proxy, for a pool, and writes no networks."""
     module, _ = trained
     net, blind = module.supernet, tiny_data(server_val=0)
     method = ProxySearch(CostProxy("parameters"), population=16, generations=20)
@@ -290,8 +287,9 @@ def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path)
     for row, tier in zip(rows, TIERS.budgets, strict=True):
         limits = TIERS.budgets[tier]
         costs = [net.cost(arch) for arch in net.space.each()]
-        fitting = [one.parameters for one in costs if all(getattr(one, name) <= most for name, most in limits.items())]
-        assert (row["tier"], row["parameters"], row["evaluations"]) == (tier, max(fitting), 0)
+        fitting = [cost for cost in costs if all(getattr(cost, name) <= limit for name, limit in limits.items())]
+        assert (row["tier"], row["evaluations"]) == (tier, 0)
+        assert row["parameters"] == max(cost.parameters for cost in fitting)
     assert not files.rows("evaluations")
     assert not files.tier_names
     assert files.settings()["complete"]
@@ -308,14 +306,11 @@ def test_a_plan_needs_neither_evaluations_nor_validation_data(trained, tmp_path)
         ({"val_share": 0.0}, "search.val_share: 0.0 must be above 0"),
         *(({"name": name}, "search.name: .* cannot name a folder") for name in ("../x", '"x"', ".x", "x ", "a\nb", "")),
         ({"cost": "latency_ms"}, "search.latency: null, but latency_ms is needed"),
-        (
-            {"evaluations": {"small": 4}},
-            "search.evaluations: is of small, but searched are small, large; give",
-        ),
+        ({"evaluations": {"small": 4}}, "search.evaluations: has the tiers small, not small, large; give"),
         ({"tiers": Budgets({"tiny": {"macs": 10.0}})}, "search.tiers.tiny: no architecture was found"),
     ],
 )
-def test_wrong_settings_are_refused_before_anything_is_evaluated(trained, tmp_path, settings, words):
+def test_invalid_settings_are_refused_before_evaluation(trained, tmp_path, settings, words):
     with pytest.raises(ConfigError, match=words):
         search(trained, tmp_path, **settings)
     assert not list(tmp_path.rglob("evaluations.csv"))

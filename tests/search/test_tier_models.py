@@ -1,4 +1,4 @@
-"""What is written of a tier's network is what is read."""
+"""Reading and writing of tiers' networks."""
 
 import os
 from dataclasses import replace
@@ -38,15 +38,15 @@ def weights_path(files: SearchFiles) -> Path:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_what_is_read_is_what_was_written(files, name):
-    """Of every second kind the smallest, with statistics gathered anew."""
-    again = SPACES.index(name) % 2 == 0
-    net = instance(name).train(again)
-    arch = net.space.smallest if again else net.space.largest
+def test_a_network_is_the_same_after_writing_and_reading(files, name):
+    """The network is the smallest, recalibrated one or the largest one, in turn."""
+    is_recalibrated = SPACES.index(name) % 2 == 0
+    net = instance(name).train(is_recalibrated)
+    arch = net.space.smallest if is_recalibrated else net.space.largest
     network = net.subnet(arch).eval()
-    if again:
+    if is_recalibrated:
         recalibrated(network, [batch(net, 16), 2 + batch(net, 8)])
-    save_tier_model(files, model_of(net, arch, recalibrated=again), network)
+    save_tier_model(files, model_of(net, arch, recalibrated=is_recalibrated), network)
     expected = network(batch(net))
     with torch.no_grad():
         for tensor in net.shared_tensors().values():
@@ -55,11 +55,11 @@ def test_what_is_read_is_what_was_written(files, name):
     assert read == arch
     assert torch.equal(loaded(batch(net)), expected)
     assert not any(module.training for module in loaded.modules())
-    assert net.training == again  # the supernet keeps its mode
+    assert net.training == is_recalibrated  # the supernet keeps its mode
     assert all(not tensor.any() for tensor in net.shared_tensors().values())
 
 
-def test_only_the_view_is_written_not_what_it_is_a_view_of(files):
+def test_only_the_elements_of_a_view_are_written(files):
     net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
     whole = torch.arange(40000.0).reshape(100, 400)
     network = net.subnet("whole")
@@ -74,7 +74,7 @@ def test_only_the_view_is_written_not_what_it_is_a_view_of(files):
 def test_a_kill_leaves_no_architecture_with_anothers_weights(files, monkeypatch):
     net = kept_instance("elastic")
     saved(files, net)
-    before = weights_path(files).read_bytes()
+    content = weights_path(files).read_bytes()
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -83,7 +83,7 @@ def test_a_kill_leaves_no_architecture_with_anothers_weights(files, monkeypatch)
         patched.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             save_tier_model(files, model_of(net, net.space.largest), net.subnet(net.space.largest))
-    assert weights_path(files).read_bytes() == before  # written whole or not at all
+    assert weights_path(files).read_bytes() == content  # writing is atomic
     assert files.tier_names == []
     with monkeypatch.context() as patched:
         patched.setattr(SearchFiles, "write_tier_model", killed)
@@ -100,7 +100,7 @@ def refused(net: Supernet, files: SearchFiles, error: type[Exception], match: st
     assert "\n" not in str(raised.value)
 
 
-def test_an_unknown_tier_and_those_there_are(files):
+def test_an_unknown_tier_is_an_error_with_the_known_ones(files):
     net = kept_instance("elastic")
     refused(net, files, ConfigError, r"'small' has no network .* run 'lit-fednas search' first")
     saved(files, net)
@@ -121,7 +121,7 @@ def test_another_supernet(files, changes, match):
     refused(net, files, ConfigError, match)
 
 
-def test_weights_that_do_not_fit_cannot_be_read_or_are_not_there(files):
+def test_unfitting_damaged_or_missing_weights(files):
     net, path = kept_instance("elastic"), weights_path(files)
     saved(files, net)
     whole = torch.load(path, weights_only=True)

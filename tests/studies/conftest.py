@@ -1,4 +1,4 @@
-"""A stand-in for lit-fednas that notes how it was called and leaves small runs, which take no time."""
+"""A substitute for lit-fednas that records its calls and writes small runs without training."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import yaml
 from lit_fednas.studies import jobs, runs
 from tests.analysis.made_runs import CLIENT
 
-#: Trains nothing: two networks, of which the option x says how accurate they are. It waits for another run or for its
-#: end, or fails, where it is told to.
+#: A program that writes runs of two networks, with the option x as accuracy. Other options make it wait for another
+#: run, wait for a signal, or fail.
 PROGRAM = """#!{python}
 import json, sys, time
 from pathlib import Path
@@ -69,7 +69,7 @@ else:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory is the test's own, and lit-fednas the program above."""
+    """A new working directory, with the program above as lit-fednas."""
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "bin" / "lit-fednas"
     program.parent.mkdir()
@@ -85,7 +85,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def write(folder: Path) -> Callable[..., str]:
-    """Writes a study of two arms and two seeds, with changes; those to None leave a key out."""
+    """Writes a study of two arms and two seeds with changes; None removes a key."""
     content = {
         "seeds": [0, 1],
         "options": {"data.num_clients": 5, "x": 0.1},
@@ -105,11 +105,11 @@ def write(folder: Path) -> Callable[..., str]:
 
 
 def calls(run: str, study: str = "small") -> list[list[str]]:
-    """The commands of a run that were started."""
+    """Returns the started commands of a run."""
     return [json.loads(line) for line in Path("runs", study, run, "calls").read_text().splitlines()]
 
 
 def statuses(study: str = "small") -> dict[str, str]:
-    """How the runs of a study stand, by folder."""
+    """Returns the status of a study's runs by folder."""
     content = json.loads(Path("runs", study, "study.json").read_text())
     return {run["folder"]: run["status"] for run in content["runs"]}

@@ -1,4 +1,4 @@
-"""What a study will run is set up before anything trains."""
+"""A study sets up all its commands before training."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_the_settings_of_commands_are_returned_and_nothing_is_written() -> None:
         ([*SEARCH, "--search.client=7"], "search.client: 7 is not one of the 5 clients"),
         ([*SEARCH, *["--config", "search/digits.yaml"] * 50, "--search.client=7"], "search.client: 7 is not one of"),
         ([*SEARCH, "--search.tiers=null"], "search.tiers: null leaves no device tiers"),
-        ([*SEARCH, "--data.server_val=0"], "data.server_val: 0 leaves nothing to search on"),
+        ([*SEARCH, "--data.server_val=0"], "data.server_val: 0 leaves no examples to search"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_what_cannot_be_run_is_told_with_its_command(words: list[str], message: str) -> None:
+def test_an_error_names_the_command(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check([(words, True)])
     reason, _, command = str(raised.value).partition(" (of ")
@@ -56,15 +56,15 @@ def test_what_cannot_be_run_is_told_with_its_command(words: list[str], message: 
     assert list(Path().iterdir()) == []
 
 
-def test_architectures_that_training_makes_are_not_expected_before_it() -> None:
+def test_a_space_that_changes_in_training_is_not_checked_before() -> None:
     words = ["lit-fednas", "search", "--config", "fednas/digits.yaml", "--search.method=lit_fednas.search.Exhaustive"]
     tiers = "--search.tiers={class_path: lit_fednas.tiers.Budgets, init_args: {budgets: {t: {macs: 1e5}}}}"
     check([([*words, tiers], True)])  # the initial model has 0.8 million
-    with pytest.raises(ConfigError, match=r"data\.server_val: 0 leaves nothing"):
+    with pytest.raises(ConfigError, match=r"data\.server_val: 0 leaves no examples"):
         check([([*words, tiers, "--data.server_val=0"], True)])
 
 
-def test_a_missing_test_split_is_told() -> None:
+def test_a_missing_test_split_is_an_error() -> None:
     Path("train.csv").write_text(TABLE)
     source = "{files: {train: train.csv}, target: label, client: site}"
     words = ["--config", "tasks/table.yaml", f"--data.source.init_args={source}"]

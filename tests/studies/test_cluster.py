@@ -1,4 +1,4 @@
-"""Studies whose commands are jobs of a cluster."""
+"""Studies with commands as jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support import waited
 submitit = pytest.importorskip("submitit")
 
 
-def test_jobs_run_the_commands_that_processes_run(write) -> None:
+def test_jobs_run_the_same_commands_as_processes(write) -> None:
     words = ["study", write(then=["test"]), "--seeds", "0", "--jobs", "2", "--cluster", "debug"]
     assert main([*words, "--", "--broken=test"]) == 1
     assert statuses() == {"A_large/seed0": "failed", "B/seed0": "failed"}
-    assert main(words) == 2  # begun with other options
+    assert main(words) == 2  # the runs were started with other options
     first, second = calls("A_large/seed0")
     assert first[0] == "fit"
     assert "ckpt_path" not in first[-1]
@@ -33,8 +33,8 @@ def test_jobs_run_the_commands_that_processes_run(write) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_is_interrupted_is_queued_again_and_goes_on(tmp_path: Path) -> None:
-    """The first start makes a checkpoint and waits; the second has it."""
+def test_an_interrupted_job_is_queued_again_and_continues(tmp_path: Path) -> None:
+    """The first start writes a checkpoint and waits; the second start reads it."""
     script = tmp_path / "train.py"
     script.write_text(f"""import pathlib, signal, sys, time
 place = pathlib.Path({str(tmp_path / "run" / "checkpoints" / "last.ckpt")!r})
@@ -54,7 +54,7 @@ sum(range(10_000_000))
     assert job.poll() is None
     waited(lambda: (tmp_path / "run" / "checkpoints").exists())
     task = child(job._job._process.pid)
-    for process in (child(task), task):  # as Slurm does before a job's time ends
+    for process in (child(task), task):  # Slurm sends it shortly before a timeout
         os.kill(process, signal.SIGUSR2)
     waited(lambda: job.poll() is not None)
     assert job.poll() == 0
@@ -64,7 +64,7 @@ sum(range(10_000_000))
 
 
 def child(process: int) -> int:
-    """The only one of a process."""
+    """Returns the only child of a process."""
     (number,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return int(number)
 
@@ -87,14 +87,16 @@ def test_a_cancelled_job_has_failed(tmp_path: Path) -> None:
         ("local", {"timeout_min": "3"}, "Parameter \"timeout_min\" expected type <class 'int'>"),
     ],
 )
-def test_what_no_cluster_can_do_is_refused(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_unknown_clusters_and_options_are_refused(
+    tmp_path: Path, name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
         Cluster(name, tmp_path, options)
-    assert message in str(told.value)
+    assert message in str(raised.value)
 
 
-def test_slurm_without_its_accounts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A study would wait for ever for a job that was lost, as nothing says how it ended."""
+def test_slurm_without_accounting_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without accounting, a study would wait forever for a lost job."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match='cluster: slurm: Could not detect "srun"'):
         Cluster("slurm", tmp_path, {})

@@ -1,4 +1,4 @@
-"""The studies that are kept here: the command line takes every command of them."""
+"""The package's studies: the command line accepts all their commands."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ STUDIES = sorted([*FOLDER.glob("studies/*.yaml"), *FOLDER.glob("reproduction/*.y
 
 
 def parsed(name: str, commands: list[list[str]]) -> Namespace:
-    """The settings of command lines of one command, which are parsed as one: each begins with its configurations."""
+    """Parses the words of several command lines of one command as one line."""
     line = [str(find(word)) if word.endswith(".yaml") else word for words in commands for word in words[1:]]
     return parsers_of(name)[name].parse_args(line)
 
 
 def kept(name: str) -> Study:
-    """A study, with some draws if it is random."""
+    """Returns a study, with three draws if it is random."""
     (path,) = [path for path in STUDIES if path.stem == name]
     return read_study(path, 3 if "\nmethod: random" in path.read_text() else None)
 
 
 def commands(study: Study) -> list[list[str]]:
-    every = [command for label in study.arms for command in study.commands(label, 0)]
-    return [command[command.index("lit-fednas") + 1 :] for command in every]
+    all_commands = [command for label in study.arms for command in study.commands(label, 0)]
+    return [command[command.index("lit-fednas") + 1 :] for command in all_commands]
 
 
 def test_a_draw_is_taken_with_its_values() -> None:
@@ -42,15 +42,15 @@ def test_a_draw_is_taken_with_its_values() -> None:
 
 @pytest.mark.slow
 def test_the_command_line_takes_every_setting_of_every_study() -> None:
-    """Commands are parsed that have a word which none before had, apart from numbers; those after a training first."""
+    """Parses only commands with a new word, apart from numbers; commands after training come first."""
     order = ("finetune", "search", "fit", "test")
     by_command: dict[str, list[list[str]]] = {name: [] for name in order}
     seen: set[str] = set()
-    every = [words for path in STUDIES for words in commands(kept(path.stem))]
-    for words in sorted(every, key=lambda words: order.index(words[0])):
+    all_commands = [words for path in STUDIES for words in commands(kept(path.stem))]
+    for words in sorted(all_commands, key=lambda words: order.index(words[0])):
         kinds = {re.sub(r"=-?\d[\d.e+-]*$", "=number", word) for word in words}
         if kinds - seen:
             by_command[words[0]].append(words)
             seen |= kinds
-    for name, chosen in by_command.items():
-        assert parsed(name, chosen)
+    for name, commands_of_name in by_command.items():
+        assert parsed(name, commands_of_name)

@@ -1,4 +1,4 @@
-"""Studies: what is run, gone on with, compared and refused."""
+"""Studies: runs, resumed runs, comparisons and errors."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_arms_run_with_every_seed_and_are_compared_at_the_tiers(write, capsys) -
     assert search[: len(fit) - 1] == ["search", *settings]
     tiers, evaluations, _, checkpoint = search[len(fit) - 1 :]
     budgets = {"small": {"macs": 10.0}, "big": {"macs": 40.0}}
-    given = {"class_path": "lit_fednas.tiers.Budgets", "init_args": {"budgets": budgets}}
-    assert json.loads(tiers.removeprefix("--search.tiers=")) == given
+    expected = {"class_path": "lit_fednas.tiers.Budgets", "init_args": {"budgets": budgets}}
+    assert json.loads(tiers.removeprefix("--search.tiers=")) == expected
     assert evaluations == "--search.evaluations=4"
     assert checkpoint == "--ckpt_path=runs/small/A/seed1/checkpoints/last.ckpt"
     assert [words[0] for words in calls("B/seed0")] == ["fit", "test"]
@@ -55,7 +55,7 @@ def test_arms_run_with_every_seed_and_are_compared_at_the_tiers(write, capsys) -
     assert "written in runs/small: compare.md, compare.png, compare.html, compare.csv, targets.csv" in printed
 
 
-def test_it_goes_on_where_it_stopped_and_takes_more_arms_and_commands(write, capsys, refused) -> None:
+def test_a_stopped_study_resumes_and_takes_more_arms_and_commands(write, capsys, refused) -> None:
     once = ("--seeds", "0", "--", "--broken=search")
     content = {"then": ["test"], "arms": SEARCHED, "compare": {}}
     for _ in range(2):
@@ -63,20 +63,20 @@ def test_it_goes_on_where_it_stopped_and_takes_more_arms_and_commands(write, cap
     assert [words[0] for words in calls("A/seed0")] == ["fit", "search", "search"]
     assert "A/seed0 failed; see runs/small/A/seed0/study.log" in capsys.readouterr().err
     assert [words[0] for words in calls("B/seed0")] == ["fit", "test"]  # finished
-    before = Path("runs/small/study.json").read_text()
-    assert hashlib.sha256(before.encode()).hexdigest() in Path("runs/small/SHA256SUMS").read_text()
-    wrong = {**SEARCHED["A"], "then": [{"search": {"evaluations": 4}}, {"finetune": {"rounds": "unknown"}}]}
-    line = refused("study", write(**{**content, "arms": {**SEARCHED, "A": wrong}}), *once)
-    assert "finetune.rounds: unknown is not a number" in line  # parsed before anything goes on
+    state = Path("runs/small/study.json").read_text()
+    assert hashlib.sha256(state.encode()).hexdigest() in Path("runs/small/SHA256SUMS").read_text()
+    invalid_arm = {**SEARCHED["A"], "then": [{"search": {"evaluations": 4}}, {"finetune": {"rounds": "unknown"}}]}
+    line = refused("study", write(**{**content, "arms": {**SEARCHED, "A": invalid_arm}}), *once)
+    assert "finetune.rounds: unknown is not a number" in line  # an error before any command starts
     line = refused("study", write(**{**content, "options": {"y": 1}}), *once)
-    assert "runs/small/A/seed0 was begun with other options; remove it or" in line
-    assert Path("runs/small/study.json").read_text() == before
+    assert "runs/small/A/seed0 was started with other options; remove it or" in line
+    assert Path("runs/small/study.json").read_text() == state
     shutil.rmtree("runs/small/A/seed0")
     assert main(["study", write(**{**content, "options": {"y": 1}}), "--arms", "A", *once]) == 1
-    assert [words[0] for words in calls("A/seed0")] == ["fit", "search"]  # from its beginning
+    assert [words[0] for words in calls("A/seed0")] == ["fit", "search"]  # it starts again
     assert main(["study", write(**{**content, "arms": {**SEARCHED, "C": SEARCHED["B"]}}), "--arms", "C", *once]) == 0
     table = pd.read_csv("runs/small/compare.csv")
-    assert table["method"].unique().tolist() == ["B", "C"]  # B of the earlier start, A is not finished
+    assert table["method"].unique().tolist() == ["B", "C"]  # B of the earlier start; A has not finished
     assert statuses() == {"A/seed0": "failed", "B/seed0": "finished", "C/seed0": "finished"}
 
 
@@ -96,35 +96,35 @@ def test_an_arm_that_is_never_validated_has_no_curve(write, capsys) -> None:
     assert set(pd.read_csv("runs/small/curves.csv")["method"]) == {"A"}
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_an_unknown_metric_is_refused_unless_parts_are_the_users_own(write, capsys, own) -> None:
-    options = {"x": 1, **({"part": "mine.Part"} if own else {})}
+@pytest.mark.parametrize("has_own_part", [False, True])
+def test_an_unknown_metric_is_refused_without_a_users_own_part(write, capsys, has_own_part) -> None:
+    options = {"x": 1, **({"part": "mine.Part"} if has_own_part else {})}
     status = main(["study", write(options=options, measures={"end": {"metric": "val/largest/acuracy"}}), "--seeds=0"])
-    assert status == (0 if own else 2)
-    told = "measures.end.metric: val/largest/acuracy: is not logged; did you mean accuracy?"
-    assert (told in capsys.readouterr().err) is not own
+    assert status == (0 if has_own_part else 2)
+    message = "measures.end.metric: val/largest/acuracy: is not logged; did you mean accuracy?"
+    assert (message in capsys.readouterr().err) is not has_own_part
 
 
-def test_an_arm_reads_another_ones_folder_which_comes_first(write, capsys, refused) -> None:
+def test_an_arm_runs_after_the_arm_that_it_reads(write, capsys, refused) -> None:
     finetune = {"name": "from scratch", "initial": "random", "configs": ["f.yaml"]}
     reading = {"configs": ["${seed}.yaml"], "options": {"x": 1, "run": "${A, large}/x"}, "tiers": ["big"]}
     reading["then"] = ["search", {"finetune": finetune}]
     content = {"arms": {"A, large": {"options": {"x": 0.5}}, "C": reading}, "tiers": TIERS, "seeds": [3]}
     study = read_study(write(**content))
-    fit, search, tuned = study.commands("C", 3)
+    fit, search, finetuning = study.commands("C", 3)
     assert fit[3] == "3.yaml"
     assert "--run=runs/small/A_large/seed3/x" in fit
     (tiers,) = [json.loads(word.partition("=")[2]) for word in search if word.startswith("--search.tiers=")]
     assert tiers["init_args"]["budgets"] == {"big": {"macs": 40.0}}
-    assert tuned[-5:-2] == ["--config", "f.yaml", "--seed_everything=3"]
-    assert tuned[-2:] == ["--finetune.name=from_scratch", "--finetune.initial=random"]
+    assert finetuning[-5:-2] == ["--config", "f.yaml", "--seed_everything=3"]
+    assert finetuning[-2:] == ["--finetune.name=from_scratch", "--finetune.initial=random"]
     line = refused("study", "small.yaml", "--arms", "C")
-    assert "arms: C reads A_large/seed3, which is not there; add its arm and seed" in line
+    assert "arms: C reads A_large/seed3, which does not exist; add its arm and seed" in line
     assert main(["study", "small.yaml", "--arms", "C", "--show"]) == 0
     assert shlex.split(capsys.readouterr().out.splitlines()[0]) == fit
     assert main(["study", "small.yaml", "--jobs", "2", "--", "--broken=0.5"]) == 1
     assert statuses() == {"A_large/seed3": "failed", "C/seed3": "waiting"}
-    assert "C/seed3 was not started, as a run that it reads failed" in capsys.readouterr().err
+    assert "C/seed3 was not started: it reads a run that failed" in capsys.readouterr().err
 
 
 def test_the_seed_and_the_tiers_of_a_study_override_a_searchs_file(write) -> None:
@@ -134,12 +134,13 @@ def test_the_seed_and_the_tiers_of_a_study_override_a_searchs_file(write) -> Non
     names = [word.partition("=")[0] for word in words[words.index("s.yaml") :]]
     assert names == ["s.yaml", "--seed_everything", "--search.tiers", "--search.evaluations"]
     assert json.loads(words[-2].partition("=")[2])["init_args"]["budgets"] == {"1": {"macs": 10.0}}
-    others = {"search": {"name": "eight", "tiers.init_args.budgets": {"t": {"macs": 20}}}}  # is not what is compared
+    # a search with another name is not compared
+    others = {"search": {"name": "eight", "tiers.init_args.budgets": {"t": {"macs": 20}}}}
     assert len(read_study(write(then=[others], tiers=TIERS)).commands("B", 0)) == 2
 
 
-def test_a_step_has_the_name_that_its_configuration_gives_it(write, refused) -> None:
-    """The last file that does; its own settings come first. A folder that nobody writes is refused."""
+def test_a_configuration_can_name_a_step(write, refused) -> None:
+    """The step's option decides, then the last file with a name. A measure needs the folder of a step."""
     for name, content in (("one", {"finetune": {"name": "one"}, "search": {}}), ("two", {"finetune.name": "two"})):
         Path(f"{name}.yaml").write_text(yaml.safe_dump(content))
     steps = [{}, {"configs": ["one.yaml", "two.yaml"]}, {"configs": ["one.yaml"], "name": "own"}]
@@ -150,9 +151,9 @@ def test_a_step_has_the_name_that_its_configuration_gives_it(write, refused) -> 
     assert "one: is not" in refused(
         "study", write(**content, measures={"m": {"table": "one/tiers.csv", "column": "x"}})
     )
-    for wrong in (3, [None]):
-        line = refused("study", write(arms={"A": {"then": [{"search": {"configs": wrong}}]}}))
-        assert f"arms.A.then[0].search.configs: {wrong} is not a list of files; write [...]" in line
+    for invalid in (3, [None]):
+        line = refused("study", write(arms={"A": {"then": [{"search": {"configs": invalid}}]}}))
+        assert f"arms.A.then[0].search.configs: {invalid} is not a list of files; write [...]" in line
 
 
 def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
@@ -170,26 +171,26 @@ def test_parameters_make_an_arm_of_every_combination(write, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_runs_and_a_new_start_goes_on(write) -> None:
+def test_a_signal_ends_the_runs_and_a_new_start_resumes_them(write) -> None:
     words = [write(seeds=[0]), "--", "--forever=0.25"]
     program = "from lit_fednas.studies import jobs, runs"
     program += "; runs.environment = jobs.environment = lambda jobs: {**os.environ, 'PATH': sys.argv[1]}"
     program += "; runs.CHECK = ['lit-fednas', 'check']"
     script = f"import os, sys; {program}; from lit_fednas.cli import main; sys.exit(main(['study', *sys.argv[2:]]))"
     path = f"{Path('bin').absolute()}{os.pathsep}{os.environ['PATH']}"
-    started = subprocess.Popen([sys.executable, "-c", script, path, *words], stderr=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", script, path, *words], stderr=subprocess.PIPE)
     waited(Path("runs/small/B/seed0/rounds.jsonl").exists)
-    started.send_signal(signal.SIGTERM)
-    _, told = started.communicate(timeout=20)
-    assert started.returncode == 130
-    assert told.decode().strip() == "lit-fednas: stopped; the same command goes on"
+    process.send_signal(signal.SIGTERM)
+    _, message = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert message.decode().strip() == "lit-fednas: stopped; the same command resumes"
     assert statuses() == {"A_large/seed0": "finished", "B/seed0": "stopped"}
     assert main(["study", *words]) == 0
     assert [len(calls(f"{arm}/seed0")) for arm in ("A_large", "B")] == [1, 2]
     assert calls("B/seed0")[1] == [*calls("B/seed0")[0], "--ckpt_path=runs/small/B/seed0/checkpoints/last.ckpt"]
 
 
-def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(monkeypatch) -> None:
+def test_the_environment_has_this_pythons_commands_and_a_share_of_cores(monkeypatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 9)
     assert environment(1)["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
@@ -197,7 +198,7 @@ def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(monkeypatch) -
     assert "OMP_NUM_THREADS" not in environment(1)
     assert environment(2)["OMP_NUM_THREADS"] == "4"
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert "SLURM_JOB_ID" not in environment(1)  # else Lightning queues the job again, beside the study
+    assert "SLURM_JOB_ID" not in environment(1)  # otherwise Lightning requeues the job, in addition to the study
 
 
 @pytest.mark.parametrize(
@@ -223,8 +224,8 @@ def test_arms_that_are_named_twice_run_once(write, capsys) -> None:
 CLAIM = {"paper": "X", "where": "1", "claim": "better", "result": ["A", "minutes"]}
 
 
-def measuring(**how: Any) -> dict[str, Any]:
-    return {"measures": {"end": how}}
+def measuring(**arguments: Any) -> dict[str, Any]:
+    return {"measures": {"end": arguments}}
 
 
 def claiming(**changes: Any) -> dict[str, Any]:
@@ -237,17 +238,17 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"arms": {}}, "arms: missing; name at least one"),
         ({"arms": {"A": {"config": ["a.yaml"]}}}, r"arms.A: config: is not a key; did you mean configs\?; choose"),
         ({"arms": {"A": {"configs": "a.yaml"}}}, "arms.A.configs: a.yaml is not a list"),
-        ({"arms": {"A": {"options": {"model": {}}}}}, "arms.A.options.model: is a group; name each option"),
+        ({"arms": {"A": {"options": {"model": {}}}}}, "arms.A.options.model: is a group; give each option"),
         ({"arms": {"A": {"then": ["serch"]}}}, r"arms.A.then\[0\]: serch: is not a command .* did you mean search"),
         ({"arms": {"A": {"tiers": ["huge"]}}, "tiers": TIERS}, "arms.A.tiers: huge: is not a tier; choose from small"),
         ({"arms": {"A": {"options": {"run": "${B}"}}}}, r"arms.A: \$\{B\}: is not an arm before it"),
         (
             {"then": [{"search": {"tiers": None}}], "tiers": TIERS},
-            "search.tiers: the study's tiers are searched; remove",
+            "search.tiers: conflicts with the study's tiers; remove",
         ),
         (
             {"arms": {"A": {"options": {"search.tiers.init_args.budgets": {}}}}, "tiers": TIERS},
-            "arms.A.search.tiers.init_args.budgets: the study's tiers are searched",
+            "arms.A.search.tiers.init_args.budgets: conflicts with the study's tiers",
         ),
         ({"name": False}, "name: yes, no, on and off are true and false in YAML"),
         ({"arms": {"A b": {}, "a, b": {}}}, "arms: 'A_b' and 'a_b' are one folder, at least on some"),
@@ -272,10 +273,10 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ),
         (measuring(metric="x", row={"tier": "a"}), r"measures.end.row: \{'tier': 'a'\} is not for metric"),
         (measuring(metric="x", target=0.5, last=2), "measures.end.last: 2 has no effect with target"),
-        (measuring(metric="x", ledger="macs"), "measures.end: is read from metric and ledger; give one"),
-        (measuring(), "measures.end: is read from nothing; give one of metric, table, ledger, tau"),
+        (measuring(metric="x", ledger="macs"), "measures.end: has the sources metric and ledger; give one"),
+        (measuring(), r"measures.end: has the sources \(none\); give one of metric, table, ledger, tau"),
         (measuring(table="a.csv"), "measures.end.column: missing; name a column of a.csv"),
-        (measuring(table="search/tiers.csv", column="x"), "search: is not what a search or a fine-tuning writes"),
+        (measuring(table="search/tiers.csv", column="x"), "search: is not the folder of a search or a fine-tuning"),
         (claiming(result=["C", "minutes"]), r"claims\[0\].result: C: is not an arm; choose from A, B"),
         (claiming(baseline=["A", "end"]), r"claims\[0\].baseline: end: is not a measure; choose from minutes"),
         (claiming(effect="sum"), r"claims\[0\].effect: is not difference or ratio"),
@@ -284,7 +285,7 @@ def claiming(**changes: Any) -> dict[str, Any]:
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
 )
-def test_what_cannot_be_run_is_told(write, changes, message) -> None:
+def test_invalid_studies(write, changes, message) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         read_study(write(**changes))
 
@@ -300,5 +301,5 @@ def test_what_cannot_be_run_is_told(write, changes, message) -> None:
         ("--judge", {}, "runs/small: no run has finished"),
     ],
 )
-def test_what_the_command_cannot_run_is_told(write, refused, words, changes, message) -> None:
+def test_invalid_options_of_the_command(write, refused, words, changes, message) -> None:
     assert message in refused("study", write(**changes), *words.split())

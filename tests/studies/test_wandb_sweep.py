@@ -1,4 +1,4 @@
-"""Sweep files of Weights & Biases are studies; as W&B would run them, as far as it can be asked here."""
+"""Sweep files of Weights & Biases as studies, compared with W&B's own code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SWEEPS = {path.stem: path for path in STUDIES if "\ncommand:" in path.read_text(
 
 @pytest.fixture
 def sweep(folder: Path) -> Callable[..., str]:
-    """Writes a sweep file over the stand-in for lit-fednas."""
+    """Writes a sweep file for the substitute of lit-fednas."""
 
     def written(**changes: Any) -> str:
         command = ["${env}", "${program}", "fit", "${args}"]
@@ -38,7 +38,7 @@ def sweep(folder: Path) -> Callable[..., str]:
 
 
 def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What W&B's agent starts for a combination; its files go into the working directory."""
+    """Returns the command that W&B's agent starts for a combination; its files go to the working directory."""
     started = []
 
     def start(command: list[str], **others: Any) -> Any:
@@ -57,7 +57,7 @@ def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: py
     return started[0]
 
 
-def test_files_are_valid_for_wandb_and_runs_those_of_its_agent(tmp_path: Path, monkeypatch: Any) -> None:
+def test_files_are_valid_for_wandb_and_give_its_agents_commands(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert SWEEPS
     for name, path in SWEEPS.items():
@@ -81,8 +81,8 @@ def test_macros_are_expanded_as_by_wandbs_agent(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("macro", ["${args}", "${args_no_equals}"])
-def test_a_run_that_wandbs_agent_resumes_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, macro: str) -> None:
-    """The agent then passes all keys of the run's configuration, its own and the groups of settings among them."""
+def test_a_run_that_wandbs_agent_resumes_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, macro: str) -> None:
+    """The agent then passes all keys of the run's configuration, including its own keys and groups of settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
     command = ["${program}", "fit", *overlaid(tmp_path), macro]
@@ -120,21 +120,21 @@ def test_distributions_are_wandbs(parameter: dict[str, Any]) -> None:
         assert quantile(parameter, u) == (expected if isinstance(expected, str | None) else pytest.approx(expected))
 
 
-def test_draws_stay_when_there_are_more_of_them() -> None:
+def test_more_draws_keep_the_earlier_ones() -> None:
     parameters = {"a": {"min": 0.0, "max": 1.0}, "b": {"min": 0.0, "max": 1.0}}
     draws = combinations("random", parameters, 50)
     assert combinations("random", parameters, 3) == draws[:3]
     assert combinations("random", parameters, 3, seed=1) != draws[:3]
     alone = combinations("random", {"b": parameters["b"]}, 3)
-    assert [one["b"] for one in alone] == [one["b"] for one in draws[:3]]
-    assert all(one["a"] != one["b"] for one in draws)
-    assert 0.35 < sum(one["a"] for one in draws) / 50 < 0.65
+    assert [draw["b"] for draw in alone] == [draw["b"] for draw in draws[:3]]
+    assert all(draw["a"] != draw["b"] for draw in draws)
+    assert 0.35 < sum(draw["a"] for draw in draws) / 50 < 0.65
 
 
-def test_folders_are_named_by_what_differs() -> None:
+def test_folders_are_named_by_parameters() -> None:
     names = ["lr=0.12346,b=d_0_1_2", "lr=1e-07,b=None"]
     assert combination_names([{"a.lr": 0.123456789, "b": "d: [0,1]/2"}, {"a.lr": 1e-7, "b": None}]) == names
-    with pytest.raises(ConfigError, match=r"two combinations are called lr=0\.1;"):
+    with pytest.raises(ConfigError, match=r"two combinations have the name lr=0\.1;"):
         combination_names([{"a.lr": 0.1}, {"a.lr": 0.1000000001}])
 
 
@@ -146,16 +146,16 @@ def parameter(**settings: Any) -> dict[str, Any]:
     ("changes", "message"),
     [
         (parameter(min=1, max=3), "parameters.x: int_uniform is not among constant, cat"),
-        (parameter(values=[]), "parameters.x: {'values': []} leaves nothing to choose from"),
+        (parameter(values=[]), "parameters.x: {'values': []} has no valid value"),
         ({"early_terminate": {}}, "early_terminate: is not a key"),
         (
             {"metric": {"name": "val/largest/acuracy"}},
             "metric.name: acuracy: is not a metric; did you mean accuracy?",
         ),
-        ({"metric": {"name": "clients/loss"}}, "metric.name: clients/loss is not measured of networks, which are"),
+        ({"metric": {"name": "clients/loss"}}, "metric.name: clients/loss is not a metric of networks; use"),
         (
             {"metric": {"name": "val/mean/loss", "goal": "maximize"}},
-            "metric.goal: maximize takes the worst loss; write",
+            "metric.goal: maximize selects the worst loss; write",
         ),
         ({"parameters": {"seed_everything": {"values": [0, 1]}}}, "give them to the command (--seeds 0 1)"),
         ({"command": ["nowhere", "${args}"]}, "command: 'nowhere' cannot be started: No such file"),
@@ -164,13 +164,13 @@ def parameter(**settings: Any) -> dict[str, Any]:
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
-def test_what_cannot_be_run_here_is_one_line(sweep: Any, refused: Any, changes: dict[str, Any], message: str) -> None:
+def test_invalid_sweeps_are_errors_of_one_line(sweep: Any, refused: Any, changes: dict[str, Any], message: str) -> None:
     assert message in refused("study", sweep(**{**parameter(values=[0.1, 0.2]), **changes}))
     assert not Path("runs/small").exists()
 
 
-def test_the_command_of_a_file_runs_for_every_combination_and_seed(sweep: Any, capsys: Any) -> None:
-    """Two run side by side: each waits for the other."""
+def test_a_files_command_runs_for_every_combination_and_seed(sweep: Any, capsys: Any) -> None:
+    """Two runs at the same time: each waits for the other."""
     words = [sweep(**parameter(values=[0.1, 0.2])), "--seeds", "0", "5", "--jobs", "2", "--", "--together"]
     assert main(["study", *words]) == 0
     assert statuses() == {f"x={x}/seed{seed}": "finished" for seed in (0, 5) for x in (0.1, 0.2)}
