@@ -1,1 +1,1 @@
-"""What the library costs and gains, beside a loop written by hand in plain PyTorch (``scripts/benchmark``)."""
+"""Speed and memory of the library, compared with a hand-written PyTorch loop (``scripts/benchmark``)."""

@@ -1,6 +1,6 @@
-"""Runs a function in a process of its own, or in several that talk to each other, and hands its result back.
+"""Runs a function in a child process, or in several connected ones, and returns its result.
 
-As a module, ``python -m benchmarks.child request.json``, it is such a process.
+Each child process runs ``python -m benchmarks.child request.json``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-#: What tells a process that it is one of several; left behind by a launcher, it would mislead a new one.
+#: Variables that make a process a rank; those of another launch would mislead a child process.
 RANK_VARIABLES = (
     "GROUP_RANK",
     "LOCAL_RANK",
@@ -37,13 +37,13 @@ RANK_VARIABLES = (
 
 
 def call_in_child(function: str, arguments: dict[str, Any], ranks: int = 1, threads: int | None = None) -> Any:
-    """Returns what ``module:name`` does in a process of its own, on rank 0 if there are several, as JSON carries it."""
+    """Calls ``module:name`` in child processes; returns the result of rank 0 after a round trip through JSON."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         request.write_text(json.dumps({"function": function, "arguments": arguments, "answer": str(answer)}))
         command = [sys.executable, "-m", "benchmarks.child", str(request)]
-        places = environments(ranks, threads)
-        processes = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) for env in places]
+        devnull = subprocess.DEVNULL
+        processes = [subprocess.Popen(command, env=env, stdout=devnull) for env in environments(ranks, threads)]
         try:
             _wait(processes, function)
         finally:
@@ -54,9 +54,9 @@ def call_in_child(function: str, arguments: dict[str, Any], ranks: int = 1, thre
 
 
 def environments(ranks: int, threads: int | None) -> Iterator[dict[str, str]]:
-    """The environment of each process, without what belongs to another launch."""
+    """Yields the environment of each process, without the variables of another launch."""
     common = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
-    folders = [str(folder) for folder in Path(__file__).parents[1:3]]  # scripts/, and the package if not installed
+    folders = [str(folder) for folder in Path(__file__).parents[1:3]]  # scripts/, and an uninstalled package
     common["PYTHONPATH"] = os.pathsep.join(filter(None, [*folders, common.get("PYTHONPATH")]))
     if threads is not None:
         common["OMP_NUM_THREADS"] = str(threads)
@@ -70,7 +70,7 @@ def environments(ranks: int, threads: int | None) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def joined(device: str) -> Iterator[None]:
-    """Connects this process with the others of its launch, if there are any."""
+    """Connects this process with the other ranks of its launch, if any."""
     if "LOCAL_RANK" in os.environ:
         distributed.init_process_group("nccl" if device == "cuda" else "gloo")
     try:
@@ -81,11 +81,11 @@ def joined(device: str) -> Iterator[None]:
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], function: str) -> None:
-    """Waits until all have ended well, or one has not: the others would wait for it forever."""
+    """Waits until all processes succeed or one fails, because the others would wait for it forever."""
     while True:
         states = [process.poll() for process in processes]
         if any(states):
-            raise RuntimeError(f"{function} failed in a process of its own; its message stands above")
+            raise RuntimeError(f"{function} failed in a child process; see its message above")
         if all(state == 0 for state in states):
             return
         sleep(0.02)
@@ -98,21 +98,21 @@ def _free_port() -> int:
 
 
 def silence() -> None:
-    """Stops Lightning's advice, which is for users."""
+    """Silences Lightning's advice, which is for users."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
 
 
 def main() -> None:
-    """Calls the function that the request names; rank 0 writes the answer."""
+    """Calls the requested function; rank 0 writes its result."""
     request = json.loads(Path(sys.argv[1]).read_text())
     rank = int(os.environ.get("LOCAL_RANK", 0))
     if rank and torch.cuda.is_available():
         torch.cuda.set_device(rank)
     module, name = request["function"].split(":")
     function = getattr(import_module(module), name)
-    silence()  # importing Lightning sets the level
+    silence()  # after the import, because Lightning sets the level when it is imported
     answer = function(**request["arguments"])
     if rank == 0:
         Path(request["answer"]).write_text(json.dumps(answer))

@@ -1,4 +1,4 @@
-"""The command: reads the words, measures, and prints a table."""
+"""The command line of the benchmarks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ALL = "all"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """An argument parser with errors of one line."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Raises what is told in one line."""
+        """Raises the message as an error of one line."""
         raise ConfigError(f"{message} ({self.prog} --help lists all options)")
 
 
@@ -42,38 +42,36 @@ def module_of(name: str) -> ModuleType:
 
 
 def ranks_and_threads(text: str) -> tuple[int, int]:
-    """Reads ``RANKSxTHREADS``, as 2x1."""
+    """Parses ``RANKSxTHREADS``, for example 2x1."""
     ranks, threads = text.split("x")
     return int(ranks), int(threads)
 
 
 def add_option(parser: argparse.ArgumentParser, name: str, default: Any, text: str) -> None:
-    """Adds an option of the type of its default."""
     flag = f"--{name.replace('_', '-')}"
     if default is False:
         parser.add_argument(flag, action="store_true", help=text)
         return
-    several = isinstance(default, list)
-    first = default[0] if several else default
+    is_list = isinstance(default, list)
+    first = default[0] if is_list else default
     kind: Any = int if first is None else ranks_and_threads if isinstance(first, tuple) else type(first)
-    shown = text if default is None else f"{text} (%(default)s)"
-    nargs = "+" if several else None
-    parser.add_argument(flag, nargs=nargs, type=kind, default=default, choices=CHOICES.get(name), help=shown)
+    help_text = text if default is None else f"{text} (%(default)s)"
+    nargs = "+" if is_list else None
+    parser.add_argument(flag, nargs=nargs, type=kind, default=default, choices=CHOICES.get(name), help=help_text)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Reads the options."""
-    parser = Parser(prog="scripts/benchmark", description="What the library costs and gains on this machine.")
+    parser = Parser(prog="scripts/benchmark", description="Compares the library with a hand-written PyTorch loop.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
-    every = commands.add_parser(ALL, help="All of these with their defaults, in turn, in less than 20 minutes.")
-    every.add_argument("--json", type=Path, metavar="FOLDER", help="write the results there, too")
+    all_parser = commands.add_parser(ALL, help="all benchmarks with their defaults, in less than 20 minutes")
+    all_parser.add_argument("--json", type=Path, metavar="FOLDER", help="write the results there, too")
     for name in BENCHMARKS:
         text = str(module_of(name).__doc__)
         command = commands.add_parser(name, help=text.partition("\n")[0], description=text)
         for option, meaning, defaults in OPTIONS:
             if name in defaults:
                 add_option(command, option, defaults[name], meaning)
-        threads = 1 if name in ("subnets", "levers") else None  # what is compared there is small
+        threads = 1 if name in ("subnets", "levers") else None  # these measure small networks
         command.add_argument("--threads", type=int, default=threads, help="torch's threads in each process")
         devices = ["cpu"] if name in ("search", "start") else ["cpu", "cuda"]
         command.add_argument("--device", choices=devices, default="cpu")
@@ -83,7 +81,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def run_all(folder: Path | None) -> None:
-    """Measures everything, each in a process of its own; says how long each took."""
+    """Runs every benchmark in a process of its own and prints its duration."""
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
     for name in BENCHMARKS:
@@ -94,7 +92,7 @@ def run_all(folder: Path | None) -> None:
 
 
 def circumstances(options: argparse.Namespace) -> dict[str, Any]:
-    """Where and how it was measured."""
+    """Returns the software, the hardware and the options of a measurement."""
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -109,7 +107,6 @@ def circumstances(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measures what the options say, and shows it."""
     silence()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -129,14 +126,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit status."""
     try:
         options = parse(sys.argv[1:] if args is None else args)
         if options.command == ALL:
             run_all(options.json)
         else:
             run(options)
-    except subprocess.CalledProcessError as error:  # which has said why
+    except subprocess.CalledProcessError as error:  # the benchmark has printed the reason
         return error.returncode
     except (FedNASError, ClientError, OSError) as error:
         print(f"benchmark: {error}", file=sys.stderr)

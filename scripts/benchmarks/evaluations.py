@@ -1,13 +1,14 @@
-"""Evaluations per second of the search, against building each subnet and loading its weights.
+"""Evaluations per second of the search, compared with building each subnet and loading its weights.
 
-The search runs a subnet in place: its network is built without memory, once, and its weights are views into the
-shared ones. What a program without that does: build the network of the architecture with its constructor, load a
-state_dict of its part of the weights, evaluate it. The supernet's own extraction is in between.
-All ways evaluate the same random architectures on the same data, in turns, and must find the same accuracies.
+The search runs a subnet in place: its network is built once, without memory, and its weights are views into the
+shared ones. A plain program builds the network of each architecture, loads a state_dict of its weights and
+evaluates it. The supernet's extraction lies in between. All three evaluate the same random architectures on the
+same data, in turns, and must return the same accuracies.
 
-Then whole generations, rows and costs included: one process that evaluates in full (before), and with channels last,
-several processes, and both (after), in turns as well. The labels are what the largest architecture answers, so that
-accuracies differ. Several processes must find what one does; channels last may differ by one example in a thousand.
+Then whole generations are timed, with rows and costs: one process that evaluates in full (before), with channels
+last, with several processes, and with both (after), in turns. The labels are the largest architecture's answers, so
+accuracies differ. Several processes must return the same rows as one. With channels last, accuracies may differ by
+one example in a thousand.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from lit_fednas.supernets import BatchNorm, ElasticResNet
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
 WAYS = ("in place", "extracted", "built and loaded")
-#: Ways to evaluate a generation: whether with channels last, and in several processes.
+#: Ways to evaluate a generation, as (channels last, several processes).
 GENERATIONS = {
     "before": (False, False),
     "channels last": (True, False),
@@ -44,7 +45,6 @@ GENERATIONS = {
 
 
 def network_of(options: argparse.Namespace, **more: Any) -> tuple[ElasticResNet, tuple[Tensor, ...]]:
-    """The supernet, and the inputs in batches."""
     shape = (3, options.image, options.image)
     torch.manual_seed(options.seed)  # every process has the same weights
     net = ElasticResNet(shape, 10, options.stem, options.widths, divisor=2, **more).to(options.device).eval()
@@ -67,13 +67,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     ways = dict(zip(WAYS, (evaluate, lambda arch: evaluate.metrics(net.subnet(arch).eval()), built), strict=True))
     rng = numpy_generator(options.seed, "benchmark-archs")
     archs = [net.space.sample(rng) for _ in range(options.warmup + options.archs)]
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
 
     def work(way: str, unit: int) -> None:
-        found[way] = ways[way](archs[unit])
+        metrics[way] = ways[way](archs[unit])
 
     def compare(unit: int) -> None:
-        assert all(one == found[WAYS[0]] for one in found.values()), f"the ways disagree on {archs[unit]}: {found}"
+        assert all(value == metrics[WAYS[0]] for value in metrics.values()), f"the ways disagree: {metrics}"
 
     workers = {way: partial(work, way) for way in WAYS}
     prepare = net._skeletons.clear  # every architecture is new to every way
@@ -87,7 +87,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def generations(settings: dict[str, Any]) -> dict[str, Any]:
-    """Times generations in each way, in as many processes as were started."""
+    """Times generations in each way; runs in every process of the launch."""
     options = argparse.Namespace(**settings)
     with joined(options.device):
         net, inputs = network_of(options, norm=BatchNorm())  # running statistics: examples stay independent
@@ -102,8 +102,8 @@ def generations(settings: dict[str, Any]) -> dict[str, Any]:
         rows: dict[str, list[dict[str, Any]]] = {}
 
         def work(way: str, unit: int) -> None:
-            last, shared = GENERATIONS[way]
-            scorer = Scorer(evaluators[last], ArchitectureCosts(net), ranks if shared else Ranks())
+            channels_last, shared = GENERATIONS[way]
+            scorer = Scorer(evaluators[channels_last], ArchitectureCosts(net), ranks if shared else Ranks())
             if ranks.rank:
                 if shared:
                     scorer.serve()
@@ -122,37 +122,36 @@ def generations(settings: dict[str, Any]) -> dict[str, Any]:
         "architectures": len(archs),
         "processes": ranks.size,
         "seconds": seconds,
-        "front": sorted(rows["before"][place]["arch"] for place in front),
+        "front": sorted(rows["before"][index]["arch"] for index in front),
     }
 
 
 def check_generations(rows: dict[str, list[dict[str, Any]]], examples: int) -> None:
-    """Refuses ways that have found different things."""
-    found = {way: [{**row, "seconds": None} for row in own] for way, own in rows.items()}
-    for one, several in (("before", "processes"), ("channels last", "after")):
-        assert found[one] == found[several], f"{several}: found other rows than one process"
-    pairs = zip(found["before"], found["channels last"], strict=True)
-    furthest = max(abs(one["accuracy"] - other["accuracy"]) for one, other in pairs)
-    assert furthest <= 1e-3 + 1 / examples, f"channels last: accuracies differ by {furthest}"
+    untimed = {way: [{**row, "seconds": None} for row in way_rows] for way, way_rows in rows.items()}
+    for single, several in (("before", "processes"), ("channels last", "after")):
+        assert untimed[single] == untimed[several], f"{several}: the rows differ from those of one process"
+    pairs = zip(untimed["before"], untimed["channels last"], strict=True)
+    difference = max(abs(contiguous["accuracy"] - last["accuracy"]) for contiguous, last in pairs)
+    assert difference <= 1e-3 + 1 / examples, f"channels last: accuracies differ by {difference}"
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
-    found = _rows(report["seconds"], "", 1)
+    table_rows = _rows(report["seconds"], "", 1)
     if generations := report["generations"]:
-        found += _rows(generations["seconds"], "generation, ", generations["architectures"])
-    return found
+        table_rows += _rows(generations["seconds"], "generation, ", generations["architectures"])
+    return table_rows
 
 
 def _rows(seconds: dict[str, list[float]], prefix: str, archs: int) -> list[dict[str, str]]:
     first = next(iter(seconds.values()))
-    each = {way: compared(values, first) for way, values in seconds.items()}
+    comparisons = {way: compared(values, first) for way, values in seconds.items()}
     return [
         {
             "way": f"{prefix}{way}",
             "evaluations/s": f"{archs / median(values):.1f}",
             "ms": f"{1000 * median(values) / archs:.1f}",
-            "x first": f"{each[way]['ratio']:.3f}",
-            "quartiles": " to ".join(f"{value:.3f}" for value in each[way]["ratio_quartiles"]),
+            "x first": f"{comparisons[way]['ratio']:.3f}",
+            "quartiles": " to ".join(f"{value:.3f}" for value in comparisons[way]["ratio_quartiles"]),
         }
         for way, values in seconds.items()
     ]

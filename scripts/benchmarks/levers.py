@@ -1,10 +1,10 @@
-"""Each setting that may make clients' fits faster, alone and together, against the hand-written loop.
+"""Settings that may speed up clients' fits, compared with the hand-written loop.
 
-Plain loop and settings take turns in one process on the same clients; a ratio is the median over fits of setting /
-plain loop. The greatest difference of any weight is taken after every fit: settings that compute the same differ by
-float sums alone, which batch norms of small maps amplify from step to step; bfloat16 also by its rounding. Clients in
-one fit are timed together, and so is the plain loop. Compiled dropout has other masks, so the CNN is not compiled.
-"auto" is what ``client.fast`` chooses in a long run.
+The plain loop and the settings take turns in one process on the same clients. A ratio is the median over fits of
+setting / plain loop. The greatest difference between weights is measured after every fit. Equivalent settings differ
+only by the order of float sums, which batch norms of small maps amplify at every step; bfloat16 also rounds. Clients
+that share a fit are timed together, and so are the plain loop's. Compiled dropout draws other masks, so the CNN is
+not compiled. "auto" is the choice of ``client.fast`` in a long run.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measured(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns a row per setting that suits the task."""
+    """Returns a row for each setting that suits the task."""
     stacked = name == "tiny-50"
     task = Setting.of(options, clients=TOGETHER if stacked else 4, **TASKS[name])
     net, data = task.supernet(), task.data()
     arch = architecture(net, ARCHS.get(name, "largest"), task.seed)
-    known = {"library": {}, **LEVERS}
+    choices = {"library": {}, **LEVERS}
     if AUTO in options.levers:
-        known[AUTO] = fastest_settings(task, net, data, arch, TOGETHER if stacked else 1)
+        choices[AUTO] = fastest_settings(task, net, data, arch, TOGETHER if stacked else 1)
     levers = {
-        lever: known[lever]
+        lever: choices[lever]
         for lever in ("library", *options.levers)
-        if ("clients_per_fit" not in known[lever] or stacked) and not ("compile" in known[lever] and "cnn" in name)
+        if ("clients_per_fit" not in choices[lever] or stacked) and not ("compile" in choices[lever] and "cnn" in name)
     }
     plain = PlainLoop(task, net, data, arch)
     fits = {lever: Fits(task, net, data, arch, **settings) for lever, settings in levers.items()}
@@ -58,7 +58,7 @@ def measured(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     return [
         {
             "task": name,
-            "lever": lever if lever != AUTO else f"{AUTO}: {', '.join(settings) or 'as it is'}",
+            "lever": lever if lever != AUTO else f"{AUTO}: {', '.join(settings) or 'unchanged'}",
             "ms": 1000 * median(seconds[lever]),
             "plain_ms": 1000 * median(seconds["plain"]),
             **compared(seconds[lever], seconds["plain"]),
@@ -68,14 +68,14 @@ def measured(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def _work(who: PlainLoop | Fits, stacked: bool) -> Callable[[int], None]:
-    """Returns what trains the client of a unit, or all of them."""
+def _work(trainer: PlainLoop | Fits, stacked: bool) -> Callable[[int], None]:
+    """Returns a worker that trains the next client, or all clients for a stacked fit."""
 
     def train_all(unit: int) -> None:
         for client in range(TOGETHER):
-            who.train_client(unit, client)
+            trainer.train_client(unit, client)
 
-    return train_all if stacked else who.train_unit
+    return train_all if stacked else trainer.train_unit
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The library's side: a run of its Trainer, its client fits alone, or what a finished run has trained."""
+"""The library's side of a benchmark: a run, client fits alone, or a loaded run."""
 
 from __future__ import annotations
 
@@ -31,13 +31,7 @@ from lit_fednas.supernets import Supernet
 
 
 class Loaded(FederatedCLI):
-    """Makes what ``lit-fednas search`` works on, without searching.
-
-    Args:
-        run: The run's folder.
-        configs: More settings, as ``search``'s.
-        checkpoint: The weights; the run's last if not given.
-    """
+    """Loads a run's last checkpoint, or another one, as ``lit-fednas search`` does, without searching."""
 
     def __init__(self, run: Path, configs: Sequence[Path] = (), checkpoint: Path | None = None) -> None:
         words = [word for path in (run / "config.yaml", *configs) for word in ("--config", str(path))]
@@ -50,7 +44,7 @@ class Loaded(FederatedCLI):
 
 
 class BenchmarkData(LightningDataModule):
-    """The data as the engine wants them."""
+    """A data module of the benchmark's data."""
 
     num_classes = CLASSES
     task = Classification(CLASSES)
@@ -62,17 +56,16 @@ class BenchmarkData(LightningDataModule):
         self.clients = clients_of(setting, data)
 
     def token_range(self) -> None:
-        """Returns nothing: images are no tokens."""
+        """Returns None, because images have no tokens."""
 
 
 def clients_of(setting: Setting, data: Examples) -> ClientData:
-    """Every client's rows of the data."""
     bounds = zip(setting.starts, setting.sizes, strict=True)
     return ClientData(TensorReader(data), {"train": [np.arange(start, start + size) for start, size in bounds]})
 
 
 def module_of(setting: Setting, net: Supernet, **client: Any) -> FederatedLightningModule:
-    """Federated averaging with plain SGD; clients of an elastic network draw their architectures."""
+    """Returns federated averaging with plain SGD; clients of an elastic network draw random architectures."""
     return FederatedLightningModule(
         net,
         RandomArchitectures() if setting.network == "elastic" else FixedArchitecture(),
@@ -87,7 +80,7 @@ def module_of(setting: Setting, net: Supernet, **client: Any) -> FederatedLightn
 def run_library(
     setting: Setting, rounds: int, callback: Callback, net: Supernet, data: Examples, **client: Any
 ) -> None:
-    """Fits for some rounds, without logger, checkpoints or validation."""
+    """Trains without logger, checkpoints or validation."""
     trainer = FederatedTrainer(
         max_rounds=rounds,
         threads=setting.threads,
@@ -109,15 +102,15 @@ def _tasks(setting: Setting, number: int, clients: int, arch: Any) -> list[Clien
 
 
 def fastest_settings(setting: Setting, net: Supernet, data: Examples, arch: Any, clients: int) -> dict[str, Any]:
-    """Returns the settings that ``client.fast`` chooses for the first clients in a long run."""
+    """Returns the choice of ``client.fast`` for the first clients of a long run."""
     tasks, threads = _tasks(setting, 0, clients, arch), [torch.get_num_threads()]
-    found = fastest(module_of(setting, net), clients_of(setting, data), tasks, lambda: None, threads, 1e6)
-    assert found is not None
-    return found["settings"]
+    choice = fastest(module_of(setting, net), clients_of(setting, data), tasks, lambda: None, threads, 1e6)
+    assert choice is not None
+    return choice["settings"]
 
 
 class Fits:
-    """The library's fits of clients of one architecture, without rounds; freed memory is kept, as a run does."""
+    """Client fits of one architecture without rounds; keeps freed memory, as a run does."""
 
     def __init__(self, setting: Setting, net: Supernet, data: Examples, arch: Any, **client: Any) -> None:
         keep_freed_memory()
@@ -127,16 +120,16 @@ class Fits:
         self._runner._shared = net.shared_tensors()  # once for all clients, as in a round
 
     def train_client(self, number: int, client: int) -> None:
-        """Trains a client; ``result`` and ``update`` then say how it went."""
+        """Trains a client and sets ``result`` and ``update``."""
         task = ClientTask(number, client, self.arch, self.setting.sizes[client])
         self.result, self.update = self._runner.fit(task)
 
     def train_unit(self, unit: int) -> None:
-        """Trains one client after another, in a new round each."""
+        """Trains the next client, each unit in a new round."""
         self.train_client(unit, unit % self.setting.clients)
 
     def train_together(self, number: int) -> None:
-        """Trains all clients in as few fits as the settings allow."""
+        """Trains all clients in the fewest fits that the settings allow."""
         for result, update in self._runner.run(_tasks(self.setting, number, self.setting.clients, self.arch)):
             self.result, self.update = result, update
 

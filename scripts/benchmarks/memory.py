@@ -1,9 +1,9 @@
-"""Resident memory after every round, for cohorts of several sizes, each run alone in a process of its own.
+"""Memory after every round, for cohorts of several sizes, each run in a process of its own.
 
-The library and the plain loop train the small CNN; the library also trains an elastic network whose clients draw
-their architectures at random. MiB are what is resident above the imports (on a GPU: what its tensors take): at the
-start, with network and data; at the peak; at the end; and the growth per round, a least-squares slope over the
-rounds after --settled. Both keep freed memory for the next step, as a run does.
+The library and the plain loop train the small CNN. The library also trains an elastic network; its clients draw
+random architectures. MiB are the resident memory above the imports (on a GPU: its tensors): at the start, with
+network and data; at the peak; at the end. The growth per round is a least-squares slope over the rounds after
+--settled. Both keep freed memory for the next step, as a run does.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ RUNS = (("cnn", "library"), ("cnn", "plain"), ("elastic", "library"))
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.rounds < options.settled + 2:
         raise ConfigError(
-            f"rounds: {options.rounds} is too few to see a growth; give at least {options.settled + 2}, or less settled"
+            f"rounds: {options.rounds} is too few to measure a growth; set at least {options.settled + 2}"
         )
     if isnan(measuring.memory(options.device)):
-        raise ConfigError("device: memory is read from /proc/self/status, which this system does not have")
+        raise ConfigError("device: this system lacks /proc/self/status, which the benchmark reads; use Linux")
     runs: list[dict[str, Any]] = []
     for cohort in options.cohorts:
-        found = []
+        cohort_runs = []
         for network, who in RUNS:
             image = 32 if network == "cnn" else options.image
             task = Setting.of(options, network=network, image=image, clients=max(options.cohorts), cohort=cohort)
             run = alone_in_child(asdict(task), options.rounds, 0, who)
             late = run["mib"][options.settled :]
             growth = 1024 * linear_regression(range(len(late)), late).slope
-            named = {"network": network, "who": who, "cohort": cohort, "peak_ratio": None}
-            found.append({**named, **run, "growth_kib_per_round": growth})
-        library, plain = found[: len(WHO)]
+            labels = {"network": network, "who": who, "cohort": cohort, "peak_ratio": None}
+            cohort_runs.append({**labels, **run, "growth_kib_per_round": growth})
+        library, plain = cohort_runs[: len(WHO)]
         check_losses([library["first_loss"]], [plain["first_loss"]], 1e-4, "cnn")
         if plain["peak_mib"] > 0:
             library["peak_ratio"] = library["peak_mib"] / plain["peak_mib"]
-        runs += found
+        runs += cohort_runs
     return {"runs": runs}
 
 

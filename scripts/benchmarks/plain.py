@@ -1,4 +1,4 @@
-"""The hand-written loop that everything is compared with."""
+"""Federated averaging in hand-written PyTorch: the baseline of the benchmarks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lit_fednas.supernets import Supernet
 
 
 class PlainLoop:
-    """Federated averaging as one writes it by hand; every client trains the largest architecture if none is given.
+    """Federated averaging of one architecture, by default the largest.
 
-    Several processes deal the cohort round-robin, and add up their sums with one ``all_reduce`` of a flat
-    buffer; the last element of it is the loss.
+    Several processes share the cohort round-robin and add up their sums with one ``all_reduce`` of a flat buffer.
+    Its last element is the loss.
     """
 
     def __init__(self, setting: Setting, net: Supernet, data: Examples, arch: Any = None) -> None:
@@ -32,39 +32,39 @@ class PlainLoop:
         self.adopt([param.detach() for param in self.params])
 
     def _flat(self) -> tuple[Tensor, list[Tensor]]:
-        """A buffer with room for all weights and the loss, and the weights' places in it."""
+        """Returns a buffer for all weights and the loss, and the weights' views of it."""
         sizes = [param.numel() for param in self.params]
         buffer = torch.zeros(sum(sizes) + 1, device=self.params[0].device)
         parts = buffer.split([*sizes, 1])[:-1]
         return buffer, [part.view_as(param) for part, param in zip(parts, self.params, strict=True)]
 
     def adopt(self, weights: Sequence[Tensor]) -> None:
-        """Takes these as the global weights."""
+        """Replaces the global weights."""
         torch._foreach_copy_(self.weights, list(weights))
 
     def round(self, number: int) -> None:
-        """Trains a cohort one after the other, and takes the mean of its weights."""
+        """Trains the clients of a cohort one by one and averages their weights."""
         setting = self.setting
         draws = numpy_generator(setting.seed, "cohort", number)
         cohort = sorted(draws.choice(setting.clients, size=setting.cohort, replace=False).tolist())
         total = sum(setting.sizes[client] for client in cohort)
-        together = distributed.is_initialized()
-        mine = cohort[distributed.get_rank() :: distributed.get_world_size()] if together else cohort
+        is_distributed = distributed.is_initialized()
+        local_clients = cohort[distributed.get_rank() :: distributed.get_world_size()] if is_distributed else cohort
         self._sum.zero_()
-        for client in mine:
+        for client in local_clients:
             share = setting.sizes[client] / total
             loss = self.train_client(number, client)
             with torch.no_grad():
                 torch._foreach_add_(self._sums, self.params, alpha=share)
                 self._sum[-1] += loss * share
-        if together:
+        if is_distributed:
             distributed.all_reduce(self._sum)
         self._global, self._sum = self._sum, self._global
         self.weights, self._sums = self._sums, self.weights
         self.loss = float(self._global[-1])
 
     def train_unit(self, unit: int) -> None:
-        """Trains one client after another, in a new round each."""
+        """Trains the next client, each unit in a new round."""
         self.train_client(unit, unit % self.setting.clients)
 
     def train_client(self, number: int, client: int) -> Tensor:
@@ -80,10 +80,10 @@ class PlainLoop:
         images = self.images.index_select(0, rows).to(torch.float32).mul_(1 / 255)
         targets = self.targets.index_select(0, rows)
         loss_sum = torch.zeros((), device=setting.device)
-        for x, y in zip(images.split(setting.batch_size), targets.split(setting.batch_size), strict=True):
+        for inputs, labels in zip(images.split(setting.batch_size), targets.split(setting.batch_size), strict=True):
             optimizer.zero_grad()
-            loss = cross_entropy(self.network(x), y)
+            loss = cross_entropy(self.network(inputs), labels)
             loss.backward()
             optimizer.step()
-            loss_sum += loss.detach() * len(y)
+            loss_sum += loss.detach() * len(labels)
         return loss_sum / size

@@ -1,12 +1,13 @@
-"""Set-up, memory and time per round of populations of growing size, each in a process of its own.
+"""Set-up, memory and time per round for populations of growing size, each in a process of its own.
 
-Clients hold two examples each, dealt out at random, and train a linear model; a round asks as many clients whatever
-the population. A run is as the command line makes it: with records, checkpoints after every round, and the partition
-in its folder. Set-up is all that comes before the first round; overhead is what a round takes besides its clients'
-fits; MiB are the peak above the imports. With --tiers, clients belong to three device tiers and are away in three of
-ten rounds. Slopes are of logarithms: 1 grows with the population, 0 does not. Of many rounds (--rounds 10000 --clients
-1000), the last tenth's median time over the first tenth's, and what is resident more per round (a least-squares slope
-over the rounds that count), say whether a run slows down or grows.
+Each client holds two random examples and trains a linear model; a round has the same cohort size in every
+population. A run is like the command line's: with records, a checkpoint after every round, and the partition in its
+folder. Set-up is the time before the first round. Overhead is a round's time without its clients' fits. MiB are the
+peak above the imports. With --tiers, clients belong to three device tiers and are away in three of ten rounds. A
+slope is that of the logarithms: 1 grows with the population, 0 does not.
+
+Over many rounds (--rounds 10000 --clients 1000), two figures tell whether a run slows down or grows: the last tenth's
+median time over the first tenth's, and the growth of resident memory per round (a least-squares slope).
 """
 
 from __future__ import annotations
@@ -49,21 +50,20 @@ TIERS = {"small": {"macs": 1e3}, "medium": {"macs": 1e4}, "large": {"macs": 1e5}
 
 
 class Watch(Rounds):
-    """Also keeps when the first round began, and how long clients trained."""
+    """Also records the start of the first round and the seconds of the clients' fits."""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Ends the set-up."""
+        """Records the end of the set-up."""
         self.training: list[float] = []
         self.began = perf_counter()
         super().on_train_start(trainer, module)
 
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Adds up the clients' fits."""
+        """Records the sum of the clients' seconds."""
         self.training.append(sum(result.seconds for result in round.results))
 
 
 def alone(clients: int, cohort: int, rounds: int, warmup: int, every: int, tiers: bool, seed: int) -> dict[str, Any]:
-    """One run, in the process that it is called in."""
     forget_peak("cpu")
     imports = memory("cpu")
     draws = generator(seed, "benchmark-data")
@@ -123,12 +123,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(report: dict[str, Any]) -> list[dict[str, float]]:
-    """Returns per population the medians over its processes and their rounds."""
-    found = []
+    """Returns each population's medians over its processes and rounds."""
+    populations = []
     for clients, runs in report["runs"]:
         pairs = [pair for run in runs for pair in zip(run["round_seconds"], run["training_seconds"], strict=True)]
         names = "setup_seconds", "peak_mib", "last_over_first", "growth_kib_per_round"
-        found.append(
+        populations.append(
             {
                 "clients": clients,
                 **{name: median(run[name] for run in runs) for name in names},
@@ -137,38 +137,39 @@ def summary(report: dict[str, Any]) -> list[dict[str, float]]:
                 **{name: runs[0][name] for name in ("checkpoint_bytes", "record_bytes")},
             }
         )
-    return found
+    return populations
 
 
-def slope(found: list[dict[str, float]], name: str) -> float:
-    """Returns by which power of the population a figure grows."""
-    return linear_regression([log(row["clients"]) for row in found], [log(row[name]) for row in found]).slope
+def slope(populations: list[dict[str, float]], name: str) -> float:
+    """Returns the power of the population by which a figure grows."""
+    sizes = [log(population["clients"]) for population in populations]
+    return linear_regression(sizes, [log(population[name]) for population in populations]).slope
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
-    """Returns the printed table's rows, cells by column; the last one has the slopes."""
-    found = summary(report)
+    """Returns the rows of the printed table; the last one has the slopes."""
+    populations = summary(report)
     cells = [
         {
             "clients": f"{row['clients']:,}",
             "set-up s": f"{row['setup_seconds']:.2f}",
             "peak MiB": f"{row['peak_mib']:.0f}",
             "ms/round": f"{1000 * row['round_seconds']:.1f}",
-            "quartiles": between([1000 * one for run in runs for one in run["round_seconds"]], 1),
+            "quartiles": between([1000 * second for run in runs for second in run["round_seconds"]], 1),
             "last/first": f"{row['last_over_first']:.2f}",
             "KiB/round": f"{row['growth_kib_per_round']:+.2f}",
             "overhead ms": f"{1000 * row['overhead_seconds']:.1f}",
             "checkpoints kB": f"{row['checkpoint_bytes'] / 1000:.0f}",
             "records kB": f"{row['record_bytes'] / 1000:.0f}",
         }
-        for row, (_, runs) in zip(found, report["runs"], strict=True)
+        for row, (_, runs) in zip(populations, report["runs"], strict=True)
     ]
-    if len(found) > 1:
+    if len(populations) > 1:
         slopes = dict.fromkeys(cells[0], "") | {
             "clients": "slope",
-            "set-up s": f"{slope(found, 'setup_seconds'):.2f}",
-            "ms/round": f"{slope(found, 'round_seconds'):.3f}",
-            "overhead ms": f"{slope(found, 'overhead_seconds'):.3f}",
+            "set-up s": f"{slope(populations, 'setup_seconds'):.2f}",
+            "ms/round": f"{slope(populations, 'round_seconds'):.3f}",
+            "overhead ms": f"{slope(populations, 'overhead_seconds'):.3f}",
         }
         cells.append(slopes)
     return cells

@@ -1,8 +1,8 @@
-"""Rounds per second with one process and with several, where clients differ in size and draw their architectures.
+"""Rounds per second with one process and with several; clients differ in size and draw random architectures.
 
-Each way to use the cores, RANKSxTHREADS, runs alone, in turns with the others, and must come to the same loss in
-its first round. How evenly the work was dealt is the CPU time of the busiest rank over the mean of all ranks, the
-median over rounds; 1 is perfect (waiting for the others takes no CPU time).
+Each way to use the cores, RANKSxTHREADS, runs alone, in turns with the others. All must reach the same loss in their
+first round. "busiest/mean rank" is the CPU time of the busiest rank over the mean of all ranks, as the median over
+rounds; 1 means equal shares (a waiting rank takes no CPU time).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         arguments = {"setting": setting, "rounds": options.rounds, "warmup": options.warmup, "who": "library"}
         calls[ranks, threads] = partial(call_in_child, "benchmarks.rounds:alone", arguments, ranks, threads)
     runs = repeated(calls, options.repetitions)
-    losses = [run["first_loss"] for made in runs.values() for run in made]
+    losses = [run["first_loss"] for way_runs in runs.values() for run in way_runs]
     check_losses(losses, losses[:1] * len(losses), 1e-3, "ranks")  # batch norms amplify the order of sums
-    found: list[dict[str, Any]] = []
-    for (ranks, threads), made in runs.items():
-        seconds = [second for run in made for second in run["seconds"]]
-        shares = [shares for run in made for shares in zip(*run["cpu_by_rank"], strict=True)]
+    ways: list[dict[str, Any]] = []
+    for (ranks, threads), way_runs in runs.items():
+        seconds = [second for run in way_runs for second in run["seconds"]]
+        seconds_of_ranks = [cpu for run in way_runs for cpu in zip(*run["cpu_by_rank"], strict=True)]
         speed = 1 / median(seconds)
-        found.append(
+        ways.append(
             {
                 "ranks": ranks,
                 "threads": threads,
                 "seconds": seconds,
                 "rounds_per_second": speed,
-                "by_run": [1 / median(run["seconds"]) for run in made],
-                "busiest_to_mean": median(max(each) * len(each) / sum(each) for each in shares),
-                "speed_up": speed / (found[0]["rounds_per_second"] if found else speed),
+                "by_run": [1 / median(run["seconds"]) for run in way_runs],
+                "busiest_to_mean": median(max(cpu) * len(cpu) / sum(cpu) for cpu in seconds_of_ranks),
+                "speed_up": speed / (ways[0]["rounds_per_second"] if ways else speed),
             }
         )
-    return {"ways": found}
+    return {"ways": ways}
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:

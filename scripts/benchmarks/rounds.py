@@ -1,26 +1,26 @@
-"""Seconds per round of federated averaging: through the library, and in a hand-written PyTorch loop.
+"""Seconds per round of federated averaging, with the library and with a hand-written PyTorch loop.
 
-Both train the same clients from the same weights, on the same batches in the same order with the same dropout,
-and must come to the same weights in every round; then the plain loop takes the library's, because rounding
-grows over rounds. Rounds take turns in one process, and who is first changes from round to round, so that a busy
-machine slows both alike: a ratio is the median over rounds of library / plain, with the quartiles beside it, and
-the extra time per client the median of their difference. CPU seconds are those of all threads and ranks. The
-peak memory is what each adds, alone in a process of its own, to what the imports take; the data are part of it.
+Both train the same clients from the same weights, on the same batches in the same order with the same dropout. They
+must reach the same weights in every round. Then the plain loop copies the library's weights, because rounding grows
+over rounds. The two take turns in one process and alternate in going first, so that other load slows both alike. A
+ratio is the median over rounds of library / plain, with its quartiles. The extra time per client is the median of
+the difference. CPU seconds are those of all threads and ranks. The peak memory, measured in a process of its own, is
+the memory above the imports, with the data.
 
-A round's time is all of it: from the end of the round before to its own end, hooks and server's step included.
-On a GPU both begin and end with a synchronisation, and there is none of the benchmark's between.
+A round's time is complete: from the end of the previous round to its own end, with hooks and the server's step. On a
+GPU, the benchmark synchronises only at the start and the end of a round.
 
-With --together K ..., K clients of one architecture are trained in one fit (ClientSettings(clients_per_fit=K)); the
-plain loop trains one by one, and the speed-up over the first K is that of the ratios to it, so that a busy machine does
-not matter. The CNN, which has dropout, is trained one by one alone.
+With --together K ..., one fit trains K clients of one architecture (ClientSettings(clients_per_fit=K)), and the
+plain loop trains them one by one. The speed-up over the first K compares the ratios to the plain loop, so that other
+load does not matter. The CNN has dropout, so its clients always train one by one.
 
-With --ranks N, N processes share every cohort: the library by strategy="ddp", the plain loop by dealing the
-cohort round-robin and one all_reduce of a flat buffer of sums. A time is rank 0's, from one barrier of all ranks
-to the next, so that whoever is last counts; CPU seconds and memory are sums over the ranks.
+With --ranks N, N processes share every cohort: the library with strategy="ddp", the plain loop round-robin with one
+all_reduce of a flat buffer of sums. A time is rank 0's, from one barrier of all ranks to the next, so the slowest
+rank counts. CPU seconds and memory are sums over the ranks.
 
-When a fit begins, the library sets options of the C library's allocator and, without --threads, a number of
-threads that suits the network; in one process the plain loop has both, too. So these ratios say what the
-library's own work costs, and understate what it gains. Several ranks share the cores evenly, without --threads.
+When a fit begins, the library sets options of the C library's allocator and, without --threads, a number of threads
+that suits the network. In one process the plain loop profits from both. So these ratios show the cost of the
+library's work and understate its gain. Without --threads, several ranks share the cores evenly.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from lit_fednas.federation.process import keep_freed_memory
 
 
 class Rounds(FederatedCallback):
-    """Times rounds of the library, of the plain loop, or of both in turns, whose weights it then compares."""
+    """Times rounds of the library, of the plain loop, or of both in turns; compares the weights of both."""
 
     def __init__(
         self, device: str, rounds: int, warmup: int, who: Sequence[str] = WHO[:1], loop: PlainLoop | None = None
@@ -65,26 +65,26 @@ class Rounds(FederatedCallback):
         self.device = device
         self.warmup = warmup
         self.loop = loop
-        works = {"library": None, "plain": loop.round if loop is not None else None}
-        self.turns = Turns({name: works[name] for name in who}, rounds, device, self._after)
+        workers = {"library": None, "plain": loop.round if loop is not None else None}
+        self.turns = Turns({name: workers[name] for name in who}, rounds, device, self._record)
         self.losses: dict[str, list[float]] = {name: [] for name in who}
         self.differences: list[float] = []
         self.mib: list[float] = []
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Begins the first round."""
+        """Starts the first round."""
         self.trainer, self.module = trainer, module
         self.turns.advance()
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Ends a round, and begins the next."""
+        """Ends a round and starts the next."""
         self.turns.advance()
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
-        """Collects what all ranks have to say while they are connected."""
+        """Collects the measurements while the ranks are connected."""
         self.collect()
 
-    def _after(self, unit: int) -> None:
+    def _record(self, unit: int) -> None:
         self.threads = torch.get_num_threads()
         self.mib.append(memory(self.device))
         if "library" in self.losses:
@@ -97,7 +97,7 @@ class Rounds(FederatedCallback):
             self.loop.adopt(weights)  # rounding grows over rounds
 
     def collect(self) -> None:
-        """Gathers times, memory and differences of all ranks."""
+        """Gathers the times, memory and differences of all ranks."""
         counted = {who: times[self.warmup :] for who, times in self.turns.times.items()}
         self.seconds = {who: [time.wall for time in times] for who, times in counted.items()}
         self.cpu = {who: gathered([time.cpu for time in times], self.device) for who, times in counted.items()}
@@ -106,7 +106,7 @@ class Rounds(FederatedCallback):
 
 
 def interleaved(setting: dict[str, Any], rounds: int, warmup: int, tolerance: float, **client: Any) -> dict[str, Any]:
-    """Both, round by round in turns."""
+    """Measures the library and the plain loop in turns, round by round."""
     task = Setting(**setting)
     net, data = task.supernet(), task.data()
     watch = Rounds(task.device, warmup + rounds, warmup, WHO, PlainLoop(task, net, data))
@@ -114,7 +114,7 @@ def interleaved(setting: dict[str, Any], rounds: int, warmup: int, tolerance: fl
     check_equal(watch.difference, tolerance, task.network)
     check_losses(watch.losses["library"], watch.losses["plain"], 0.1, task.network)
     cpu = {who: [sum(ranks) for ranks in zip(*watch.cpu[who], strict=True)] for who in WHO}
-    extra = median(one - other for one, other in zip(*watch.seconds.values(), strict=True))
+    extra = median(library - plain for library, plain in zip(*watch.seconds.values(), strict=True))
     return {
         **{
             who: {"median_seconds": median(watch.seconds[who]), "seconds": watch.seconds[who], "cpu_seconds": cpu[who]}
@@ -130,9 +130,9 @@ def interleaved(setting: dict[str, Any], rounds: int, warmup: int, tolerance: fl
 
 
 def alone(setting: dict[str, Any], rounds: int, warmup: int, who: str) -> dict[str, Any]:
-    """One of the two by itself: its times, the memory above the imports after every round, its first round's loss."""
+    """Measures one of the two alone: seconds, memory above the imports per round, first loss."""
     task = Setting(**setting)
-    keep_freed_memory()  # in either, as a run does: else the loop, a tenth slower, would hold less between its steps
+    keep_freed_memory()  # also for the plain loop, which else is a tenth slower and holds less memory
     forget_peak(task.device)
     imports = memory(task.device)
     net, data = task.supernet(), task.data()
@@ -159,30 +159,29 @@ def alone(setting: dict[str, Any], rounds: int, warmup: int, who: str) -> dict[s
 
 
 def alone_in_child(setting: dict[str, Any], rounds: int, warmup: int, who: str) -> dict[str, Any]:
-    """Calls :func:`alone` in as many processes as the setting says."""
     arguments = {"setting": setting, "rounds": rounds, "warmup": warmup, "who": who}
     return call_in_child("benchmarks.rounds:alone", arguments, setting["ranks"], setting["threads"])
 
 
 def measured(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
-    """A task's rows, one for each number of clients in one fit."""
+    """Returns a task's rows, one for each number of clients in one fit."""
     threads = options.threads or (None if options.ranks == 1 else max(1, CORES // options.ranks))
-    given = {key: value for key in ("examples", "batch_size") if (value := getattr(options, key)) is not None}
-    setting = asdict(Setting.of(options, **TASKS[name] | given | {"threads": threads}))
-    found: list[dict[str, Any]] = []
+    overrides = {key: value for key in ("examples", "batch_size") if (value := getattr(options, key)) is not None}
+    setting = asdict(Setting.of(options, **TASKS[name] | overrides | {"threads": threads}))
+    task_rows: list[dict[str, Any]] = []
     for together in options.together:
         tolerance = options.tolerance if together == 1 else max(options.tolerance, 1e-4)
         arguments = {"setting": setting, "rounds": options.rounds, "warmup": options.warmup, "tolerance": tolerance}
         arguments["clients_per_fit"] = together
         if options.ranks > 1:
-            made = call_in_child("benchmarks.rounds:interleaved", arguments, options.ranks, threads)
+            result = call_in_child("benchmarks.rounds:interleaved", arguments, options.ranks, threads)
         else:
-            made = interleaved(**arguments)
-        speed_up = (found[0] if found else made)["ratio"] / made["ratio"]
-        found.append({"task": name, "together": together, **setting, **made, "speed_up": speed_up})
+            result = interleaved(**arguments)
+        speed_up = (task_rows[0] if task_rows else result)["ratio"] / result["ratio"]
+        task_rows.append({"task": name, "together": together, **setting, **result, "speed_up": speed_up})
     if not options.no_memory:
-        found[0]["peak_mib"] = {who: alone_in_child(setting, 2, 0, who)["peak_mib"] for who in WHO}
-    return found
+        task_rows[0]["peak_mib"] = {who: alone_in_child(setting, 2, 0, who)["peak_mib"] for who in WHO}
+    return task_rows
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -190,12 +189,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
-    several = len({row["together"] for row in report["tasks"]}) > 1
-    memory_shown = any("peak_mib" in row for row in report["tasks"])
+    has_together = len({row["together"] for row in report["tasks"]}) > 1
+    has_memory = any("peak_mib" in row for row in report["tasks"])
     return [
         {
             "task": row["task"],
-            **({"together": str(row["together"]), "speed-up": f"{row['speed_up']:.2f}"} if several else {}),
+            **({"together": str(row["together"]), "speed-up": f"{row['speed_up']:.2f}"} if has_together else {}),
             "threads": str(row["threads_used"]),
             "library s": f"{row['library']['median_seconds']:.3f}",
             "plain s": f"{row['plain']['median_seconds']:.3f}",
@@ -204,7 +203,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "CPU ratio": f"{row['cpu_ratio']:.3f}",
             "extra ms/client": f"{row['extra_ms_per_client']:.2f}",
             "difference": f"{row['greatest_difference']:.0e}",
-            **{f"{who} MiB": f"{row['peak_mib'][who]:.0f}" if "peak_mib" in row else "" for who in WHO if memory_shown},
+            **{f"{who} MiB": f"{row['peak_mib'][who]:.0f}" if "peak_mib" in row else "" for who in WHO if has_memory},
         }
         for row in report["tasks"]
     ]

@@ -1,12 +1,12 @@
-"""Architectures per second of what ranks them, and after how many evaluations and seconds searches have a front.
+"""Architectures per second of four ways to rank them; evaluations and seconds of searches until they have a front.
 
 SuperFed's supernet of distorted digits is trained first (``superfed/distorted_digits.yaml``). Architectures are ranked
-by their accuracy on 900 validation images (and norms on 5 batches), by their loss on 64 of these, by DeepFedNAS'
-fitness, and by the predictor, which was fitted to others, with costs where these are needed.
+by their accuracy on 900 validation images (with norms from 5 batches), by their loss on 64 of these, by DeepFedNAS'
+fitness, and by a predictor that was fitted to other architectures. Costs are included where a way needs them.
 
-Then the methods search with several seeds, from their first proposal, fits of the predictor and all else included. A
-front is reached when its hypervolume (MACs, and accuracy above the smallest network's) is 85 % of that of all that was
-found by any of them.
+Then each method searches with several seeds; its time begins before the first proposal and includes the predictor's
+fits. A front is reached when its hypervolume (MACs, and accuracy above the smallest network's) is 85 % of the
+hypervolume of all architectures that the methods have evaluated.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from lit_fednas.search.tier_search import hypervolume
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
 METHODS: dict[str, SearchMethod] = {"random": RandomSearch(8), "NSGA-II": NSGA2(32, 16), "predictor": PredictorSearch()}
-TOGETHER, FIRST = 16, 20  # architectures that are ranked at a time, and those that a predictor knows
+TOGETHER, FIRST = 16, 20  # architectures in one ranking, and architectures that the predictor is fitted to
 REACHED, VAL_SHARE = 0.85, 0.25
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     if min(options.archs, options.evaluations, options.repetitions) < 1:
-        raise ConfigError("search: needs --archs, --evaluations and --repetitions of at least 1")
+        raise ConfigError("search: --archs, --evaluations and --repetitions must be at least 1")
     with TemporaryDirectory() as folder:
         evaluate = trained(Path(folder), options.rounds, options.seed)
     archs = feasible(evaluate, options.seed).distinct(set(), FIRST + TOGETHER * options.archs, _rng(options.seed))
@@ -66,82 +66,81 @@ def _rng(seed: int) -> Any:
 
 
 def trained(folder: Path, rounds: int, seed: int) -> Evaluator:
-    """Returns what evaluates the architectures of a supernet, once that is trained."""
+    """Trains a supernet; returns the evaluator of its architectures."""
     words = ["--config", "superfed/distorted_digits.yaml", "--trainer.logger.init_args.save_dir", str(folder)]
     options = {"--trainer.max_rounds": rounds, "--seed_everything": seed, "--model.evaluation.recalibrate_batches": 5}
     assert main(["fit", *words, *(str(word) for pair in options.items() for word in pair)]) == 0
     run = folder / "distorted-digits" / "version_0"
-    made = Loaded(run)
-    settings = replace(made.options["search"], val_share=VAL_SHARE)
-    return Search(made.trainer, made.model, made.datamodule, run)._evaluator(settings)
+    loaded = Loaded(run)
+    settings = replace(loaded.options["search"], val_share=VAL_SHARE)
+    return Search(loaded.trainer, loaded.model, loaded.datamodule, run)._evaluator(settings)
 
 
 def feasible(evaluate: Evaluator, seed: int) -> Feasible:
-    """Returns all architectures, with costs that are not known yet."""
+    """Returns all architectures without any computed costs."""
     space, costs = evaluate.supernet.space, ArchitectureCosts(evaluate.supernet)
     starts = space.smallest, space.largest
     return Feasible(space, costs, Tier(ALL_TIERS, {}), _rng(seed), starts, evaluate.batch())
 
 
-def rates(evaluate: Evaluator, known: Sequence[Any], archs: Sequence[Any]) -> dict[str, list[float]]:
-    """Returns the seconds that each way takes to rank so many architectures at a time."""
+def rates(evaluate: Evaluator, fit_archs: Sequence[Any], archs: Sequence[Any]) -> dict[str, list[float]]:
+    """Returns each way's seconds for every ranking of ``TOGETHER`` architectures."""
 
-    def score(arch: Any, among: Feasible) -> Score:
-        return Score(arch, 1 - evaluate(arch)["accuracy"], among.costs.cost(arch, "macs"))
+    def score(arch: Any, candidates: Feasible) -> Score:
+        return Score(arch, 1 - evaluate(arch)["accuracy"], candidates.costs.cost(arch, "macs"))
 
-    fitted = [score(arch, feasible(evaluate, 0)) for arch in known]
+    scores = [score(arch, feasible(evaluate, 0)) for arch in fit_archs]
     ways: dict[str, Callable[[Any, Feasible, Any], Any]] = {
-        "evaluated": lambda some, among, predict: [score(arch, among) for arch in some],
-        "loss on a batch": lambda some, among, predict: [loss.score(arch, among.costs, among.batch) for arch in some],
-        "fitness": lambda some, among, predict: [fitness.score(arch, among.costs) for arch in some],
-        "predictor": lambda some, among, predict: predict(some),
+        "evaluated": lambda batch, pool, predict: [score(arch, pool) for arch in batch],
+        "loss on a batch": lambda batch, pool, predict: [loss.score(arch, pool.costs, pool.batch) for arch in batch],
+        "fitness": lambda batch, pool, predict: [fitness.score(arch, pool.costs) for arch in batch],
+        "predictor": lambda batch, pool, predict: predict(batch),
     }
-    loss, fitness, ready = BatchLoss(), Fitness(), list[Any]()
+    loss, fitness, arguments = BatchLoss(), Fitness(), list[Any]()
 
-    def prepare() -> None:  # no cost is known, and no network is made
-        among = feasible(evaluate, 0)
-        ready[:] = [among, _fit_predictor(fitted, among)]
+    def prepare() -> None:  # forgets all costs and networks
+        pool = feasible(evaluate, 0)
+        arguments[:] = [pool, _fit_predictor(scores, pool)]
         evaluate.supernet._skeletons.clear()
 
     def work(way: str, unit: int) -> None:
-        ways[way](archs[TOGETHER * unit : TOGETHER * (unit + 1)], *ready)
+        ways[way](archs[TOGETHER * unit : TOGETHER * (unit + 1)], *arguments)
 
     workers = {way: partial(work, way) for way in ways}
     return in_turns(workers, len(archs) // TOGETHER, "cpu", prepare=prepare)
 
 
-def searched(method: SearchMethod, evaluate: Evaluator, seed: int, most: int) -> list[tuple[float, float, float]]:
-    """Returns MACs, accuracy, and the seconds until it was known, of each architecture that a search evaluates."""
+def searched(method: SearchMethod, evaluate: Evaluator, seed: int, count: int) -> list[tuple[float, float, float]]:
+    """Returns MACs, accuracy and elapsed seconds of the first architectures that a search evaluates."""
     evaluate.supernet._skeletons.clear()
     began = perf_counter()
-    among = feasible(evaluate, seed)
-    proposals = method.search(among, _rng(seed))
-    known: dict[Any, tuple[float, float, float]] = {}
-    proposed = next(proposals)
-    while len(known) < most:
-        for arch in proposed:
-            if arch not in known:
+    pool = feasible(evaluate, seed)
+    proposals = method.search(pool, _rng(seed))
+    results: dict[Any, tuple[float, float, float]] = {}
+    proposal = next(proposals)
+    while len(results) < count:
+        for arch in proposal:
+            if arch not in results:
                 accuracy = evaluate(arch)["accuracy"]
-                known[arch] = among.costs.cost(arch, "macs"), accuracy, perf_counter() - began
-        proposed = proposals.send([Score(arch, 1 - known[arch][1], known[arch][0]) for arch in proposed])
-    return list(known.values())[:most]
+                results[arch] = pool.costs.cost(arch, "macs"), accuracy, perf_counter() - began
+        proposal = proposals.send([Score(arch, 1 - results[arch][1], results[arch][0]) for arch in proposal])
+    return list(results.values())[:count]
 
 
 def reached(searches: dict[str, list[list[Any]]]) -> dict[str, list[tuple[int, float] | None]]:
-    """Returns after how many evaluations and seconds each search had the front, or that it had not."""
-    everything = [one for runs in searches.values() for run in runs for one in run]
-    most = max(macs for macs, _, _ in everything)
-    least, best = min(everything)[1], max(accuracy for _, accuracy, _ in everything)
+    """Returns the evaluations and seconds after which each search reached the front, or None."""
+    all_points = [point for runs in searches.values() for run in runs for point in run]
+    max_macs = max(macs for macs, _, _ in all_points)
+    baseline, best = min(all_points)[1], max(accuracy for _, accuracy, _ in all_points)
 
-    def volume(found: Sequence[Any]) -> float:
-        scores = [max(0.0, accuracy - least) / (best - least or 1) for _, accuracy, _ in found]
-        return hypervolume([macs for macs, _, _ in found], scores, most)
+    def volume(points: Sequence[Any]) -> float:
+        scores = [max(0.0, accuracy - baseline) / (best - baseline or 1) for _, accuracy, _ in points]
+        return hypervolume([macs for macs, _, _ in points], scores, max_macs)
 
-    wanted = REACHED * volume(everything)
+    target = REACHED * volume(all_points)
 
     def first(run: list[Any]) -> tuple[int, float] | None:
-        there = (count for count in range(1, len(run) + 1) if volume(run[:count]) >= wanted)
-        count = next(there, None)
+        count = next((count for count in range(1, len(run) + 1) if volume(run[:count]) >= target), None)
         return None if count is None else (count, run[count - 1][2])
 
     return {name: [first(run) for run in runs] for name, runs in searches.items()}
@@ -156,9 +155,9 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
         speed = f"{TOGETHER / median(seconds):.4g}", f"{figures['ratio']:.3g}", f"{lower:.3g} to {upper:.3g}"
         cells.append((way, *speed, "", "", ""))
     for name, ends in reached(report["searches"]).items():
-        there = [end for end in ends if end is not None]
+        successes = [end for end in ends if end is not None]
         spans = [
-            f"{median(values):.3g} ({min(values):.3g} to {max(values):.3g})" for values in zip(*there, strict=True)
+            f"{median(values):.3g} ({min(values):.3g} to {max(values):.3g})" for values in zip(*successes, strict=True)
         ]
-        cells.append((f"search: {name}", "", "", "", f"{len(there)} of {len(ends)}", *(spans or ["-", "-"])))
+        cells.append((f"search: {name}", "", "", "", f"{len(successes)} of {len(ends)}", *(spans or ["-", "-"])))
     return [dict(zip(columns, row, strict=True)) for row in cells]

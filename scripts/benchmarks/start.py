@@ -1,7 +1,8 @@
-"""CPU seconds of a start, of its help and of a refused configuration against ``import lightning.pytorch`` alone.
+"""CPU seconds to start, to show help and to refuse a configuration, compared with ``import lightning.pytorch``.
 
-Each in a process of its own on a terminal, in turns. First words are seconds until something is shown (an import shows
-nothing); the first bar of a training comes so many seconds after the imports, which end where data are read.
+Each way runs in a process of its own on a terminal, in turns. "first words" are the seconds until the first line of
+output; an import prints none. "first bar" are the seconds from the end of the imports, when data are read, to the
+first progress bar.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lit_fednas.errors import ConfigError
 
 IMPORT = "import lightning.pytorch"
 _FIT = ["-m", "lit_fednas", "fit", "--config", "superfed/digits.yaml"]
-#: Words after Python's, and the exit status that they end with.
+#: Python's arguments and the expected exit status of each way.
 WAYS: dict[str, tuple[list[str], int]] = {
     IMPORT: (["-c", IMPORT], 0),
     "fit --help": (["-m", "lit_fednas", "fit", "--help"], 0),
@@ -38,12 +39,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def alone(words: list[str], status: int, folder: str, environment: dict[str, str]) -> dict[str, float | None]:
-    """Runs Python in a folder, on a terminal of its own; returns when what was shown, and the CPU seconds."""
+    """Runs Python in a folder on a new terminal; returns CPU seconds and the seconds until each output."""
     try:
         import pty
         import termios
     except ImportError:
-        raise ConfigError("start: needs the terminals of Linux or macOS") from None
+        raise ConfigError("start: this system has no pseudo-terminals; use Linux or macOS") from None
     began = perf_counter()
     process, terminal = pty.fork()
     if process == 0:
@@ -52,18 +53,18 @@ def alone(words: list[str], status: int, folder: str, environment: dict[str, str
             os.execve(sys.executable, [sys.executable, *words], environment)
         finally:
             os._exit(127)
-    termios.tcsetwinsize(terminal, (24, 100))  # without columns no bar is drawn
-    shown, moments = b"", dict[bytes, float]()
+    termios.tcsetwinsize(terminal, (24, 100))  # a terminal without columns shows no bar
+    output, moments = b"", dict[bytes, float]()
     while part := _read(terminal):
-        shown += part
+        output += part
         for text in (b"\n", b"reading", b"%|"):
-            if text in shown:
+            if text in output:
                 moments.setdefault(text, perf_counter() - began)
     os.close(terminal)
-    _, ended, used = os.wait4(process, 0)
-    assert os.waitstatus_to_exitcode(ended) == status, shown.decode()
+    _, exit_status, usage = os.wait4(process, 0)
+    assert os.waitstatus_to_exitcode(exit_status) == status, output.decode()
     return {
-        "cpu": used.ru_utime + used.ru_stime,
+        "cpu": usage.ru_utime + usage.ru_stime,
         "wall": perf_counter() - began,
         "first_words": moments.get(b"\n"),
         "first_bar": moments[b"%|"] - moments[b"reading"] if {b"%|", b"reading"} <= moments.keys() else None,
@@ -73,28 +74,28 @@ def alone(words: list[str], status: int, folder: str, environment: dict[str, str
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 2**16)
-    except OSError:  # how Linux says that the process has ended
+    except OSError:  # Linux raises it when the process has ended
         return b""
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
-    def shown(runs: list[dict[str, Any]], name: str) -> str:
+    def median_text(runs: list[dict[str, Any]], name: str) -> str:
         values = [run[name] for run in runs if run[name] is not None]
         return f"{median(values):.2f}" if values else "-"
 
-    found, cpu = [], {way: [run["cpu"] for run in runs] for way, runs in report["ways"].items()}
+    table_rows, cpu = [], {way: [run["cpu"] for run in runs] for way, runs in report["ways"].items()}
     for way, runs in report["ways"].items():
         figures = compared(cpu[way], cpu[IMPORT])
         lower, upper = figures["ratio_quartiles"]
-        found.append(
+        table_rows.append(
             {
                 "start": way,
-                "CPU s": shown(runs, "cpu"),
+                "CPU s": median_text(runs, "cpu"),
                 "x import": f"{figures['ratio']:.3f}",
                 "quartiles": f"{lower:.3f} to {upper:.3f}",
-                "wall s": shown(runs, "wall"),
-                "first words s": shown(runs, "first_words"),
-                "first bar s": shown(runs, "first_bar"),
+                "wall s": median_text(runs, "wall"),
+                "first words s": median_text(runs, "first_words"),
+                "first bar s": median_text(runs, "first_bar"),
             }
         )
-    return found
+    return table_rows

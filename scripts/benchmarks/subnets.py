@@ -1,9 +1,9 @@
-"""Time per client step of small and large subnets: the library's client fits against a hand-written loop.
+"""Time per client step of small and large subnets, with the library and with a hand-written loop.
 
-The loop trains the extracted subnet on the same batches and must come to the same weights after every client. A
-step's time is a fit's, all included (weights sent, optimizer made, update handed out), over its steps. MACs are
-those of one example's forward pass; ns per MAC divide a step's time by them and by the batch. If subnets are as
-fast as they are small, ns per MAC stay alike and the times grow as the MACs.
+The loop trains the extracted subnet on the same batches and must reach the same weights after every client. The time
+of a step is a fit's time over its steps; it includes sending weights, making the optimizer and returning the update.
+MACs are those of one example's forward pass; ns per MAC divide a step's time by MACs and batch size. If a subnet's
+time is proportional to its MACs, ns per MAC are constant.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             check_equal(differences[-1], options.tolerance, text)
 
     workers = {
-        f"{who} {text}": one.train_unit for text, pair in pairs.items() for who, one in zip(WHO, pair, strict=True)
+        f"{who} {text}": side.train_unit for text, pair in pairs.items() for who, side in zip(WHO, pair, strict=True)
     }
     seconds = in_turns(workers, options.fits, options.device, compare, warmup=options.warmup)
-    found: list[dict[str, Any]] = []
+    subnets: list[dict[str, Any]] = []
     for text, arch in archs.items():
         ms = {who: [1000 * second / options.steps for second in seconds[f"{who} {text}"]] for who in WHO}
         medians = {who: median(values) for who, values in ms.items()}
@@ -49,11 +49,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             **compared(ms["library"], ms["plain"]),
             "ns_per_mac": 1e6 * medians["library"] / (cost.macs * options.batch_size),
         }
-        first = found[0] if found else row
+        first = subnets[0] if subnets else row
         row["macs_to_first"] = cost.macs / first["macs"]
         row["time_to_first"] = medians["library"] / first["median_ms_per_step"]["library"]
-        found.append(row)
-    return {"greatest_difference": max(differences), "subnets": found}
+        subnets.append(row)
+    return {"greatest_difference": max(differences), "subnets": subnets}
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:

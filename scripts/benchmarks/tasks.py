@@ -1,4 +1,4 @@
-"""What is trained in a benchmark: networks and data, equal however often they are made."""
+"""Networks and data of the benchmarks, equal in every process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Setting:
-    """A task: ``network`` is one of ``NETWORKS``, ``ranks`` and ``threads`` are those of a run."""
+    """A task of a run; ``network`` is a key of ``NETWORKS``."""
 
     network: str = "cnn"
     examples: int = 32
@@ -39,9 +39,9 @@ class Setting:
 
     @classmethod
     def of(cls, options: Namespace, **more: Any) -> Setting:
-        """The options that are a task's, and what replaces them."""
-        given = {field.name: getattr(options, field.name, None) for field in fields(cls)}
-        return cls(**{name: value for name, value in given.items() if value is not None} | more)
+        """Returns the task of a command's options, with replaced values."""
+        values = {field.name: getattr(options, field.name, None) for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if value is not None} | more)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -50,22 +50,22 @@ class Setting:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Examples of each client, drawn between the smallest and the largest (uniformly in the logarithm)."""
+        """Number of examples of each client, drawn log-uniformly between the smallest and the largest."""
         draws = numpy_generator(self.seed, "benchmark-sizes").random(self.clients)
         return [max(1, round(self.examples / self.unequal**draw)) for draw in draws]
 
     @cached_property
     def starts(self) -> list[int]:
-        """Each client's first row in the data."""
+        """Index of each client's first row in the data."""
         return [sum(self.sizes[:client]) for client in range(self.clients)]
 
     def supernet(self) -> Supernet:
-        """The network with its initial weights."""
+        """Returns the network with its initial weights."""
         torch.manual_seed(self.seed)
         return NETWORKS[self.network](self).to(self.device)
 
     def data(self) -> Examples:
-        """Random images and classes, all clients' one after the other."""
+        """Returns random images and classes, ordered by client."""
         draws = generator(self.seed, "benchmark-data")
         count = sum(self.sizes)
         images = torch.randint(0, 256, (count, *self.shape), dtype=torch.uint8, generator=draws)
@@ -73,7 +73,7 @@ class Setting:
 
 
 def architecture(net: Supernet, text: str, seed: int = 0) -> Any:
-    """An architecture by the space's words, ``middle``, the middle of all choices, or ``random``."""
+    """Returns an architecture by its text, ``middle`` (the middle of all choices) or ``random``."""
     space = net.space
     if text == "random":
         return space.sample(numpy_generator(seed, "lever"))
@@ -81,7 +81,7 @@ def architecture(net: Supernet, text: str, seed: int = 0) -> Any:
 
 
 def _tiny(setting: Setting) -> PlainNetwork:
-    """A network so small that starting an operation takes longer than the operation; without dropout."""
+    """Returns a network without dropout, so small that starting an operation takes longer than running it."""
     layers = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()
     return PlainNetwork(nn.Sequential(*layers, nn.Linear(8 * 16, CLASSES)), setting.shape, CLASSES)
 

@@ -1,8 +1,8 @@
-"""Writes the documentation as HTML that needs no network: ``index.html``, the pages that it lists, and ``api/``.
+"""Writes the documentation as HTML for reading offline: ``index.html``, the pages that it lists, and ``api/``.
 
-The API reference is pdoc's (https://pdoc.dev): it reads Google docstrings, follows ``__all__``, searches in the browser
-without a server, and needs no list of pages that somebody must keep. Notebooks are shown as they were executed, and the
-verdicts on a study's claims as the kept results give them. The index searches all pages and the names of the API.
+pdoc (https://pdoc.dev) makes the API reference: it reads Google docstrings, follows ``__all__``, searches in the
+browser without a server, and needs no list of pages. Notebooks keep their stored outputs, and verdicts on a study's
+claims come from its stored results. The index searches all pages and the names of the API.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOTEBOOKS = ROOT / "notebooks"
 GUIDES = Path(__file__).parent / "guides"
 TEMPLATES = Path(__file__).parent / "templates"
 
-#: What the index shows: of a folder the named files in their order, or those of a pattern that no section names.
+#: Sections of the index: a folder's named files in this order, or its files that match a pattern and have no section.
 SECTIONS: dict[str, tuple[Path, str]] = {
     "Start": (GUIDES, "install quickstart"),
     "Tutorials": (NOTEBOOKS, "tutorial_*.ipynb"),
@@ -45,7 +45,7 @@ SECTIONS: dict[str, tuple[Path, str]] = {
     "Papers": (ROOT / "configs" / "reproduction", "*.md"),
     "Project": (GUIDES, "contributing versioning security"),
 }
-#: A command that judges what a study has measured: a page shows its table.
+#: A command that judges the results of a study; a page shows its table.
 JUDGED = re.compile(r"^lit-fednas study ((?:studies|reproduction)/\w+\.yaml) --judge --results (\S+)$", re.MULTILINE)
 _JUDGED_LINK = "[how claims are judged](../guides/studies.html)"
 
@@ -55,9 +55,9 @@ class Page:
     """An entry of the index.
 
     Attributes:
-        title: Plain text.
-        link: Relative to the index.
-        summary: The first paragraph as HTML, without links.
+        title: Title as plain text.
+        link: Address relative to the index.
+        summary: First paragraph as HTML, without links.
     """
 
     title: str
@@ -66,10 +66,10 @@ class Page:
 
 
 def files_of_sections() -> dict[str, list[Path]]:
-    """Returns the files of each section; a guide that none names is in the section of all guides."""
-    named = {GUIDES / f"{stem}.md" for _, stems in SECTIONS.values() if "*" not in stems for stem in stems.split()}
+    """Returns the files of each section; a guide without a section is in "Guides"."""
+    listed = {GUIDES / f"{stem}.md" for _, stems in SECTIONS.values() if "*" not in stems for stem in stems.split()}
     return {
-        section: [path for path in sorted(folder.glob(pattern)) if path not in named]
+        section: [path for path in sorted(folder.glob(pattern)) if path not in listed]
         if "*" in pattern
         else [folder / f"{stem}.md" for stem in pattern.split()]
         for section, (folder, pattern) in SECTIONS.items()
@@ -77,23 +77,23 @@ def files_of_sections() -> dict[str, list[Path]]:
 
 
 def public_modules(module: Module | None = None) -> list[Module]:
-    """Returns the modules with a page in the API reference, the package first, as ``__all__`` says."""
+    """Returns the modules of the API reference in the order of ``__all__``, the package first."""
     module = module or Module(lit_fednas)
-    return [module, *(found for one in module.submodules for found in public_modules(one))]
+    return [module, *(page for submodule in module.submodules for page in public_modules(submodule))]
 
 
 def verdicts(command: re.Match[str]) -> str:
-    """Returns the verdicts that a command prints as a table."""
+    """Returns the table of verdicts of a command."""
     claims = judged([read_study(command[1])], pd.read_csv(ROOT / command[2]))
-    effects = [f"{one.effect:.3f} ({one.low:.3f} to {one.high:.3f})" for one in claims.itertuples()]
-    shown = claims[["where", "verdict", "claim"]].assign(**{"effect (95 %)": effects, "seeds": claims["seeds"]})
+    effects = [f"{claim.effect:.3f} ({claim.low:.3f} to {claim.high:.3f})" for claim in claims.itertuples()]
+    columns = claims[["where", "verdict", "claim"]].assign(**{"effect (95 %)": effects, "seeds": claims["seeds"]})
     with pd.option_context("display.max_colwidth", None):
-        table = shown.to_html(index=False, border=0, classes="verdicts")
-    return f"{table}\n\nMeans over the seeds; differences of accuracy are shares, 0.01 is a point ({_JUDGED_LINK})."
+        table = columns.to_html(index=False, border=0, classes="verdicts")
+    return f"{table}\n\nMeans over the seeds; 0.01 in accuracy is one percentage point ({_JUDGED_LINK})."
 
 
 def with_verdicts(text: str) -> str:
-    """Returns a guide with the tables of its commands behind each block."""
+    """Returns a guide with the tables of verdicts after each block of commands."""
     return re.sub(
         r"```bash\n.*?```",
         lambda block: "\n\n".join([block[0], *map(verdicts, JUDGED.finditer(block[0]))]),
@@ -103,7 +103,7 @@ def with_verdicts(text: str) -> str:
 
 
 def page_link(folder: Path, link: re.Match[str]) -> str:
-    """Returns the link to the page of a guide or notebook that a file of a folder links to."""
+    """Returns the address of the page of a linked guide or notebook."""
     file = (folder / link[1]).resolve()
     headings = re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE) if link[2] else []
     anchors = [f"#{name}" for name in (heading.replace(" ", "-") for heading in headings) if name.lower() == link[2]]
@@ -111,34 +111,25 @@ def page_link(folder: Path, link: re.Match[str]) -> str:
 
 
 def content_page(path: Path, link: str) -> tuple[Page, str]:
-    """Returns the entry of a notebook or of a guide, and its cells as HTML.
-
-    Args:
-        path: The notebook, or a guide in Markdown, which is shown as a notebook of one cell.
-        link: Where its page will be, relative to the index.
-
-    Raises:
-        ValueError: It begins without a title or a paragraph.
-    """
-    if path.suffix == ".md":
+    """Returns the index entry of a notebook or a guide, and its cells as HTML."""
+    if path.suffix == ".md":  # a guide becomes a notebook of one cell
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(with_verdicts(path.read_text()))])
     else:
         notebook = nbformat.read(path, as_version=4)
     cells, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
     cells = re.sub(r'(?<=href=")(?!\w+:)([^"#]+\.(?:md|ipynb))#?([^"]*)', partial(page_link, path.parent), cells)
     cells = re.sub(r"(<table.*?</table>)", r'<div class="scroll">\1</div>', cells, flags=re.DOTALL)
-    if path.name.startswith("results_"):  # what was found is read, and not how a table is made
+    if path.name.startswith("results_"):  # readers want the results, so the code is folded
         folded = r"<details><summary>Code</summary>\1</details>"
         cells = re.sub(r'(<div class="input_area">.*?</pre></div>\s*</div>)', folded, cells, flags=re.DOTALL)
     title = re.search(r"<h1[^>]*>(.*?)<a class=.anchor-link", cells, re.DOTALL)
     first = re.search(r"<p>(.*?)</p>", cells, re.DOTALL)
     if title is None or first is None:
-        raise ValueError(f"{path.name}: begins without a title and a paragraph, which the index shows; add them")
+        raise ValueError(f"{path.name}: must begin with a title and a paragraph for the index; add them")
     return Page(re.sub(r"<.*?>", "", title[1]), link, re.sub(r"</?a\b[^>]*>", "", first[1])), cells
 
 
 def module_page(module: Module) -> Page:
-    """Returns the entry of a module."""
     summary = module.docstring.partition("\n\n")[0]
     return Page(module.fullname, f"api/{module.fullname.replace('.', '/')}.html", summary.replace("``", ""))
 
@@ -156,7 +147,6 @@ def searched(page: Page, cells: str) -> Iterator[tuple[str, str, str]]:
 
 
 def build(folder: Path) -> None:
-    """Writes all pages into a folder."""
     environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, lstrip_blocks=True)
     template = environment.get_template("page.html.j2")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
@@ -168,16 +158,16 @@ def build(folder: Path) -> None:
         for section, paths in files.items()
     }
     sections = {section: [page for page, _ in pages] for section, pages in contents.items()}
-    for page, cells in (one for pages in contents.values() for one in pages):
+    for page, cells in (entry for pages in contents.values() for entry in pages):
         (folder / page.link).parent.mkdir(parents=True, exist_ok=True)
         (folder / page.link).write_text(template.render(page=page, style=style, cells=cells, sections=sections))
     modules = public_modules()
     index = [row for pages in contents.values() for page, cells in pages for row in searched(page, cells)]
     index += [
-        (f"{module.fullname}.{one.name}", f"{module_page(module).link}#{one.name}", one.docstring.partition("\n\n")[0])
+        (f"{module.fullname}.{api.name}", f"{module_page(module).link}#{api.name}", api.docstring.partition("\n\n")[0])
         for module in modules
-        for one in module.own_members
-        if one.kind in ("class", "function") and not one.name.startswith("_")
+        for api in module.own_members
+        if api.kind in ("class", "function") and not api.name.startswith("_")
     ]
     (folder / "search.js").write_text(f"const entries = {json.dumps(index)};\n" + (TEMPLATES / "search.js").read_text())
     sections["API reference"] = [module_page(module) for module in modules]

@@ -1,4 +1,4 @@
-"""Loads scripts that have no suffix, with what lies beside them."""
+"""Imports scripts without a suffix, and the packages beside them."""
 
 import functools
 import logging
@@ -13,12 +13,12 @@ from types import ModuleType
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))  # their packages are imported as where they are run
+sys.path.insert(0, str(SCRIPTS))  # the import path of a running script
 
 
 @pytest.fixture(autouse=True)
 def as_quiet_as_before() -> Iterator[None]:
-    """The scripts silence Lightning for their process, which here is that of other tests, too."""
+    """Restores Lightning's log levels, because scripts silence it for their process."""
     logs = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [log.level for log in logs]
     with warnings.catch_warnings():
@@ -29,7 +29,7 @@ def as_quiet_as_before() -> Iterator[None]:
 
 @functools.cache
 def load(name: str) -> ModuleType:
-    """A script as a module."""
+    """Imports a script as a module."""
     path = next(folder / name for folder in (SCRIPTS, SCRIPTS / "reproduction") if (folder / name).is_file())
     spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
     assert spec is not None

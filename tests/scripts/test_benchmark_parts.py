@@ -1,8 +1,8 @@
-"""What benchmarks are made of."""
+"""Turns, child processes, checks and slopes of the benchmarks."""
 
 import os
 from collections import Counter
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
 import torch
@@ -16,40 +16,40 @@ from benchmarks.tasks import Setting
 
 
 def test_workers_take_turns_and_none_is_favoured() -> None:
-    """One of them works outside."""
+    """One of them runs in the caller."""
     done: list[tuple[int, str]] = []
-    ended: list[int] = []
+    finished_units: list[int] = []
     inside = {name: lambda unit, name=name: done.append((unit, name)) for name in "bc"}
-    turns = Turns({"a": None, **inside}, 6, "cpu", ended.append)
+    turns = Turns({"a": None, **inside}, 6, "cpu", finished_units.append)
     turns.advance()
     for unit in range(6):
         done.append((unit, "a"))
         turns.advance()
-    assert ended == list(range(6))
+    assert finished_units == list(range(6))
     assert {name: len(times) for name, times in turns.times.items()} == {"a": 6, "b": 6, "c": 6}
-    before: Counter[tuple[str, str]] = Counter()
+    precedences: Counter[tuple[str, str]] = Counter()
     for unit in range(6):
-        order = [name for at, name in done if at == unit]
+        order = [name for number, name in done if number == unit]
         assert sorted(order) == ["a", "b", "c"]
-        before.update((one, other) for place, one in enumerate(order) for other in order[place + 1 :])
-    assert all(before[pair] == 3 for pair in permutations("abc", 2))
+        precedences.update(combinations(order, 2))
+    assert all(precedences[pair] == 3 for pair in permutations("abc", 2))
 
 
 def test_the_plain_loop_is_federated_averaging() -> None:
-    """A weighted mean of what the clients trained, where sizes differ."""
+    """The mean is weighted by the clients' sizes."""
     setting = Setting("tiny", examples=12, clients=3, cohort=3, batch_size=5, unequal=4.0, image=8)
     loop = PlainLoop(setting, setting.supernet(), setting.data())
     mean, total = [torch.zeros_like(param) for param in loop.params], sum(setting.sizes)
     for client, size in enumerate(setting.sizes):
         loop.train_client(0, client)
-        for one, param in zip(mean, loop.params, strict=True):
-            one += param.detach() * size / total
+        for average, param in zip(mean, loop.params, strict=True):
+            average += param.detach() * size / total
     loop.round(0)
-    for one, weight in zip(mean, loop.weights, strict=True):
-        torch.testing.assert_close(weight, one)
+    for average, weight in zip(mean, loop.weights, strict=True):
+        torch.testing.assert_close(weight, average)
 
 
-def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_has_its_rank_and_no_variables_of_other_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LOCAL_RANK", "3"), ("MASTER_PORT", "1"), ("OMP_NUM_THREADS", "7")):
         monkeypatch.setenv(name, value)
     (alone,) = environments(1, threads=2)
@@ -64,10 +64,10 @@ def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pyte
 @pytest.mark.slow  # processes that import torch
 def test_a_child_answers_and_one_rank_that_fails_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
     function = "benchmarks.measuring:counted"
-    assert call_in_child(function, {"count": 2, "what": "rank"}) == "2 ranks"
-    with pytest.raises(RuntimeError, match="counted failed in a process of its own"):
+    assert call_in_child(function, {"count": 2, "noun": "rank"}) == "2 ranks"
+    with pytest.raises(RuntimeError, match="counted failed in a child process"):
         call_in_child(function, {"count": 2}, ranks=2)
-    assert "what" in capfd.readouterr().err
+    assert "noun" in capfd.readouterr().err
 
 
 def test_losses_and_generations_that_differ_are_noticed() -> None:
@@ -84,5 +84,5 @@ def test_losses_and_generations_that_differ_are_noticed() -> None:
 
 
 def test_slopes_by_hand() -> None:
-    found = [{"clients": clients, "x": 0.5 * clients**0.7, "y": 3.0} for clients in (1e3, 1e4, 1e6)]
-    assert (slope(found, "x"), slope(found, "y")) == pytest.approx((0.7, 0))
+    populations = [{"clients": clients, "x": 0.5 * clients**0.7, "y": 3.0} for clients in (1e3, 1e4, 1e6)]
+    assert (slope(populations, "x"), slope(populations, "y")) == pytest.approx((0.7, 0))

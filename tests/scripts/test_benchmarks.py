@@ -14,7 +14,7 @@ from benchmarks.settings import BENCHMARKS
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls in child processes are made here, which is quick; memory then means little."""
+    """Runs child calls in this process, which is faster but makes memory figures meaningless."""
 
     def call(function: str, arguments: dict[str, Any], ranks: int = 1, threads: int = 1) -> Any:
         assert ranks == 1
@@ -29,7 +29,7 @@ SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
 
 
 def report_of(folder: Path, words: str, *more: str) -> dict[str, Any]:
-    """Runs a sub-command; returns its report, after a look at what all of them promise."""
+    """Runs a sub-command, checks the common keys of its report and returns it."""
     options = ["--threads", "1", "--json", str(folder / "report.json")]
     assert main([*words.split(), *more, *options]) == 0
     report = json.loads((folder / "report.json").read_text())
@@ -41,7 +41,7 @@ def report_of(folder: Path, words: str, *more: str) -> dict[str, Any]:
 ROUND = "round --clients 4 --cohort 2 --examples 5 --rounds 2 --warmup 1 --tasks cnn-32"
 
 
-def test_both_come_to_the_same_weights_and_are_timed(tmp_path: Path, in_this_process: None) -> None:
+def test_library_and_loop_reach_the_same_weights_and_are_timed(tmp_path: Path, in_this_process: None) -> None:
     (row,) = report_of(tmp_path, ROUND)["tasks"]
     assert (row["task"], row["library_first"]) == ("cnn-32", [False, True])  # the first round does not count
     assert len(row["ratios"]) == len(row["library"]["seconds"]) == len(row["plain"]["seconds"]) == 2
@@ -64,21 +64,21 @@ def test_other_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("words", "part", "count"),
     [
-        (["memory --rounds 3 --cohorts 2 3 --examples 4 --settled 1", *SMALL], "runs", 6),  # of two networks and a loop
+        (["memory --rounds 3 --cohorts 2 3 --examples 4 --settled 1", *SMALL], "runs", 6),  # 3 runs of 2 cohorts
         (["subnets --fits 2 --warmup 1 --steps 2 --batch-size 4", *SMALL], "subnets", 3),
         ([f"{ROUND.replace('cnn-32', 'tiny-50')} --together 1 3 --batch-size 4 --no-memory"], "tasks", 2),
     ],
     ids=["memory", "subnets", "together"],
 )
-def test_what_is_asked_for_is_measured(
+def test_requested_measurements_are_made(
     tmp_path: Path, in_this_process: None, words: list[str], part: str, count: int
 ) -> None:
-    """Both are compared by the command itself."""
+    """The command itself compares library and loop."""
     assert len(report_of(tmp_path, *words)[part]) == count
 
 
 def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    peak = 2.0**20  # that of this process may have been before, and what did not grow has no logarithm
+    peak = 2.0**20  # fixed: this process may have its peak behind it, and a slope needs growth
     monkeypatch.setattr("benchmarks.population.peak_memory", lambda device: peak)
     words = "population --clients 20 80 --cohort 3 --rounds 2 --warmup 1 --repeats 2 --tiers"
     report = report_of(tmp_path, words)
@@ -94,11 +94,11 @@ def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["memory", "--rounds", "3"], "rounds: 3 is too few to see a growth; give at least 5"),
+        (["memory", "--rounds", "3"], "rounds: 3 is too few to measure a growth; set at least 5"),
         (["round", "--tasks", "cnn8"], "argument --tasks: invalid choice: 'cnn8'"),
     ],
 )
-def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("benchmark: ")
@@ -106,22 +106,22 @@ def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], word
 
 
 def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two rounds, the busiest of two ranks took three quarters and two thirds of the CPU time."""
+    """The busiest of two ranks uses three quarters and two thirds of the CPU time of two rounds."""
     alone = {"seconds": [0.5, 0.25], "cpu_by_rank": [[1.0, 4.0], [3.0, 2.0]], "first_loss": 2.3}
     halves = {**alone, "seconds": [0.25, 0.125]}
-    made = iter([alone, halves])
-    monkeypatch.setattr("benchmarks.ranks.call_in_child", lambda *given: next(made))
-    one, two = report_of(tmp_path, "ranks --grid 1x2 2x1 --rounds 2 --repetitions 1")["ways"]
-    assert one["busiest_to_mean"] == two["busiest_to_mean"] == pytest.approx((1.5 + 4 / 3) / 2)
-    assert (one["speed_up"], two["speed_up"]) == (1, 2)
-    assert two["rounds_per_second"] == pytest.approx(1 / 0.1875)
+    results = iter([alone, halves])
+    monkeypatch.setattr("benchmarks.ranks.call_in_child", lambda *args: next(results))
+    single, double = report_of(tmp_path, "ranks --grid 1x2 2x1 --rounds 2 --repetitions 1")["ways"]
+    assert single["busiest_to_mean"] == double["busiest_to_mean"] == pytest.approx((1.5 + 4 / 3) / 2)
+    assert (single["speed_up"], double["speed_up"]) == (1, 2)
+    assert double["rounds_per_second"] == pytest.approx(1 / 0.1875)
 
 
-def test_a_start_is_heard_and_its_seconds_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of words in Python that take CPU time, wait, and end with a status of their own."""
+def test_a_start_is_timed_until_its_first_words_and_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python command uses CPU time, waits, and exits with a known status."""
     spent = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
-    shown = spent + "print('loading', flush=True); time.sleep(0.2); print('reading'); time.sleep(0.3); print('0%|')"
-    monkeypatch.setattr("benchmarks.start.WAYS", {start.IMPORT: (["-c", spent], 0), "shown": (["-c", shown], 0)})
+    output = spent + "print('loading', flush=True); time.sleep(0.2); print('reading'); time.sleep(0.3); print('0%|')"
+    monkeypatch.setattr("benchmarks.start.WAYS", {start.IMPORT: (["-c", spent], 0), "shown": (["-c", output], 0)})
     ways = report_of(tmp_path, "start --repeats 2")["ways"]
     for run in ways["shown"]:
         assert run["cpu"] >= 0.2
@@ -134,17 +134,17 @@ def test_a_start_is_heard_and_its_seconds_counted(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow  # a training
-def test_searches_are_raced_and_what_ranks_is_timed(tmp_path: Path) -> None:
+def test_searches_are_raced_and_rankings_timed(tmp_path: Path) -> None:
     report = report_of(tmp_path, "search --rounds 1 --archs 1 --evaluations 24 --repetitions 1")
     assert {len(seconds) for seconds in report["rates"].values()} == {1}
     assert [[len(run) for run in runs] for runs in report["searches"].values()] == [[24]] * len(search.METHODS)
 
 
 def test_when_a_search_has_the_front_by_hand() -> None:
-    """Above 0.5, the front of 1 and 2 MACs of 4 has (0.5 * 1 + 1 * 2) / 4: the second search comes to it in the end."""
+    """Above 0.5, the front of 1 and 2 MACs of 4 has (0.5 * 1 + 1 * 2) / 4; only the second search reaches it."""
     points = [4.0, 0.5, 0.1], [1.0, 0.5, 0.2], [1.0, 0.75, 0.3], [2.0, 1.0, 0.7]
-    found = search.reached({"one": [[points[1], points[2]]], "other": [list(points)]})
-    assert found == {"one": [None], "other": [(4, 0.7)]}
+    ends = search.reached({"one": [[points[1], points[2]]], "other": [list(points)]})
+    assert ends == {"one": [None], "other": [(4, 0.7)]}
     assert search.reached({"one": [[points[1]]]}) == {"one": [(1, 0.2)]}
 
 

@@ -1,4 +1,4 @@
-"""What scripts/docs builds, and that the docstrings it shows refer to what exists."""
+"""The pages of scripts/docs; references and examples in docstrings and guides."""
 
 import ast
 import builtins
@@ -36,17 +36,17 @@ def pages() -> ModuleType:
 
 
 def docstrings(module: ModuleType) -> Iterator[tuple[type | None, str]]:
-    """Those of a module and of what it defines, with the class that they are in."""
+    """Yields the docstrings of a module and its members, with their class."""
     yield None, inspect.getdoc(module) or ""
     for value in vars(module).values():
         owner = value if isinstance(value, type) else None
-        for one in (value, *(vars(owner).values() if owner else ())):
-            if getattr(one, "__module__", None) == module.__name__:
-                yield owner, getattr(one, "__doc__", None) or ""
+        for member in (value, *(vars(owner).values() if owner else ())):
+            if getattr(member, "__module__", None) == module.__name__:
+                yield owner, getattr(member, "__doc__", None) or ""
 
 
 def exists(name: str, owner: type | None, module: ModuleType) -> bool:
-    """Whether a name means something where it is shown: in its class, its module, its package, or as a full name."""
+    """Tells if a name exists in its class, its module, its package, or as a full name."""
     package = import_module(".".join(module.__name__.split(".")[:2]))
     for scope in (owner, module, package, builtins):
         value: Any = scope
@@ -72,14 +72,14 @@ def test_references_in_docstrings_exist() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of all modules' docstrings and of the guides."""
+    """Returns the fenced blocks of all modules' docstrings and of the guides."""
     texts = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in ROOT.rglob("*.py")]
     texts += [path.read_text() for path in GUIDES.rglob("*.md")]
     return [block for text in texts for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
 
 
 def check_parts(value: Any) -> int:
-    """Counts the parts in a piece of YAML, each of which exists and has the settings it is given."""
+    """Checks that the parts in a piece of YAML exist and have its settings; returns their number."""
     if isinstance(value, list):
         return sum(map(check_parts, value))
     if not isinstance(value, dict):
@@ -87,39 +87,40 @@ def check_parts(value: Any) -> int:
     if "class_path" in value:
         part = pydoc.locate(value["class_path"])
         assert part is not None, value["class_path"]
-        known = inspect.signature(part).parameters  # type: ignore[arg-type]
-        assert "kwargs" in known or set(value.get("init_args", {})) <= set(known), value
+        parameters = inspect.signature(part).parameters  # type: ignore[arg-type]
+        assert "kwargs" in parameters or set(value.get("init_args", {})) <= set(parameters), value
     return ("class_path" in value) + sum(map(check_parts, value.values()))
 
 
-def test_what_docstrings_show_exists() -> None:
+def test_names_and_files_in_examples_exist() -> None:
     """Classes and their settings in YAML, files in commands, imports in Python."""
     assert sum(check_parts(yaml.safe_load(block)) for block in blocks("yaml")) >= 15
-    shown = [text for language in ("bash", "yaml") for text in blocks(language)]
-    files = {file for text in shown for file in re.findall(r"\b(?:configs|scripts)/[\w./]+", text)}
+    texts = [text for language in ("bash", "yaml") for text in blocks(language)]
+    files = {file for text in texts for file in re.findall(r"\b(?:configs|scripts)/[\w./]+", text)}
     assert len(files) > 8
     assert not [file for file in files if not (ROOT.parent / file).exists()]
     nodes = [node for block in blocks("python") for node in ast.walk(ast.parse(block))]
-    names = [f"{node.module}.{one.name}" for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names = [f"{node.module}.{alias.name}" for node in imports for alias in node.names]
     assert len(names) > 5
     assert not [name for name in names if pydoc.locate(name) is None]
 
 
 @pytest.mark.slow
-def test_commands_that_guides_show_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the part of a guide in a package, and for files of a reader's own some that exist."""
+def test_commands_of_guides_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Provides the part of a guide as a package, and existing files for the reader's."""
     (tmp_path / "my_package.py").write_text(next(block for block in blocks("python") if "class HiddenUnits" in block))
     monkeypatch.syspath_prepend(str(tmp_path))
-    own = dict.fromkeys(["X.yaml", "mine/config.yaml"], "superfed/digits.yaml") | {"TIERS.yaml": "search/digits.yaml"}
-    own["resnet.yaml"] = "width/digits.yaml"
+    files = dict.fromkeys(["X.yaml", "mine/config.yaml"], "superfed/digits.yaml") | {"TIERS.yaml": "search/digits.yaml"}
+    files["resnet.yaml"] = "width/digits.yaml"
     lines = sorted({*"".join(blocks("bash")).replace("\\\n", " ").splitlines()})
     for line in (line for line in lines if re.match("lit-fednas (fit|search|finetune|export|test) ", line)):
         with pytest.raises(SystemExit) as end:
-            main([*(own.get(word, word) for word in shlex.split(line, comments=True)[1:]), "--print_config"])
+            main([*(files.get(word, word) for word in shlex.split(line, comments=True)[1:]), "--print_config"])
         assert not end.value.code, line
 
 
-#: The command for which a guide shows its YAML, and what makes it cheap.
+#: The command for each guide's YAML, with options that make it cheap.
 SHOWN = {
     "data": "fit --config superfed/digits.yaml --config FILE --trainer.max_rounds 1 "
     "--data.source.init_args.root images",
@@ -137,7 +138,7 @@ SHOWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", SHOWN)
-def test_yaml_that_guides_show_runs(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_of_guides_runs(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for split, count in {"train": 300, "val": 20, "test": 20}.items():
         targets = np.arange(count) % 10
@@ -145,21 +146,23 @@ def test_yaml_that_guides_show_runs(guide: str, tmp_path: Path, monkeypatch: pyt
         for n, target in enumerate(targets):
             write_image(Path(f"images/{split}/{target}/{n}.png"), 12 * target)
     Path("common.yaml").write_text("trainer: {check_val_every_n_rounds: 1}")
-    known = {path.stem: re.findall(r"```yaml\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.rglob("*.md")}
-    assert {name: len(blocks) for name, blocks in known.items() if blocks} == dict.fromkeys(SHOWN, 1)
+    examples = {
+        path.stem: re.findall(r"```yaml\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.rglob("*.md")
+    }
+    assert {name: len(blocks) for name, blocks in examples.items() if blocks} == dict.fromkeys(SHOWN, 1)
     Path("FILE").write_text(
-        re.sub(r"(?<=rounds: |ations: )\d+", lambda number: str(int(number[0]) // 20), known[guide][0])
+        re.sub(r"(?<=rounds: |ations: )\d+", lambda number: str(int(number[0]) // 20), examples[guide][0])
     )
     if guide == "search":
         assert main(["fit", "--config", "superfed/digits.yaml", "--trainer.max_rounds", "1"]) == 0
     assert main(SHOWN[guide].split()) == 0
 
 
-def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType) -> None:
+def test_every_public_module_has_a_page_and_a_docstring(pages: ModuleType) -> None:
     files = {f"lit_fednas.{path.stem}" for path in ROOT.glob("[!_]*.py")}
     packages = {f"lit_fednas.{path.parent.name}" for path in ROOT.glob("*/__init__.py")}
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)  # as for a name in __all__ that does not exist
+        warnings.simplefilter("error", UserWarning)  # such as missing names of __all__
         modules = {module.fullname: module for module in pages.public_modules()}
         assert all(module.members or module.submodules for module in modules.values() if module.fullname in packages)
     assert modules.keys() >= {"lit_fednas"} | files | packages
@@ -197,18 +200,18 @@ def test_links_of_guides_are_files_of_the_repository_and_pages_of_the_documentat
 
 
 @pytest.mark.slow
-def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Path) -> None:
+def test_the_pages_are_complete_and_need_no_network(pages: ModuleType, tmp_path: Path) -> None:
     pages.main([str(tmp_path)])
-    written = {path.resolve(): path.read_text() for path in tmp_path.rglob("*.html")}
-    anchors = {path: {"", *re.findall(r'id="([^"]+)"', unescape(text))} for path, text in written.items()}
-    index = written[tmp_path.resolve() / "index.html"]
+    pages_by_path = {path.resolve(): path.read_text() for path in tmp_path.rglob("*.html")}
+    anchors = {path: {"", *re.findall(r'id="([^"]+)"', unescape(text))} for path, text in pages_by_path.items()}
+    index = pages_by_path[tmp_path.resolve() / "index.html"]
     notebooks = [*pages.NOTEBOOKS.glob("tutorial_*"), *pages.NOTEBOOKS.glob("reproduction/results_*.ipynb")]
-    shown = [*notebooks, *pages.GUIDES.rglob("*.md")]
-    for link in (*(f"{path.parent.name}/{path.stem}.html" for path in shown), "api/lit_fednas/data.html"):
+    sources = [*notebooks, *pages.GUIDES.rglob("*.md")]
+    for link in (*(f"{path.parent.name}/{path.stem}.html" for path in sources), "api/lit_fednas/data.html"):
         assert f'href="{link}"' in index
     (entries,) = re.findall(r"entries = (.*);\n", (tmp_path / "search.js").read_text())
     links = [(tmp_path.resolve() / "index.html", link) for _, link, _ in json.loads(entries)]
-    for path, text in written.items():
+    for path, text in pages_by_path.items():
         assert not re.findall(r'(?:src="|<link [^>]*href="|url\()https?:[^")]*', text)
         links += [
             (path, link) for link in re.findall(r'(?:href|src)="([^"]*)"', re.sub(r"(?s)<script.*?</script>", "", text))
@@ -219,4 +222,4 @@ def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Pa
             target = (path.parent / file).resolve() if file else path
             assert target.exists(), f"{path.name} links to {link}"
             assert "api" in path.parts or anchor in anchors[target], f"{path.name} links to {link}"
-    assert ">not seen<" in written[tmp_path.resolve() / "systems/fedtrans.html"]
+    assert ">not seen<" in pages_by_path[tmp_path.resolve() / "systems/fedtrans.html"]

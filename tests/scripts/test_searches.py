@@ -1,4 +1,4 @@
-"""The studies of federated scores and of proxies."""
+"""Studies of federated scores and of proxies."""
 
 from pathlib import Path
 
@@ -22,23 +22,21 @@ METHOD = {"class_path": "lit_fednas.search.RandomSearch", "init_args": {"sample"
 
 
 def test_correlations_by_hand():
-    """Three architectures on two clients of one and three examples; of six pairs of ranks, one is turned round."""
+    """Three architectures on two clients of one and three examples; one of six pairs of ranks is reversed."""
     right = np.array([[0.0, 3.0], [1.0, 1.0], [0.0, 1.0]])  # means over all: 0.75, 0.5, 0.25
     answers = np.stack([np.broadcast_to([1, 3], right.shape), right], 2)
-    found = load("federated_search").rank_correlations(
-        answers, lambda sums: sums[1] / sums[0], [[0, 1], [1, 0]], [1, 2]
-    )
-    assert found[:, 1] == pytest.approx([1, 1])
-    # the first client says 0, 1, 0: one pair agrees, one does not, one is tied (tau-b)
-    # the second says 1, 1/3, 1/3: two pairs agree, one is tied
-    assert found[:, 0] == pytest.approx([0, 2 / np.sqrt(3 * 2)])
+    taus = load("federated_search").rank_correlations(answers, lambda sums: sums[1] / sums[0], [[0, 1], [1, 0]], [1, 2])
+    assert taus[:, 1] == pytest.approx([1, 1])
+    # the first client answers 0, 1, 0: one pair agrees, one disagrees, one is tied (tau-b)
+    # the second answers 1, 1/3, 1/3: two pairs agree, one is tied
+    assert taus[:, 0] == pytest.approx([0, 2 / np.sqrt(3 * 2)])
 
 
 @pytest.mark.slow
 def test_federated_search(tmp_path, capsys, monkeypatch):
-    """Twelve clients in three tiers, six in a cohort: two rounds ask all, one asks all of the upper tiers.
+    """Of twelve clients, six are in a cohort: two rounds reach all, one reaches all of the highest tier.
 
-    An architecture is evaluated once on a client.
+    A client evaluates each architecture once.
     """
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(yaml.safe_dump(SETTINGS))
@@ -64,17 +62,17 @@ def test_federated_search(tmp_path, capsys, monkeypatch):
     np.testing.assert_allclose(last[["tau_least", "tau_std"]], [[1, 0]] * 3, atol=1e-9)
     assert ranking["tau_least"][0] < 1
     for row in totals.to_dict("records"):
-        written = pd.read_csv(f"again/rounds_{row['evaluation_rounds']}/federated.csv")
-        own = written[written["tier"] == row["tier"]]
-        assert [row["bytes_down"], row["macs"]] == own[["bytes_down", "macs"]].sum().tolist()
+        rounds = pd.read_csv(f"again/rounds_{row['evaluation_rounds']}/federated.csv")
+        own_rows = rounds[rounds["tier"] == row["tier"]]
+        assert [row["bytes_down"], row["macs"]] == own_rows[["bytes_down", "macs"]].sum().tolist()
 
 
 def test_ranks_among_networks_of_like_costs():
-    """Over all pairs it is SciPy's; of three pairs of like costs, two agree."""
+    """Over all pairs, tau is SciPy's; two of three pairs of similar costs agree."""
     scores, accuracies = np.array([1.0, 2, 4, 3, 3]), np.array([0.1, 0.3, 0.2, 0.4, 0.4])
     macs = np.array([100.0, 109, 109, 120, 300])
-    tau, near = load("proxies").near_tau(scores, accuracies, macs)
+    tau, near_tau = load("proxies").near_tau(scores, accuracies, macs)
     assert tau == pytest.approx(kendalltau(scores, accuracies).statistic)
-    assert near == pytest.approx((2 - 1) / 3)  # 100 and 109 twice; 109 and 109; 120 is more than a tenth above
+    assert near_tau == pytest.approx((2 - 1) / 3)  # 100 and 109 twice; 109 and 109; 120 is more than a tenth above
     everywhere = load("proxies").near_tau(scores, accuracies, np.ones(5))
     assert everywhere == pytest.approx((tau, tau))
