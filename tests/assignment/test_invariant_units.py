@@ -116,7 +116,7 @@ def test_stragglers_keep_changing_units():
 def test_equal_changes_keep_the_units_of_a_plain_width():
     assignment = invariant()
     assignment.observe([result(2, changes([0.3] * 4, [0.0] * 6))])
-    assert list(NET.kept(Width(0.5)).values()) == [*map(list, planned_archs(assignment)[0].units)]
+    assert list(NET.kept_units(Width(0.5)).values()) == [*map(list, planned_archs(assignment)[0].units)]
 
 
 def test_the_last_round_with_reports_counts():

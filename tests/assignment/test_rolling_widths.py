@@ -43,7 +43,7 @@ def test_the_window_equals_the_publication_s():
     for j in range(30):
         arch = planned_widths(assignment, j)[0]
         first, second = window(j, 0.5, 4), window(j, 0.5, 6)
-        assert list(NET.kept(arch).values()) == [first, second]
+        assert list(NET.kept_units(arch).values()) == [first, second]
         subnet = NET.subnet(arch)
         for row, to in enumerate(second):
             assert torch.equal(subnet.classifier.weight[:, row], whole.classifier.weight[:, to])

@@ -137,7 +137,7 @@ class TestLeaf:
             (one_user("[1]", "1", user="\\u0000"), r"lacks a name, .* for user '\\x00'"),
             (one_user("[1]", "1").replace('["a"]', '["a", "a"]'), "user 'a' is not once in 'users' and once in"),
             (one_user("[1]", "1").replace('["a"]', '["a", "b"]'), "user 'b' is not once in 'users' and once in"),
-            (one_user("[1]", "1").replace('"y"', '"x": [], "y"'), r"a key of \['x', 'y'\] twice"),
+            (one_user("[1]", "1").replace('"y"', '"x": [], "y"'), r"a key of \['x', 'y'\] is duplicated"),
             (one_user("[1]", "1").replace("]}}}", ']}}, "num_samples": [2]}'), "num_samples"),
             ('{"users": ["a"], "user_data": {"a": [[[1]], [0]]}}', "content.user_data.a is"),
             *((one_user("[1]", y), "one length, for user 'a'") for y in ("", "0, 1")),
