@@ -1,7 +1,7 @@
 """The messages between the server and its clients.
 
 A round sends a :class:`ClientTask` down and receives a :class:`ClientUpdate`: the trained weights, and a
-:class:`ClientResult` with the outcome of the fit. Data that only some methods need is a :class:`Report`.
+:class:`ClientResult` with the outcome of the fit. Data that only some methods need are :class:`Statistics`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
-R = TypeVar("R", bound="Report")
+R = TypeVar("R", bound="Statistics")
 #: An objective's state of a client between its fits, by name.
 ClientState = Mapping[str, Tensor | float | str]
 
@@ -50,10 +50,10 @@ class ClientTask:
 
 
 @dataclass(frozen=True)
-class Report:
+class Statistics:
     """Data of a method that clients send beside weights and figures; a method subclasses it.
 
-    Fields are numbers, and mappings or sequences of numbers, so that all reports can be validated, written and read
+    Fields are numbers, and mappings or sequences of numbers, so that all statistics can be validated, written and read
     in the same way. Integers are counts, and not negative.
     """
 
@@ -69,7 +69,7 @@ class Report:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Restores a report from ``asdict``; raises ValueError if a value is missing or not of its field's type."""
+        """Restores statistics from ``asdict``; raises ValueError if a value is missing or not of its field's type."""
         types = get_type_hints(cls)
         if values.keys() != types.keys():
             raise ValueError(f"{cls.__name__} of {', '.join(values)}")
@@ -80,14 +80,14 @@ class Report:
 
 
 @dataclass(frozen=True)
-class MacsReport(Report):
+class MacsStatistics(Statistics):
     """The multiply-accumulates of all forward passes of a fit in which not every batch used the whole network."""
 
     macs: int
 
 
 @dataclass(frozen=True)
-class OperatorReport(Report):
+class OperatorStatistics(Statistics):
     """The examples that went through each operator of a path supernet, by its module's name (FedorAS, Eq. 5)."""
 
     examples: Mapping[str, int]
@@ -105,14 +105,14 @@ class OperatorReport(Report):
 
 
 @dataclass(frozen=True)
-class ClassesReport(Report):
+class ClassStatistics(Statistics):
     """The classes of a client's training examples, ascending (HeteroFL's masked aggregation)."""
 
     classes: Sequence[int]
 
 
 @dataclass(frozen=True)
-class UnitChangesReport(Report):
+class UnitChangeStatistics(Statistics):
     """The relative change of each unit in a client's training, by group of units (FLuID)."""
 
     changes: Mapping[str, Sequence[float]]
@@ -132,13 +132,13 @@ class ClientResult:
     reason: str = ""  # one line for the log; empty after success
     num_steps: int = 0  # steps of the optimizer
     num_seen: int = 0  # examples that went through the network, with repetitions
-    num_units: int = 0  # the task's units in these examples: the examples themselves, or their tokens
-    loss: float = float("nan")  # mean local training loss over the units
+    num_units: int = 0  # the count of the loss: these examples, or their tokens
+    loss: float = float("nan")  # mean local training loss over this count
     seconds: float = 0.0  # wall time of the fit
-    reports: tuple[Report, ...] = ()  # the objective's reports, at most one of each type
+    statistics: tuple[Statistics, ...] = ()  # the objective's statistics, at most one of each type
     tested: Mapping[str, float] = field(default_factory=dict)  # metrics on the client's own validation split, if tested
     num_tested: int = 0  # examples of this split, if tested
-    num_tested_units: int = 0  # units in these examples; the metrics are means over them
+    num_tested_units: int = 0  # the count of the metrics: these examples, or their tokens
 
     @property
     def ok(self) -> bool:
@@ -159,18 +159,18 @@ class ClientResult:
         """Returns the result with the status of a rejected update: :data:`WITHHELD` or :data:`WILD`."""
         return replace(self, status=status, reason=reason or self.reason)
 
-    def report(self, kind: type[R]) -> R | None:
-        """Returns the report of a type, if there is one."""
-        return next((report for report in self.reports if isinstance(report, kind)), None)
+    def find(self, kind: type[R]) -> R | None:
+        """Returns the statistics of a type, if there are any."""
+        return next((item for item in self.statistics if isinstance(item, kind)), None)
 
 
 def mean_loss(results: Iterable[ClientResult]) -> float:
-    """Returns the mean training loss over all units that clients trained on; NaN without any."""
+    """Returns the mean training loss over all examples or tokens that clients trained on; NaN without any."""
     return _mean((result.loss, result.num_units) for result in results)
 
 
 def mean_tested(results: Iterable[ClientResult], name: str) -> float:
-    """Returns the mean of a metric over all units that clients were tested on; NaN without any."""
+    """Returns the mean of a metric over all examples or tokens that clients were tested on; NaN without any."""
     return _mean((result.tested[name], result.num_tested_units) for result in results if result.num_tested_units)
 
 
@@ -223,7 +223,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """Returns whether a plain value has a report field's type; true for other types."""
+    """Returns whether a plain value has a statistics field's type; true for other types."""
     parts = get_args(hint)
     if get_origin(hint) is Mapping:
         return isinstance(value, Mapping) and all(_is_of(item, parts[1]) for item in value.values())

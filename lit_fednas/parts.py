@@ -12,7 +12,7 @@ import torch
 from jsonargparse import ArgumentParser
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.messages import Report
+from lit_fednas.messages import Statistics
 
 
 class Part:
@@ -24,7 +24,8 @@ class Part:
     Attributes:
         field: Key of the part in a configuration, for errors.
         supernet_kind: Class of supernets that the part works with; ``None`` for any.
-        needs: Report types that the part needs of every client; the objective must list them in ``report_types``.
+        needs: Types of statistics that the part needs of every client; the objective must list them in
+            ``statistics_types``.
         reads: Types of a round's values that the part uses, if a callback ``gives`` them.
         state_names: Attributes that are the part's state, tensors and plain values; checkpoints hold them.
         requires: Keys of callbacks that the part cannot train without, such as ``beta_decay``.
@@ -32,7 +33,7 @@ class Part:
 
     field: ClassVar[str]
     supernet_kind: ClassVar[type | None] = None
-    needs: ClassVar[tuple[type[Report], ...]] = ()
+    needs: ClassVar[tuple[type[Statistics], ...]] = ()
     reads: ClassVar[tuple[type, ...]] = ()
     state_names: ClassVar[tuple[str, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()
@@ -44,12 +45,12 @@ class Part:
             fault = f"{type(self).__name__} does not work with model.supernet {type(supernet).__name__}"
             raise ConfigError(f"{self.field}: {fault}; use {kind.__name__}, or change {self.field}")
 
-    def check_reports(self, reports: tuple[type[Report], ...], objective: str) -> None:
-        """Validates that the objective gives all reports that the part needs."""
+    def check_statistics(self, types: tuple[type[Statistics], ...], objective: str) -> None:
+        """Validates that the objective returns all statistics that the part needs."""
         for kind in self.needs:
-            if not any(issubclass(report, kind) for report in reports):
+            if not any(issubclass(other, kind) for other in types):
                 need = f"needs every client's {kind.__name__}, which model.objective {objective} does not give"
-                raise ConfigError(f"{self.field}: {type(self).__name__} {need}; use an objective that reports it")
+                raise ConfigError(f"{self.field}: {type(self).__name__} {need}; use an objective that returns them")
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the part's state for a checkpoint: the values that later rounds need."""

@@ -1,4 +1,4 @@
-"""HeteroFL's average of the classifier's rows over the clients that report the row's class (Diao et al., 2021)."""
+"""HeteroFL's average of the classifier's rows over the clients that send the row's class (Diao et al., 2021)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate
+from lit_fednas.messages import ClassStatistics, ClientTask, ClientUpdate
 from lit_fednas.supernets import Region, Supernet
 
 
@@ -25,10 +25,10 @@ class ClassAverage(OverlapAverage):
         trim: The share of values that a mean leaves out at either end (:class:`OverlapAverage`).
 
     Raises:
-        ConfigError: The networks have no such module, or the objective does not report the clients' classes.
+        ConfigError: The networks have no such module, or the objective does not return the clients' classes.
     """
 
-    needs = (ClassesReport,)
+    needs = (ClassStatistics,)
 
     def __init__(self, weighted: bool = True, classifier: str = "classifier", trim: Trim = 0.0) -> None:
         super().__init__(weighted, trim)
@@ -61,9 +61,9 @@ class ClassAverage(OverlapAverage):
 
     @override
     def contributions(self, update: ClientUpdate) -> Iterator[tuple[str, Region, Tensor]]:
-        report = update.result.report(ClassesReport)
-        assert report is not None
-        classes = sorted(set(report.classes))
+        statistics = update.result.find(ClassStatistics)
+        assert statistics is not None
+        classes = sorted(set(statistics.classes))
         if len(classes) == self._supernet.num_classes:
             yield from super().contributions(update)
             return

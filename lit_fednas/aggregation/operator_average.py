@@ -3,7 +3,7 @@
 from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
-from lit_fednas.messages import ClientUpdate, OperatorReport
+from lit_fednas.messages import ClientUpdate, OperatorStatistics
 from lit_fednas.ranges import PositiveInt, checked
 
 
@@ -11,7 +11,7 @@ from lit_fednas.ranges import PositiveInt, checked
 class OperatorAverage(OverlapAverage):
     """Mean of an operator over the clients that trained it, weighted by the examples that went through it (Eq. 5).
 
-    Buffers have the weight of their operator; fixed layers are weighted by all examples (section 3.1). Clients report
+    Buffers have the weight of their operator; fixed layers are weighted by all examples (section 3.1). Clients send
     the number of examples (:class:`~lit_fednas.objectives.PathSampling`). An operator that few clients trained keeps
     its weights, so that the server's weights disclose no single update; this is no differential privacy.
 
@@ -20,10 +20,10 @@ class OperatorAverage(OverlapAverage):
         trim: The share of values that a mean leaves out at either end (:class:`OverlapAverage`).
 
     Raises:
-        ConfigError: A setting is out of range, or the objective does not report the number of examples.
+        ConfigError: A setting is out of range, or the objective does not return the number of examples.
     """
 
-    needs = (OperatorReport,)
+    needs = (OperatorStatistics,)
 
     def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
         super().__init__(trim=trim)
@@ -31,7 +31,7 @@ class OperatorAverage(OverlapAverage):
 
     @override
     def weight(self, update: ClientUpdate, name: str) -> float:
-        report = update.result.report(OperatorReport)
-        assert report is not None
-        examples = report.through(name)
+        statistics = update.result.find(OperatorStatistics)
+        assert statistics is not None
+        examples = statistics.through(name)
         return float(update.result.num_seen if examples is None else examples)

@@ -66,7 +66,7 @@ class Assignment(Part, ABC):
     Attributes:
         state_names: The names of the attributes that hold the state; dictionaries among them are by client.
         depends_on: The data on which a client's architecture depends beside the round and chance: only the ``client``,
-            also the other clients of past and present cohorts (``cohort``), or also the clients' ``reports``.
+            also the other clients of past and present cohorts (``cohort``), or also the clients' ``statistics``.
             Differential privacy restricts it.
         pool: The :class:`Pool` of architectures that clients draw from, or ``None``; a search begins with them.
         pools: The pool within the tiers' limits (:class:`PoolOfTiers`) after :meth:`setup`; its ``largest`` is the
@@ -74,7 +74,7 @@ class Assignment(Part, ABC):
     """
 
     field: ClassVar[str] = "model.assignment"
-    depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "reports"
+    depends_on: ClassVar[Literal["client", "cohort", "statistics"]] = "statistics"
     pool: Any = None
     pools: Any = None
 

@@ -39,7 +39,7 @@ class ByTier(Assignment):
         ['exits: 2', 'exits: 2,4']
     """
 
-    depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "client"
+    depends_on: ClassVar[Literal["client", "cohort", "statistics"]] = "client"
     #: The name of the argument with the tiers' architectures, for errors.
     setting: ClassVar[str] = "archs"
     #: Whether a run without tiers is an error; otherwise all clients form one tier without limits.

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, UnitChangesReport
+from lit_fednas.messages import ClientResult, UnitChangeStatistics
 from lit_fednas.ranges import Range, checked
 from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.widths import UnitMask, Width, WidthArch, WidthSupernet
@@ -26,7 +26,7 @@ class InvariantUnits(ByTier):
     ``step`` until enough units are invariant. Of the invariant units the straggler leaves out those with the smallest
     mean change, and of ties the last.
 
-    Changes are those of the last round in which a non-straggler reported them
+    Changes are those of the last round in which a non-straggler sent them
     (:class:`~lit_fednas.objectives.UnitChanges`); before that, stragglers train the first units. Tiers come from the
     settings or from a trace (:class:`~lit_fednas.tiers.TraceTiers`); the paper measures the times of past rounds.
 
@@ -36,13 +36,13 @@ class InvariantUnits(ByTier):
 
     Raises:
         ConfigError: The step is not above 1; before training: the errors of :class:`ByTier`, the supernet does not have
-            widths, the objective does not report changes, or no tier has the ratio 1.
+            widths, the objective does not return changes, or no tier has the ratio 1.
     """
 
     supernet_kind: ClassVar[type] = WidthSupernet
-    needs = (UnitChangesReport,)
+    needs = (UnitChangeStatistics,)
     state_names = ("unit_changes",)
-    depends_on = "reports"
+    depends_on = "statistics"
     setting: ClassVar[str] = "ratios"
 
     def __init__(self, ratios: Mapping[str, float] | None = None, step: Annotated[float, Range(above=1)] = 1.1) -> None:
@@ -74,8 +74,8 @@ class InvariantUnits(ByTier):
     def observe(self, results: Sequence[ClientResult]) -> None:
         whole = self._supernet.space.largest
         survivors = [result for result in results if result.ok and result.task.arch == whole]
-        reports = [result.report(UnitChangesReport) for result in survivors]
-        changes = [report.changes for report in reports if report is not None]
+        statistics = [result.find(UnitChangeStatistics) for result in survivors]
+        changes = [item.changes for item in statistics if item is not None]
         if changes:
             self.unit_changes, self._masks = changes, {}
 
@@ -89,7 +89,7 @@ class InvariantUnits(ByTier):
         sizes = self._supernet.sizes(ratio)
         trained_units = []
         for group, num_units in self._supernet.units.items():
-            changes = np.array([report[group] for report in self.unit_changes])  # [clients, units]
+            changes = np.array([of_client[group] for of_client in self.unit_changes])  # [clients, units]
             dropped = left_out(changes, num_units - sizes[group], self.step)
             trained_units.append(tuple(unit for unit in range(num_units) if unit not in dropped))
         return UnitMask(tuple(trained_units))

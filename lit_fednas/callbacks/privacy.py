@@ -103,8 +103,8 @@ class Privacy(FederatedCallback):
         """Yields error messages about parts that release data without noise or without a known bound."""
         assignment, cohort, supernet, faults = module.assignment, module.cohort, module.supernet, module.faults
         kind = type(assignment).__name__
-        if assignment.depends_on == "reports":
-            yield f"model.assignment: {kind} assigns architectures by clients' reports, without noise; choose another"
+        if assignment.depends_on not in ("client", "cohort"):
+            yield f"model.assignment: {kind} assigns architectures by clients' statistics without noise; choose another"
         if isinstance(cohort, PoissonCohort) and assignment.depends_on != "client":
             yield (
                 f"model.assignment: {kind} draws architectures that depend on the cohort, which sampled cohorts keep "
@@ -117,8 +117,8 @@ class Privacy(FederatedCallback):
             )
         if supernet.structure():
             yield (
-                f"model.supernet: {type(supernet).__name__} changes its structure by clients' reports, without noise; "
-                f"use one with a fixed structure"
+                f"model.supernet: {type(supernet).__name__} changes its structure by clients' statistics "
+                f"without noise; use one with a fixed structure"
             )
         if faults.norm_bound is not None:
             yield (

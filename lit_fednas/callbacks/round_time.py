@@ -17,9 +17,9 @@ class RoundTime(FederatedCallback):
     """Computes the time of each round on the clients' devices, and the spread of the clients' times.
 
     A client's time includes download, training (three times the multiply-accumulates of a forward pass), the test if
-    there is one (a forward pass) and upload. Failed and dropped clients count with their download and the training that
-    they report. A client runs several tasks one after the other; a group of clients starts its next candidate when all
-    its clients have finished the previous one.
+    there is one (a forward pass) and upload. Failed and dropped clients count with their download and the training in
+    their results. A client runs several tasks one after the other; a group of clients starts its next candidate when
+    all its clients have finished the previous one.
 
     Logs, in seconds, ``time/round``, the time until the last client ends; ``time/mean`` and ``time/std`` over the
     clients; and ``time/total``, the sum of all rounds; 0 without clients. At the end it logs mean and standard

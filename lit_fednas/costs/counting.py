@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import AWAY, ClientResult, MacsReport, nbytes
+from lit_fednas.messages import AWAY, ClientResult, MacsStatistics, nbytes
 
 T = TypeVar("T")
 
@@ -337,18 +337,18 @@ def client_cost(result: ClientResult, cost: Cost, traffic: tuple[int, int] | Non
     """Returns the cost of one client's part in a round; discarded work is not in ``num_seen``.
 
     Args:
-        result: The client's result. A :class:`MacsReport` in it replaces the MACs of ``cost`` in training, because
+        result: The client's result. A :class:`MacsStatistics` in it replaces the MACs of ``cost`` in training, because
             batches took different paths.
         cost: Cost of the received architecture. A failed client sends nothing, an absent client receives nothing.
         traffic: Bytes down and up after compression; ``cost.bytes`` each if not given.
     """
     down, up = (cost.bytes, cost.bytes) if traffic is None else traffic
     down = 0 if result.status == AWAY else down
-    report = result.report(MacsReport)
-    macs = cost.macs * result.num_seen if report is None else report.macs
+    statistics = result.find(MacsStatistics)
+    macs = cost.macs * result.num_seen if statistics is None else statistics.macs
     return RoundCost(int(macs) + cost.macs * result.num_tested, down, up if result.sent else 0)
 
 
 def independent_cost(results: Sequence[ClientResult], cost: Cost, traffic: tuple[int, int] | None = None) -> RoundCost:
     """Returns the cost of the round if all clients of the cohort trained one architecture: a round of iFedAvg."""
-    return sum((client_cost(replace(result, reports=()), cost, traffic) for result in results), RoundCost())
+    return sum((client_cost(replace(result, statistics=()), cost, traffic) for result in results), RoundCost())

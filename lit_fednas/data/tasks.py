@@ -1,7 +1,7 @@
 """Tasks: the form of targets, the loss, and the metrics.
 
-A task's figures are sums over units, so that they add up over batches and clients: a unit is an example, or a token
-if every position has a target.
+A task's figures are sums with a count: the number of examples, or of tokens if every position has a target. Sums and
+counts add up over batches and clients.
 """
 
 from abc import ABC, abstractmethod
@@ -47,18 +47,18 @@ class Task(ABC):
 
     @abstractmethod
     def values(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Returns each figure's sums over an example's units, ``[batch]``, by name; arguments are ``[batch, ...]``."""
+        """Returns each figure's sum over each example, ``[batch]``, by name; arguments are ``[batch, ...]``."""
 
-    def units(self, targets: Tensor) -> Tensor:
-        """Returns the number of units of each example, ``[batch]``; by default, one."""
+    def count(self, targets: Tensor) -> Tensor:
+        """Returns the count of each example, ``[batch]``: 1, or its number of tokens."""
         return torch.ones(len(targets), dtype=torch.int64, device=targets.device)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the mean loss over a batch's units, a scalar; arguments as of :meth:`values`."""
-        return self.values(outputs, targets)["loss"].sum() / self.units(targets).sum().clamp_min(1)
+        """Returns the mean loss over a batch's examples or tokens, a scalar; arguments as of :meth:`values`."""
+        return self.values(outputs, targets)["loss"].sum() / self.count(targets).sum().clamp_min(1)
 
     def derived(self, means: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns all metrics, given the means of :meth:`values` over units, as numbers or tensors."""
+        """Returns all metrics, given the means of :meth:`values`, as numbers or tensors."""
         return dict(means)
 
     def strata(self, targets: Tensor) -> Tensor:
@@ -73,9 +73,9 @@ class Task(ABC):
         """Returns placeholder targets for a dry run, ``[count, ...]``; by default, a number per output."""
         return torch.zeros(count, self.num_outputs, device=device)
 
-    def most_units(self, input_shape: tuple[int, ...]) -> int:
-        """Returns the maximum number of units of an example."""
-        return int(self.units(self.example_targets(1, input_shape, torch.device("cpu"))).sum())
+    def max_count(self, input_shape: tuple[int, ...]) -> int:
+        """Returns the highest count of an example."""
+        return int(self.count(self.example_targets(1, input_shape, torch.device("cpu"))).sum())
 
 
 @checked("data.task")
@@ -131,7 +131,7 @@ class NextToken(Classification):
     Example:
         >>> task = NextToken(2, ignored=0)
         >>> targets = torch.tensor([[1, 1, 0]])
-        >>> task.units(targets).tolist(), round(float(task.loss(torch.zeros(1, 3, 2), targets)), 4)
+        >>> task.count(targets).tolist(), round(float(task.loss(torch.zeros(1, 3, 2), targets)), 4)
         ([2], 0.6931)
     """
 
@@ -152,7 +152,7 @@ class NextToken(Classification):
         return {"accuracy": correct.sum(1).to(losses.dtype), "loss": losses.sum(1)}
 
     @override
-    def units(self, targets: Tensor) -> Tensor:
+    def count(self, targets: Tensor) -> Tensor:
         return self._counted(targets).sum(1)
 
     @override
@@ -161,7 +161,7 @@ class NextToken(Classification):
         total = functional.cross_entropy(
             logits, tokens, ignore_index=self._index, label_smoothing=label_smoothing, reduction="sum"
         )
-        return total / self.units(targets).sum().clamp_min(1)  # a batch may be all padding
+        return total / self.count(targets).sum().clamp_min(1)  # a batch may be all padding
 
     @override
     def derived(self, means: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class NextToken(Classification):
     @override
     def check(self, targets: Tensor) -> None:
         _check_integers(targets, 2, self.num_outputs, "tokens; give an int64 tensor of shape [N, length]")
-        if empty := int((self.units(targets) == 0).sum()):
+        if empty := int((self.count(targets) == 0).sum()):
             raise DataError(f"targets: {empty} examples hold only padding; remove them")
 
     @override

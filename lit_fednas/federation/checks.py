@@ -9,7 +9,7 @@ from torchmetrics import Metric
 
 from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError, FedNASError, did_you_mean, in_one_line
-from lit_fednas.federation.evaluation import directions_of_metrics, of_units
+from lit_fednas.federation.evaluation import counted_batch, directions_of_metrics
 from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.families import tensors_of
 
@@ -111,7 +111,7 @@ def task_output_shape(task: Task, input_shape: tuple[int, ...]) -> tuple[int, ..
 def check_metrics(metrics: Mapping[str, Metric], task: Task, input_shape: tuple[int, ...]) -> None:
     """Validates by a dry run that metrics accept a task's outputs and targets."""
     outputs = torch.zeros(_TWO, *task_output_shape(task, input_shape))
-    batch = of_units(task, outputs, task.example_targets(_TWO, input_shape, outputs.device))
+    batch = counted_batch(task, outputs, task.example_targets(_TWO, input_shape, outputs.device))
     for name, metric in metrics.items():
         try:
             copy.deepcopy(metric).cpu().update(*batch)

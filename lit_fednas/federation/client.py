@@ -107,11 +107,11 @@ class LocalRunner(TaskRunner):
             reason = in_one_line(error)
         else:
             share = (perf_counter() - start) / len(tasks)
-            for row, (client, (loss_sum, units, size)) in enumerate(zip(module.clients, outcomes, strict=True)):
+            for row, (client, (loss_sum, loss_count, size)) in enumerate(zip(module.clients, outcomes, strict=True)):
                 weights = {name: tensor[row] for name, tensor in module.weights.items()}
                 fit = Fit(ClientResult(client.task))
                 with fit.isolating_failures():
-                    fit.fill(weights, client.num_steps, client.num_seen, loss_sum=loss_sum, units=units, size=size)
+                    fit.fill(weights, client.num_steps, client.num_seen, loss_sum=loss_sum, count=loss_count, size=size)
                     self._finish(fit)
                 fit.note(seconds=share)
                 yield self._outcome(fit)
@@ -200,20 +200,20 @@ class LocalRunner(TaskRunner):
             try:
                 self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
                 self.trainer.fit(module, train_dataloaders=self._batches(task, module))
-                reports = self.objective.report() if module.num_steps else ()
+                statistics = self.objective.statistics() if module.num_steps else ()
                 fit.state = collect_state(self.objective) if module.num_steps else None
             finally:
                 self.objective.end(network.network)
         for parameter in network.parameters:
             parameter.grad = None
         # the norm is read last, because Objective.end may change the weights
-        loss_sum, units, size = module.outcome()
-        fit.fill(network.weights, module.num_steps, module.num_seen, loss_sum=loss_sum, units=units, size=size)
+        loss_sum, loss_count, size = module.outcome()
+        fit.fill(network.weights, module.num_steps, module.num_seen, loss_sum=loss_sum, count=loss_count, size=size)
         if fit.weights is None:
             return
-        fit.note(reports=reports)
-        if not all(report.finite for report in reports):
-            fit.fail("non-finite", "a number that it reported is not finite")
+        fit.note(statistics=statistics)
+        if not all(item.finite for item in statistics):
+            fit.fail("non-finite", "a number in its statistics is not finite")
         elif fit.state is not None and not is_finite(fit.state):
             fit.fail("non-finite", "the state that the objective keeps of it is not finite")
 

@@ -123,7 +123,7 @@ class SubnetMetrics(nn.Module):
         of_task, added = self._of_subnet(index)
         of_task.update(outputs, targets)
         if added:
-            added.update(*of_units(self.task, outputs, targets))
+            added.update(*counted_batch(self.task, outputs, targets))
 
     def compute(self) -> dict[str, Tensor]:
         """Returns all values over the batches of all ranks, named ``<subnet>/<metric>``, and resets the metrics."""
@@ -156,8 +156,8 @@ def directions_of_metrics(task: Task, added: Mapping[str, Metric]) -> Directions
     return {**task.metrics, **{name: metric.higher_is_better for name, metric in added.items()}}
 
 
-def of_units(task: Task, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns a batch in torchmetrics' form: for classes ``[units, classes]`` and ``[units]``, without ignored ones."""
+def counted_batch(task: Task, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a batch in torchmetrics' form: for classes ``[count, classes]`` and ``[count]``, without ignored ones."""
     if not task.has_classes:
         return outputs, targets
     outputs, targets = outputs.flatten(0, -2), targets.flatten()
@@ -166,32 +166,32 @@ def of_units(task: Task, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tens
 
 
 class TaskMetrics(Metric):
-    """The metrics of a task, from sums over units."""
+    """The metrics of a task, from sums and their count."""
 
     full_state_update = False
     sums: Tensor
-    units: Tensor
+    count: Tensor
 
     def __init__(self, task: Task) -> None:
         super().__init__()
         self.task = task
         self.add_state("sums", torch.zeros(len(task.averaged)), dist_reduce_fx="sum")
-        self.add_state("units", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(()), dist_reduce_fx="sum")
 
     @override
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         values = self.task.values(outputs, targets)
         self.sums += torch.stack([values[name].sum() for name in self.task.averaged])
-        self.units += self.task.units(targets).sum()
+        self.count += self.task.count(targets).sum()
 
     @override
     def compute(self) -> dict[str, Tensor]:
-        means = self.sums / self.units
+        means = self.sums / self.count
         return self.task.derived(dict(zip(self.task.averaged, means, strict=True)))
 
 
 class ClientScore(NamedTuple):
-    """One client's score of a network: means over units, and the task's metrics that follow from them."""
+    """One client's score of a network: means over examples or tokens, and the task's metrics that follow from them."""
 
     client: int
     num_examples: int
@@ -230,22 +230,22 @@ def client_scores(
     rows = []
     for x, y in batches:
         values = task.values(settings.logits(network, x), y)
-        rows.append(torch.stack([task.units(y).double(), *(values[name].double() for name in task.averaged)], 1))
+        rows.append(torch.stack([task.count(y).double(), *(values[name].double() for name in task.averaged)], 1))
     sizes = [data.size(client, split) for client in clients]
     scores = []
     for client, size, part in zip(clients, sizes, torch.cat(rows).cpu().split(sizes), strict=True):
-        units, *sums = part.sum(0).tolist()
-        means = {name: total / units if units else math.nan for name, total in zip(task.averaged, sums, strict=True)}
-        scores.append(ClientScore(client, size, int(units), means, task.derived(means)))
+        count, *sums = part.sum(0).tolist()
+        means = {name: total / count if count else math.nan for name, total in zip(task.averaged, sums, strict=True)}
+        scores.append(ClientScore(client, size, int(count), means, task.derived(means)))
     return scores
 
 
 def pooled(scores: Iterable[ClientScore], task: Task) -> dict[str, float]:
     """Returns the task's metrics over the pooled examples of several clients; NaN without examples."""
     scores = [score for score in scores if score.num_units]
-    units = sum(score.num_units for score in scores)
+    count = sum(score.num_units for score in scores)
     sums = {name: sum(score.means[name] * score.num_units for score in scores) for name in task.averaged}
-    return task.derived({name: total / units if units else math.nan for name, total in sums.items()})
+    return task.derived({name: total / count if count else math.nan for name, total in sums.items()})
 
 
 def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[int]]:

@@ -64,11 +64,11 @@ class Fit:
         self.result, self.weights = ClientResult(self.result.task, status, reason), None
 
     def fill(
-        self, weights: Mapping[str, Tensor], num_steps: int, num_seen: int, loss_sum: float, units: float, size: float
+        self, weights: Mapping[str, Tensor], num_steps: int, num_seen: int, loss_sum: float, count: float, size: float
     ) -> None:
         """Records the trained weights; fails without steps, or if the loss or the norm ``size`` is not finite."""
-        self.weights, loss = weights, loss_sum / max(units, 1)
-        self.note(num_steps=num_steps, num_seen=num_seen, num_units=int(units), loss=loss)
+        self.weights, loss = weights, loss_sum / max(count, 1)
+        self.note(num_steps=num_steps, num_seen=num_seen, num_units=int(count), loss=loss)
         if num_steps == 0:
             self.fail("empty", f"no batch to train on among {self.result.task.num_examples} examples")
         elif not isfinite(size) or not isfinite(loss):
@@ -168,7 +168,7 @@ class ClientModule(LocalModule):
         self.max_steps = steps
         self.num_steps = self.num_seen = 0
         self._loss_sum: Tensor | float = 0.0
-        self._units: Tensor | int = 0
+        self._count: Tensor | int = 0
 
     @override
     def differentiate(self, batch: tuple[Tensor, Tensor], scaler: torch.amp.GradScaler) -> bool:
@@ -180,9 +180,9 @@ class ClientModule(LocalModule):
         with torch.compiler.set_stance("force_eager") if must_run_eager else nullcontext():
             loss = self.objective.loss(self.network, inputs, targets)
         scaler.scale(loss).backward()  # Lightning's ``manual_backward`` would also call hooks, which nothing here uses
-        units = self.objective.data_task.units(targets).sum()
-        self._loss_sum = self._loss_sum + loss.detach() * units
-        self._units = self._units + units
+        count = self.objective.data_task.count(targets).sum()
+        self._loss_sum = self._loss_sum + loss.detach() * count
+        self._count = self._count + count
         self.num_seen += size
         return True
 
@@ -191,7 +191,7 @@ class ClientModule(LocalModule):
         nn.utils.clip_grad_norm_(self.client_network.parameters, max_norm)
 
     def outcome(self) -> tuple[float, float, float]:
-        """Returns the sum of the losses, the number of their units and :meth:`ClientNetwork.size`; syncs once."""
+        """Returns the sum of the losses, their count and :meth:`ClientNetwork.size`; syncs once."""
         size = self.client_network.size()
-        figures = [torch.as_tensor(figure, device=size.device) for figure in (self._loss_sum, self._units)]
+        figures = [torch.as_tensor(figure, device=size.device) for figure in (self._loss_sum, self._count)]
         return tuple(torch.stack([*(figure.double() for figure in figures), size.double()]).tolist())

@@ -209,7 +209,7 @@ class RoundLoop(RoundFitLoop):
         for rank, (share, _) in enumerate(shares):
             for result in share:
                 outcome = judge(result)
-                # this rank merged its own updates that nothing held; now it merges held updates and reports other
+                # this rank merged its own updates that nothing held; now it merges held updates and passes on other
                 # ranks' results, in the same order on every rank
                 if outcome is not None or rank != self.ranks.rank:
                     result, update = outcome or (result, None)

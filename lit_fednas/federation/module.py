@@ -168,7 +168,7 @@ class FederatedLightningModule(pl.LightningModule):
         self.aggregation.setup(self.supernet)
         self.assignment.setup(self.supernet, self.population)
         for part in (self.aggregation, self.assignment):
-            part.check_reports(self.objective.report_types, type(self.objective).__name__)
+            part.check_statistics(self.objective.statistics_types, type(self.objective).__name__)
         if stage == "fit":
             for name in _PARTS:
                 check_callbacks(f"model.{name}", getattr(self, name), self.trainer.callbacks)  # type: ignore[attr-defined]

@@ -165,7 +165,7 @@ class StackedModule(LocalModule):
         self._final_weights: list[tuple[Rows, list[Tensor]]] = []  # rows of clients without further batches
         weight = next(tensor for tensor in weights.values() if tensor.is_floating_point())
         self._loss_sums = weight.new_zeros(len(clients))
-        self._units = weight.new_zeros(len(clients), dtype=torch.int64)
+        self._counts = weight.new_zeros(len(clients), dtype=torch.int64)
 
     def steps(self) -> Iterator[dict[int, Batch]]:
         """Yields one batch per client and step; networks with batch norm skip batches of one example."""
@@ -214,11 +214,11 @@ class StackedModule(LocalModule):
 
     @torch.no_grad()
     def outcomes(self) -> list[list[float]]:
-        """Returns for each client the sum of its losses, their units, and its weights' norms; syncs once."""
+        """Returns for each client the sum of its losses, their count, and its weights' norms; syncs once."""
         count = len(self.clients)
         floating = [t.reshape(count, -1) for t in self.weights.values() if t.is_floating_point()]
         norms = torch.stack([torch.linalg.vector_norm(tensor, dim=1) for tensor in floating]).sum(0)
-        return torch.stack([self._loss_sums.double(), self._units.double(), norms.double()], 1).tolist()
+        return torch.stack([self._loss_sums.double(), self._counts.double(), norms.double()], 1).tolist()
 
     @torch.no_grad()
     def _differentiate(self, rows: list[int], batches: list[Batch]) -> None:
@@ -244,9 +244,9 @@ class StackedModule(LocalModule):
             for name, tensor in self._others.items():
                 tensor[index] = others[name]
         size = len(batches[0][1])
-        units = self.gradients.objective.data_task.units(targets.flatten(0, 1)).view(len(rows), size).sum(1)
-        self._loss_sums[index] += losses * units
-        self._units[index] += units
+        counts = self.gradients.objective.data_task.count(targets.flatten(0, 1)).view(len(rows), size).sum(1)
+        self._loss_sums[index] += losses * counts
+        self._counts[index] += counts
         for client in clients:
             client.num_steps += 1
             client.num_seen += size

@@ -215,7 +215,7 @@ class FlowerRunner(TaskRunner):
             result = self._result(packet.fields["result"], task)
             if not result.ok:
                 return result, None
-            finite = all(report.finite for report in result.reports)
+            finite = all(item.finite for item in result.statistics)
             if finite:
                 self.module.objective.check_result(result)
             sent = {name: tensor.to(next(iter(expected.values())).device) for name, tensor in packet.tensors.items()}
@@ -245,12 +245,12 @@ class FlowerRunner(TaskRunner):
         if status != "ok":
             raise ValueError(f"status {status!r}")
         client, size, objective = self.module.client, task.num_examples, self.module.objective
-        kinds = {kind.__name__: kind for kind in objective.report_types}
-        if fields["reports"].keys() != kinds.keys():
-            raise ValueError(f"reports of {sorted(fields['reports'])}")
-        reports = tuple(kinds[name].from_plain(values) for name, values in fields["reports"].items())
-        if any(MAX_NUMBER < abs(number) < inf for report in reports for number in report.numbers):
-            raise ValueError(f"a report of more than {MAX_NUMBER:g}")
+        kinds = {kind.__name__: kind for kind in objective.statistics_types}
+        if fields["statistics"].keys() != kinds.keys():
+            raise ValueError(f"statistics of {sorted(fields['statistics'])}")
+        statistics = tuple(kinds[name].from_plain(values) for name, values in fields["statistics"].items())
+        if any(MAX_NUMBER < abs(number) < inf for item in statistics for number in item.numbers):
+            raise ValueError(f"a statistic of more than {MAX_NUMBER:g}")
         fixed_steps = client.steps if task.steps is None else task.steps
         batch = min(client.batch_size, size)
         max_steps = client.epochs * -(-size // client.batch_size) if fixed_steps is None else fixed_steps
@@ -262,20 +262,20 @@ class FlowerRunner(TaskRunner):
         tested = {name: read_figure(name, value, max_of(name)) for name, value in fields["tested"].items()}
         if set(tested) != (set(objective.data_task.averaged) if tests else set()):
             raise ValueError(f"tested by {sorted(tested)}")
-        units = objective.data_task.most_units(self.module.supernet.input_shape)  # per example
-        max_units = units * num_tested
+        max_count = objective.data_task.max_count(self.module.supernet.input_shape)  # per example
+        max_tested = max_count * num_tested
         return ClientResult(
             task,
             reason=one_line(fields["reason"]),
             num_steps=steps,
             num_seen=seen,
-            num_units=read_count("num_units", fields["num_units"], units * seen, minimum=seen),
+            num_units=read_count("num_units", fields["num_units"], max_count * seen, minimum=seen),
             loss=read_figure("loss", fields["loss"], MAX_NUMBER, minimum=-MAX_NUMBER),
             seconds=seconds,
-            reports=reports,
+            statistics=statistics,
             tested=tested,
             num_tested=num_tested,
-            num_tested_units=read_count("num_tested_units", fields["num_tested_units"], max_units, minimum=num_tested),
+            num_tested_units=read_count("num_tested_units", fields["num_tested_units"], max_tested, minimum=num_tested),
         )
 
 
@@ -298,9 +298,9 @@ class FlowerEvaluator(FederatedEvaluator):
         shared = self.supernet.shared_tensors()
         fields = {"archs": [str(arch) for arch in archs], "structure": self.supernet.structure()}
         tensors = {name: shared[name][mask] for name, mask in covered(self.supernet, archs).items()}
-        units_of_example = data.task.most_units(self.supernet.input_shape)
+        max_count = data.task.max_count(self.supernet.input_shape)
         # the tolerance covers sums in single precision
-        limits = (1 + 1e-5) * units_of_example * np.array([1.0, *map(max_of, data.task.averaged)])
+        limits = (1 + 1e-5) * max_count * np.array([1.0, *map(max_of, data.task.averaged)])
         answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
 
         def read(client: int, fields: Mapping[str, Any]) -> np.ndarray:
@@ -327,11 +327,11 @@ class TestedOnDevices(AfterTraining):
         assert isinstance(data, RemoteClients)
         tested_clients = [client for client in clients if data.size(client, "test")]
         question = Packet({"arch": str(arch), "structure": supernet.structure()}, network.state_dict())
-        task, units = data.task, data.task.most_units(supernet.input_shape)
+        task, max_count = data.task, data.task.max_count(supernet.input_shape)
 
         def read(client: int, fields: Mapping[str, Any]) -> ClientScore:
             size = data.size(client, "test")
-            num_units = read_count("num_units", fields["num_units"], units * size, minimum=size)
+            num_units = read_count("num_units", fields["num_units"], max_count * size, minimum=size)
             means = {name: read_number(name, fields["means"][name], max_of(name)) for name in task.averaged}
             metrics = task.derived(means)
             if not all(map(isfinite, metrics.values())):  # an infinite value would decide every mean

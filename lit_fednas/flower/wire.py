@@ -96,8 +96,8 @@ def read_task(fields: Mapping[str, Any], space: SearchSpace[Any]) -> ClientTask:
 
 def result_fields(result: ClientResult) -> dict[str, Any]:
     """Returns a result without its task as plain values."""
-    plain = {name: value for name, value in vars(result).items() if name not in ("task", "reports")}
-    return {**plain, "reports": {type(report).__name__: asdict(report) for report in result.reports}}
+    plain = {name: value for name, value in vars(result).items() if name not in ("task", "statistics")}
+    return {**plain, "statistics": {type(item).__name__: asdict(item) for item in result.statistics}}
 
 
 @dataclass(frozen=True)

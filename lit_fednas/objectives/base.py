@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientState, ClientTask, Report
+from lit_fednas.messages import ClientResult, ClientState, ClientTask, Statistics
 from lit_fednas.parts import Part
 from lit_fednas.supernets import Supernet
 
@@ -20,7 +20,7 @@ from lit_fednas.supernets import Supernet
 class Objective(Part, ABC):
     """The local loss.
 
-    One fit calls :meth:`begin`, :meth:`loss` once per batch, :meth:`report`, :meth:`client_state` and :meth:`end`.
+    One fit calls :meth:`begin`, :meth:`loss` once per batch, :meth:`statistics`, :meth:`client_state` and :meth:`end`.
     Fits run one at a time, so an objective may store values of a fit in attributes.
 
     Attributes:
@@ -28,7 +28,7 @@ class Objective(Part, ABC):
             draw anything, and the other methods are not called. A subclass that overrides any of them must set it.
         compilable: Whether :meth:`loss` calls the whole network, which ``client.compile`` compiles.
         testable: Whether a client's network makes predictions by itself, so that ``client.validate`` can test it.
-        report_types: The types of the reports that :meth:`report` returns.
+        statistics_types: The types of the statistics that :meth:`statistics` returns.
         data_task: The task that defines the targets; :meth:`setup` sets it to that of the clients' data.
         state: The client's state on the network's device, set before :meth:`begin`: the result of :meth:`client_state`
             in its last accepted fit, with tensors of that fit's architecture; empty if there is none.
@@ -38,13 +38,13 @@ class Objective(Part, ABC):
     stackable: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
     testable: ClassVar[bool] = True
-    report_types: ClassVar[tuple[type[Report], ...]] = ()
+    statistics_types: ClassVar[tuple[type[Statistics], ...]] = ()
     data_task: Task = Classification(2)
     state: ClientState = MappingProxyType({})
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        steps = {"begin", "loss", "report", "client_state", "end"}
+        steps = {"begin", "loss", "statistics", "client_state", "end"}
         if "stackable" not in vars(cls) and not steps.isdisjoint(vars(cls)):
             cls.stackable = False
 
@@ -75,14 +75,14 @@ class Objective(Part, ABC):
             targets: The task's targets, ``[batch, ...]``.
         """
 
-    def report(self) -> tuple[Report, ...]:
-        """Returns the reports that the server needs besides weights and figures, at most one of each type."""
+    def statistics(self) -> tuple[Statistics, ...]:
+        """Returns the statistics that the server needs besides weights and figures, at most one of each type."""
         return ()
 
     def client_state(self) -> ClientState | None:
         """Returns the state for this client's next fit, which may run on another machine.
 
-        It is called after :meth:`report`, with the trained weights. If the client's update counts, the state is saved
+        It is called after :meth:`statistics`, with the trained weights. If the update counts, the state is saved
         beside the checkpoints, or by a remote client. Stateful objectives train clients one by one, once per round.
 
         Returns:
@@ -94,7 +94,7 @@ class Objective(Part, ABC):
         """Ends a fit, even if :meth:`begin` failed: frees tensors, removes hooks, restores the weights to send."""
 
     def check_result(self, result: ClientResult) -> None:
-        """Raises ``ValueError`` if no fit of the task can give a remote client's reports; their types are right."""
+        """Raises ``ValueError`` if no fit of the task can give a remote client's statistics; their types are right."""
 
 
 class TaskLoss(Objective):

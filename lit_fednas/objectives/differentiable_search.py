@@ -34,7 +34,7 @@ class DifferentiableSearch(CountedObjective):
 
     The architecture step uses the training batch and a batch of the client's validation data (``data.client_val``;
     half in DARTS and FedNAS). Its optimizer is Adam with DARTS' settings (App. A.1.1), new in each fit. The client
-    reports the multiply-accumulates of all forward passes.
+    sends the multiply-accumulates of all forward passes.
 
     Args:
         objective: The loss of a batch in both steps.

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, Report
+from lit_fednas.messages import ClassStatistics, ClientResult, ClientTask, Statistics
 from lit_fednas.objectives.base import CrossEntropy
 from lit_fednas.supernets import Supernet
 
@@ -18,13 +18,13 @@ class MaskedCrossEntropy(CrossEntropy):
     """Cross-entropy that sets the logits of a class to zero if the client has no training example of it.
 
     Training therefore leaves the classifier's row of such a class unchanged, except for weight decay. The client
-    reports its classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
+    sends its classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
 
     Args:
         label_smoothing: The share of each target that is spread over all classes, also masked ones, from 0 to 1.
     """
 
-    report_types: ClassVar[tuple[type[Report], ...]] = (ClassesReport,)
+    statistics_types: ClassVar[tuple[type[Statistics], ...]] = (ClassStatistics,)
 
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
@@ -49,11 +49,11 @@ class MaskedCrossEntropy(CrossEntropy):
         return functional.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
 
     @override
-    def report(self) -> tuple[Report, ...]:
-        return (ClassesReport(tuple(self._classes)),)
+    def statistics(self) -> tuple[Statistics, ...]:
+        return (ClassStatistics(tuple(self._classes)),)
 
     @override
     def check_result(self, result: ClientResult) -> None:
-        report, classes = result.report(ClassesReport), self._clients.classes(result.task.client)
-        if report is None or tuple(report.classes) != classes:
-            raise ValueError(f"{report} differs from the client's classes {classes}")
+        statistics, classes = result.find(ClassStatistics), self._clients.classes(result.task.client)
+        if statistics is None or tuple(statistics.classes) != classes:
+            raise ValueError(f"{statistics} differs from the client's classes {classes}")

@@ -25,7 +25,7 @@ class OrderedDropout(CountedObjective):
         CE(teacher) + KL(softmax(teacher) || softmax(student)).
 
     The student is the drawn width and the teacher the client's. The last term trains only the student, with the
-    weight and temperature that the paper found best. Otherwise the loss is CE of the drawn width. The client reports
+    weight and temperature that the paper found best. Otherwise the loss is CE of the drawn width. The client sends
     the multiply-accumulates of all forward passes.
 
     The inner objective gets only logits, so put this one inside ``Proximal``. The distance between student and

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.messages import ClientResult, ClientTask, MacsReport, OperatorReport, Report
+from lit_fednas.messages import ClientResult, ClientTask, MacsStatistics, OperatorStatistics, Statistics
 from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.objectives.wrapped import CountedObjective
 from lit_fednas.ranges import UnitInterval, checked
@@ -20,7 +20,7 @@ from lit_fednas.supernets.paths.supernet import PathNetwork
 class PathSampling(CountedObjective):
     """Trains a new path for every batch, from the client's operators and within its limits.
 
-    Operators off a batch's path get no gradient, so the local optimizer skips them in that step. The client reports
+    Operators off a batch's path get no gradient, so the local optimizer skips them in that step. The client sends
     its examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`), and the multiply-accumulates.
 
     Args:
@@ -34,7 +34,7 @@ class PathSampling(CountedObjective):
 
     supernet_kind: ClassVar[type] = PathSupernet
     testable = False  # a client holds several paths; none of them is its network
-    added_reports: ClassVar[tuple[type[Report], ...]] = (OperatorReport, MacsReport)
+    added_statistics: ClassVar[tuple[type[Statistics], ...]] = (OperatorStatistics, MacsStatistics)
 
     def __init__(self, objective: Objective = TaskLoss(), least_free: UnitInterval = 1.0) -> None:
         super().__init__(objective)
@@ -63,15 +63,15 @@ class PathSampling(CountedObjective):
         return loss
 
     @override
-    def report(self) -> tuple[Report, ...]:
-        return (OperatorReport(dict(self._examples)), *super().report())
+    def statistics(self) -> tuple[Statistics, ...]:
+        return (OperatorStatistics(dict(self._examples)), *super().statistics())
 
     @override
     def check_result(self, result: ClientResult) -> None:
         super().check_result(result)
         arch, seen, macs = result.task.arch, result.num_seen, self._supernet.path_costs("macs")
-        report, total = result.report(OperatorReport), macs.fixed * seen
-        examples = {} if report is None else dict(report.examples)
+        statistics, total = result.find(OperatorStatistics), macs.fixed * seen
+        examples = {} if statistics is None else dict(statistics.examples)
         for layer, costs in enumerate(macs.operator_costs(arch)):
             through = {name: examples.pop(f"layers.{layer}.{name}", 0) for name in costs}
             if sum(through.values()) != seen:

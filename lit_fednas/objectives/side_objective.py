@@ -19,7 +19,7 @@ class SideObjective(AllOutputs, CountedObjective):
     """The sum of the losses of all exits in the client's network (FedHeN, Eq. 2; Alg. 2, lines 8 to 15).
 
     Its gradient is the sum of the exits' gradients (Alg. 2, line 13). A client with one exit trains this exit alone
-    (``ClientTraining``). The client reports the multiply-accumulates of all forward passes, including the heads.
+    (``ClientTraining``). The client sends the multiply-accumulates of all forward passes, including the heads.
 
     Args:
         objective: The loss of one exit; it gets only the exit's logits, so put this one inside :class:`Proximal`.

@@ -1,4 +1,4 @@
-"""FLuID's changes of units, which non-stragglers report (Wang et al., 2023)."""
+"""FLuID's changes of units, which non-stragglers send (Wang et al., 2023)."""
 
 from typing import ClassVar
 
@@ -6,17 +6,17 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.messages import ClientResult, ClientTask, Report, UnitChangesReport
+from lit_fednas.messages import ClientResult, ClientTask, Statistics, UnitChangeStatistics
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import WidthSupernet
 
 
 class UnitChanges(WrappedObjective):
-    """Trains with the inner objective and reports the relative change of each unit, for ``InvariantUnits`` (FLuID).
+    """Trains with the inner objective and returns the relative change of each unit, for ``InvariantUnits`` (FLuID).
 
     A unit's weights are its rows of all parameters that its group cuts in the first dimension: its incoming weights,
     and the scale and shift of its norm. Its change is the Euclidean norm of their difference in training, divided by
-    their norm before. The report is empty unless the client trains the whole network.
+    their norm before. The statistics are empty unless the client trains the whole network.
 
     Args:
         objective: The loss.
@@ -26,7 +26,7 @@ class UnitChanges(WrappedObjective):
     """
 
     supernet_kind: ClassVar[type] = WidthSupernet
-    added_reports: ClassVar[tuple[type[Report], ...]] = (UnitChangesReport,)
+    added_statistics: ClassVar[tuple[type[Statistics], ...]] = (UnitChangeStatistics,)
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
@@ -44,7 +44,7 @@ class UnitChanges(WrappedObjective):
 
     @torch.no_grad()
     @override
-    def report(self) -> tuple[Report, ...]:
+    def statistics(self) -> tuple[Statistics, ...]:
         difference: dict[str, Tensor] = {}  # per group, the sums of squares of each unit
         norm: dict[str, Tensor] = {}
         for name, received in self._received.items():
@@ -53,7 +53,7 @@ class UnitChanges(WrappedObjective):
             difference[group] = difference.get(group, 0) + (weights - received).reshape(units, -1).square().sum(1)
             norm[group] = norm.get(group, 0) + received.reshape(units, -1).square().sum(1)
         changes = {group: (difference[group].sqrt() / norm[group].sqrt().clamp_min(1e-12)).tolist() for group in norm}
-        return (UnitChangesReport(changes), *super().report())
+        return (UnitChangeStatistics(changes), *super().statistics())
 
     @override
     def end(self, network: nn.Module) -> None:
@@ -63,9 +63,9 @@ class UnitChanges(WrappedObjective):
     @override
     def check_result(self, result: ClientResult) -> None:
         super().check_result(result)
-        report = result.report(UnitChangesReport)
+        statistics = result.find(UnitChangeStatistics)
         units = self._supernet.units if result.task.arch == self._supernet.space.largest else {}
-        if report is None or {group: len(changes) for group, changes in report.changes.items()} != units:
+        if statistics is None or {group: len(changes) for group, changes in statistics.changes.items()} != units:
             raise ValueError(f"the units of its changes are not those of {result.task.arch}")
-        if any(number < 0 for number in report.numbers):
+        if any(number < 0 for number in statistics.numbers):
             raise ValueError("a change of a unit is negative")

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
+from lit_fednas.messages import ClientResult, ClientTask, MacsStatistics, Statistics
 from lit_fednas.objectives.base import Objective, TaskLoss
 from lit_fednas.supernets import OutputsNetwork, Supernet
 
@@ -16,8 +16,8 @@ from lit_fednas.supernets import OutputsNetwork, Supernet
 class WrappedObjective(Objective):
     """Delegates every method except the loss, which a subclass defines, to the inner objective."""
 
-    #: The types of the reports that the subclass adds.
-    added_reports: ClassVar[tuple[type[Report], ...]] = ()
+    #: The types of statistics that the subclass adds.
+    added_statistics: ClassVar[tuple[type[Statistics], ...]] = ()
 
     def __init__(self, objective: Objective = TaskLoss()) -> None:
         self.objective = objective
@@ -33,9 +33,9 @@ class WrappedObjective(Objective):
         return self.objective.testable
 
     @property
-    def report_types(self) -> tuple[type[Report], ...]:  # type: ignore[override]
+    def statistics_types(self) -> tuple[type[Statistics], ...]:  # type: ignore[override]
         """The types of the inner objective and of the subclass."""
-        return (*self.objective.report_types, *self.added_reports)
+        return (*self.objective.statistics_types, *self.added_statistics)
 
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
@@ -47,8 +47,8 @@ class WrappedObjective(Objective):
         self.objective.begin(network, task, generator)
 
     @override
-    def report(self) -> tuple[Report, ...]:
-        return self.objective.report()
+    def statistics(self) -> tuple[Statistics, ...]:
+        return self.objective.statistics()
 
     @override
     def end(self, network: nn.Module) -> None:
@@ -67,16 +67,16 @@ class WrappedObjective(Objective):
         self.objective.load_state_dict(state)
 
     def check_macs(self, result: ClientResult, lowest: int, highest: int) -> None:
-        """Raises ``ValueError`` unless the multiply-accumulates that a client reports lie within the bounds."""
-        report = result.report(MacsReport)
-        if report is None or not lowest <= report.macs <= highest:
-            raise ValueError(f"{report} is impossible; {result.num_seen} examples need {lowest} to {highest} MACs")
+        """Raises ``ValueError`` unless the multiply-accumulates that a client sends lie within the bounds."""
+        statistics = result.find(MacsStatistics)
+        if statistics is None or not lowest <= statistics.macs <= highest:
+            raise ValueError(f"{statistics} is impossible; {result.num_seen} examples need {lowest} to {highest} MACs")
 
 
 class CountedObjective(WrappedObjective):
-    """Reports the multiply-accumulates of a fit's forward passes, which the loss adds to ``_macs``."""
+    """Returns the multiply-accumulates of a fit's forward passes, which the loss adds to ``_macs``."""
 
-    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
+    added_statistics: ClassVar[tuple[type[Statistics], ...]] = (MacsStatistics,)
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
@@ -84,8 +84,8 @@ class CountedObjective(WrappedObjective):
         super().begin(network, task, generator)
 
     @override
-    def report(self) -> tuple[Report, ...]:
-        return (MacsReport(self._macs), *super().report())
+    def statistics(self) -> tuple[Statistics, ...]:
+        return (MacsStatistics(self._macs), *super().statistics())
 
 
 class AllOutputs(WrappedObjective):

@@ -24,7 +24,7 @@ from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
 _COSTS = ("macs", "bytes_down", "bytes_up")
-_BYTES_PER_SUM = 4  # float32; the server knows the clients' numbers of units and examples
+_BYTES_PER_SUM = 4  # float32; the server knows the clients' counts
 
 
 class Evaluator:
@@ -270,7 +270,7 @@ class FederatedEvaluator(Evaluator):
         """Lets clients evaluate an architecture.
 
         Returns:
-            float64 ``[clients, 1 + values]``: the number of units (examples, or tokens), and the sums of the task's
+            float64 ``[clients, 1 + values]``: the count of examples or tokens, and the sums of the task's
             values over them.
         """
         network = self.running(arch)
@@ -278,7 +278,7 @@ class FederatedEvaluator(Evaluator):
         def answer(inputs: Tensor, targets: Tensor) -> Tensor:
             values = self.task.values(self.settings.logits(network, inputs), targets)
             sums = (values[name].sum() for name in self.task.averaged)
-            return torch.stack([self.task.units(targets).sum().float(), *sums])
+            return torch.stack([self.task.count(targets).sum().float(), *sums])
 
         sums = [torch.stack([answer(*batch) for batch in batches]).sum(0) for batches in self._read(tuple(clients))]
         return torch.stack(sums).double().cpu().numpy()

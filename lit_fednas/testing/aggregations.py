@@ -12,13 +12,13 @@ from typing_extensions import override
 
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.messages import (
-    ClassesReport,
+    ClassStatistics,
     ClientResult,
     ClientTask,
     ClientUpdate,
-    OperatorReport,
-    Report,
+    OperatorStatistics,
     RoundValues,
+    Statistics,
 )
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -44,14 +44,14 @@ class AggregationContract(Contract):
     supernets: ClassVar[Mapping[str, Callable[[], Supernet]]] = networks.SMALL
     net: Supernet
 
-    def reports(self, net: Supernet, client: int) -> tuple[Report, ...]:
-        """Returns a client's reports; a subclass adds those that its aggregation ``needs``."""
-        return usual_reports(net, client)
+    def statistics(self, net: Supernet, client: int) -> tuple[Statistics, ...]:
+        """Returns a client's statistics; a subclass adds those that its aggregation ``needs``."""
+        return usual_statistics(net, client)
 
     def updates(self, size: int, seed: int, largest: bool = True) -> list[ClientUpdate]:
         """Returns a cohort's random updates; with ``largest``, one has the largest architecture."""
         updates = random_updates(self.net, size, largest, seed)
-        return [changed(update, reports=self.reports(self.net, update.task.client)) for update in updates]
+        return [changed(update, statistics=self.statistics(self.net, update.task.client)) for update in updates]
 
     @override
     def promises(self) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -112,7 +112,7 @@ class AggregationContract(Contract):
     def check_updates_that_agree_are_the_result(self) -> None:
         """If all clients send the same weights, these are the result."""
         net = self.net
-        common = changed(update(net, 0, net.space.largest, 10), reports=self.reports(net, 0))
+        common = changed(update(net, 0, net.space.largest, 10), statistics=self.statistics(net, 0))
         tasks = [replace(common.task, client=client, num_examples=10 * client) for client in (1, 2)]
         updates = [common, *(changed(common, task=task, num_seen=1) for task in tasks)]
         result = aggregate(self.case.make(), net, updates)
@@ -128,10 +128,10 @@ def assert_equal(result: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         torch.testing.assert_close(result[name], other[name], rtol=1e-5, atol=1 if is_counter else 1e-5, msg=name)
 
 
-def usual_reports(net: Supernet, client: int) -> tuple[Report, ...]:
-    """Returns the reports that the package's aggregations read."""
+def usual_statistics(net: Supernet, client: int) -> tuple[Statistics, ...]:
+    """Returns the statistics that the package's aggregations read."""
     classes = [number for number in range(net.num_classes) if client == 0 or (number + client) % 3]
-    return ClassesReport(classes), OperatorReport({})
+    return ClassStatistics(classes), OperatorStatistics({})
 
 
 def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 0) -> ClientUpdate:
@@ -146,7 +146,7 @@ def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 
 
     weights = {name: trained(tensor) for name, tensor in tensors_of(net.skeleton(arch)).items()}
     task = ClientTask(round=0, client=client, arch=arch, num_examples=examples)
-    result = ClientResult(task, num_steps=1, num_seen=examples, loss=0.0, reports=usual_reports(net, client))
+    result = ClientResult(task, num_steps=1, num_seen=examples, loss=0.0, statistics=usual_statistics(net, client))
     return ClientUpdate(result, weights)
 
 

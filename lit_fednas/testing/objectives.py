@@ -9,7 +9,7 @@ import torch
 
 from lit_fednas.data import IID, ArraySource, ClientData, FederatedDataModule
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, Report
+from lit_fednas.messages import ClientTask, Statistics
 from lit_fednas.objectives import Objective
 from lit_fednas.objectives.base import ClientStates, collect_state, give_state
 from lit_fednas.rng import isolated
@@ -64,7 +64,7 @@ class ObjectiveContract(Contract):
         return objective
 
     def fit(self, objective: Objective, client: int = 0, states: ClientStates | None = None) -> dict[str, Any]:
-        """Returns ``losses``, ``weights``, ``reports`` and ``states`` of four steps of a client with all weights."""
+        """Returns ``losses``, ``weights``, ``statistics`` and ``states`` of four steps of a client with all weights."""
         clients, space = _clients(type(self).data), self.net.space
         task = ClientTask(0, client, space.superset, clients.size(client))
         network = self.net.subnet(task.arch).train()
@@ -83,9 +83,9 @@ class ObjectiveContract(Contract):
                     for parameter in network.parameters():
                         if parameter.grad is not None:
                             parameter.sub_(0.05 * parameter.grad)
-            reports, states = objective.report(), collect_state(objective)
+            statistics, states = objective.statistics(), collect_state(objective)
             objective.end(network)
-        return {"losses": losses, "weights": network.state_dict(), "reports": reports, "states": states}
+        return {"losses": losses, "weights": network.state_dict(), "statistics": statistics, "states": states}
 
     def check_the_loss_is_finite_and_trains(self) -> None:
         """A loss is one finite number, and its gradients change the weights."""
@@ -121,12 +121,12 @@ class ObjectiveContract(Contract):
                 tensor.zero_()
         assert_alike(self.fit(self.ready(unknown)), self.fit(self.ready()))
 
-    def check_reports_are_of_the_stated_types(self) -> None:
-        """There is one report of each type in ``report_types``, and no other."""
+    def check_statistics_are_of_the_stated_types(self) -> None:
+        """There is one item of each type in ``statistics_types``, and no other."""
         objective = self.ready()
-        reports = self.fit(objective)["reports"]
-        assert sorted(type(item).__name__ for item in reports) == sorted(t.__name__ for t in objective.report_types)
-        assert all(isinstance(item, Report) for item in reports)
+        statistics = self.fit(objective)["statistics"]
+        assert sorted(map(str, map(type, statistics))) == sorted(map(str, objective.statistics_types))
+        assert all(isinstance(item, Statistics) for item in statistics)
 
     def check_another_kind_of_supernet_is_refused(self) -> None:
         """An objective that declares a kind of supernet refuses other kinds before training."""

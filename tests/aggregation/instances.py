@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, OperatorReport
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, OperatorStatistics
 from lit_fednas.supernets import Ladder, NestedSupernet, Region
 
 INSTANCES: dict[str, Callable[[], Aggregation]] = {
@@ -44,5 +44,6 @@ class Vector(NestedSupernet):
 
 def vector_update(client: int, arch: tuple[int, int], examples: int, *values: float) -> ClientUpdate:
     """Returns a client's update of a vector, with a value per number, or one value for all numbers."""
-    result = ClientResult(ClientTask(0, client, arch, examples), num_seen=examples, reports=(OperatorReport({}),))
+    task, statistics = ClientTask(0, client, arch, examples), (OperatorStatistics({}),)
+    result = ClientResult(task, num_seen=examples, statistics=statistics)
     return ClientUpdate(result, {"w": torch.tensor(values).expand(arch[1] - arch[0]).clone()})

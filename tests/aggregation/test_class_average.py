@@ -10,14 +10,14 @@ from torch import Tensor
 
 from lit_fednas.aggregation import ClassAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientUpdate
+from lit_fednas.messages import ClassStatistics, ClientUpdate
 from lit_fednas.supernets import Supernet, Width
 from lit_fednas.testing.aggregations import aggregate, changed, random_updates, update
 from tests.supernets.instances import kept_instance
 
 
 def by_element(net: Supernet, updates: Sequence[ClientUpdate], classifier: str, weighted: bool) -> dict[str, Tensor]:
-    """Returns HeteroFL's average by element; a classifier row counts if the client reports its class."""
+    """Returns HeteroFL's average by element; a classifier row counts if the client sends its class."""
     result = {}
     for name, old in net.shared_tensors().items():
         sums = [0.0] * old.numel()
@@ -30,7 +30,7 @@ def by_element(net: Supernet, updates: Sequence[ClientUpdate], classifier: str, 
                 where, value = region.of(torch.arange(old.numel()).view(old.shape)), entry.weights[key]
                 for row in range(len(where)) if where.dim() else [None]:
                     in_classifier = key in (f"{classifier}.weight", f"{classifier}.bias")
-                    if in_classifier and row not in entry.result.report(ClassesReport).classes:  # type: ignore[union-attr]
+                    if in_classifier and row not in entry.result.find(ClassStatistics).classes:  # type: ignore[union-attr]
                         continue
                     positions, elements = (where, value) if row is None else (where[row], value[row])
                     for position, element in zip(
@@ -64,9 +64,9 @@ def made_for(name: str, seed: int) -> tuple[Supernet, ClassAverage, list[ClientU
     classes_of_clients = torch.rand(len(updates), net.num_classes, generator=draws) < 0.4
     classes_of_clients[:, 1] = False  # no client has this class
     classes_of_clients[0, [0, 2]] = True
-    reported_classes = [row.nonzero().flatten().tolist() * 2 for row in classes_of_clients]  # duplicates count once
-    reports = map(ClassesReport, reported_classes)
-    updates = [changed(entry, reports=(report,)) for entry, report in zip(updates, reports, strict=True)]
+    sent_classes = [row.nonzero().flatten().tolist() * 2 for row in classes_of_clients]  # duplicates count once
+    statistics = map(ClassStatistics, sent_classes)
+    updates = [changed(entry, statistics=(item,)) for entry, item in zip(updates, statistics, strict=True)]
     return net, ClassAverage(), updates
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_fednas.aggregation import OperatorAverage
-from lit_fednas.messages import ClientUpdate, OperatorReport
+from lit_fednas.messages import ClientUpdate, OperatorStatistics
 from lit_fednas.supernets import Operators
 from lit_fednas.testing.aggregations import aggregate, changed, update
 from tests.references.fedoras import equation_5
@@ -27,15 +27,15 @@ SEEN = [40, 12, 10]
 
 
 def updates() -> list[ClientUpdate]:
-    unreported = [update(NET, client, arch, 100 + client) for client, arch in enumerate(SUBSPACES)]
+    plain_updates = [update(NET, client, arch, 100 + client) for client, arch in enumerate(SUBSPACES)]
     return [
-        changed(entry, num_seen=num_seen, reports=(reported(examples),))
-        for entry, num_seen, examples in zip(unreported, SEEN, EXAMPLES, strict=True)
+        changed(entry, num_seen=num_seen, statistics=(statistics_of(examples),))
+        for entry, num_seen, examples in zip(plain_updates, SEEN, EXAMPLES, strict=True)
     ]
 
 
-def reported(examples: dict[str, int]) -> OperatorReport:
-    return OperatorReport({f"layers.{operator}": count for operator, count in examples.items()})
+def statistics_of(examples: dict[str, int]) -> OperatorStatistics:
+    return OperatorStatistics({f"layers.{operator}": count for operator, count in examples.items()})
 
 
 @pytest.mark.parametrize("min_clients", [1, 2, 3])

@@ -7,7 +7,7 @@ import pytest
 
 from lit_fednas.assignment import InvariantUnits
 from lit_fednas.assignment.invariant_units import left_out
-from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
+from lit_fednas.messages import ClientResult, ClientTask, UnitChangeStatistics
 from lit_fednas.supernets import SlicedCNN, UnitMask, Width, WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
@@ -31,8 +31,8 @@ def planned_archs(assignment: InvariantUnits, cohort=(0, 1, 2), round: int = 1) 
 
 def result(client: int, changes=None, arch=None, status: str = "ok") -> ClientResult:
     arch = arch or Width(1.0)
-    reports = () if changes is None else (UnitChangesReport(changes),)
-    return ClientResult(ClientTask(0, client, arch, 10), status, reports=reports)
+    statistics = () if changes is None else (UnitChangeStatistics(changes),)
+    return ClientResult(ClientTask(0, client, arch, 10), status, statistics=statistics)
 
 
 def changes(first, second) -> dict[str, list[float]]:
@@ -102,7 +102,7 @@ def test_stragglers_keep_changing_units():
         Width(0.25),
         Width(1.0),
         Width(0.5),
-    ]  # the first units, without reports
+    ]  # the first units, without statistics
     assert [assignment.deployed(client) for client in (0, 2)] == [Width(0.5), Width(1.0)]
     assignment.observe([result(2, changes([0.4, 0.1, 0.3, 0.2], [0.1, 0.6, 0.2, 0.5, 0.3, 0.4]))])
     slow, slower, fast, second_slow = planned_archs(assignment, (0, 1, 2, 0))
@@ -119,8 +119,8 @@ def test_equal_changes_keep_the_units_of_a_plain_width():
     assert list(NET.kept_units(Width(0.5)).values()) == [*map(list, planned_archs(assignment)[0].units)]
 
 
-def test_the_last_round_with_reports_counts():
-    """Reports of stragglers and failed clients do not count."""
+def test_the_last_round_with_statistics_counts():
+    """Statistics of stragglers and failed clients do not count."""
     ascending, descending = changes([1, 2, 3, 4], [1, 2, 3, 4, 5, 6]), changes([4, 3, 2, 1], [6, 5, 4, 3, 2, 1])
     assignment = invariant()
     assignment.observe([result(2, descending)])

@@ -392,18 +392,18 @@ class Unknown(Assignment):
 
 #: Parts of the method, settings of the callback or another callback, and the message.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "reports": (
+    "statistics": (
         {"assignment": ByOwnUtility(), "supernet": grown_suite(), "evaluation": EvaluationSettings(None)},
-        r"model\.assignment: ByOwnUtility assigns architectures by clients' reports",
+        r"model\.assignment: ByOwnUtility assigns architectures by clients' statistics",
     ),
-    "unknown": ({"assignment": Unknown()}, r"model\.assignment: Unknown assigns architectures by clients' reports"),
+    "unknown": ({"assignment": Unknown()}, r"model\.assignment: Unknown assigns architectures by clients' statistics"),
     "sandwich, sampled": (
         {"assignment": Sandwich(), "cohort": PoissonCohort(0.5)},
         r"model\.assignment: Sandwich draws architectures that depend on the cohort",
     ),
     "structure": (
         {"supernet": grown_suite(), "evaluation": EvaluationSettings(None)},
-        r"model\.supernet: ModelSuite changes its structure by clients' reports",
+        r"model\.supernet: ModelSuite changes its structure by clients' statistics",
     ),
     "norm bound": (
         {"faults": FaultPolicy(min_survivors=0, max_failed_rounds=None, norm_bound=3.0)},

@@ -34,7 +34,7 @@ def test_next_tokens_count_and_padding_does_not() -> None:
     values = task.values(GUESS_ONE, TOKENS)
     assert values["accuracy"].tolist() == [1.0, 0.0]
     assert values["loss"].tolist() == pytest.approx([math.log(4 / 3) + math.log(4), math.log(4)])
-    assert task.units(TOKENS).tolist() == [2, 1]
+    assert task.count(TOKENS).tolist() == [2, 1]
     mean = (math.log(4 / 3) + 2 * math.log(4)) / 3
     assert float(task.loss(GUESS_ONE, TOKENS)) == pytest.approx(mean)
     derived = task.derived({"accuracy": 1 / 3, "loss": mean})
@@ -82,8 +82,8 @@ def test_the_parts_of_a_task_agree(task: Task, outputs: tuple[int, ...]) -> None
     values = task.values(logits, targets)
     assert tuple(values) == task.averaged
     assert all(value.shape == (6,) for value in values.values())
-    assert float(task.loss(logits, targets)) == pytest.approx(float(values["loss"].sum() / task.units(targets).sum()))
-    means = {name: float(value.sum() / task.units(targets).sum()) for name, value in values.items()}
+    assert float(task.loss(logits, targets)) == pytest.approx(float(values["loss"].sum() / task.count(targets).sum()))
+    means = {name: float(value.sum() / task.count(targets).sum()) for name, value in values.items()}
     assert set(task.derived(means)) == set(task.metrics)
     assert task.strata(targets).shape == (6,)
 

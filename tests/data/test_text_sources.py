@@ -35,7 +35,7 @@ class TestTextFiles:
         assert train.inputs.tolist() == [[1, 2, 1], [3, 1, 0], [1, 1, 0]]
         assert train.targets.tolist() == [[2, 1, 3], [1, 4, 0], [1, 5, 0]]
         assert train.columns["client"].tolist() == ["a.txt", "a.txt", "b.txt"]
-        assert (source.task.num_outputs, source.task.units(train.targets).tolist()) == (7, [3, 2, 2])  # type: ignore[attr-defined]
+        assert (source.task.num_outputs, source.task.count(train.targets).tolist()) == (7, [3, 2, 2])  # type: ignore[attr-defined]
         source.task.check(train.targets)
         assert source.load("val") is source.load("test") is None
         pattern, whole = TextFiles(str(folder / "?.txt"), length=9), TextFiles(str(folder), length=9)
@@ -145,7 +145,7 @@ class TestShakespeareRoles:
         assert load(source, "test").targets.tolist() == [[eos, pad, pad, pad]]
         assert source.load("val") is None
         source.task.check(train.targets)
-        assert source.task.units(train.targets).tolist() == [2, 4, 1, 2]  # type: ignore[attr-defined]
+        assert source.task.count(train.targets).tolist() == [2, 4, 1, 2]  # type: ignore[attr-defined]
 
     def test_faults_are_named(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (root / "shakespeare_test.h5").unlink()

@@ -44,7 +44,7 @@ class Scaffold(TaskLoss):
         return super().loss(network, inputs, targets) + sum(((c - own) * w).sum() for c, own, w in terms)
 
     @torch.no_grad()
-    def report(self):
+    def statistics(self):
         for place, (received, trained, control) in enumerate(
             zip(self._received, self._parameters, self._server, strict=True)
         ):

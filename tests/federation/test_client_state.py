@@ -37,7 +37,7 @@ class Counting(TaskLoss):
         self.task = task
         self.seen[task.round, task.client] = self.state.get("fits", 0)
 
-    def report(self):
+    def statistics(self):
         if self.task.round == 1 and self.task.client in self.failing:
             raise RuntimeError("seven apples")
         return ()
@@ -55,7 +55,7 @@ class Ending(TaskLoss):
     def begin(self, network, task, generator):
         self.client = task.client
 
-    def report(self):
+    def statistics(self):
         if self.client == 1:
             raise RuntimeError("seven apples")
         return ()

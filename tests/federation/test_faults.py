@@ -12,7 +12,7 @@ from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.errors import ClientError
 from lit_fednas.federation import ClientSettings, FaultPolicy, OnlyClients, UniformCohort
-from lit_fednas.messages import UnitChangesReport
+from lit_fednas.messages import UnitChangeStatistics
 from lit_fednas.objectives import CrossEntropy
 from tests.federation.runs import Results
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
@@ -157,10 +157,10 @@ def test_stragglers_train_one_to_all_passes():
     assert set(passes(1)) == {3}
 
 
-@pytest.mark.parametrize("says", ["loss", "report", "weights"])
+@pytest.mark.parametrize("says", ["loss", "statistics", "weights"])
 def test_values_of_clients_are_validated(says):
     class Liar(CrossEntropy):
-        report_types = (UnitChangesReport,)
+        statistics_types = (UnitChangeStatistics,)
 
         def begin(self, network, task, generator):
             self.network, self.lies = network, task.client == 1
@@ -170,10 +170,10 @@ def test_values_of_clients_are_validated(says):
             return loss + (loss.detach() * math.nan - loss.detach()) * 0 if self.lies and says == "loss" else loss
 
         @torch.no_grad()
-        def report(self):
+        def statistics(self):
             if self.lies and says == "weights":
                 next(self.network.parameters()).fill_(math.nan)
-            return (UnitChangesReport({"conv": [0.0, math.inf if self.lies and says == "report" else 1.0]}),)
+            return (UnitChangeStatistics({"conv": [0.0, math.inf if self.lies and says == "statistics" else 1.0]}),)
 
     results, module, _, _ = run(objective=Liar())
     assert results.status == {0: "ok", 1: "non-finite", 2: "ok", 3: "ok", 4: "ok", 5: "ok"}

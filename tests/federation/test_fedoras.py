@@ -12,7 +12,7 @@ from lit_fednas.assignment import Subspaces
 from lit_fednas.callbacks import CostLedger, RunRecorder
 from lit_fednas.costs import RoundCost
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
-from lit_fednas.messages import MacsReport
+from lit_fednas.messages import MacsStatistics
 from lit_fednas.objectives import PathSampling
 from lit_fednas.records import read_rounds
 from lit_fednas.rng import numpy_generator
@@ -26,7 +26,7 @@ LIMITS = {"weak": 3e4, "middle": 6e4, "strong": 2e5}
 
 
 def test_paths_are_counted_and_sampled_architectures_evaluated(tmp_path: Path) -> None:
-    """Records and ledger use the clients' reports; the run has two rounds and one validation."""
+    """Records and ledger use the clients' statistics; the run has two rounds and one validation."""
     results, supernet = Results(), seeded(PathCNN, (1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2])
     module = make_module(
         supernet,
@@ -46,7 +46,7 @@ def test_paths_are_counted_and_sampled_architectures_evaluated(tmp_path: Path) -
         task, cost = result.task, supernet.cost(result.task.arch)
         assert (record["client"], record["tier"], record["arch"]) == (task.client, task.tier, str(task.arch))
         assert task.limits == {"operations": LIMITS[task.tier]}
-        spent = RoundCost(result.report(MacsReport).macs, cost.bytes, cost.bytes)
+        spent = RoundCost(result.find(MacsStatistics).macs, cost.bytes, cost.bytes)
         assert (record["macs"], record["bytes_down"], record["bytes_up"]) == (spent.macs, cost.bytes, cost.bytes)
         assert spent.macs < cost.macs * result.num_seen  # cost.macs belongs to the most expensive path
         total += spent

@@ -56,7 +56,7 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ({"objective": SideObjective}, "model.objective: SideObjective trains several outputs, and ElasticResNet has one"),
     (
         {"aggregation": OperatorAverage},
-        "model.aggregation: OperatorAverage needs every client's OperatorReport, which model.objective CrossEntropy",
+        "model.aggregation: OperatorAverage needs every client's OperatorStatistics, which model.objective",
     ),
     (
         {
@@ -64,7 +64,7 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
             "assignment": lambda: InvariantUnits({"weak": 0.5, "strong": 1}),
             "tiers": lambda: methods.TWO_TIERS,
         },
-        "model.assignment: InvariantUnits needs every client's UnitChangesReport, which model.objective CrossEntropy",
+        "model.assignment: InvariantUnits needs every client's UnitChangeStatistics, which model.objective",
     ),
     (
         {

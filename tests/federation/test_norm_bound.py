@@ -34,7 +34,7 @@ class Wild(CrossEntropy):
         self.before = [tensor.detach().clone() for tensor in network.parameters()]
 
     @torch.no_grad()
-    def report(self):
+    def statistics(self):
         if self.task.client == 1:
             for tensor, start in zip(self.network.parameters(), self.before, strict=True):
                 tensor.copy_(start + self.factor * (tensor - start))

@@ -70,7 +70,7 @@ def test_other_strategies_are_refused():
 
 #: Methods that differ most between ranks; the first, which is also resumed, keeps client states.
 QUICK = ("exits late", "counting reject", "suites")
-#: All other methods except invariant units, because their choice may depend on the rounding of the ranks' reports.
+#: All other methods except invariant units, because their choice may depend on the rounding of the ranks' statistics.
 OTHERS = [name for name in COVERING if name not in QUICK and METHODS[name].assignment != "invariant"]
 #: Tolerances for amplified roundings: they change a rounding to int8 (2e-5), and norms of small maps amplify them (9e-5
 #: on a processor without AVX-512).

@@ -159,7 +159,7 @@ def remembering_parts() -> dict[str, Any]:
         "assignment": remembering(TrackingSandwich, "observe"),
         "aggregation": remembering(OverlapAverage, "finish"),
         "cohort": remembering(UniformCohort, "observe", None, 3),
-        "objective": Proximal(remembering(TaskLoss, "report")),
+        "objective": Proximal(remembering(TaskLoss, "statistics")),
     }
 
 

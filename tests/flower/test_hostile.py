@@ -29,8 +29,8 @@ from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner, FlowerSearch
 from lit_fednas.flower.wire import Packet  # noqa: E402
 from lit_fednas.search import ClientDraw, FederatedEvaluation  # noqa: E402
 
-#: Methods with all kinds of reports, and with clients that test.
-REPORTING = ["operators late", "widths", "widths late", "widths reject", "exits", "cells", "suites"]
+#: Methods with all kinds of statistics, and with clients that test.
+WITH_STATISTICS = ["operators late", "widths", "widths late", "widths reject", "exits", "cells", "suites"]
 
 #: Values that are wrong in all fields except texts.
 VALUES = [10**400, 10**30, -(10**400), -1, -0.5, nan, inf, -inf, 1e308, True, None, "1", "\ud800"]
@@ -58,7 +58,7 @@ def replaced(tree: Any, factor: int = 1) -> Iterator[tuple[list[Any], Any]]:
                 yield way, changed
 
 
-@pytest.mark.parametrize("name", one_of_many(REPORTING, "widths"))
+@pytest.mark.parametrize("name", one_of_many(WITH_STATISTICS, "widths"))
 def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read, outcomes = FlowerRunner._read, []
 
@@ -186,6 +186,6 @@ def test_a_score_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch)
         replies[0] = Reply(Packet(fields))
         for _, answers in evaluator.answers_of(archs, [0, 1, 2]):
             assert (answers[:, 0] > 0).tolist() == [False, True, True], (way, fields)
-    for units in (10**12, 40):  # equal for all architectures, but more than the client has
-        replies[0] = Reply(Packet({"answers": [[units, 1.0, 1.0]] * 2}))
+    for count in (10**12, 40):  # equal for all architectures, but more than the client has
+        replies[0] = Reply(Packet({"answers": [[count, 1.0, 1.0]] * 2}))
         assert [float(answers[0].sum()) for _, answers in evaluator.answers_of(archs, [0, 1, 2])] == [0.0, 0.0]

@@ -260,7 +260,10 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "silence": (lambda m, a: None, "no answer after flower's timeout, 0.01 s"),
     "the server's status": (of_result(status="wild"), UNREAD.format("status 'wild'")),
     "a test of its own": (of_result(tested={"beauty": 1.0}), UNREAD.format("tested by ['beauty']")),
-    "another report": (of_result(reports={"MacsReport": {"macs": 1}}), UNREAD.format("reports of ['MacsReport']")),
+    "other statistics": (
+        of_result(statistics={"MacsStatistics": {"macs": 1}}),
+        UNREAD.format("statistics of ['MacsStatistics']"),
+    ),
 }
 STATUSES = {"dead node": "dropped", "silence": "timeout"}  # the others are errors
 

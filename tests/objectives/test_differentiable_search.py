@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_fednas.data import ClientData, Examples, TensorReader
-from lit_fednas.messages import ClientTask, MacsReport
+from lit_fednas.messages import ClientTask, MacsStatistics
 from lit_fednas.objectives import DifferentiableSearch
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import CellSupernet, GroupNorm
@@ -70,7 +70,7 @@ def test_adam_steps_the_architecture_and_the_weights_follow() -> None:
             assert gradient is None
         else:
             torch.testing.assert_close(gradient, slope, msg=name)
-    assert objective.report()[0] == MacsReport(3 * 6 * tiny_cells().macs("mixture"))
+    assert objective.statistics()[0] == MacsStatistics(3 * 6 * tiny_cells().macs("mixture"))
 
 
 def test_adam_has_the_momentum_of_the_publication() -> None:

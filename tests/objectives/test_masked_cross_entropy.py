@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.data import ClientData, Examples, TensorReader
-from lit_fednas.messages import ClassesReport, ClientTask
+from lit_fednas.messages import ClassStatistics, ClientTask
 from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy
 from lit_fednas.supernets import PlainNetwork
 from tests.support import seeded
@@ -67,7 +67,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("client", [0, 1, 2])
 def test_rows_of_absent_classes_stay_and_the_others_move(client: int) -> None:
     network, objective = start_fit(client)
-    assert objective.report() == (ClassesReport(CLASSES[client]),)
+    assert objective.statistics() == (ClassStatistics(CLASSES[client]),)
     received = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.9)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Objectives with an inner objective use its loss and reports, and prepare it."""
+"""Objectives with an inner objective use its loss and statistics, and prepare it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, MacsReport, Report
+from lit_fednas.messages import ClassStatistics, ClientResult, ClientTask, MacsStatistics, Statistics
 from lit_fednas.objectives import Objective, TaskLoss
 from tests.federation.methods import IMAGE, NETS, OBJECTIVES, OUTPUTS
 from tests.support import NO_DATA
@@ -33,12 +33,12 @@ class DoubleCrossEntropy(Objective):
     def loss(self, network, inputs, targets):
         return 2 * functional.cross_entropy(network(inputs), targets)
 
-    def report(self) -> tuple[Report, ...]:
-        return (ClassesReport([5]), MacsReport(-1))
+    def statistics(self) -> tuple[Statistics, ...]:
+        return (ClassStatistics([5]), MacsStatistics(-1))
 
 
 @pytest.mark.parametrize("name", SUPERNETS)
-def test_the_inner_objective_gives_loss_and_reports(name: str) -> None:
+def test_the_inner_objective_gives_loss_and_statistics(name: str) -> None:
     net, inside = NETS[SUPERNETS[name]](IMAGE, OUTPUTS), DoubleCrossEntropy()
     doubled, plain = OBJECTIVES[name](inside), OBJECTIVES[name](TaskLoss())
     task = ClientTask(3, 1, net.space.superset, 48)
@@ -51,8 +51,8 @@ def test_the_inner_objective_gives_loss_and_reports(name: str) -> None:
         losses.append(torch.stack([objective.loss(network, inputs, targets).detach() for _ in range(6)]))
     torch.testing.assert_close(losses[0], 2 * losses[1])
     assert inside.calls == [net, task]
-    reports, plain_reports = (ClientResult(task, reports=objective.report()) for objective in (doubled, plain))
-    assert reports.report(ClassesReport) == ClassesReport([5])
-    assert reports.report(MacsReport) == (
-        plain_reports.report(MacsReport) or MacsReport(-1)
-    )  # the outer report comes first
+    result, plain_result = (ClientResult(task, statistics=objective.statistics()) for objective in (doubled, plain))
+    assert result.find(ClassStatistics) == ClassStatistics([5])
+    assert result.find(MacsStatistics) == (
+        plain_result.find(MacsStatistics) or MacsStatistics(-1)
+    )  # the outer statistics come first

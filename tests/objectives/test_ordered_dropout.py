@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_fednas.messages import ClientTask, MacsReport
+from lit_fednas.messages import ClientTask, MacsStatistics
 from lit_fednas.objectives import Objective, OrderedDropout
 from lit_fednas.supernets import SlicedCNN, Width, WidthSupernet
 from tests.support import NO_DATA, seeded
@@ -169,6 +169,6 @@ def test_multiply_accumulates_of_all_passes(distill: bool) -> None:
             expected += NET.macs(Width(0.75)) * len(targets)
         below += width < 0.75
     assert 0 < below < 12
-    assert objective.report() == (MacsReport(expected),)
+    assert objective.statistics() == (MacsStatistics(expected),)
     start_fit(objective, 0.75)
-    assert objective.report() == (MacsReport(0),)
+    assert objective.statistics() == (MacsStatistics(0),)

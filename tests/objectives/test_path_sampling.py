@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_fednas.messages import ClientTask, MacsReport, OperatorReport
+from lit_fednas.messages import ClientTask, MacsStatistics, OperatorStatistics
 from lit_fednas.objectives import PathSampling
 from lit_fednas.supernets import Operators, PathCNN, PathSampler
 from tests.support import NO_DATA, assert_same, seeded
@@ -115,13 +115,13 @@ def test_a_single_path_trains_as_without_sampling():
 def test_examples_by_operator_and_multiply_accumulates():
     objective = PathSampling()
     steps = train(objective, task(limits=limited(0.6)), 30)
-    operators, macs = objective.report()
+    operators, macs = objective.statistics()
     expected: Counter[str] = Counter()
     for step in steps:
         for layer, (name,) in enumerate(step.path.layers):
             expected[f"layers.{layer}.{name}"] += step.size
-    assert operators == OperatorReport(dict(expected))
-    assert macs == MacsReport(sum(NET.macs(step.path) * step.size for step in steps))
+    assert operators == OperatorStatistics(dict(expected))
+    assert macs == MacsStatistics(sum(NET.macs(step.path) * step.size for step in steps))
 
 
 def operator(name: str) -> str | None:

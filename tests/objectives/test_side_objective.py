@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, MacsReport
+from lit_fednas.messages import ClientTask, MacsStatistics
 from lit_fednas.objectives import Proximal, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm
 from tests.support import NO_DATA, seeded
@@ -59,9 +59,9 @@ def test_macs_contain_the_heads():
     for size in (4, 2):
         objective.loss(network, torch.randn(size, *INPUTS), torch.zeros(size, dtype=torch.int64))
     head = 16 * 4 * 5  # the first exit's classifier: four channels of 4x4 pixels, five classes
-    assert objective.report() == (MacsReport(6 * (supernet.cost(supernet.space.largest).macs + head)),)
+    assert objective.statistics() == (MacsStatistics(6 * (supernet.cost(supernet.space.largest).macs + head)),)
     objective.begin(network, ClientTask(1, 0, supernet.space.smallest, 8), torch.Generator())
-    assert objective.report() == (MacsReport(0),)
+    assert objective.statistics() == (MacsStatistics(0),)
 
 
 def test_wrong_compositions():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_fednas.messages import ClientTask, UnitChangesReport
+from lit_fednas.messages import ClientTask, UnitChangeStatistics
 from lit_fednas.objectives import UnitChanges
 from lit_fednas.supernets import BatchNorm, GroupNorm, NetworkFamily, SlicedCNN, UnitMask, Width, WidthSupernet
 from tests.support import NO_DATA, seeded
@@ -30,9 +30,9 @@ def cnn(norm=GroupNorm(2)) -> WidthSupernet:
 
 
 def changes_of(objective: UnitChanges) -> dict[str, list[float]]:
-    (report,) = objective.report()
-    assert isinstance(report, UnitChangesReport)
-    return dict(report.changes)
+    (statistics,) = objective.statistics()
+    assert isinstance(statistics, UnitChangeStatistics)
+    return dict(statistics.changes)
 
 
 def start_fit(net: WidthSupernet, arch, objective: UnitChanges | None = None) -> tuple[UnitChanges, nn.Module]:
@@ -67,10 +67,10 @@ def test_statistics_are_no_weights():
 
 
 @pytest.mark.parametrize("arch", [Width(0.5), Width(0.5, 2), UnitMask((tuple(range(4)), (0, 1, 2, 5)))])
-def test_a_client_with_a_part_reports_nothing(arch):
+def test_a_client_with_a_part_sends_nothing(arch):
     net = cnn()
     objective_of_whole, _ = start_fit(net, net.space.largest)  # the objective must forget this fit
     objective, network = start_fit(net, arch, objective_of_whole)
     with torch.no_grad():
         network.layer0.conv.weight += 1
-    assert objective.report() == (UnitChangesReport({}),)
+    assert objective.statistics() == (UnitChangeStatistics({}),)

@@ -45,7 +45,7 @@ def test_padding_at_the_end_does_not_change_the_loss() -> None:
     x, y = torch.from_numpy(inputs)[None], torch.from_numpy(targets)[None]
     others = x.clone()
     others[x == PAD] = torch.randint(1, 9, (8,))
-    assert int(task.units(y)) == int((x != PAD).sum()) == 4
+    assert int(task.count(y)) == int((x != PAD).sum()) == 4
     assert float(task.loss(net(others), y)) == pytest.approx(float(task.loss(net(x), y)), rel=1e-12)
 
 
