@@ -48,6 +48,21 @@ def test_options_that_are_shown_exist(name: str, capsys):
 
 
 @pytest.mark.slow
+def test_the_script_that_is_shown_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (script,) = (block for language, block in BLOCKS if language == "python")
+    for text, shorter in {
+        "copies=30": "copies=2",
+        "max_rounds=400": "max_rounds=3",
+        "tiers=tiers": "tiers=tiers, evaluations=2",
+    }.items():
+        assert text in script
+        script = script.replace(text, shorter)
+    exec(compile(script, "README.md", "exec"), {})
+    assert Path("runs/run/version_0/search/tiers/phone/network.onnx").exists()
+
+
+@pytest.mark.slow
 def test_the_study_that_is_shown_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = yaml.safe_load(STUDY)

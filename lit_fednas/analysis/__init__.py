@@ -1,7 +1,7 @@
 """Tables (pandas), figures (matplotlib) and HTML pages of finished runs and comparisons.
 
-``lit-fednas report RUN`` shows a run on one HTML page; ``lit-fednas compare`` compares methods. Both read the records of
-runs (``lit_fednas.records``).
+``lit-fednas report RUN`` shows a run on one HTML page; ``lit-fednas compare`` compares methods. Both read the
+records of runs (``lit_fednas.records``).
 """
 
 from lit_fednas.analysis.charts import fronts_figure, pareto_figure, progress_figure
