@@ -70,8 +70,8 @@ __all__ = [
     "default_callbacks",
 ]
 
-_PACKAGES = ("federation", "aggregation", "assignment", "callbacks", "data", "export", "finetune", "loggers", "search")
-_PACKAGES += ("supernets", "tiers")
+_PACKAGES = ["federation", "aggregation", "assignment", "callbacks", "data", "export", "finetune", "loggers", "search"]
+_PACKAGES += ["supernets", "tiers"]
 
 
 def __getattr__(name: str) -> Any:

@@ -144,7 +144,7 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
 
 
 def find_modules(*configs: str) -> None:
-    """Makes modules importable from the working directory, and from the folders of or in configurations."""
+    """Makes modules importable from the working directory, and from folders of or named in configurations."""
     folders = [os.getcwd(), *os.environ.get(MODULES, "").split(os.pathsep)]
     for path in map(Path, configs):
         line = path.read_text(encoding="utf-8").partition("\n")[0]

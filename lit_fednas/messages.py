@@ -40,7 +40,7 @@ class ClientTask:
     tier: str = ""  # the name of the client's device tier; empty without tiers
     limits: Mapping[str, float] = field(default_factory=dict)  # the highest cost of an example's forward pass, by cost
     unsupported: tuple[str, ...] = ()  # operators that the client cannot run
-    group: int | None = None  # clients of a group begin their next task when all have finished the last
+    group: int | None = None  # clients of a group begin their next task when all have finished the previous one
     steps: int | None = None  # steps of the local optimizer; None: those of client.steps or client.epochs
 
     @property
@@ -185,7 +185,7 @@ class ClientUpdate:
 
     The weights are the client network's own tensors, by their names in the subnet, not copies: they are valid until the
     next client is trained, so aggregate at once. The state is the new state of the objective and of those inside it,
-    by their place, if the update counts. It is never sent, and ``None`` if nothing changes.
+    by their path, if the update counts. It is never sent, and ``None`` if nothing changes.
     """
 
     result: ClientResult

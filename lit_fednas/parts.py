@@ -62,7 +62,7 @@ class Part:
         if set(state) != names:
             saved, present = (", ".join(sorted(keys)) or "no state" for keys in (state, names))
             difference = f"the checkpoint holds {saved}, but {type(self).__name__} has {present}"
-            raise CheckpointError(f"{self.field}: {difference}; use the part of the checkpoint")
+            raise CheckpointError(f"{self.field}: {difference}; use the part that the run was started with")
         for name in self.state_names:
             setattr(self, name, deepcopy(state[name]))
 

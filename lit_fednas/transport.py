@@ -77,7 +77,8 @@ class Int8(Packing):
     """Multiples of a scale per tensor, rounded at random to keep the expectation: a quarter of the bytes.
 
     QSGD (Alistarh et al., 2017, 3.1) with 127 levels per tensor, and the greatest magnitude in place of the Euclidean
-    norm. The scale, this magnitude / 127, is sent as float32. If an element is not finite, none of its tensor is.
+    norm. The scale, this magnitude / 127, is sent as float32. If an element is not finite, its
+    whole tensor arrives not finite.
 
     Example:
         >>> tensors = {"weight": torch.tensor([-127.0, 3.25])}

@@ -42,7 +42,9 @@ class ClassAverage(OverlapAverage):
             candidates = [name for name, module in modules if _rows(module) == supernet.num_classes]
             if self.classifier not in candidates:
                 remedy = (
-                    f"choose from {', '.join(candidates)}" if candidates else "use OverlapAverage, no module has one"
+                    f"choose from {', '.join(candidates)}"
+                    if candidates
+                    else "use OverlapAverage, no module has such rows"
                 )
                 raise ConfigError(
                     f"model.aggregation.classifier: {self.classifier!r} is not a module with a row for each of the "

@@ -16,7 +16,7 @@ class OperatorAverage(OverlapAverage):
     its weights, so that the server's weights disclose no single update; this is no differential privacy.
 
     Args:
-        min_clients: Minimum number of clients that change an operator (the paper: 2).
+        min_clients: Operators that fewer clients trained keep their weights (the paper: 2).
         trim: The share of values that a mean leaves out at either end (:class:`OverlapAverage`).
 
     Raises:

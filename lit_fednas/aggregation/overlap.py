@@ -31,10 +31,10 @@ class OverlapAverage(Aggregation):
     Args:
         weighted: Whether clients are weighted by their number of examples n_k; if not, all have equal weight.
         trim: The share of an element's values that its mean leaves out at either end, rounded up to whole values; 0.5
-            gives the median. It needs at least three clients, and keeps a round's updates in memory.
+            gives the median. Above 0 it needs at least three clients, and keeps a round's updates in memory.
     """
 
-    #: Minimum number of clients that change an element.
+    #: Elements that fewer clients trained keep their value.
     min_clients = 1
 
     def __init__(self, weighted: bool = True, trim: Trim = 0.0) -> None:

@@ -50,7 +50,7 @@ _TABLES = ("compare.csv", "targets.csv", "clients.csv", "curves.csv")
 
 
 def best_within(table: pd.DataFrame, limits: Mapping[str, float], keys: Sequence[str] = _KEYS) -> pd.DataFrame:
-    """Returns the network with the best validation metric within limits (the cheapest of equals), for all keys."""
+    """Returns the network with the best validation metric within limits (the cheapest of equals) per ``keys``."""
     fitting = within(table, limits).dropna(subset=["val"])
     best = fitting.sort_values(["val", "macs"], ascending=[not table.attrs["higher"], True], kind="stable")
     return best.drop_duplicates(list(keys)).sort_index()

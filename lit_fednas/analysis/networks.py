@@ -148,7 +148,9 @@ def comparable(methods: Methods) -> tuple[dict[str, list[Result]], list[str]]:
                 siblings.append(result)
                 for search in result.searches:
                     if run.rounds_of(search.weights) is None:
-                        exclusions.append(f"{method}: {run.folder / search.name} belongs to weights that were replaced")
+                        exclusions.append(
+                            f"{method}: {run.folder / search.name} belongs to weights that the run no longer has"
+                        )
     return {method: results for method, results in included.items() if results}, exclusions
 
 

@@ -52,7 +52,7 @@ class ByTier(Assignment):
         super().setup(supernet, population)
         if not population.tiers and (self.needs_tiers or self.archs is not None):
             raise ConfigError(
-                "model.tiers: is null, and the assignment needs tiers; set it, such as to ArchitectureTiers"
+                "model.tiers: is null, and the assignment needs tiers; set it, for instance to ArchitectureTiers"
             )
         tiers = population.tiers or (EVERYBODY,)
         names = [tier.name for tier in tiers]
@@ -68,8 +68,8 @@ class ByTier(Assignment):
             arch = self._most_expensive(tier) if name is None else self.named(name)
             if self._costs.excess(arch, tier) > 0:
                 raise ConfigError(
-                    f"assignment.{self.setting}.{tier.name}: {name} exceeds the tier's limits ({tier}); choose a "
-                    f"smaller one, or raise the limits in model.tiers"
+                    f"assignment.{self.setting}.{tier.name}: {name} is outside the tier's limits ({tier}); "
+                    f"choose another one, or change the limits in model.tiers"
                 )
             self.of_tier[tier.name] = arch
 

@@ -207,7 +207,7 @@ class PoolOfTiers:
             if not affordable:
                 raise ConfigError(
                     f"assignment.pool: no architecture of {type(self.pool).__name__} fits tier {tier.name!r} ({tier}); "
-                    f"raise the tier's limits in model.tiers, or list cheaper ones"
+                    f"raise the tier's limits in model.tiers, or use a pool with cheaper ones"
                 )
             cheap = [arch for arch in affordable if self.cost_of(arch) <= limit]
             allowed = cheap or [min(affordable, key=self.cost_of)]

@@ -1,4 +1,4 @@
-"""FedRolex' windows of units, which roll over the layers (Alam et al., 2022)."""
+"""FedRolex' windows, which roll over each layer's units (Alam et al., 2022)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +20,8 @@ class RollingWidths(ByTier):
 
     After Alam, Liu, Yan and Zhang (2022, "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model
     Extraction", NeurIPS): all weights are trained even if no client can hold the whole network. The window's first unit
-    is the sum of the steps so far, modulo the layer's number of units. The window's size is rounded up, not down.
+    is the sum of the steps so far, modulo the layer's number of units. The window's size is rounded up (the
+    paper: down).
 
     Args:
         archs: Width of each tier: ``smallest``, ``largest``, or its text; by default the greatest within its limits.

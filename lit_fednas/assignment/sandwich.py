@@ -32,8 +32,8 @@ class Sandwich(Assignment):
     """Two random clients train the largest and the smallest architecture, the others random architectures.
 
     Args:
-        pool: The pool to draw from with equal chances, as in DeepFedNAS; by default the whole space. Then the
-            bounds are the pool's architectures with the most and the fewest MACs, and tiers limit the draws.
+        pool: The pool to draw from with equal chances, as in DeepFedNAS; by default the whole space. With
+            a pool, the bounds are its architectures with the most and the fewest MACs, and tiers limit the draws.
 
     Raises:
         ConfigError: A tier cannot afford any architecture of the pool (reported before training).

@@ -28,7 +28,8 @@ class Subspaces(Assignment):
         size: The unit of the budget: ``parameters``, or ``bytes``, which include buffers.
 
     Raises:
-        ConfigError: The share is out of range; before training: the supernet has no operators, or the share is low.
+        ConfigError: The share is out of range; before training: the supernet has no operators, or the share is
+            too low.
     """
 
     supernet_kind: ClassVar[type] = PathSupernet
@@ -49,8 +50,8 @@ class Subspaces(Assignment):
             min_size = self._sizes.fixed + sum(max(sizes) for sizes in layer_sizes if 0 not in sizes)
             if self.budget < min_size:
                 raise ConfigError(
-                    f"assignment.share: {self.budget:g} {self.size} may be less than the fixed parts and one operator "
-                    f"with weights per layer, {min_size:g}; raise it, or add id to supernet.operators"
+                    f"assignment.share: {self.budget:g} {self.size} may be less than the fixed parts and an operator "
+                    f"in each layer without a weightless one, {min_size:g}; raise it, or add id to supernet.operators"
                 )
 
     @override

@@ -56,7 +56,7 @@ class DeviceAverage(FederatedCallback):
             self._store.write(_KIND, task.round, task.client, copied(update.weights), **facts)
 
     def average(self, arch: str) -> dict[str, Tensor]:
-        """Returns the mean over the clients of an architecture (its text): float32 tensors on the CPU, if any."""
+        """Returns the mean over the clients that trained ``arch`` last, in float32 on the CPU; empty without any."""
         entries = {client: entry for client, entry in self._store.entries(_KIND).items() if entry["arch"] == arch}
         clients = sorted(entries)
         weights = torch.tensor([entries[client]["num_examples"] if self.weighted else 1.0 for client in clients])

@@ -93,14 +93,17 @@ class PoolGrowth(FederatedCallback):
         """Validates that the largest architecture can keep the smallest one's outputs."""
         if self.keep_function:
             pools, supernet = _pools(pl_module), deepcopy(pl_module.supernet).cpu().eval()
+            if getattr(supernet, "relu_before_sum", False):
+                reason = "true stops gradients of new blocks where supernet.relu_before_sum is true"
+                raise ConfigError(f"pool_growth.keep_function: {reason}; set one of them to false")
             supernet.keep_function(pools.smallest)
             # Inputs are below 1, so that tokens are 0.
             x = torch.rand(8, *supernet.input_shape, generator=generator(0, "keep-function")).to(supernet.input_dtype)
             small, large = (supernet(x, arch) for arch in (pools.smallest, pools.largest))
-            if (large - small).norm() > 1e-3 * small.norm():
+            if not (large - small).norm() <= 1e-3 * small.norm():  # true for NaN
                 raise ConfigError(
                     f"pool_growth.keep_function: true cannot give architecture {pools.largest} the outputs of "
-                    f"{pools.smallest} (layer norms over a width that grows prevent it); set it to false"
+                    f"{pools.smallest} (layer norms over a width that grows prevent it, for instance); set it to false"
                 )
 
     @override

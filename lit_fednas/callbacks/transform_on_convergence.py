@@ -216,8 +216,8 @@ def cell_activeness(suite: ModelSuite, number: int, averages: Mapping[str, Tenso
     for name, weights in shared.items():
         if name.startswith(prefix):
             cell = name.removeprefix(prefix).partition(".")[0]
-            update_norm = (averages[name] - weights).square().sum()
-            squares.setdefault(cell, []).append(torch.stack([update_norm, weights.square().sum()]))
+            squared_update = (averages[name] - weights).square().sum()
+            squares.setdefault(cell, []).append(torch.stack([squared_update, weights.square().sum()]))
     activeness = {}
     for cell, pairs in squares.items():
         update_norm, weight_norm = torch.stack(pairs).double().sum(0).sqrt().tolist()

@@ -16,7 +16,8 @@ class ShowPartition:
         """Prints an overview of the data, and writes each client's examples by class (SuperFed, Fig. 9).
 
         Args:
-            output: The folder for ``partition.csv`` (at most a million rows of client and class) and ``partition.png``.
+            output: The folder for ``partition.png``, and for ``partition.csv`` if clients times classes are at most a
+            million.
             overwrite: Whether to replace files of these names that this command has not written.
         """
         from lit_fednas.records.partition import write_partition  # importing matplotlib takes a while

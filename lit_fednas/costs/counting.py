@@ -317,7 +317,7 @@ class RoundCost:
 
     Computation is the architecture's multiply-accumulates of a forward pass times the examples of the client's training
     and test. (Backward passes take about twice as much for every method, and are not counted.) Communication is the
-    bytes of the subnet, down to each client of the cohort and up from each client that answers.
+    bytes of the subnet, down to each client that receives a task and up from each that answers.
     """
 
     macs: int = 0  # multiply-accumulates of the forward passes

@@ -110,7 +110,7 @@ class Shards(Partitioner):
         count = num_clients * self.shards_per_client
         if count > len(targets):
             field = f"data.partitioner.shards_per_client: {self.shards_per_client} for {num_clients} clients"
-            raise DataError(f"{field} exceeds the number of examples; give {len(targets) // num_clients} or less")
+            raise DataError(f"{field} exceeds {len(targets)} examples; give {len(targets) // num_clients} or less")
         order = rng.permutation(len(targets))
         order = order[np.argsort(targets[order], kind="stable")]
         client_of_shard = np.empty(count, dtype=np.int64)

@@ -210,7 +210,7 @@ class MultiLabel(Task):
     def check(self, targets: Tensor) -> None:
         _check_floats(targets, self.num_outputs, "labels")
         if not bool(((targets == 0) | (targets == 1)).all()):
-            raise DataError("targets: have values beside 0 and 1; give 0 or 1 for each label")
+            raise DataError("targets: have values other than 0 and 1; give 0 or 1 for each label")
 
 
 @checked("data.task")

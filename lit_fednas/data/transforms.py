@@ -137,7 +137,7 @@ class RandomFlip(Augmentation):
 
 @checked("data.source.augmentation")
 class Cutout(Augmentation):
-    """Fills a square of each example, centred at any of its pixels (DeVries & Taylor, 2017).
+    """Fills a square of each example, centred at a random pixel (DeVries & Taylor, 2017).
 
     Part of the square may lie outside the image.
 
@@ -157,7 +157,9 @@ class Cutout(Augmentation):
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         count, channels, height, width = batch.shape
         if len(self.fill) not in (1, channels):
-            raise ConfigError(f"data.source.augmentation.fill: {self.fill} for {channels} channels; give one for each")
+            raise ConfigError(
+                f"data.source.augmentation.fill: {self.fill} for {channels} channels; give one, or one per channel"
+            )
         inside = []
         for length in (height, width):
             centre = torch.randint(0, length, (count, 1), generator=generator, device=batch.device)

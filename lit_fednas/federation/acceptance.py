@@ -36,7 +36,7 @@ class Acceptance:
         return False
 
     def judge(self, evidence: Sequence[Any]) -> Callable[[ClientResult], Outcome | None]:
-        """Returns a function from a result to its outcome, by all ranks' evidence; ``None`` if no update was held."""
+        """Returns a function that gives a result's outcome by all ranks' evidence; ``None`` for updates not held."""
         return lambda result: None
 
 
@@ -80,7 +80,7 @@ class NormBound(Acceptance):
         return outcome
 
     def ratios(self, changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
-        """Returns the ratio of each update's norm to the cohort's median: of its parameters or its statistics."""
+        """Returns each update's norm relative to the cohort's median: the larger ratio of parameters and statistics."""
         parameters = {name for name, _ in self.supernet.named_parameters()}
 
         def select(are_parameters: bool) -> dict[Hashable, Changes]:

@@ -160,7 +160,7 @@ def check_monitors(trainer: Any, module: Any) -> None:
             hint = did_you_mean(name, names)
             raise ConfigError(f"{field}.monitor: {name!r} will not be logged{hint}; choose from {', '.join(names)}")
         higher = higher_is_better(name, module.task, module.metrics)
-        if higher is None and getattr(callback, "finds_mode", False):
+        if higher is None and getattr(callback, "_derives_mode", False):
             raise ConfigError(f"{field}.mode: null is undefined for {name!r}, which has no direction; set min or max")
         best_mode = "max" if higher else "min"
         if part_field is None and higher is not None and mode in ("min", "max") and mode != best_mode:

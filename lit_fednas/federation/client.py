@@ -45,7 +45,7 @@ class LocalRunner(TaskRunner):
         self.data = data
         self.settings = module.client
         self.faults = module.faults
-        self.transport = module.transport  # a device sets Transport(), because its messages are packed elsewhere
+        self.transport = module.transport  # a device sets Transport(), because it packs its messages itself
         self.seed = module.seed
         self.check = check
         self.device = next(iter(self.supernet.shared_tensors().values())).device
@@ -80,7 +80,7 @@ class LocalRunner(TaskRunner):
         return self._outcome(fit)
 
     def _groups(self, tasks: Sequence[ClientTask]) -> Iterator[Sequence[ClientTask]]:
-        """Yields tasks of one architecture, most examples first, so that clients of a fit take similar steps."""
+        """Yields tasks of one architecture, most examples first, so that a fit's clients take similarly many steps."""
         if self.settings.clients_per_fit == 1:
             yield from ([task] for task in tasks)
             return

@@ -316,7 +316,7 @@ def normalises_over_batches(network: nn.Module) -> bool:
 
 
 def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
-    """Resets the running statistics of a network's batch norms in place, and returns the norms."""
+    """Gives a network's batch norms new, empty running statistics, in place, and returns the norms."""
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     device = next((parameter.device for parameter in network.parameters()), None)
     for norm in norms:

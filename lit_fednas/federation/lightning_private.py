@@ -86,7 +86,7 @@ class RoundFitLoop(_FitLoop):
 
     @property
     def round_metrics(self) -> dict[str, torch.Tensor]:
-        """The metrics that the present round logged; of earlier rounds' metrics Lightning keeps the same tensors."""
+        """The metrics that this round logged: Lightning also keeps earlier rounds' metrics, as the same tensors."""
         metrics, earlier = self.trainer.callback_metrics, self._earlier_metrics
         return {name: value for name, value in metrics.items() if earlier.get(name) is not value}
 
@@ -133,7 +133,7 @@ class AveragedWeights(WeightAveraging):
 
     @property
     def average(self) -> AveragedModel | None:
-        """The mean; ``None`` outside of a fit."""
+        """The mean of the last fit; ``None`` before a fit and in other commands."""
         return self._average_model
 
     def swap(self, module: pl.LightningModule) -> None:
@@ -186,7 +186,7 @@ class RankStrategy(DDPStrategy):
 
     def configure_ddp(self) -> None:
         """Copies the weights of rank 0 to every rank."""
-        # no DDP wrapper: autograd computes no gradients to reduce, and its buckets would double the memory
+        # no DDP wrapper: there are no gradients to reduce, and the wrapper's buckets would double the memory
         assert self.model is not None
         _sync_module_states(self.model)
 
@@ -209,7 +209,7 @@ def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy |
 
 
 def launched(trainer: pl.Trainer, function: Callable[[], T]) -> T:
-    """Calls a function in every process of a trainer, like Lightning its own ``fit``."""
+    """Calls a function in every process of a trainer, as Lightning calls its own ``fit``."""
     strategy = trainer.strategy
     if trainer.world_size == 1:
         return function()

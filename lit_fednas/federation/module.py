@@ -76,7 +76,7 @@ class FederatedLightningModule(pl.LightningModule):
         ignore_mismatched_sizes: Whether tensors of ``initial`` with other sizes, such as a head for other classes, are
             skipped and keep their random values (for transfer to another task). By default they are refused.
         metrics: Further metrics of torchmetrics, by name, of every evaluated subnet. They receive the network's outputs
-            and the targets; for tokens, a list of all tokens that the task does not ignore.
+            and the targets; for tokens, only those that the task does not ignore, one after the other.
         seed: Root of all randomness of the run except the initial weights, which depend on ``seed_everything``.
 
     Attributes:
@@ -181,7 +181,7 @@ class FederatedLightningModule(pl.LightningModule):
             apply_changes(checkpoint, self.trainer.optimizers[0])
 
     def meet(self, clients: ClientData) -> None:
-        """Sets :attr:`task` and :attr:`population` from the clients' data; tiers depend on the seed alone."""
+        """Sets :attr:`task` and :attr:`population` from the clients' data; tiers are the same for a seed."""
         if (type(clients.task), vars(clients.task)) != (type(self.task), vars(self.task)):
             self.task = clients.task
             self._prepare_evaluation()

@@ -199,7 +199,10 @@ class FederatedCallback(Part, Callback):
         result: ClientResult,
         update: ClientUpdate | None,
     ) -> None:
-        """Called on all ranks after each task; on the client's own rank with its update, valid until the next task."""
+        """Called on all ranks after each task; the rank that trained the client passes its update, if it can be used.
+
+        The update's tensors are valid until the next task. A callback must not change them, or anything in training.
+        """
 
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Called after all clients' answers, before the server's step; may reject updates, watch and mix averages."""

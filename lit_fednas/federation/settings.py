@@ -136,8 +136,8 @@ class FaultPolicy:
         max_failed_rounds: Number of consecutive rounds without any successful client that stops the run. It also stops
             at once if all clients of its first round fail for the same reason. Null never stops it.
         norm_bound: Maximum norm of an update, as a multiple of the cohort's median for its tensors
-            (:mod:`~lit_fednas.federation.acceptance`). Each rank then holds its clients' updates until all have come,
-            which takes memory; therefore there is no bound by default.
+            (:mod:`~lit_fednas.federation.acceptance`). Null sets no bound. With a bound, each rank holds its
+            clients' updates until all have come.
     """
 
     on_client_error: Literal["skip", "raise"] = "skip"

@@ -44,8 +44,8 @@ class FinetuneSettings:
         cohort: Draws the clients of a round from the eligible ones; the run's sampler if not given.
         objective: The clients' objective; plain cross-entropy if not given.
         initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's rand-init).
-        tier_aware: Whether only clients of a tier and above train its network. All clients train if not, and with
-            named ``models`` or clients without tiers.
+        tier_aware: Whether only clients of a tier and above train its network; otherwise all clients do. All also
+            train named ``models``, and networks where clients have no tiers.
         architectures: Number of random architectures per tier to train in place of the search's; the best on the
             validation data becomes the tier's (random search, App. F.1). 0 trains the search's.
         tiers: Names of the tiers to train; all if not given.

@@ -106,7 +106,7 @@ class Finetune(AfterTraining):
         self.recalibration = model.recalibration_batches(data.clients)
         if settings.architectures > 1 and data.server_batches("val") is None:
             raise ConfigError(
-                f"data.server_val: 0 leaves no examples to compare finetune.architectures "
+                f"data.server_val: 0 leaves no examples to choose the best of finetune.architectures "
                 f"{settings.architectures}; give the server some, or set finetune.architectures to 1"
             )
         search = SearchFiles(self.folder / settings.search)

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class RemoteClients(ClientData):
-    """The clients without their examples, as devices have disclosed them; the server's own training examples."""
+    """The clients as their devices have disclosed them, without examples, and the server's own training examples."""
 
     def __init__(self, devices: Sequence[Joined], link: Link, at_server: ClientData) -> None:
         self.task = at_server.task
@@ -349,7 +349,9 @@ class FlowerSearch(TestedOnDevices, Search):
     def federated(self, draw: ClientDraw, recalibration: Sequence[torch.Tensor]) -> FederatedEvaluator:
         model, size = self.model, self.datamodule.eval_batch_size
         if recalibration:
-            raise ConfigError("model.evaluation.recalibrate_batches: devices do not recalibrate networks; set it to 0")
+            raise ConfigError(
+                "model.evaluation.recalibrate_batches: is above 0, but devices do not recalibrate networks; set it to 0"
+            )
         check = self.interrupts.check
         return FlowerEvaluator(model.supernet, draw, model.evaluation, recalibration, size, check=check)
 

@@ -156,7 +156,7 @@ def max_of(name: str) -> float:
 
 
 def one_line(text: Any) -> str:
-    """Returns the printable part of a device's text, shortened to one line."""
+    """Returns the printable part of a device's text, in one line and shortened."""
     printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:_LONGEST])
     return " ".join(printable.split())
 

@@ -24,8 +24,9 @@ class Objective(Part, ABC):
     Fits run one at a time, so an objective may store values of a fit in attributes.
 
     Attributes:
-        stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once. It must not store or
-            draw anything, and the other methods are not called. A subclass that overrides any of them must set it.
+        stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once. Then it must not
+            store or draw anything, and the fit's other methods are not called. It is False in a subclass that overrides
+            any of the five methods, unless the subclass sets it.
         compilable: Whether :meth:`loss` calls the whole network, which ``client.compile`` compiles.
         testable: Whether a client's network makes predictions by itself, so that ``client.validate`` can test it.
         statistics_types: The types of the statistics that :meth:`statistics` returns.
@@ -94,7 +95,7 @@ class Objective(Part, ABC):
         """Ends a fit, even if :meth:`begin` failed: frees tensors, removes hooks, restores the weights to send."""
 
     def check_result(self, result: ClientResult) -> None:
-        """Raises ``ValueError`` if no fit of the task can give a remote client's statistics; their types are right."""
+        """Raises ``ValueError`` if no fit of the task gives these statistics of a remote client (of valid types)."""
 
 
 class TaskLoss(Objective):

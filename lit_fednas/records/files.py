@@ -172,7 +172,7 @@ def changing(path: Path) -> Iterator[None]:
 
 
 def check_output(*paths: Path, overwrite: bool = False) -> None:
-    """Validates, before any work, that files can be written; one existing file must be from this package."""
+    """Validates, before any work, that files can be written; if some exist, at least one must be ours."""
     present = [path for path in paths if path.exists()]
     for path in present:
         if not path.is_file():

@@ -190,7 +190,9 @@ class Search(AfterTraining):
         if search.client is None:
             batches = self.datamodule.server_batches("val")
             if batches is None:
-                raise ConfigError("data.server_val: 0 leaves no examples to search; raise it, or set search.federated")
+                raise ConfigError(
+                    "data.server_val: 0 leaves no examples to search on; raise it, or set search.federated"
+                )
         else:
             rows = clients.rows(0, "val")
             if not len(rows):

@@ -132,7 +132,7 @@ class TierSearch:
         self.costs = scorer.costs
         if settings.tiers is None and not tiers:
             raise ConfigError(
-                "search.tiers: null leaves no device tiers to search, as model.tiers is null too; set one of the "
+                "search.tiers: null leaves no device tiers to search for, as model.tiers is null too; set one of the "
                 f"two, such as --search.tiers '{_example_tiers(self.costs)}'"
             )
         self.costs.recall_latencies(files)

@@ -245,7 +245,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("lit-fednas: stopped; the same command resumes", file=sys.stderr)
+        print("lit-fednas: stopped; the same command resumes the study", file=sys.stderr)
         raise
     finally:
         signal.signal(signal.SIGTERM, handler)

@@ -234,14 +234,14 @@ class Supernet(nn.Module, ABC):
     def keep_function(self, arch: Any) -> None:
         """Makes all larger architectures compute this one's outputs, except for dropout and scalers in training.
 
-        Weights from new inputs to old outputs become zero, and so does the last layer with weights of a new residual
-        block. A norm over a width that grows (layer norm) still changes the outputs.
+        Weights from new inputs to old outputs become zero, and so do all parameters of the last layer in a new
+        residual block. A norm over a width that grows (layer norm) still changes the outputs.
         """
         regions, shared = self.regions(arch).values(), self.shared_tensors()
         for name, index in ((region.name, region.index) for region in regions):
             if index is not None and shared[name].requires_grad:
                 old = shared[name][index].clone()
-                shared[name][index[0]] = 0  # dimension 0 holds the outputs
+                shared[name][index[0]] = 0  # dimension 0 holds a layer's outputs; embeddings lose all new columns
                 shared[name][index] = old
         for path, block in self.named_modules():
             if isinstance(block, Residual) and not any(region.name.startswith(f"{path}.") for region in regions):
@@ -266,7 +266,7 @@ class Supernet(nn.Module, ABC):
         return functional_call(skeleton.network, dict(weights), (x,), tie_weights=True)
 
     def run_inside(self, network: nn.Module, arch: Any, x: Tensor) -> Tensor:
-        """Runs an architecture inside a client's network, with the first of its units, in its mode.
+        """Runs an architecture with the first units of a client's network, in that network's mode.
 
         Gradients flow into the network's tensors, and running statistics change in place. Before a call under
         ``torch.func.vmap``, compute the architecture's cost once: building its network draws random numbers.
@@ -288,7 +288,7 @@ class Supernet(nn.Module, ABC):
             if client_shape is None or len(client_shape) != len(shape) or any(map(gt, shape, client_shape)):
                 raise ConfigError(
                     f"architecture {arch}: needs {name} of {list(shape)}, and the client's network has "
-                    f"{client_shape and list(client_shape)}; run an architecture that the network contains"
+                    f"{'none' if client_shape is None else list(client_shape)}; run one that the network contains"
                 )
             inner[name] = tensors[name][tuple(map(slice, shape))]
         return self.run(arch, inner, x, network.training)

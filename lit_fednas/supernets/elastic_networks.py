@@ -236,9 +236,8 @@ class ElasticTransformer(NestedSupernet):
     @override
     def build(self, arch: ElasticArch) -> nn.Module:
         blocks = nn.Sequential()
-        for (_, units, _, _), heads in zip(
-            self.space.blocks_of(arch), arch.heads, strict=False
-        ):  # absent blocks are last
+        present_blocks = self.space.blocks_of(arch)  # absent blocks would be last
+        for (_, units, _, _), heads in zip(present_blocks, arch.heads, strict=False):
             blocks.append(transformer_block(self.dim, heads, self.head_dim, units, not self.pooled, self.dropout))
         if self.is_text:
             embedding: nn.Module = TokenEmbedding(self.vocabulary, self.dim, self.input_shape[0])

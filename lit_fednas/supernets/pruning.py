@@ -211,7 +211,10 @@ class PrunedSequence(ModelCollection):
                     writers[group] += (f"{name}.weight",)
         for group, names in writers.items():
             if not names:
-                raise ConfigError(f"supernet.family: no layer writes the units {group!r}; choose another family")
+                family = type(self.family).__name__
+                raise ConfigError(
+                    f"supernet.family: no layer of {family} writes the units {group!r}; choose another one"
+                )
         return writers
 
     def _magnitudes(self, weights: Mapping[str, Tensor], group: str) -> Tensor:

@@ -295,7 +295,9 @@ def _bases_of(width: float, count: int, field: str) -> int:
     """Returns the number of base networks that together have a share of the whole width."""
     bases = round(width * count)
     if not 1 <= bases <= count or not isclose(bases, width * count, rel_tol=1e-4):
-        raise ConfigError(f"{field}: {width:g} is not a multiple of 1/{count}, a base network's share; give a multiple")
+        raise ConfigError(
+            f"{field}: {width:g} is not a share of whole base networks; give a multiple of 1/{count} up to 1"
+        )
     return bases
 
 

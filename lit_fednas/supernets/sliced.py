@@ -101,7 +101,9 @@ class SlicedConvNet(NetworkFamily):
         if len(set(self.pools)) < len(self.pools) or not set(self.pools) <= set(range(1, len(self.hidden) + 1)):
             raise ConfigError(f"supernet.family.pools: {list(self.pools)} must be unique, from 1 to {len(self.hidden)}")
         if (self.linear or 0) % self.multiple:
-            raise ConfigError(f"supernet.family.linear: {self.linear} must be a multiple of norm.group_size")
+            raise ConfigError(
+                f"supernet.family.linear: {self.linear} must be a multiple of group_size, {self.multiple}"
+            )
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:

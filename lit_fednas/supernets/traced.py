@@ -178,7 +178,7 @@ class TracedNetwork(NetworkFamily):
         if traced.outputs != num_classes:
             raise ConfigError(
                 f"supernet.family.network: {type(self.network).__name__} has {traced.outputs} outputs in one tensor, "
-                f"and the data have {num_classes} classes; set it to these (torchvision: num_classes)"
+                f"and the data have {num_classes} classes; give it as many outputs (torchvision: num_classes)"
             )
         if torch.get_default_device().type == "meta":
             return traced.resize(meta_copy(self.network), sizes)

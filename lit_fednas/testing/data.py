@@ -15,7 +15,7 @@ from lit_fednas.testing.contract import Contract, assert_alike, global_seed
 class DataSourceContract(Contract):
     """The contract of data sources; ``instances`` make sources from an empty folder.
 
-    The function writes the source's files into the folder. It is called twice per folder, and must write the same.
+    Each function writes its source's files into the folder. It runs twice per folder, and must write the same files.
 
     Example:
         >>> from lit_fednas.data import Digits

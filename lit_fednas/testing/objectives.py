@@ -101,7 +101,7 @@ class ObjectiveContract(Contract):
             assert_alike(self.fit(self.ready()), first)
 
     def check_a_fit_leaves_nothing_for_the_next(self) -> None:
-        """A client's fit does not depend on earlier fits, also not on its own."""
+        """A client's fit does not depend on earlier fits, not even on the client's own."""
         used, fresh = self.ready(), self.fit(self.ready())
         self.fit(used, client=1)
         for _ in range(2):

@@ -1,7 +1,8 @@
 """Device tiers: the limits of device classes, the clients of each class, and the speeds of their devices.
 
 A :class:`TierSource` defines each tier's limits, and an :class:`Allocation` each client's tier; every part of a method
-respects both. :class:`DeviceSpeeds` simulates clients' times. The guide *Device tiers* lists sources and allocations.
+respects both. :class:`DeviceSpeeds` and :class:`CompletionTimes`
+simulate clients' times. The guide *Device tiers* lists sources and allocations.
 """
 
 from lit_fednas.tiers.allocation import Allocation, ClientTiers, ListedTiers, TierShares, TraceTiers

@@ -88,7 +88,9 @@ class ListedTiers(Allocation):
         _check_known("tiers.allocation.clients", self.clients, names)
         listed = sorted((client, names.index(name)) for name in self.clients for client in self.clients[name])
         if [client for client, _ in listed] != list(range(num_clients)):
-            raise ConfigError(f"tiers.allocation.clients: has {len(listed)} clients; list 0 to {num_clients - 1} once")
+            raise ConfigError(
+                f"tiers.allocation.clients: has {len(listed)} clients; list each of 0 to {num_clients - 1} once"
+            )
         return np.array([position for _, position in listed])
 
 
@@ -121,7 +123,10 @@ class TraceTiers(Allocation):
         elif speeds is not None:
             affords = np.asarray(speeds) / np.quantile(speeds, self.full)
         else:
-            raise ConfigError("tiers.allocation.trace: null needs devices; give a trace, or use lit-fednas flower init")
+            raise ConfigError(
+                "tiers.allocation.trace: null needs measured speeds, and a simulation has none; give a trace, or "
+                "use lit-fednas flower init"
+            )
         cost = next(iter(tiers[0].at_most), "macs")
         missing = [tier.name for tier in tiers if cost not in tier.at_most]
         if missing:
@@ -156,7 +161,7 @@ class ClientTiers:
     enforced: bool = True
 
     def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
-        """Returns the tiers, which depend on the seed alone; raises ConfigError for unknown names."""
+        """Returns the tiers, the same for a supernet and a seed; raises ConfigError for unknown names."""
         rng = numpy_generator(seed, "tiers")
         tiers = self.source.tiers(supernet.space, ArchitectureCosts(supernet), rng)
         names = [tier.name for tier in tiers]

@@ -202,7 +202,7 @@ class DeviceSpeeds:
         unlimited = [tier.name for tier in population.tiers if "macs" not in tier.at_most]
         if unlimited or not population.tiers:
             reason = f"the tier {unlimited[0]!r} has no limit of macs" if unlimited else "there are no tiers"
-            remedy = "set model.tiers, or latency_ms to null"
+            remedy = "set model.tiers to tiers with a limit of macs, or latency_ms to null"
             raise ConfigError(f"round_time.speeds.latency_ms: {self.latency_ms:g} needs limits, but {reason}; {remedy}")
 
     def client_speed(self, client: int, population: Population, seed: int) -> ClientSpeed:

@@ -138,7 +138,7 @@ class ArchitectureCosts:
     def _latency(self, arch: Any) -> float:
         if self.latency is None:
             raise ConfigError(
-                "search.latency: null, but latency_ms is needed; set it to MeasuredLatency or LatencyTable"
+                "search.latency: null, but latency_ms is needed; set it to lit_fednas.costs.MeasuredLatency"
             )
         net = self.supernet
         milliseconds = self.latency.milliseconds(net.skeleton(arch), net.input_shape, net.input_dtype)
@@ -198,7 +198,9 @@ class ArchitectureTiers(TierSource):
         for name, text in self.archs.items():
             tier = Tier(name, {self.cost: float(costs.cost(space.named(text), self.cost))})
             if tiers and tier.at_most[self.cost] < tiers[-1].at_most[self.cost]:
-                raise ConfigError(f"tiers.archs.{name}: {text!r} costs less than {tiers[-1].name}'s; list it first")
+                raise ConfigError(
+                    f"tiers.archs.{name}: {text!r} costs less than {tiers[-1].name}'s; order tiers by {self.cost}"
+                )
             tiers.append(tier)
         return tiers
 
@@ -257,7 +259,9 @@ class CumulativeCostTiers(TierSource):
 
     def __post_init__(self) -> None:
         if self.low is not None and (self.low >= self.high or self.count < 3):
-            raise ConfigError(f"tiers.low: {self.low} must be below high, and count at least 3; or set it to null")
+            raise ConfigError(
+                f"tiers.low: {self.low} must be below high, {self.high}, and count at least 3; or set it to null"
+            )
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:

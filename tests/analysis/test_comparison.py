@@ -114,7 +114,7 @@ def test_a_metric_is_shown_with_the_training_of_its_weights(tmp_path: Path, caps
     # tier, validation, test, and rounds of the best by validation
     best = {row[0]: (row[2], row[3], row[8]) for row in rows}
     assert best == {"s": ("60.0", "90.0", "2"), "l": ("70.0", "65.0", "4")}
-    assert f"{run.folder / 'gone'} belongs to weights that were replaced" in printed
+    assert f"{run.folder / 'gone'} belongs to weights that the run no longer has" in printed
     assert main(["runs", str(run.folder.parent)]) == 0
     assert "s 90.0%, l 65.0% (test accuracy)" in capsys.readouterr().out
 

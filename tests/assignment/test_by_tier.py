@@ -56,6 +56,6 @@ test_errors = refusals(
     (None, (), "model.tiers: is null"),
     (None, (MACS[0] - 1, MACS[2]), "no architecture fits tier 't0'; raise its limits"),
     ({"t0": "smallest"}, (1e9, 1e9), "assignment.archs: has t0; set a value for each of: t0, t1"),
-    ({"t0": "largest", "t1": "largest"}, (MACS[0], 1e9), r"archs.t0: largest exceeds"),
+    ({"t0": "largest", "t1": "largest"}, (MACS[0], 1e9), r"archs.t0: largest is outside"),
     call=lambda archs, limits: ByTier(archs).setup(NET, population(*limits) if limits else Population(4)),
 )

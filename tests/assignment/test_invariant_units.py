@@ -137,6 +137,6 @@ LIMITED = (Tier("slow", {"macs": NET.macs(Width(1.0)) - 1.0}), *TIERS[1:])
 test_wrong_settings = refusals(
     (RATIOS, {"step": 1.0}, "assignment.step: 1.0 must be above 1"),
     ({"slow": 0.5, "slower": 0.25, "fast": 0.5}, {}, "ratios: slow 0.5, slower 0.25, fast 0.5; the clients"),
-    ({"slow": 1, "slower": 0.25, "fast": 1}, {}, "assignment.ratios.slow: 1 exceeds the tier's limits"),
+    ({"slow": 1, "slower": 0.25, "fast": 1}, {}, "assignment.ratios.slow: 1 is outside the tier's limits"),
     call=lambda ratios, settings: invariant(ratios, LIMITED, **settings),
 )

@@ -80,6 +80,6 @@ LIMITED = (Tier("weak", {"macs": 1.0 * ONE.macs}), Tier("strong", {}))
 test_wrong_counts = refusals(
     ({"weak": 1}, "assignment.counts: has weak; set a value for each of: weak, strong"),
     ({"weak": 1, "strong": 6}, "assignment.counts: 6 must be 1 to 5"),
-    ({"weak": 2, "strong": 3}, "assignment.counts.weak: 2 exceeds the tier's limits"),
+    ({"weak": 2, "strong": 3}, "assignment.counts.weak: 2 is outside the tier's limits"),
     call=lambda counts: dealt([0, 1], counts, LIMITED),
 )

@@ -112,7 +112,7 @@ class TestTextFiles:
             ({"files": "a.txt", "test": "?.txt"}, r"a\.txt is in both train and test"),
             ({"val": 0.5, "test": 0.5}, "val"),
             ({"level": "line"}, "level"),
-            ({"context": 80}, r"context: 80 of 80 leaves no target; give less"),
+            ({"context": 80}, r"context: 80 of 80 tokens leaves no target; give less"),
         ],
     )
     def test_faults_are_named(

@@ -108,7 +108,7 @@ def draws_of(augment: RandAugment, image: Tensor, count: int) -> Tensor:
     [
         (lambda: Normalize([0.1], [0.1, 0.2]), "std"),
         (lambda: RandAugment(2, 31), "magnitude: 31"),
-        (lambda: Cutout(2, [0.1, 0.2])(images(), generator(0, "cut")), "fill: .* for 3 channels; give one for each"),
+        (lambda: Cutout(2, [0.1, 0.2])(images(), generator(0, "cut")), "fill: .* for 3 channels; give one, or one per"),
     ],
 )
 def test_refusals(make: Callable[[], object], message: str) -> None:

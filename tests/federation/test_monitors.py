@@ -75,6 +75,11 @@ def test_a_wrong_mode_or_an_unknown_metric_is_refused(follower: Any, message: st
     assert str(raised.value).startswith(f"trainer.callbacks: {type(follower).__name__}.{message}")
 
 
+def test_a_metric_without_a_direction_needs_a_mode() -> None:
+    with pytest.raises(ConfigError, match="mode: null is undefined for 'clients/lr'"):
+        followed(RoundCheckpoint("clients/lr"))
+
+
 def test_metrics_of_rounds_are_monitored_at_validations(tmp_path: Path) -> None:
     stopping = EarlyStopping("clients/loss", patience=9)
     folder = tmp_path / "run"

@@ -103,7 +103,7 @@ def test_without_validation_data_one_network_per_tier_is_trained(trained):
     source = ArraySource(tiny_examples(), test=tiny_examples(40, 2))
     data = FederatedDataModule(source, BySizes(), num_clients=6, server_val=0, client_test=0.2)
     run = trained._replace(data=data)
-    words = r"^data.server_val: 0 leaves no examples to compare finetune.architectures 2; give the server"
+    words = r"^data.server_val: 0 leaves no examples to choose the best of finetune.architectures 2; give the server"
     refused(run, words, architectures=2)
     files = run.finetune(rounds=1)
     empty = ("val_accuracy_before", "val_loss_before", "val_accuracy", "val_loss")

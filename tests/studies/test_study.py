@@ -183,7 +183,7 @@ def test_a_signal_ends_the_runs_and_a_new_start_resumes_them(write) -> None:
     process.send_signal(signal.SIGTERM)
     _, message = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert message.decode().strip() == "lit-fednas: stopped; the same command resumes"
+    assert message.decode().strip() == "lit-fednas: stopped; the same command resumes the study"
     assert statuses() == {"A_large/seed0": "finished", "B/seed0": "stopped"}
     assert main(["study", *words]) == 0
     assert [len(calls(f"{arm}/seed0")) for arm in ("A_large", "B")] == [1, 2]

@@ -82,13 +82,13 @@ def test_widths_are_numbers_of_bases():
         "width: 0.16667"
     ) == Bases((0,))
     for text in ("width: 0.3", "width: 2", "width: 0"):
-        with pytest.raises(ConfigError, match=r"is not a multiple of 1/4"):
+        with pytest.raises(ConfigError, match=r"is not a share of whole base networks"):
             net.space.parse(text)
 
 
 test_settings_that_cannot_work = refusals(
     ({"count": 17}, "supernet.count: 17 .*more than .*, 16; lower it"),
     ({}, "supernet.count: is null"),
-    ({"widths": [1, 0.3, 0.25]}, r"supernet.widths: 0\.3 is not a multiple of 1/4"),
+    ({"widths": [1, 0.3, 0.25]}, r"supernet.widths: 0\.3 is not a share of whole base networks"),
     call=lambda settings: BaseNetworks(SHAPE, 3, **{"family": SlicedCNN((8, 16)), **settings}),
 )

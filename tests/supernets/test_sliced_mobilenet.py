@@ -101,7 +101,7 @@ test_settings_that_cannot_work = refusals(
     (lambda: SlicedMobileNet(strides=(1, 2)), r"strides: \[1, 2\] must be as long as channels"),
     (
         lambda: SlicedConvNet((4, 4), (1,), GroupNorm(4), linear=10),
-        "linear: 10 must be a multiple of norm.group_size",
+        "linear: 10 must be a multiple of group_size, ",
     ),
     (lambda: SlicedConvNet((4, 4), pools=(0,)), r"pools: \[0\] must be unique, from 1 to 2"),
     (lambda: WidthSupernet((3, 8, 8), 5, SlicedConvNet(), [1]), "8x8 is too small for SlicedConvNet"),

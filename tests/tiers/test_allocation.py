@@ -99,8 +99,12 @@ test_refusals = refusals(
     (lambda: TierShares([0.5, 0.4]), FOUR, "allocation.shares: [0.5, 0.4] must be at least 0 and add up to 1"),
     (lambda: TierShares([0.5, 0.5]), FOUR, "allocation.shares: [0.5, 0.5] must be 4 shares, one for each tier"),
     (lambda: ListedTiers({"tier9": [0, 1, 2]}), FOUR, "allocation.clients: 'tier9' is not a tier; there are: tier1, "),
-    (lambda: ListedTiers({"tier1": [0, 1], "tier2": [1]}), FOUR, "allocation.clients: has 3 clients; list 0 to"),
-    (TraceTiers, FOUR, "tiers.allocation.trace: null needs devices; give a trace"),
+    (
+        lambda: ListedTiers({"tier1": [0, 1], "tier2": [1]}),
+        FOUR,
+        "allocation.clients: has 3 clients; list each of 0 to",
+    ),
+    (TraceTiers, FOUR, "tiers.allocation.trace: null needs measured speeds, .*; give a trace"),
     (
         lambda: TraceTiers(SyntheticTrace()),
         tiers(3e6, 1e6),

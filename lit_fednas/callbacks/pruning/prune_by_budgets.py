@@ -58,7 +58,7 @@ class PruneByBudgets(FederatedCallback):
         first: The reduction in the first iteration, as a share of the initial model's resource.
         decay: Factor of the reduction per iteration.
         least: Minimum reduction per iteration, as a share of the initial model's resource.
-        rounds: Number of rounds per iteration, by the first iteration with it, from 1; 0 tests without training.
+        rounds: Number of rounds of each iteration from a given one on, counted from 1; 0 tests without training.
         drop: Share of an iteration's candidates that is dropped after each round; 0 keeps all, 1 keeps only the best.
         groups: Number of groups of clients (section 4.2).
         schedule: The time for which a group keeps a candidate: an ``iteration``, or a ``round``, after which the next
@@ -129,7 +129,7 @@ class PruneByBudgets(FederatedCallback):
             )
         if pl_module.client.validate is None:
             raise ConfigError(
-                "model.client.validate: is null, but candidates need tests; set it to trained, data.client_val above 0"
+                "model.client.validate: is null, but candidates need tests; set it to trained, and data.client_val"
             )
         if (size := pl_module.cohort.size(count)) < count:
             raise ConfigError(

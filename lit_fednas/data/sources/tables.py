@@ -127,7 +127,7 @@ def numbers(column: Any, path: Path, field: str) -> np.ndarray:
     if (is_large := np.abs(values.astype(float)) >= limit).any():
         row = int(np.argmax(is_large))
         fault = f"is {column.iloc[row]} in row {row}, too large for a number"
-        raise DataError(f"{field}: {column.name!r} of {path} {fault}; correct it, or leave out names")
+        raise DataError(f"{field}: {column.name!r} of {path} {fault}; correct it, or omit the column")
     return values
 
 

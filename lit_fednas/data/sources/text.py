@@ -115,7 +115,9 @@ class TextFiles(TextSource):
 
     def __post_init__(self) -> None:
         if self.context >= self.length:
-            raise ConfigError(f"data.source.context: {self.context} of {self.length} leaves no target; give less")
+            raise ConfigError(
+                f"data.source.context: {self.context} of {self.length} tokens leaves no target; give less"
+            )
         self.input_shape = (self.length,)
         shares = [share for share in (self.val, self.test) if not isinstance(share, str)]
         if not all(0 <= share < 1 for share in shares) or sum(shares) >= 1:

@@ -133,7 +133,10 @@ class GrowableFamily(NetworkFamily):
     def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
         network = self.blueprint(input_shape, num_classes).build(sizes, scale)
         if scale != 1 and not any(isinstance(module, Scaler) for module in network.modules()):
-            raise ConfigError(f"supernet.scaler: a norm follows every layer of {type(self).__name__}; set false")
+            family = type(self).__name__
+            raise ConfigError(
+                f"supernet.scaler: true has no effect, a norm follows each layer of {family}; set it to false"
+            )
         return network
 
 

@@ -121,7 +121,8 @@ OPERATORS: dict[str, Callable[[int, int], nn.Module]] = {
 class PathRNN(PathSupernet):
     """FedorAS' RNN: two stages, each with a searchable operator and skip connection (App. E.3).
 
-    An architecture names four operators: of the first stage, its skip connection, the second stage and its own.
+    An architecture names four operators: those of the first stage, its skip connection, the second stage and its
+    skip connection.
 
     Args:
         input_shape: Number of tokens per example.
@@ -152,7 +153,7 @@ class PathRNN(PathSupernet):
         check_tokens(self, self.input_shape)
         common = [name for name in in_order(operators, OPERATORS) if name not in ("id", "zero")]
         if not common:
-            raise ConfigError(f"supernet.operators: {list(operators)} cannot widen the embedding; add gru or another")
+            raise ConfigError(f"supernet.operators: {list(operators)} cannot widen the embedding; add gru or lstm")
         self.embedding = embedding
         self.width = width
         identity, zero = ([name] if name in operators else [] for name in ("id", "zero"))

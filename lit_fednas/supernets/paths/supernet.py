@@ -43,7 +43,7 @@ class Operators:
 
 
 class PathSpace(SearchSpace[Operators]):
-    """One operator per layer, bounded by MACs; clients train subspaces, which :meth:`read` also accepts."""
+    """Paths, of which MACs tell the smallest and the largest; :meth:`read` also accepts subspaces for training."""
 
     kind = Operators
     refusal = "is a subspace; name one operator per layer"
