@@ -127,9 +127,8 @@ def test_every_part_has_its_place(ours: list[Import]) -> None:
 
 
 def test_direction(ours: list[Import]) -> None:
-    """All parts may import the package itself, which imports them for type checkers alone."""
-    runtime = [item for item in ours if item.source != PACKAGE or not item.typing_only]
-    faults = [item for item in runtime if part(item.target) not in ALLOWED[part(item.source)] | {part(item.source), ""}]
+    """All parts may import the package itself."""
+    faults = [item for item in ours if part(item.target) not in ALLOWED[part(item.source)] | {part(item.source), ""}]
     assert [str(item) for item in faults] == []
 
 

@@ -286,9 +286,10 @@ class Supernet(nn.Module, ABC):
         for name, shape in self._skeleton(arch).shapes.items():
             client_shape = tensors[name].shape if name in tensors else None
             if client_shape is None or len(client_shape) != len(shape) or any(map(gt, shape, client_shape)):
+                size = "none" if client_shape is None else list(client_shape)
                 raise ConfigError(
-                    f"architecture {arch}: needs {name} of {list(shape)}, and the client's network has "
-                    f"{'none' if client_shape is None else list(client_shape)}; run one that the network contains"
+                    f"architecture {arch}: needs {name} of {list(shape)}, and the client's network has {size}; "
+                    f"run an architecture that the network contains"
                 )
             inner[name] = tensors[name][tuple(map(slice, shape))]
         return self.run(arch, inner, x, network.training)
