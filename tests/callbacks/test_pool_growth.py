@@ -19,6 +19,7 @@ from lit_fednas.rng import isolated
 from lit_fednas.supernets import (
     BatchNorm,
     ElasticMLP,
+    ElasticResNet,
     ElasticTCN,
     ElasticTransformer,
     GroupNorm,
@@ -222,6 +223,10 @@ test_outputs_that_cannot_be_kept_are_refused_before_training = refusals(
     (lambda: PathCNN((1, 8, 8), 4, 4, [1], [2], operators=["conv1", "mb3_e1"]), "cannot give architecture mb3_e1"),
     (lambda: cut(TracedNetwork(one_group())), "cannot give architecture width: 1 the outputs of width: 0.5"),
     (lambda: cut(GrowableViT(dim=8, heads=2, depth=1)), "pool_growth.keep_function: true"),
+    (
+        lambda: ElasticResNet((1, 8, 8), 4, 4, [4, 8], [0, 1], [0.5], divisor=1, relu_before_sum=True),
+        "keep_function: true stops gradients of new blocks where supernet.relu_before_sum is true",
+    ),
     call=lambda make: fit(make_module(make(), CostWeighted()), tiny_data(), callbacks=[PoolGrowth(keep_function=True)]),
 )
 
